@@ -66,6 +66,9 @@ class Open:
     rows: dict[str, State]
     shapes: dict[str, int]
     done: list[tuple[str, Outcome]] = field(default_factory=list)  # table and outcome of each statement
+    scans: list[tuple[Any, State]] = field(
+        default_factory=list
+    )  # taken before later statements, with their rows
 
 
 @dataclass
@@ -260,8 +263,10 @@ class History:
 
     def _read_one(self, transaction: Open, name: str) -> None:
         table, state = transaction.tx[name], transaction.rows[name]
-        how = self.chance.choice(["scan", "scan", "where", "count", "get", "get_many"])
-        if how == "scan":
+        how = self.chance.choice(["scan", "scan", "keep", "where", "count", "get", "get_many"])
+        if how == "keep":
+            transaction.scans.append((table.scan(["k", "v", "w"], order_by_key=True), state))
+        elif how == "scan":
             assert _rows(table.scan(["k", "v", "w"], order_by_key=True)) == sorted(state.items())
         elif how == "where":
             found = _rows(table.scan(["k", "v", "w"], where="v >= 4 OR w IS NULL", order_by_key=True))
@@ -324,6 +329,8 @@ class History:
             self.seen["commit"] += 1
             self.seen["files"] += self.db._writer().state.version != version
             self._committed(after, effects)
+        for scan, rows in transaction.scans:
+            assert _rows(scan) == sorted(rows.items()), "a scan that was taken earlier"
         self._compare()
 
     # ── the others ──────────────────────────────────────────────────────────────────────────────────────────

@@ -415,14 +415,20 @@ class DeltaFile:
         else:
             ranges = [(row, row + 1) for row in rowids.tolist()]
         for group, column_id in {group: column_id for column_id, group in self._groups.items()}.items():
-            newest = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone().max
-            if newest is not None and newest <= timestamp:
+            if self._newest_of(group) <= timestamp:
                 continue
             for lower, upper in ranges:
                 records = self._read_range_keys(column_id, lower, upper)
                 newer = records.rowids[records.timestamps > timestamp] + lower
                 changed |= np.isin(rowids, newer)
         return changed
+
+    def _newest_of(self, group: int) -> int:
+        """Return the greatest timestamp of a group's records, by the zone map."""
+        if self.timestamp_min == self.timestamp_max:  # F4: the file of a load does not know its own
+            return self.timestamp_max
+        newest = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone().max
+        return self.timestamp_max if newest is None else int(newest)
 
     def check_run(self, column_id: int) -> RunBounds | None:
         """Check the column's records part by part, without filling the cache; None if it has none.

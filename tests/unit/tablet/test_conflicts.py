@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import loads
 from tests.support import folder_in_memory, open_database, rows
 
 import nyala
@@ -242,6 +243,30 @@ def test_keys_that_had_no_effect_are_checked_too(db: Database) -> None:
         with pytest.raises(ConflictError, match="k=1 "):
             transaction.commit()
         assert rows(table) == [(1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize("operation", ["insert", "upsert", "update", "delete"])
+def test_a_load_of_a_job_is_found(folder: Path, operation: str) -> None:
+    """Its files were written by tasks, and the writer only named them."""
+    with loads.open_with_table(folder / "s") as db:
+        db["t"].insert([(1, 1, "a"), (2, 2, "a"), (3, 3, "a")])
+        db.flush()
+        k = 9 if operation == "insert" else 1
+        for moved in (lambda: None, db["t"].compact):
+            loser, other = db.transaction(), db.transaction()
+            loser["t"].upsert([(k, 7, "b")])
+            other["t"].update([{"k": 3, "v": 7}])
+            data = {"k": [k, 2]} if operation == "delete" else {"k": [k], "v": [5], "w": ["job"]}
+            loads.run(db, operation, data)
+            moved()
+            before = loads.content(db)
+            with pytest.raises(ConflictError, match=f"k={k} after"):
+                loser.commit()
+            assert loads.content(db) == before
+            other.commit()
+            with db.transaction() as tx:
+                tx["t"].upsert([(1, 1, "a"), (2, 2, "a")])
+                tx["t"].delete([9], on_missing="ignore")
 
 
 # ── the pin ─────────────────────────────────────────────────────────────────────────────────────────────────
