@@ -157,8 +157,8 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"primary_key": None}, "every table has a key"),
-        ({"primary_key": 5}, "every table has a key"),
+        ({"primary_key": 5}, "primary_key takes the names of the key's columns"),
+        ({"primary_key": None, "unique": True}, "needs the names of the key columns"),
         ({"partition_by": "k"}, "not 'k'"),
         ({"partition_by": 4}, "nyala.hash_partition"),
     ],

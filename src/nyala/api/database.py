@@ -46,7 +46,7 @@ from nyala.optional import need
 from nyala.presentation.pickling import not_pickled
 from nyala.presentation.previews import html_preview
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
-from nyala.schema.schema import build_schema, check_comment, check_table_name
+from nyala.schema.schema import AUTO_INCREMENT, build_schema, check_comment, check_table_name
 from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
 from nyala.tablet.state.history import check_created, check_readable, oldest_readable, parse_history
 from nyala.tablet.state.messages import check_message
@@ -300,8 +300,8 @@ def _key_names(primary_key: Any) -> list[str]:
     """Return the names as a list. Raises: InvalidArgumentError for anything but a list of names."""
     if not isinstance(primary_key, Iterable) or isinstance(primary_key, bytes):
         raise InvalidArgumentError(
-            f"primary_key takes the names of the key's columns, in the key's order, not {primary_key!r}: every table "
-            'has a key, for instance primary_key=["id"]'
+            f"primary_key takes the names of the key's columns, in the key's order, not {primary_key!r}: for instance "
+            'primary_key=["id"]'
         )
     return list(primary_key)
 
@@ -390,6 +390,7 @@ class Database:
         partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = None,
         *,
         like: TableDescription | Table | None = None,
+        unique: bool | None = None,
         comment: str | None = None,
         history: dt.timedelta | str | float | None = None,
         exist_ok: bool = False,
@@ -404,11 +405,15 @@ class Database:
             A `pyarrow.Schema`, or a dict from column name to type: `"int64"`, `"decimal(15,2)"`, a
             pyarrow type, or `nyala.column(…)`.
         primary_key
-            The names of the key columns, in the key's order.
+            The names of the key columns, in the key's order. Default: none; see `unique`.
         partition_by
             `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`. Default: one tablet.
         like
             A table, or its `description`: everything that is not given here is taken from it.
+        unique
+            `False`: several rows may have the same `primary_key`. The key gets a further column
+            `auto_incrementing_id` (int64), whose values the store gives to inserted rows: 1, 2, 3, … in
+            each tablet. Default: `True`, or `False` without a `primary_key`.
         comment
             A text about the table. Default: none.
         history
@@ -441,6 +446,11 @@ class Database:
         ... )
         >>> db.create_table("orders_copy", like=orders).description.partition_text
         'HASH (id) BUCKETS 2'
+        >>> events = db.create_table("events", {"text": "string"})
+        >>> events.insert({"text": ["first", "second"]}).inserted
+        2
+        >>> events.scan().to_arrow()["auto_incrementing_id"].to_pylist()
+        [1, 2]
         """
         from nyala.api.description import TableDescription
         from nyala.partition.levels import build_partitions, specs_of
@@ -449,19 +459,25 @@ class Database:
         check_table_name(name, writer.limits)
         if like is not None:
             described = like if isinstance(like, TableDescription) else like.description
+            if primary_key is None:
+                primary_key = [name for name in described.primary_key if name != AUTO_INCREMENT]
+                unique = described.unique if unique is None else unique
             if schema is None:
-                schema = {each.name: each.spec() for each in described.columns}
-            primary_key = described.primary_key if primary_key is None else primary_key
+                schema = {each.name: each.spec() for each in described.columns if each.name != AUTO_INCREMENT}
             partition_by = described.partition_by if partition_by is None else partition_by
             comment = described.comment if comment is None else comment
             history = described.history if history is None else history
         elif schema is None:
-            raise InvalidArgumentError(
-                f"create_table({name!r}) needs a schema and a primary key, or like=db[…].description"
-            )
+            raise InvalidArgumentError(f"create_table({name!r}) needs a schema, or like=db[…].description")
         check_comment(comment or "", f"table {name!r}: ", writer.limits)
-        key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key)
-        built = build_schema(schema, key, writer.limits)
+        if unique is None:
+            unique = primary_key is not None
+        if primary_key is None and _flag("unique", unique):
+            raise InvalidArgumentError(
+                f"create_table({name!r}, unique=True) needs the names of the key columns: primary_key=[…]"
+            )
+        key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key or [])
+        built = build_schema(schema, key, writer.limits, unique=_flag("unique", unique))
         specs = [] if partition_by is None else specs_of(partition_by)
         partition_schema, partitions = build_partitions(specs, built, writer.limits)
         history_us = parse_history(history)

@@ -66,6 +66,7 @@ class TableDescription:
     columns: tuple[ColumnDescription, ...]
     """The key columns first, in the key's order."""
     primary_key: tuple[str, ...]
+    """The key columns. With `unique=False` the last one is `auto_incrementing_id`."""
     partition_by: tuple[HashSpec | RangeSpec, ...]
     """The levels as `create_table` takes them; the range level has the present ranges as `bounds`."""
     partition_text: str
@@ -74,6 +75,8 @@ class TableDescription:
     history: dt.timedelta | Literal["forever"]
     """How far back the table can be read."""
     comment: str
+    unique: bool = True
+    """Whether the user's key is unique; False: the store adds `auto_incrementing_id` to the key."""
 
 
 def describe_table(table: TableState) -> TableDescription:
@@ -104,6 +107,7 @@ def describe_table(table: TableState) -> TableDescription:
         len(table.tablets),
         "forever" if history_us is None else dt.timedelta(microseconds=history_us),
         table.entry.comment,
+        table.schema.auto_increment is None,
     )
 
 

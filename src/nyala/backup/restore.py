@@ -129,7 +129,8 @@ def restoring(filled: str, wanted: str) -> Iterator[None]:
 def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> None:
     """Write some rows of a backup into the table, in one batch."""
     if step.is_full:
-        write(store, [Request(name, "insert", rows)])
+        keyed = store.root.table(name).schema.auto_increment is None
+        write(store, [Request(name, "insert" if keyed else "upsert", rows)])
     else:
         apply_changes(store, name, StagedRows(rows))
 

@@ -200,6 +200,7 @@ TABLETS: Final = Shape(
         ("range_upper", _HEX_OR_NULL, "partition.range_upper"),
         *_plain("inserts_durable", "created"),
         ("drops", _INTS, "drops"),
+        ("auto_id", _INT, "auto_id"),
     ),
 )
 _FILE: Final = (
@@ -279,7 +280,13 @@ def _decode_tablet(value: Any) -> TabletEntry:
     found = TABLETS.decode(value)
     partition = Partition(found["hash_buckets"], found["range_lower"], found["range_upper"])
     return TabletEntry(
-        found["id"], found["table_id"], partition, found["inserts_durable"], found["created"], found["drops"]
+        found["id"],
+        found["table_id"],
+        partition,
+        found["inserts_durable"],
+        found["created"],
+        found["drops"],
+        found["auto_id"],
     )
 
 

@@ -182,6 +182,7 @@ class TabletEntry:
 
     inserts_durable: rule R2.
     drops:           the timestamps at which its range partition was dropped, undropped, and so on.
+    auto_id:         at least the greatest value of an auto-incrementing key in its files; 0: none.
     """
 
     id: int
@@ -190,6 +191,7 @@ class TabletEntry:
     inserts_durable: int
     created: int = 0
     drops: tuple[int, ...] = ()
+    auto_id: int = 0
 
     @property
     def dropped(self) -> int:
@@ -471,6 +473,9 @@ class CatalogState:
         for file in named:
             if _FILE_ID.fullmatch(file.file_id) is None:
                 yield f"M11: the file {file.path!r} has the id {file.file_id!r}, expected 32 hexadecimal digits"
+        for tablet in self.tablets.values():
+            if not 0 <= tablet.auto_id < 1 << 63:
+                yield f"M9: tablet {tablet.id} has given the key value {tablet.auto_id}"
         reached = max(
             self.version, self.timestamp_max, self.next_table_id, self.next_tablet_id, self.next_rowset_id,
             self.next_delta_id,

@@ -25,7 +25,7 @@ from nyala.partition.hashing import DEFAULT_SEED
 from nyala.partition.model import MAX_TABLETS, HashLevel, Partition, PartitionSchema
 from nyala.partition.ranges import build_ranges
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
-from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.schema import AUTO_INCREMENT, ColumnSchema, Schema
 
 __all__ = ["HashSpec", "RangeSpec", "build_partitions", "hash_partition", "range_partition", "specs_of"]
 
@@ -214,6 +214,11 @@ def _key_columns(names: Sequence[str], schema: Schema, kind: str) -> tuple[Colum
             raise InvalidArgumentError(
                 f"{kind}_partition must specify only primary key columns, and {name!r} is not one: "
                 f"the primary key is {', '.join(repr(key) for key in schema.key_names)}"
+            )
+        if name == AUTO_INCREMENT:
+            raise InvalidArgumentError(
+                f"{kind}_partition cannot specify {name!r}, whose values each tablet gives itself: partition by "
+                "columns of primary_key, with unique=False"
             )
         if names.count(name) > 1:
             raise InvalidArgumentError(f"duplicate column {name!r} in {kind}_partition")

@@ -41,6 +41,7 @@ from nyala.schema.schema import (
     check_compression,
     check_encoding,
     check_identifier,
+    check_not_reserved,
     check_nullable,
 )
 from nyala.schema.types import ColumnType, parse_type
@@ -78,6 +79,7 @@ def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEF
     Raises: SchemaError for an existing name, NOT NULL without a default, too many columns, or an invalid column.
     """
     _check_free(schema, name)
+    check_not_reserved(name)
     if len(schema) + 1 > limits.max_columns:
         raise SchemaError(
             f"{len(schema) + 1} columns exceed the limit of {limits.max_columns} per table (max_columns): drop one "
@@ -110,6 +112,7 @@ def rename_column(schema: Schema, old: str, new: str, limits: Limits = DEFAULT_L
     column = _column(schema, old)
     _check_free(schema, new)
     check_identifier(new, "column name", limits)
+    check_not_reserved(old, new)
     return _replaced(schema, column, dataclasses.replace(column, name=new))
 
 

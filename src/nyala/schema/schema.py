@@ -205,6 +205,10 @@ def column(
     )
 
 
+AUTO_INCREMENT: Final = "auto_incrementing_id"
+"""The reserved name of the last key column of a table whose other key columns are not unique."""
+
+
 @compared_as_tuples
 @dataclass(frozen=True)
 class ColumnSchema:
@@ -286,6 +290,18 @@ class Schema(LazyValues):
     def value_columns(self) -> tuple[ColumnSchema, ...]:
         """The columns that are not in the key."""
         return self.columns[self.key_count :]
+
+    @property
+    def auto_increment(self) -> ColumnSchema | None:
+        """The key column whose values the store gives; None: the user gives the whole key."""
+        return self.columns[self.key_count - 1] if self.key_names[-1] == AUTO_INCREMENT else None
+
+    @property
+    def insert_names(self) -> tuple[str, ...]:
+        """The columns that an insert may give."""
+        return (
+            self.names if self.auto_increment is None else tuple(n for n in self.names if n != AUTO_INCREMENT)
+        )
 
     @lazy_value
     def arrow_types(self) -> Mapping[int, pa.DataType]:
@@ -400,14 +416,20 @@ def build_schema(
     spec: pa.Schema | Mapping[str, str | pa.DataType | ColumnType | ColumnSpec],
     primary_key: Sequence[str] | str,
     limits: Limits = DEFAULT_LIMITS,
+    *,
+    unique: bool = True,
 ) -> Schema:
     """Build the first version of a table's schema, from the arguments of `create_table`.
 
+    unique: False: the key gets one more column, whose values the store gives.
     Raises: SchemaError for an invalid schema, ColumnNotFoundError for an unknown key column.
     """
     specs = _read_spec(spec, limits)
     key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-    if not key:
+    check_not_reserved(*specs)
+    if not unique and not specs:
+        raise SchemaError("the schema has no columns; name at least one")
+    if not key and unique:
         raise SchemaError("the primary key is empty; name at least one column in primary_key=[...]")
     for name in key:
         if name not in specs:
@@ -416,6 +438,9 @@ def build_schema(
             )
         if key.count(name) > 1:
             raise SchemaError(f"duplicate primary key column {name!r}; name each column once")
+    if not unique:
+        key = [*key, AUTO_INCREMENT]
+        specs = {**specs, AUTO_INCREMENT: ColumnSpec(parse_type("int64"), nullable=False)}
     if len(specs) > limits.max_columns:
         raise SchemaError(
             f"{len(specs)} columns exceed the limit of {limits.max_columns} per table (max_columns); split the table"
@@ -426,6 +451,15 @@ def build_schema(
         for position, name in enumerate(ordered)
     )
     return Schema(columns, key_count=len(key), version=0, next_column_id=FIRST_COLUMN_ID + len(columns))
+
+
+def check_not_reserved(*names: str) -> None:
+    """Raises: SchemaError for the name of an auto-incrementing column."""
+    if AUTO_INCREMENT in names:
+        raise SchemaError(
+            f"the column name {AUTO_INCREMENT!r} is reserved for the key column that create_table() adds without a "
+            "primary_key or with unique=False: choose another name"
+        )
 
 
 def _schema_of(data: Any) -> str:

@@ -154,7 +154,7 @@ def convert(
     if key_only:
         data = key_columns_of(data, schema.key_names, operation)
     else:
-        data = with_names(data, schema.names, operation)
+        data = with_names(data, schema.insert_names if operation == "insert" else schema.names, operation)
     given = data if isinstance(data, InputColumns) else read_input(data)
     _check_index(given, schema, operation, key_only)
     _check_names(given.columns, schema, operation, key_only, sequence)

@@ -346,10 +346,11 @@ def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table,
     rows = None if table._database.read_only else _small_rows(target, step)
     if rows is not None:
         apply_rows(table._database._writer(), table.name, step, rows)
-    elif step.is_full:
+    elif step.is_full and table.description.unique:
         load(_frame(spark, target, step), table, lease=lease_s)
     else:
-        write(_frame(spark, target, step), table._database, table.name, operation="changes")
+        operation = "upsert" if step.is_full else "changes"
+        write(_frame(spark, target, step), table._database, table.name, operation=operation)
 
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:

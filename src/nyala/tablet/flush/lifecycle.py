@@ -375,11 +375,12 @@ def _installed_tablet(
     marks = [memory.frozen_at or 0 for memory in part.memories]
     entry = tablet.entry
     if marks:
-        entry = dataclasses.replace(entry, inserts_durable=max(entry.inserts_durable, *marks))
+        durable = max(entry.inserts_durable, *marks)
+        entry = dataclasses.replace(entry, inserts_durable=durable, auto_id=tablet.ids.last)
         change.put_tablets.append(entry)
-    return TabletState(
-        entry,
-        tablet.memory,
-        tuple(memory for memory in tablet.frozen if id(memory) not in flushed),
-        tuple(rowsets),
+    return dataclasses.replace(
+        tablet,
+        entry=entry,
+        frozen=tuple(memory for memory in tablet.frozen if id(memory) not in flushed),
+        rowsets=tuple(rowsets),
     )

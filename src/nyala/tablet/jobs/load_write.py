@@ -45,7 +45,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage, one_array, whole_column
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.conversion.row_errors import RowErrors
-from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.schema import AUTO_INCREMENT, ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet.flush.file_jobs import delta_types
 from nyala.tablet.jobs.load_job import LoadPlan, StagedDelta, StagedTablet
@@ -319,6 +319,11 @@ def check_columns_of(
     table: TableState, operation: str, schema: pa.Schema, condition: Condition | None = None
 ) -> None:
     """`check_columns` for an open table."""
+    if table.schema.auto_increment is not None:
+        raise InvalidArgumentError(
+            f"load() cannot write to table {table.name!r}: only the store's writer can give the values of its key "
+            f"column {AUTO_INCREMENT!r}; use write()"
+        )
     name, _, ignore = operation.partition("-")
     prepare_request(table, Request(table.name, name, schema.empty_table(), bool(ignore), condition=condition))
     missing = [c.name for c in table.schema.key_columns if c.name not in schema.names]

@@ -252,6 +252,11 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     keep = known[at] == tablet_ids if len(known) else np.zeros(len(tablet_ids), np.bool_)
     ordinals = np.where(keep, ordinals_of[at], -1) if len(known) else np.full(len(tablet_ids), -1)
     adds = kind in ("insert", "tombstone")
+    auto = table.schema.auto_increment
+    if adds and auto is not None:
+        given = _whole(batch.column(str(auto.id))).to_numpy()
+        for ordinal in np.unique(ordinals[keep]).tolist():
+            table.tablets[ordinal].ids.note(int(given[keep & (ordinals == ordinal)].max()))
     if adds and len(table.tablets):
         durable = np.array([tablet.entry.inserts_durable for tablet in table.tablets], np.int64)
         keep &= timestamps > durable[np.maximum(ordinals, 0)]

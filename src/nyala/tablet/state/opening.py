@@ -28,6 +28,7 @@ from nyala.rowset.part import Part
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.auto_ids import AutoIds
 from nyala.tablet.state.root import Root, TableState, TabletState
 
 logger = logging.getLogger("nyala.store")
@@ -77,6 +78,7 @@ def open_root(
                     )
                     for rowset in rowsets_of.get(tablet.id, ())
                 ),
+                AutoIds(tablet.auto_id),
             )
             for tablet in tablets_of.get(entry.id, ())
         ]

@@ -44,6 +44,7 @@ from nyala.schema.alteration import stored_schema
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
+from nyala.tablet.state.auto_ids import AutoIds
 
 AnyRowSet = MemRowSet | DiskRowSet
 # Schemas kept per table, one for each set of columns that is written together; usually a few.
@@ -58,6 +59,7 @@ class TabletState(LazyValues):
     memory: MemRowSet
     frozen: tuple[MemRowSet, ...] = ()  # oldest first
     rowsets: tuple[DiskRowSet, ...] = ()
+    ids: AutoIds = field(default_factory=AutoIds)  # shared by all versions of the tablet
 
     @property
     def id(self) -> int:

@@ -30,6 +30,7 @@ from nyala.env.interrupts import Uninterrupted
 from nyala.errors import TableExistsError, TableNotFoundError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet.flush.lifecycle import flush
+from nyala.tablet.state.auto_ids import AutoIds
 from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.history import check_purged
 from nyala.tablet.state.root import TableState, TabletState
@@ -123,10 +124,11 @@ def _tablet(
     """A tablet of the clone with the source's files; adds its entries to the change."""
     number = store.allocate("tablet")
     since = source.entry.created if with_past else created
-    entry = TabletEntry(number, clone.id, source.partition, source.entry.inserts_durable, since)
+    last = source.ids.last
+    entry = TabletEntry(number, clone.id, source.partition, source.entry.inserts_durable, since, auto_id=last)
     change.put_tablets.append(entry)
     rowsets = tuple(_rowset(store, clone, number, rowset, change, with_past) for rowset in source.rowsets)
-    return TabletState(entry, store.new_memory(clone), (), rowsets)
+    return TabletState(entry, store.new_memory(clone), (), rowsets, AutoIds(last))
 
 
 def _rowset(

@@ -50,6 +50,7 @@ from nyala.tablet.flush.lifecycle import Phase, no_phase
 from nyala.tablet.flush.rolling import disk_bytes, roll
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
+from nyala.tablet.state.auto_ids import AutoIds
 from nyala.tablet.state.history import check_readable, describe_history
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import Root, TableState, TabletState
@@ -168,7 +169,8 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
         rewritten=timestamp,
         purged=(),
     )
-    fresh = _of_table(target.with_tablets(changed), entry, timestamp)
+    last = max((tablet.ids.last for tablet in now.tablets), default=0)
+    fresh = _of_table(target.with_tablets(changed), entry, timestamp, last)
     change.put_tables.append(entry)
     change.put_tablets = [tablet.entry for tablet in fresh.tablets]
     purging_tablets(store.state, [tablet.id for tablet in now.every_tablet], change)
@@ -228,8 +230,14 @@ def _copied(
     Returns: the new tablets, and the files, synced.
     """
     bare = TableState(entry, (), source.limits)
+    # Rows of any tablet may come into each one.
+    last = max((tablet.ids.last for tablet in source.tablets), default=0)
     tablets = [
-        TabletState(TabletEntry(store.allocate("tablet"), entry.id, partition, 0), store.new_memory(bare))
+        TabletState(
+            TabletEntry(store.allocate("tablet"), entry.id, partition, 0, auto_id=last),
+            store.new_memory(bare),
+            ids=AutoIds(last),
+        )
         for partition in partitions
     ]
     target = dataclasses.replace(bare, tablets=tuple(tablets))
@@ -324,14 +332,16 @@ class _Writer:
             self.rowsets[tablet.id].append(rowset)
 
 
-def _of_table(target: TableState, entry: TableEntry, created: int) -> TableState:
-    """The target under its final entry, with tablets created at that moment."""
-    tablets = (
-        dataclasses.replace(
-            tablet, entry=dataclasses.replace(tablet.entry, table_id=entry.id, created=created)
-        )
-        for tablet in target.tablets
-    )
+def _of_table(target: TableState, entry: TableEntry, created: int, auto_id: int = 0) -> TableState:
+    """The target under its final entry, with tablets created at that moment.
+
+    auto_id: the greatest value that the source has given since the target was made.
+    """
+    tablets = []
+    for tablet in target.tablets:
+        tablet.ids.note(auto_id)
+        own = dataclasses.replace(tablet.entry, table_id=entry.id, created=created, auto_id=tablet.ids.last)
+        tablets.append(dataclasses.replace(tablet, entry=own))
     return TableState(entry, tuple(tablets), target.limits)
 
 

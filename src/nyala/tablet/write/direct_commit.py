@@ -185,6 +185,11 @@ def _write_inserts(
         change.put_deltas.extend(entries)
         tablet = table.tablets[ordinal]
         before = changed.get(tablet.id, tablet)
+        if before.entry.auto_id < before.ids.last:
+            before = dataclasses.replace(
+                before, entry=dataclasses.replace(before.entry, auto_id=before.ids.last)
+            )
+            change.put_tablets.append(before.entry)
         changed[tablet.id] = dataclasses.replace(before, rowsets=(*before.rowsets, rowset))
 
 

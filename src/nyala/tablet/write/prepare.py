@@ -32,7 +32,7 @@ from nyala.schema.conversion.convert import Converted, convert
 from nyala.schema.conversion.long_column import Column, row_slices
 from nyala.schema.conversion.ready import ReadyData
 from nyala.schema.conversion.row_errors import RowErrors
-from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
+from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
 from nyala.tablet.state.root import TableState
 
 OPERATIONS: Final = ("insert", "upsert", "update", "delete")
@@ -144,6 +144,11 @@ def prepare(
         if ready is None
         else dict(zip(ready.ids, ready.arrays, strict=True))
     )
+    auto = schema.auto_increment
+    if auto is not None:
+        check_auto_column(schema, name, auto.id in columns)
+        if name == "insert":
+            ready, columns[auto.id] = None, pa.nulls(count, pa.int64())  # until the rows are routed
     partly: dict[int, np.ndarray] = {schema.by_name(name).id: rows for name, rows in converted.given.items()}
     keyless: list[str] = []
     missing: tuple[str, ...] = ()
@@ -168,10 +173,15 @@ def prepare(
             np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed,
             given=partly, passed_over=passed_over,
         )  # fmt: skip
+    given = {column: by_name[column] for column in schema.key_names if column in by_name}
     if len(rows) != count:
         some = pa.array(rows)
-        by_name = {column: by_name[column].take(some) for column in schema.key_names}
-    given = {column: by_name[column] for column in schema.key_names}
+        given = {column: array.take(some) for column, array in given.items()}
+    if auto is not None and name == "insert":
+        given[auto.name] = with_auto_ids(table, given, len(rows))
+        columns[auto.id] = spread(given[auto.name], rows, count)
+    elif auto is not None and name == "upsert":
+        note_auto_ids(table, given, len(rows))
     keys = encode_keys(table, given, len(rows))
     bad = None
     if name in ("insert", "upsert"):
@@ -183,6 +193,53 @@ def prepare(
         name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed,
         ready, passed_over, partly,
     )  # fmt: skip
+
+
+def check_auto_column(schema: Schema, operation: str, is_given: bool) -> None:
+    """Raises: InvalidArgumentError for an insert with an auto-incrementing key, and an upsert without."""
+    if operation.startswith("insert") and is_given:
+        raise InvalidArgumentError(
+            f"{operation}: the store gives the values of the key column {AUTO_INCREMENT!r}: leave the column out"
+        )
+    if operation == "upsert" and not is_given:
+        raise InvalidArgumentError(
+            f"upsert needs the whole key, with {AUTO_INCREMENT!r}: use insert to add rows, and scan for the keys of "
+            "rows to change"
+        )
+
+
+def with_auto_ids(table: TableState, given: Mapping[str, Column], count: int) -> pa.Array:
+    """New values of the auto-incrementing column for rows of the other key columns, in their order.
+
+    Rows without a partition get 0, which is never a value.
+    """
+    tablets = route_keys(table, given, count) if given else np.zeros(count, np.int32)
+    ids = np.zeros(count, np.int64)
+    for ordinal in np.unique(tablets).tolist():
+        if ordinal >= 0:
+            mine = np.flatnonzero(tablets == ordinal)
+            ids[mine] = np.arange(len(mine)) + table.tablets[ordinal].ids.take(len(mine))
+    return pa.array(ids)
+
+
+def note_auto_ids(table: TableState, keys: Mapping[str, Column], count: int) -> None:
+    """Let the counters of the tablets continue after the values that a user gives."""
+    tablets = route_keys(table, keys, count)
+    column = keys[AUTO_INCREMENT]
+    assert isinstance(column, pa.Array), "only text columns are long"
+    ids = column.to_numpy(zero_copy_only=False)
+    for ordinal in np.unique(tablets).tolist():
+        if ordinal >= 0:
+            table.tablets[ordinal].ids.note(int(ids[tablets == ordinal].max()))
+
+
+def spread(values: pa.Array, rows: np.ndarray, count: int) -> pa.Array:
+    """The values at their rows among `count` rows, and NULL elsewhere."""
+    if len(rows) == count:
+        return values
+    out, lacking = np.zeros(count, np.int64), np.ones(count, np.bool_)
+    out[rows], lacking[rows] = values.to_numpy(), False
+    return pa.array(out, mask=lacking)
 
 
 def routed_groups(

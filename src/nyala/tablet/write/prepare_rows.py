@@ -29,20 +29,24 @@ from nyala.schema.conversion.convert import InputColumns, convert, read_input
 from nyala.schema.conversion.long_column import Column
 from nyala.schema.conversion.python_rows import named_key
 from nyala.schema.conversion.row_errors import RowErrors
-from nyala.schema.schema import Schema
+from nyala.schema.schema import AUTO_INCREMENT, Schema
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import (
     LONG_KEY_ADVICE,
     OPERATION_NAMES,
     PreparedOperation,
     add_too_large,
+    check_auto_column,
     check_changes,
     encode_keys,
     keyless_text,
     missing_text,
+    note_auto_ids,
     required_but_missing,
     routed_groups,
+    spread,
     too_large,
+    with_auto_ids,
 )
 
 _CODES: Final = {name: code for code, name in enumerate(OPERATION_NAMES)}
@@ -90,10 +94,10 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
                 ignored[row] = True
             else:
                 errors.add([row], NOT_FOUND, f"{message}, so no row of table {table.name!r} has this key")
+    inserts = np.isin(codes, _INSERTS)
     keyless = [column.name for column in schema.key_columns if column.id not in columns]
     if keyless:
         errors.add(np.arange(count), MISSING_COLUMN, keyless_text(table, keyless[0], "apply"))
-    inserts = np.isin(codes, _INSERTS)
     for column, lacking in required_but_missing(table, columns, partly, count):
         errors.add(np.flatnonzero(lacking & inserts), MISSING_COLUMN, missing_text((column,), table))
     check_changes(table, np.isin(codes, _UPDATES), columns, partly, errors)
@@ -102,6 +106,9 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
     if len(rows) and not keyless:
         some = pa.array(rows)
         key_columns = {name: by_name[name].take(some) for name in schema.key_names}
+        if schema.auto_increment is not None:
+            _give_auto_ids(table, key_columns, inserts[rows], np.isin(codes[rows], [_CODES["upsert"]]))
+            columns[schema.auto_increment.id] = spread(key_columns[AUTO_INCREMENT], rows, count)
         keys = encode_keys(table, key_columns, len(rows))
         bad = too_large(table, keys)
         if bad is not None:
@@ -114,6 +121,26 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
         "apply", False, columns, count, errors, keys, tablets, rows, starts, (), schema, converted.borrowed,
         passed_over=np.flatnonzero(ignored), given=partly, codes=codes,
     )  # fmt: skip
+
+
+def _give_auto_ids(
+    table: TableState, keys: dict[str, Column], inserts: np.ndarray, upserts: np.ndarray
+) -> None:
+    """Give the inserted rows values of the auto-incrementing column, in place of 0; note those of upserts."""
+    column = keys[AUTO_INCREMENT]
+    assert isinstance(column, pa.Array), "only text columns are long"
+    ids = column.to_numpy().copy()
+    for mask in (inserts, upserts):
+        some = pa.array(np.flatnonzero(mask))
+        part: dict[str, Column] = {name: array.take(some) for name, array in keys.items()}
+        if not len(some):
+            continue
+        if mask is upserts:
+            note_auto_ids(table, part, len(some))
+        else:
+            del part[AUTO_INCREMENT]
+            ids[mask] = with_auto_ids(table, part, len(some)).to_numpy()
+    keys[AUTO_INCREMENT] = pa.array(ids)
 
 
 def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns]:
@@ -137,7 +164,11 @@ def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns
         code = _CODES[operation]
         codes.append(code)
         plain = type(row) is dict and code not in _DELETES
-        rows.append(row if plain else _named_row(row, schema, operation, place))
+        named = row if plain else _named_row(row, schema, operation, place)
+        if schema.auto_increment is not None and code in _INSERTS:
+            check_auto_column(schema, operation, AUTO_INCREMENT in named)
+            named = {**named, AUTO_INCREMENT: 0}  # until the rows are routed
+        rows.append(named)
     return np.array(codes, np.uint8), read_input(rows)
 
 
@@ -156,7 +187,9 @@ def _named_row(row: Any, schema: Schema, operation: str, place: int) -> Mapping[
     if dataclasses.is_dataclass(row) and not isinstance(row, type):
         return {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
     if isinstance(row, tuple):
-        names = getattr(row, "_fields", schema.names)
+        names = getattr(
+            row, "_fields", schema.insert_names if operation.startswith("insert") else schema.names
+        )
         if len(row) == len(names):
             return dict(zip(names, row, strict=True))
     raise InvalidArgumentError(

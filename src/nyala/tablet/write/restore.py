@@ -68,7 +68,11 @@ def restore(
         check_same_ranges(table, to)
         operations = _operations(table, to, store.marks.applied)
         requests = [Request(table.name, name, None) for name in operations]
-        prepared = [(table, prepare(table, name, rows, ignore=False)) for name, rows in operations.items()]
+        made = "insert" if table.schema.auto_increment is None else "upsert"  # with the values of then
+        prepared = [
+            (table, prepare(table, made if name == "insert" else name, rows, ignore=False))
+            for name, rows in operations.items()
+        ]
         settlements = settle_requests(store, requests, prepared, collect=False)
         ticket = commit(store, [settlement for settlement, _ in settlements], idempotency_key, message)
         return results_of(requests, settlements, ticket.timestamp), ticket

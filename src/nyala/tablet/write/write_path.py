@@ -399,9 +399,15 @@ def altered_error(name: str, what: str) -> ConflictError:
 
 def _same_shape(seen: TableState, table: TableState) -> bool:
     """Whether a batch prepared for `seen` is valid for `table`: same schema and same tablets."""
-    return seen.schema is table.schema and (
-        seen.tablets is table.tablets or seen.partitions == table.partitions
-    )
+    if seen.schema is not table.schema:
+        return False
+    if seen.tablets is table.tablets:
+        return True
+    # A repartition replaces the counters of an auto-incrementing key.
+    same_ids = seen.schema.auto_increment is None or [t.id for t in seen.tablets] == [
+        t.id for t in table.tablets
+    ]
+    return same_ids and seen.partitions == table.partitions
 
 
 # ------------------------------------------------------------------------------------------------ commit

@@ -1,0 +1,246 @@
+"""Tables whose key ends in `auto_incrementing_id`: the store gives its values, and never gives one twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala import Database
+from nyala.env import Env, system_files
+from nyala.testing.clock import ManualClock, SeededRandomness
+from nyala.testing.recording_files import RecordingFiles
+from nyala.testing.s3_server import S3Server
+from tests.sampled import is_night
+from tests.support import open_database, rows
+
+ID = "auto_incrementing_id"
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "s") as db:
+        yield db
+
+
+def by_host(db: Database, **options: Any) -> nyala.Table:
+    split = nyala.range_partition("host", splits=["m"])
+    return db.create_table(
+        "t", {"host": "string", "v": "int64"}, ["host"], options.pop("split", split), unique=False, **options
+    )
+
+
+def test_a_table_without_a_key(db: Database) -> None:
+    table = db.create_table("t", {"text": "string", "n": "int64"})
+    assert table.primary_key == [ID] and table.columns == [ID, "text", "n"]
+    assert table.schema.field(ID) == pa.field(ID, pa.int64(), nullable=False)
+    for data in (
+        {"text": ["a", "b"]},
+        [{"text": "a", "n": 1}],
+        [("c", 3), ("c", 3)],
+        pa.table({"text": ["d"], "n": [4]}),
+        pa.table({"text": pa.array([], pa.string())}),
+    ):
+        table.insert(data)
+    assert [row[0] for row in rows(table)] == [1, 2, 3, 4, 5, 6]
+    assert table.get(4) == {ID: 4, "text": "c", "n": 3}
+    assert table.update({ID: [4], "n": [7]}).updated == 1 and table.delete(5).deleted == 1
+    assert rows(table)[3:] == [(4, "c", 7), (6, "d", 4)]
+    assert db.sql("SELECT count(*), max(auto_incrementing_id) FROM t").fetchall() == [(5, 6)]
+    feed = table.changes(0).to_arrow()
+    assert sorted(feed[ID].to_pylist()) == [1, 2, 3, 4, 6]
+
+
+def test_a_key_that_is_not_unique(db: Database) -> None:
+    """A counter for each tablet, as in Kudu."""
+    table = by_host(db)
+    assert table.primary_key == ["host", ID] and not table.description.unique
+    table.insert([("a", 1), ("z", 2), ("a", 3), ("y", 4), ("a", 5)])
+    table.insert({"host": ["a"], "v": [6]})
+    assert rows(table) == [
+        ("a", 1, 1), ("a", 2, 3), ("a", 3, 5), ("a", 4, 6), ("y", 2, 4), ("z", 1, 2),
+    ]  # fmt: skip
+    assert table.count(where="host = 'a'") == 4 and table.get(("a", 2))["v"] == 3  # type: ignore[index]
+
+
+def test_what_is_refused(db: Database) -> None:
+    table = by_host(db)
+    table.insert([("a", 1)])
+    for call, message in (
+        (
+            lambda: table.insert([{"host": "a", ID: 7, "v": 1}]),
+            "the store gives the values.*leave the column out",
+        ),
+        (lambda: table.upsert([{"host": "a", "v": 1}]), "upsert needs the whole key"),
+        (lambda: table.apply([("insert", {"host": "a", ID: 3})]), "the store gives the values"),
+        (lambda: table.rename_column(ID, "id"), "is reserved"),
+        (lambda: table.add_column(ID, "int64"), "is reserved|already"),
+        (lambda: table.drop_column(ID), "part of the primary key"),
+        (lambda: db.create_table("u", {ID: "int64", "v": "int64"}, [ID]), "is reserved"),
+        (lambda: db.create_table("u", {"v": "int64"}, unique=True), "needs the names of the key columns"),
+        (lambda: db.create_table("u", {"v": "int64"}, unique="no"), "unique takes True or False"),  # type: ignore[arg-type]
+        (lambda: db.create_table("u", {}), "no columns"),
+        (
+            lambda: db.create_table("u", {"v": "int64"}, partition_by=nyala.hash_partition(ID, buckets=2)),
+            "whose values each tablet gives itself",
+        ),
+    ):
+        with pytest.raises(nyala.Error, match=message):
+            call()
+    with pytest.raises(nyala.WriteError):
+        table.update([{"host": "a", "v": 1}])
+    assert rows(table) == [("a", 1, 1)] and "u" not in db
+
+
+def test_failing_rows_get_no_value(db: Database) -> None:
+    table = by_host(db, split=nyala.range_partition("host", bounds=[("a", "n")]))
+    result = table.insert({"host": ["b", "z", "c", None], "v": [1, 2, 3, 4]}, errors="collect")
+    assert result.inserted == 2 and result.errors["row"].to_pylist() == [1, 3]
+    assert result.errors.column_names[4:] == ["host", ID]
+    assert rows(table) == [("b", 1, 1), ("c", 2, 3)]
+
+
+def test_lists_of_operations(db: Database) -> None:
+    table = by_host(db)
+    table.insert([("a", 1)])
+    result = table.apply(
+        [
+            ("insert", {"host": "a", "v": 2}),
+            ("update", {"host": "a", ID: 1, "v": 10}),
+            ("insert", ("z", 3)),
+            ("upsert", {"host": "a", ID: 9, "v": 9}),
+            ("delete", ("a", 2)),
+            ("insert-ignore", {"host": "a"}),
+        ]
+    )
+    assert not len(result.errors)
+    assert rows(table)[0] == ("a", 1, 10) and {row[1] for row in rows(table) if row[0] == "a"} >= {1, 9}
+    table.insert([("a", 11)])
+    assert max(row[1] for row in rows(table)) > 9
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("how", ["log", "flush", "compact", "deleted"])
+def test_no_value_is_given_twice(tmp_path: Path, how: str, direct: bool) -> None:
+    """After any reopen, although the rows with the greatest values are gone for good."""
+    options: dict[str, Any] = {"direct_commit_bytes": 10} if direct else {}
+    given: set[tuple[str, int]] = set()
+    for _ in range(3):
+        with open_database(tmp_path / "s", **options) as db:
+            table = db["t"] if "t" in db else by_host(db, history=0)
+            before = db.now()
+            del before
+            table.insert([("a", 1), ("a", 2), ("z", 3)])
+            found = {(row[0], row[1]) for row in rows(table)}
+            assert found.isdisjoint(given) if how == "deleted" else found > given
+            given |= found
+            assert len({number for host, number in given if host == "a"}) % 2 == 0
+            if how == "deleted":
+                table.delete(where="TRUE")
+            if how != "log":
+                db.flush()
+            if how in ("compact", "deleted"):
+                table.compact()
+                table.vacuum()
+            assert db.check().ok
+    assert nyala.check(tmp_path / "s").ok
+
+
+def test_it_goes_along(db: Database, tmp_path: Path) -> None:
+    """Copies, clones, other partitions, backups and restores keep the values and go on behind them."""
+    table = by_host(db)
+    table.insert([("a", 1), ("a", 2), ("z", 3), ("z", 4), ("z", 5)])
+    before, expected = db.now(), rows(table)
+    table.delete(where="v = 2")
+    assert table.restore(to=before).inserted == 1 and rows(table) == expected
+    made = [db.copy_table("t", "copy"), db.clone_table("t", "clone")]
+    db.backup(tmp_path / "backup")
+    nyala.restore_backup(tmp_path / "backup", tmp_path / "restored")
+    table.repartition(nyala.hash_partition("host", buckets=3))
+    like = db.create_table("like", like=table)
+    assert like.schema == table.schema and like.primary_key == table.primary_key
+    like.insert([("a", 1)])
+    assert rows(like) == [("a", 1, 1)]
+    for each in (table, *made):
+        assert rows(each) == expected
+        each.insert([("a", 9), ("z", 9)])
+        assert len(rows(each)) == 7
+    with nyala.connect(tmp_path / "restored") as restored:
+        assert rows(restored["t"]) == expected and restored["t"].primary_key == table.primary_key
+        restored["t"].insert([("a", 9), ("z", 9)])
+        assert len(rows(restored["t"])) == 7
+
+
+def test_transactions_and_batches(db: Database) -> None:
+    table = by_host(db)
+    with db.batch() as batch:
+        batch.insert("t", [("a", 1)])
+        batch.insert("t", [("a", 2)])
+    with db.transaction() as tx:
+        tx["t"].insert([("a", 3)])
+        seen = [row["v"] for row in tx["t"].scan(order_by_key=True).to_arrow().to_pylist()]
+    assert seen == [1, 2, 3] and [row[2] for row in rows(table)] == [1, 2, 3]
+
+
+def test_threads(db: Database) -> None:
+    table = db.create_table("t", {"v": "int64"})
+
+    def write() -> None:
+        for number in range(20):
+            table.insert({"v": [number] * 10})
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [row[0] for row in rows(table)] == list(range(1, 801))
+
+
+def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
+    clock = ManualClock()
+    recording = RecordingFiles(system_files(), str(tmp_path / "recorded"))
+    (tmp_path / "recorded").mkdir()
+    db = open_database(tmp_path / "recorded" / "s", files=recording, clock=clock)
+    table = db.create_table("t", {"v": "int64"}, history=0)
+    begun = len(recording.events)
+    for step in (
+        lambda: table.insert({"v": [1, 2]}),
+        db.flush,
+        lambda: table.insert({"v": [3]}),
+        lambda: table.delete(where="TRUE"),
+        db.flush,
+        table.compact,
+        table.vacuum,
+    ):
+        clock.advance(1)
+        step()
+    seen = {row["v"]: row[ID] for row in [{"v": v, ID: v} for v in (1, 2, 3)]}
+    db.close()
+    for number in range(begun, len(recording.events) + 1, 1 if is_night() else 3):
+        folder = tmp_path / "cut" / str(number)
+        recording.crash_image(number, random.Random(number), str(folder))
+        env = Env(system_files(), clock, SeededRandomness(number))
+        with open_database(folder / "s", clock=env.clock) as db:
+            old = rows(db["t"])
+            assert all(seen[v] == number for number, v in old)
+            db["t"].insert({"v": [9]})
+            assert len(rows(db["t"])) == len(old) + 1 and db.check().ok
+
+
+def test_a_bucket(tmp_path: Path) -> None:
+    with S3Server() as server:
+        for count in (1, 2):
+            with nyala.connect(
+                "s3://bucket/store", storage_options=server.options, cache_dir=tmp_path / "cache",
+                group_interval=0, maintenance=False,
+            ) as db:  # fmt: skip
+                table = db["t"] if "t" in db else db.create_table("t", {"v": "int64"})
+                table.insert({"v": [count]})
+                assert rows(table) == [(number, number) for number in range(1, count + 1)]
