@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +152,33 @@ def test_a_mistake_is_told(
         ).save()
     assert len(content(store)) == 3
     assert staged(store) == []
+
+
+@pytest.mark.parametrize("three", ["nobody has it open"], indirect=True)
+def test_messages_tags_and_the_values_before(spark: SparkSession, store: Path) -> None:
+    """Writes with a message are listed with it; tags are moments; the feed's batch has the rows before a change."""
+    reader = spark.read.format("nyala").options(path=str(store), table="t")
+    columns = "k bigint, v bigint, w string"
+    save(spark.createDataFrame([(1, 11, "a")], columns), store, operation="upsert", message="a save")
+    with nyala.connect(store) as db:
+        db.tag("before", at=db["t"].commits()[0])
+        new = spark.createDataFrame([(4, 40, "d")], columns)
+        nyala.spark.write(new, db, "t", operation="insert", message="a write")
+        frame = spark.createDataFrame([(5, 50, "e")], columns)
+        nyala.spark.load(frame, db["t"], tasks=2, message="a load")
+        nyala.spark.upsert(frame, db["t"], message="an upsert")
+        with pytest.raises(nyala.InvalidArgumentError, match="message is empty"):
+            nyala.spark.load(frame, db["t"], message="")
+    with nyala.connect(store, read_only=True) as db:
+        said = [commit.message for commit in db.commits()]
+        assert said == [None, "a save", "a write", "a load", "an upsert"]
+    assert sorted(row.v for row in reader.option("at", "before").load().collect()) == [10, 20, 30]
+    with pytest.raises(Exception, match=r"did you mean 'before'\?"):
+        reader.option("at", "befor").load().collect()
+    changes = spark.read.format("nyala").options(path=str(store), table="t", changes="true")
+    found = changes.options(startingTimestamp="before", before="true").load().collect()
+    rows = sorted((row.k, row.v, row["_change_type"]) for row in found)
+    assert rows == [
+        (1, 10, "update_preimage"), (1, 11, "update_postimage"), (4, 40, "insert"), (5, 50, "insert"),
+    ]  # fmt: skip
+    assert {type(row["_commit_timestamp"]) for row in found} == {dt.datetime}
