@@ -81,10 +81,12 @@ def commit_counts(table: TableState, since: int, until: int) -> CommitCounts:
 
 
 def _counted(touched: Touched, lower: int, upper: int) -> CommitCounts:
-    times, types = version_types(touched, lower, upper)
-    timestamps, place = np.unique(times, return_inverse=True)
-    counts = [np.bincount(place[types == kind], minlength=len(timestamps)) for kind in _TYPES]
-    return CommitCounts(timestamps, np.column_stack(counts).astype(np.int64))
+    moments, moment_of, types = version_types(touched, lower, upper)
+    counts = np.column_stack(
+        [np.bincount(moment_of[types == kind], minlength=len(moments)) for kind in _TYPES]
+    )
+    kept = counts.any(axis=1)
+    return CommitCounts(moments[kept], counts[kept].astype(np.int64))
 
 
 def commit_table(found: Mapping[str, CommitCounts], messages: Mapping[int, CommitMessage]) -> pa.Table:

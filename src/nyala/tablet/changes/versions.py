@@ -147,12 +147,15 @@ def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
     return batch if kept.all() else batch.filter(pa.array(kept))
 
 
-def version_types(touched: Touched, lower: int, upper: int) -> tuple[Timestamps, npt.NDArray[np.int64]]:
-    """The timestamp and the change type of each version of the rows [lower, upper); reads no values."""
+def version_types(
+    touched: Touched, lower: int, upper: int
+) -> tuple[Timestamps, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(moments, the index of each version's moment, its change type) for the rows [lower, upper).
+
+    Reads no values. A version that changes nothing has the type NOTHING.
+    """
     grid, before, after = _lives(touched, lower, upper)
-    types = change_types(before, after)
-    kept = types != NOTHING
-    return grid.timestamps[kept], types[kept]
+    return grid.moments, grid.moment_of, change_types(before, after)
 
 
 def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bools]:
@@ -227,8 +230,14 @@ class _Grid:
         return _Grid(moments, codes, row[first], row_of, first)
 
     @property
+    def moment_of(self) -> npt.NDArray[np.int64]:
+        """Each version's index in `moments`."""
+        found: npt.NDArray[np.int64] = self.codes % max(len(self.moments), 1)
+        return found
+
+    @property
     def timestamps(self) -> Timestamps:
-        return self.moments[self.codes % max(len(self.moments), 1)]
+        return self.moments[self.moment_of]
 
     def fill(self, timeline: _Timeline | None, base: pa.Array) -> pa.Array:
         """The value at each version: that of its newest record, or `base` without one."""
