@@ -12,6 +12,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+import numpy as np
+
 from nyala.errors import InvalidArgumentError
 
 __all__ = ["AutoIds"]
@@ -31,17 +33,27 @@ class AutoIds:
         """The greatest value so far; 0: none."""
         return self._last
 
-    def take(self, count: int) -> int:
-        """Take the next `count` values; returns the first. Raises: InvalidArgumentError after 2^63 - 1."""
+    def give(self, given: np.ndarray) -> np.ndarray:
+        """Give values to rows in their order. `given`: a value that a row has already, or 0.
+
+        A row without a value gets the next one. A greater value that a row has raises the counter.
+        Raises: InvalidArgumentError after 2^63 - 1.
+        """
+        if not len(given):
+            return given
+        lacks = given == 0
+        new = np.cumsum(lacks)  # values given so far, if no row has one
         with self._lock:
-            if count > _ID_MAX - self._last:
+            top = max(self._last, int(given.max()))
+            if int(new[-1]) > _ID_MAX - top:
                 raise InvalidArgumentError(
-                    f"no {count:,} values of auto_incrementing_id are left after {self._last}: copy the rows into a "
-                    "new table"
+                    f"no {new[-1]:,} values of auto_incrementing_id are left after {top}: copy the rows into a new "
+                    "table"
                 )
-            first = self._last + 1
-            self._last += count
-            return first
+            ahead = np.maximum.accumulate(np.where(lacks, self._last, given - new))
+            counter = np.maximum(ahead, self._last) + new
+            self._last = int(counter[-1])
+        return np.where(lacks, counter, given)
 
     def note(self, value: int) -> None:
         """Continue after this value."""

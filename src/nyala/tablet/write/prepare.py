@@ -181,7 +181,8 @@ def prepare(
         given[auto.name] = with_auto_ids(table, given, len(rows))
         columns[auto.id] = spread(given[auto.name], rows, count)
     elif auto is not None and name == "upsert":
-        note_auto_ids(table, given, len(rows))
+        others = {column: array for column, array in given.items() if column != auto.name}
+        with_auto_ids(table, others, len(rows), _positive(given[auto.name]))
     keys = encode_keys(table, given, len(rows))
     bad = None
     if name in ("insert", "upsert"):
@@ -208,29 +209,28 @@ def check_auto_column(schema: Schema, operation: str, is_given: bool) -> None:
         )
 
 
-def with_auto_ids(table: TableState, given: Mapping[str, Column], count: int) -> pa.Array:
-    """New values of the auto-incrementing column for rows of the other key columns, in their order.
+def with_auto_ids(
+    table: TableState, keys: Mapping[str, Column], count: int, given: np.ndarray | None = None
+) -> pa.Array:
+    """The values of the auto-incrementing column for rows, in their order.
 
-    Rows without a partition get 0, which is never a value.
+    keys: the other key columns. given: the values that rows have already, and 0 for new ones; None:
+    all are new. Rows without a partition get no value: they keep theirs, or 0.
     """
-    tablets = route_keys(table, given, count) if given else np.zeros(count, np.int32)
-    ids = np.zeros(count, np.int64)
+    tablets = route_keys(table, keys, count) if keys else np.zeros(count, np.int32)
+    ids = np.zeros(count, np.int64) if given is None else given.copy()
     for ordinal in np.unique(tablets).tolist():
         if ordinal >= 0:
             mine = np.flatnonzero(tablets == ordinal)
-            ids[mine] = np.arange(len(mine)) + table.tablets[ordinal].ids.take(len(mine))
+            ids[mine] = table.tablets[ordinal].ids.give(ids[mine])
     return pa.array(ids)
 
 
-def note_auto_ids(table: TableState, keys: Mapping[str, Column], count: int) -> None:
-    """Let the counters of the tablets continue after the values that a user gives."""
-    tablets = route_keys(table, keys, count)
-    column = keys[AUTO_INCREMENT]
-    assert isinstance(column, pa.Array), "only text columns are long"
-    ids = column.to_numpy(zero_copy_only=False)
-    for ordinal in np.unique(tablets).tolist():
-        if ordinal >= 0:
-            table.tablets[ordinal].ids.note(int(ids[tablets == ordinal].max()))
+def _positive(ids: Column) -> np.ndarray:
+    """The values as numbers; the smallest count as 1, because 0 stands for none."""
+    assert isinstance(ids, pa.Array), "only text columns are long"
+    values: np.ndarray = np.maximum(ids.to_numpy(zero_copy_only=False), 1)
+    return values
 
 
 def spread(values: pa.Array, rows: np.ndarray, count: int) -> pa.Array:

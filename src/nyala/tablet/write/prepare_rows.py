@@ -41,7 +41,6 @@ from nyala.tablet.write.prepare import (
     encode_keys,
     keyless_text,
     missing_text,
-    note_auto_ids,
     required_but_missing,
     routed_groups,
     spread,
@@ -126,20 +125,17 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
 def _give_auto_ids(
     table: TableState, keys: dict[str, Column], inserts: np.ndarray, upserts: np.ndarray
 ) -> None:
-    """Give the inserted rows values of the auto-incrementing column, in place of 0; note those of upserts."""
+    """Give inserted rows values of the auto-incrementing column, behind those of earlier upserts."""
     column = keys[AUTO_INCREMENT]
     assert isinstance(column, pa.Array), "only text columns are long"
     ids = column.to_numpy().copy()
-    for mask in (inserts, upserts):
-        some = pa.array(np.flatnonzero(mask))
-        part: dict[str, Column] = {name: array.take(some) for name, array in keys.items()}
-        if not len(some):
-            continue
-        if mask is upserts:
-            note_auto_ids(table, part, len(some))
-        else:
-            del part[AUTO_INCREMENT]
-            ids[mask] = with_auto_ids(table, part, len(some)).to_numpy()
+    places = np.flatnonzero(inserts | upserts)
+    some = pa.array(places)
+    others = {name: array.take(some) for name, array in keys.items() if name != AUTO_INCREMENT}
+    given = np.where(inserts, 0, np.maximum(ids, 1))[places]
+    found = with_auto_ids(table, others, len(places), given).to_numpy()
+    new = inserts[places]
+    ids[places[new]] = found[new]
     keys[AUTO_INCREMENT] = pa.array(ids)
 
 
