@@ -27,7 +27,7 @@ from nyala.cli.base import Failure, Group, cli_words, settings, shared_options
 from nyala.cli.demo import demo
 from nyala.cli.dumps import cfile, tablet, wal
 from nyala.cli.export import export
-from nyala.cli.load import load
+from nyala.cli.load import apply_changes, load
 from nyala.cli.maintenance import clone, compact, drop, fs, purge, undrop, vacuum
 from nyala.cli.tables import table
 
@@ -134,7 +134,7 @@ def app() -> None:
     """
 
 
-for _verb in (alter, load, export, drop, undrop, purge, clone, compact, vacuum):
+for _verb in (alter, load, apply_changes, export, drop, undrop, purge, clone, compact, vacuum):
     table.add_command(_verb)
 _COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, fs, backup, restore, backups, cfile, wal)
 for _command in _COMMANDS:

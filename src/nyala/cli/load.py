@@ -1,4 +1,4 @@
-"""`nyala table load`: writes the rows of Parquet, CSV and JSON files into a table.
+"""`nyala table load` writes rows of Parquet, CSV and JSON files into a table; `apply-changes` applies change events.
 
 Each batch of a file is one atomic write. At its end a load flushes the store if much is in memory.
 
@@ -12,12 +12,13 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import click
 
@@ -47,11 +48,14 @@ if TYPE_CHECKING:
     from nyala.api.table import Table
     from nyala.tablet.state.result import WriteResult
 
-__all__ = ["load"]
+__all__ = ["apply_changes", "load"]
 
 OPERATIONS: Final = (
     "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore",
 )  # fmt: skip
+_BY_SEQUENCE: Final = ("upsert", "delete", "delete-ignore")
+# Change events are parsed one by one, so a batch of them is smaller than one of rows.
+_EVENTS: Final = 10_000
 # Failing rows that are printed in full.
 _ERRORS_TEXT: Final = 5
 _ERRORS_JSON: Final = 100
@@ -65,13 +69,11 @@ _MESSAGES: Final = {
     "not-found": "no row has this key; --operation {verb}-ignore skips it",
 }
 _COLUMN: Final = re.compile(r"column '([^']*)'")
+_EVENT: Final = re.compile(r"\bevent (\d+)")
 _DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d+)")
 
 
-@click.command(cls=Command)
-@folder_argument
-@click.argument("table")
-@click.argument(
+_files_argument = click.argument(
     "files",
     metavar="FILE|FOLDER...",
     nargs=-1,
@@ -79,6 +81,15 @@ _DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d
     type=click.Path(exists=True, allow_dash=True),
     callback=utf8_files,
 )
+_message_option = click.option(
+    "--message", metavar="TEXT", help="A text about the load, stored with each of its batches."
+)
+
+
+@click.command(cls=Command)
+@folder_argument
+@click.argument("table")
+@_files_argument
 @click.option(
     "--operation",
     type=click.Choice(OPERATIONS),
@@ -114,13 +125,16 @@ _DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d
 @click.option(
     "--null", "nulls", metavar="WORD", multiple=True, help="A word that means NULL in a CSV; may be repeated."
 )
-@click.option("--message", metavar="TEXT", help="A text about the load, stored with each of its batches.")
+@click.option(
+    "--newest-by", metavar="COLUMN", help="Write a row only if COLUMN is greater than all seen for its key."
+)
+@_message_option
 def load(
     folder: str,
     table: str,
     files: Sequence[str],
     operation: str | None,
-    errors: str,
+    errors: Literal["raise", "collect"],
     columns: list[str] | None,
     create: bool,
     key: list[str] | None,
@@ -130,6 +144,7 @@ def load(
     format_: str | None,
     delimiter: str | None,
     nulls: tuple[str, ...],
+    newest_by: str | None,
     message: str | None,
 ) -> None:
     """Load Parquet, CSV or JSON files, or folders of them, into a table, in batches; `-` is stdin, a CSV by default.
@@ -144,6 +159,8 @@ def load(
         raise click.UsageError("--key, --hash, --range and --type describe a new table: add --create")
     if files.count(STDIO) > 1:
         raise click.UsageError("FILE `-` (stdin) can be given only once")
+    if newest_by is not None and (operation or "upsert") not in _BY_SEQUENCE:
+        raise click.UsageError(f"--newest-by goes with --operation {', '.join(_BY_SEQUENCE)}")
     dialect, began_s = CsvDialect(delimiter, nulls), time.monotonic()
     from nyala.tablet.state.messages import check_message
 
@@ -169,13 +186,94 @@ def load(
                 database,
                 target,
                 create,
-                operation or ("insert" if create else "upsert"),
+                operation or ("insert" if create and newest_by is None else "upsert"),
                 errors,
-                dialect,
                 message,
+                dialect,
+                columns,
+                newest_by,
             )
-            load.run(found, columns)
+            load.run(found)
             _echo_result(load, [file.name for file in found], time.monotonic() - began_s)
+
+
+@click.command("apply-changes", cls=Command)
+@folder_argument
+@click.argument("table")
+@_files_argument
+@click.option(
+    "--operation", metavar="FIELD", default="op", show_default=True, help="The field with the operation."
+)
+@click.option(
+    "--sequence", metavar="FIELD", help="A field that grows with each change of a row: source.lsn, ts_ms."
+)
+@click.option(
+    "--sequence-column", metavar="COLUMN", help="The column that keeps it. Default: the field's name."
+)
+@click.option(
+    "--columns", metavar="A,B=C", callback=names, help="Only these fields; B=C: field B is column C."
+)
+@click.option(
+    "--unit", "units", metavar="A=UNIT", multiple=True,
+    help="Numbers of column A are times in UNIT: s, ms, us, ns, d (days); may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--word", "words", metavar="WORD=MEANING", multiple=True,
+    help="A further operation: upsert, delete or skip; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--errors",
+    type=click.Choice(["raise", "collect"]),
+    default="raise",
+    show_default=True,
+    help="raise: a failing event stops; collect: failing events are printed and skipped.",
+)
+@_message_option
+def apply_changes(
+    folder: str,
+    table: str,
+    files: Sequence[str],
+    operation: str,
+    sequence: str | None,
+    sequence_column: str | None,
+    columns: list[str] | None,
+    units: tuple[str, ...],
+    words: tuple[str, ...],
+    errors: Literal["raise", "collect"],
+    message: str | None,
+) -> None:
+    """Apply change events of JSON files, a line each, in batches of 10,000: Debezium's, or rows with an operation.
+
+    With --sequence, late and repeated events change nothing. `-` is stdin.
+    """
+    if files.count(STDIO) > 1:
+        raise click.UsageError("FILE `-` (stdin) can be given only once")
+    began_s = time.monotonic()
+    options = {
+        "operation": operation,
+        "sequence": sequence,
+        "sequence_column": sequence_column,
+        "columns": None if columns is None else _pairs("--columns", columns, alone=True),
+        "units": _pairs("--unit", units),
+        "operations": _pairs("--word", words),
+    }
+    with find_files(files, "json") as found, writer(folder) as database:
+        load = _EventLoad(
+            database, _existing(database, table), False, "apply-changes", errors, message, options=options
+        )
+        load.run(found)
+        _echo_result(load, [file.name for file in found], time.monotonic() - began_s)
+
+
+def _pairs(option: str, texts: Sequence[str], *, alone: bool = False) -> dict[str, str]:
+    """The pairs `A=B`; alone: `A` is `A=A`. Raises: click.UsageError."""
+    found = {}
+    for text in texts:
+        left, sign, right = text.rpartition("=") if "=" in text else (text, "", text)
+        if not left or not right or not (sign or alone):
+            raise click.UsageError(f"{option} {text!r}: write it as NAME=VALUE")
+        found[left] = right
+    return found
 
 
 @dataclass
@@ -186,9 +284,11 @@ class _Load:
     table: Table
     created: bool
     operation: str
-    on_error: str
-    dialect: CsvDialect
+    on_error: Literal["raise", "collect"]
     message: str | None
+    dialect: CsvDialect = field(default_factory=CsvDialect)
+    columns: Sequence[str] | None = None
+    newest_by: str | None = None
     rows: int = 0
     batches: int = 0
     counts: Counter[str] = field(default_factory=Counter)  # inserted, updated, deleted, ignored
@@ -196,7 +296,9 @@ class _Load:
     errors: list[dict[str, Any]] = field(default_factory=list)
     timestamp: int = 0
 
-    def run(self, files: Sequence[DataFile], columns: Sequence[str] | None) -> None:
+    what: ClassVar[str] = "rows"
+
+    def run(self, files: Sequence[DataFile]) -> None:
         """Load the files, then flush (E1, E2)."""
         from nyala.errors import Error
 
@@ -204,7 +306,7 @@ class _Load:
             with Bar(f"loading {self.table.name}", len(files), quiet=settings().json) as bar:
                 for number, file in enumerate(files):
                     self._load_file(
-                        file, columns, lambda done, n=number: bar.update(n + done, f"{self.rows:,} rows")
+                        file, lambda done, n=number: bar.update(n + done, f"{self.rows:,} {self.what}")
                     )
         except BaseException as error:
             self._report_stop(error)
@@ -227,20 +329,35 @@ class _Load:
         """Return the number of rows that did not fail."""
         return self.rows - self.failed.total()
 
-    def _load_file(self, file: DataFile, columns: Sequence[str] | None, progress: Any) -> None:
-        from nyala.errors import WriteError
-
+    def _parts(self, file: DataFile) -> Iterator[Part]:
         schema = state_of(self.database, self.table.name).schema
         types = {column.name: column.type for column in schema.columns}
+        return read_parts(file, self.dialect, types, self.columns, schema.key_names)
+
+    def _write(self, file: DataFile, part: Part) -> WriteResult:
+        verb, _, ignore = self.operation.partition("-")
+        given: dict[str, Any] = {"errors": self.on_error, "message": self.message}
+        if verb == "insert":
+            return self.table.insert(part.batch, on_conflict="ignore" if ignore else "error", **given)
+        if verb == "upsert":
+            return self.table.upsert(part.batch, newest_by=self.newest_by, **given)
+        missing: Literal["ignore", "error"] = "ignore" if ignore else "error"
+        if verb == "update":
+            return self.table.update(part.batch, on_missing=missing, **given)
+        return self.table.delete(part.batch, on_missing=missing, newest_by=self.newest_by, **given)
+
+    def _load_file(self, file: DataFile, progress: Any) -> None:
+        from nyala.errors import WriteError
+
         begin = len(self.errors)
-        for part in read_parts(file, self.dialect, types, columns, schema.key_names):
+        for part in self._parts(file):
             errors = list(part.bad)
             if errors and self.on_error == "raise":
                 raise self._failure(file, errors, part.bad_count, "FileError")
             with finish_first():  # E2
                 if part.batch.num_rows:
                     try:
-                        result = _write(self.table, self.operation, part.batch, self.on_error, self.message)
+                        result = self._write(file, part)
                     except WriteError as error:
                         raise self._refused(error, file, part) from error
                     self.batches += 1
@@ -320,6 +437,56 @@ class _Load:
             self.database.flush()
 
 
+@dataclass
+class _EventLoad(_Load):
+    """A load of change events: the batches have one column, the events' JSON texts."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `Table.apply_changes`
+    what: ClassVar[str] = "events"
+
+    def _parts(self, file: DataFile) -> Iterator[Part]:
+        import numpy as np
+        import pyarrow as pa
+
+        lines: list[bytes] = []
+        numbers: list[int] = []
+
+        def part() -> Part:
+            made = Part(
+                pa.record_batch({"event": pa.array(lines, pa.binary())}), np.array(numbers, np.int64), None
+            )
+            lines.clear()
+            numbers.clear()
+            return made
+
+        with pa.input_stream(file.path) as stream:
+            for number, line in enumerate(io.BufferedReader(stream), 1):
+                if line.strip():
+                    lines.append(line)
+                    numbers.append(number)
+                if len(lines) == _EVENTS:
+                    yield part()
+        yield part()
+
+    def _write(self, file: DataFile, part: Part) -> WriteResult:
+        from nyala.errors import Error, WriteError
+
+        events = part.batch.column("event").to_pylist()
+        try:
+            return self.table.apply_changes(
+                events,
+                **self.options,
+                errors=self.on_error,
+                message=self.message,
+            )
+        except WriteError:
+            raise
+        except Error as error:
+            text = _EVENT.sub(lambda found: f"{file.name}, line {part.numbers[int(found[1])]}", str(error), 1)
+            error.args = (text, *error.args[1:])
+            raise
+
+
 def _row_text(error: Mapping[str, Any]) -> str:
     line = "" if error["line"] is None else f", line {error['line']}"
     key = ", ".join(f"{name} = {value!r}" for name, value in error["key"].items())
@@ -346,20 +513,6 @@ def _existing(database: Database, name: str) -> Table:
         raise TableNotFoundError(f"{error}; --create --key COLUMNS creates it") from None
 
 
-def _write(
-    table: Table, operation: str, batch: pa.RecordBatch, errors: Any, message: str | None
-) -> WriteResult:
-    verb, _, ignore = operation.partition("-")
-    given: dict[str, Any] = {"errors": errors, "message": message}
-    if verb == "insert":
-        return table.insert(batch, on_conflict="ignore" if ignore else "error", **given)
-    if verb == "upsert":
-        return table.upsert(batch, **given)
-    if verb == "update":
-        return table.update(batch, on_missing="ignore" if ignore else "error", **given)
-    return table.delete(batch, on_missing="ignore" if ignore else "error", **given)
-
-
 def _echo_result(load: _Load, files: Sequence[str], seconds: float) -> None:
     counts = {name: load.counts[name] for name in ("inserted", "updated", "deleted", "ignored")}
     counts["failed"] = load.failed.total()
@@ -383,7 +536,7 @@ def _echo_result(load: _Load, files: Sequence[str], seconds: float) -> None:
         return
     shown = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "nothing to do"
     click.echo(
-        f"{load.table.name}: {load.rows:,} rows in {duration(seconds)}: {shown}; "
+        f"{load.table.name}: {load.rows:,} {load.what} in {duration(seconds)}: {shown}; "
         f"as of {when['time']} (timestamp {when['timestamp']})"
     )
     for code, count in load.failed.most_common():

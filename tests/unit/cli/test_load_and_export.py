@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -298,7 +300,7 @@ def test_ctrl_c_ends_a_load_between_batches(
     monkeypatch.setattr(cli_files, "_BATCH_ROWS", 4)
     file = tmp_path / "a.parquet"
     pq.write_table(pa.table({"k": list(range(10, 30))}), file)
-    write, calls = load._write, []
+    write, calls = load._Load._write, []
 
     def interrupted(*args: Any) -> Any:
         calls.append(1)
@@ -306,7 +308,7 @@ def test_ctrl_c_ends_a_load_between_batches(
             os.kill(os.getpid(), signal.SIGINT)
         return write(*args)
 
-    monkeypatch.setattr(load, "_write", interrupted)
+    monkeypatch.setattr(load._Load, "_write", interrupted)
     before = signal.getsignal(signal.SIGINT)
     ran = run("table", "load", numbers, "t", file, code=130)
     assert ran.stderr == "8 rows are loaded and stay; the others are not.\nStopped.\n"
@@ -656,3 +658,109 @@ def test_the_message_of_a_load(run: Run, example: Example, tmp_path: Path) -> No
         assert [(c.inserted, c.message) for c in db["metrics"].commits()][-1] == (1, "the load of May")
     long = run("table", "load", example.path, "metrics", file, "--message", "x" * 1001, code=1)
     assert "message has 1,001 characters, and at most 1,000 are stored" in long.stderr
+
+
+# -- change events -------------------------------------------------------------------------------------------
+
+EVENTS = [
+    {"op": "c", "ts_ms": 1, "before": None, "after": {"k": 1, "v": "a", "at": 1_000}},
+    {"op": "u", "ts_ms": 5, "before": None, "after": {"k": 1, "v": "c", "at": 5_000}},
+    {"op": "u", "ts_ms": 3, "before": None, "after": {"k": 1, "v": "b", "at": 3_000}},
+    {"op": "d", "ts_ms": 7, "before": {"k": 2, "v": "x"}, "after": None},
+    {"op": "c", "ts_ms": 2, "before": None, "after": {"k": 2, "v": "x", "at": None}},
+]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    with nyala.connect(tmp_path / "shop") as db:
+        db.create_table(
+            "t", {"k": "int64", "v": "string", "at": "timestamp", "ts_ms": "int64"}, primary_key="k"
+        )
+    return tmp_path / "shop"
+
+
+def write_events(path: Path, events: list[Any]) -> Path:
+    text = "\n\n".join(event if isinstance(event, str) else json.dumps(event) for event in events)
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_events_are_applied_in_batches(
+    run: Run, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Late ones change nothing, also in a later batch, another file or a second run."""
+    monkeypatch.setattr(load, "_EVENTS", 2)
+    file = write_events(tmp_path / "e.jsonl.gz", EVENTS)
+    how = ["--sequence", "ts_ms", "--unit", "at=ms"]
+    said = run("table", "apply-changes", shop, "t", file, file, *how, "--json").json
+    assert {name: said[name] for name in ("rows", "batches", "inserted", "updated", "ignored", "operation")} == {
+        "rows": 10, "batches": 6, "inserted": 1, "updated": 1, "ignored": 8, "operation": "apply-changes",
+    }  # fmt: skip
+    events = "".join(json.dumps(event) + "\n" for event in EVENTS)
+    again = run("table", "apply-changes", shop, "t", "-", *how, stdin=events)
+    assert again.lines[0].startswith("t: 5 events in ") and "5 ignored" in again.lines[0]
+    (row,) = rows(shop, "t")
+    assert (row["k"], row["v"], row["ts_ms"], row["at"].second) == (1, "c", 5, 5)
+
+
+def test_events_with_words_of_their_own(run: Run, shop: Path, tmp_path: Path) -> None:
+    flat = [{"do": "I", "id": 1, "v": "a"}, {"do": "I", "id": 2, "v": "b"}, {"do": "D", "id": 1}, {"do": "?"}]
+    file = write_events(tmp_path / "e.json", flat)
+    words = ["--operation", "do", "--word", "I=upsert", "--word", "D=delete", "--word", "?=skip"]
+    run("table", "apply-changes", shop, "t", file, *words, "--columns", "id=k,v", "--message", "flat")
+    assert [(row["k"], row["v"]) for row in rows(shop, "t")] == [(2, "b")]
+    with nyala.connect(shop, read_only=True) as db:
+        assert [commit.message for commit in db.commits()] == ["flat"]
+
+
+@pytest.mark.parametrize(
+    ("events", "words", "says"),
+    [
+        ([EVENTS[0], "{no"], [], "e.json, line 3 is text, but not JSON"),
+        ([{"k": 1}], [], "no field 'op' with the operation; their fields are k: give --operation FIELD"),
+        ([EVENTS[0], {"op": "t"}], [], "e.json, line 3: field 'op' has the unknown operation 't': give --word WORD"),
+        (EVENTS, [], "column 'at': the events have whole numbers, .*with --unit at=ms"),
+        (EVENTS, ["--unit", "at=m"], "--unit: 'at' takes one of s, ms, us, ns, d, not 'm'"),
+        (EVENTS, ["--unit", "at"], "--unit 'at': write it as NAME=VALUE"),
+        (EVENTS, ["--word", "t=cut"], "--word: 't' means one of upsert, delete, skip, not 'cut'"),
+        (EVENTS, ["--columns", "k,w"], "--columns: the table has no column 'w'"),
+        ([{"op": "c", "k": 1, "w": 1}], [], "a field 'w', which is no column .*--columns names the fields to write"),
+        (EVENTS, ["--sequence", "source.lsn"], "add one, such as `table alter … 'add lsn int64'`, or give --seq"),
+        (EVENTS, ["--sequence-column", "ts_ms"], "--sequence-column goes with --sequence"),
+        ([{"op": "c", "k": 1, "at": "soon"}], [], "e.json, row 1.*: column 'at'"),
+    ],
+)  # fmt: skip
+def test_events_that_do_not_fit_in_the_words_of_a_shell(
+    run: Run, shop: Path, tmp_path: Path, events: list[Any], words: list[str], says: str
+) -> None:
+    file = write_events(tmp_path / "e.json", events)
+    ran = run("table", "apply-changes", shop, "t", file, *words, code=2 if "NAME=VALUE" in says else 1)
+    assert re.search(says, ran.stderr), ran.stderr
+    assert rows(shop, "t") == []
+
+
+def test_failing_events_are_numbered_by_lines(run: Run, shop: Path, tmp_path: Path) -> None:
+    events = [EVENTS[0], {**EVENTS[1], "ts_ms": None}, {**EVENTS[1], "after": {"k": None, "v": "x"}}]
+    file = write_events(tmp_path / "e.json", events)
+    how = ["--sequence", "ts_ms", "--unit", "at=ms", "--errors", "collect", "--json"]
+    said = run("table", "apply-changes", shop, "t", file, *how).json
+    assert (said["inserted"], said["failed"]) == (1, 2)
+    assert [error["row"] for error in said["errors"]] == [3, 5]
+
+
+def test_a_load_of_late_rows(run: Run, shop: Path, tmp_path: Path) -> None:
+    """--newest-by: a row that is older than what the table has, or than a delete, changes nothing."""
+    csv(tmp_path, "k,v,ts_ms\n1,new,7\n", "new.csv")
+    csv(tmp_path, "k,ts_ms\n2,7\n", "gone.csv")
+    csv(tmp_path, "k,v,ts_ms\n1,old,6\n2,old,6\n3,old,6\n", "old.csv")
+    by = ["--newest-by", "ts_ms"]
+    run("table", "load", shop, "t", tmp_path / "new.csv", *by)
+    run("table", "load", shop, "t", tmp_path / "gone.csv", "--operation", "delete", *by)
+    assert run("table", "load", shop, "t", tmp_path / "old.csv", *by, "--json").json["ignored"] == 2
+    assert [(row["k"], row["v"]) for row in rows(shop, "t")] == [(1, "new"), (3, "old")]
+    ran = run("table", "load", shop, "t", tmp_path / "old.csv", "--operation", "insert", *by, code=2)
+    assert "--newest-by goes with --operation upsert, delete, delete-ignore" in ran.stderr
+    ran = run("table", "load", shop, "t", tmp_path / "old.csv", "--newest-by", "k", code=1)
+    assert "--newest-by 'k' is part of the key" in ran.stderr
