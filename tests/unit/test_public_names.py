@@ -29,7 +29,7 @@ NAMES = {
              "WriteResult", "check", "CheckReport", "Problem", "restore_backup", "list_backups", "clean_backups"},
     "results": {"ColumnStats", "CompactionResult", "DroppedTable", "FlushResult", "MaintenanceStatus", "StoreStats",
                 "TableStats", "TabletStats", "VacuumResult", "ColumnDescription", "TableDescription", "BackupResult",
-                "TableBackup", "RestoredTable", "Commit", "CommitList", "Tag"},
+                "TableBackup", "RestoredTable", "PurgeResult", "PurgeStatus", "Commit", "CommitList", "Tag"},
     "types": {"DataLike", "KeyLike", "Moment", "PredicateLike"},
     "say": {"col", "expr", "column", "Limits", "RangeBound", "hash_partition", "range_partition", "to_datetime",
             "__version__"},

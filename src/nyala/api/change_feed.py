@@ -47,6 +47,7 @@ class ChangeFeed(PinnedRows):
     def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: ChangeSpec) -> None:
         super().__init__(store, root, table)
         self._spec = spec
+        self._purged = table.entry.purged_keys
         dropped = {
             ((gone.lower, gone.upper), gone.dropped)
             for gone in table.entry.purged
@@ -109,6 +110,14 @@ class ChangeFeed(PinnedRows):
         The feed contains no inserts of their rows: read the range at `until` instead.
         """
         return list(self._ranges[RESTORED_RANGES])
+
+    @property
+    def purged(self) -> int | None:
+        """The timestamp of the last `Table.purge` after `since`; None: there was none.
+
+        The feed contains no changes of the purged rows up to that moment, and no deletes of them.
+        """
+        return self._purged if self._purged > self.since else None
 
     @property
     def schema(self) -> pa.Schema:

@@ -6,10 +6,8 @@ db = nyala.connect("store", read_only=True)     read only, in any number of proc
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import html
-import numbers
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +45,7 @@ from nyala.presentation.pickling import not_pickled
 from nyala.presentation.previews import html_preview
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import AUTO_INCREMENT, build_schema, check_comment, check_table_name
-from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
+from nyala.schema.sizes import SIZE_MAX_BYTES, seconds_of, size_in_bytes, whole_number
 from nyala.tablet.state.history import check_created, check_readable, oldest_readable, parse_history
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.root import Root, TableState
@@ -196,7 +194,7 @@ def connect(
         raise InvalidArgumentError(f"on_fenced takes 'raise' or 'reopen', not {on_fenced!r}")
     if not isinstance(limits, Limits):
         raise InvalidArgumentError(f"limits takes nyala.Limits(max_columns=…), not {limits!r}")
-    patience_s = _seconds("lock_timeout", lock_timeout)
+    patience_s = seconds_of("lock_timeout", lock_timeout)
     limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
     target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
     awaited = None if not_before is None else parse_at(not_before, name="not_before")
@@ -206,7 +204,7 @@ def connect(
         kept = None if cache_dir is None else _folder(cache_dir)
         size = None if cache_bytes is None else parse_size("cache_bytes", cache_bytes, 0)
         if read_only:
-            refresh_s = _seconds("refresh", refresh)
+            refresh_s = seconds_of("refresh", refresh)
             database = Database(
                 open_bucket.open_bucket_for_reading(folder, limit, storage_options, kept, size, refresh_s)
             )
@@ -222,7 +220,7 @@ def connect(
                     lock_timeout_s=patience_s,
                     limits=limits,
                 ),
-                storage_options, kept, size, _seconds("group_interval", group_interval),
+                storage_options, kept, size, seconds_of("group_interval", group_interval),
             )  # fmt: skip
             reopen = partial(writing, False) if on_fenced == "reopen" else None
             database = Database(writing(take_over), reopen)
@@ -276,17 +274,6 @@ def _folder(path: object) -> str:
             "':memory:' is not supported: pass a folder, for instance nyala.connect(tempfile.mkdtemp())"
         )
     return utf8_path(os.path.expanduser(text))
-
-
-def _seconds(name: str, given: Any) -> float:
-    """Return a number of seconds, 0 or more; infinity is allowed. Raises: InvalidArgumentError for anything else."""
-    seconds = -1.0
-    if not isinstance(given, bool) and isinstance(given, numbers.Real):
-        with contextlib.suppress(OverflowError):
-            seconds = float(given)
-    if not seconds >= 0:
-        raise InvalidArgumentError(f"{name} takes a number of seconds, 0 or more, not {given!r}")
-    return seconds
 
 
 def _flag(name: str, given: object) -> bool:
@@ -809,7 +796,7 @@ class Database:
         from nyala.api.transaction import Transaction
 
         self._writing()
-        return Transaction(self, _seconds("timeout", timeout), check_message(message))
+        return Transaction(self, seconds_of("timeout", timeout), check_message(message))
 
     def run(self, function: Callable[[Transaction], _Made], retries: int = 5) -> _Made:
         """Run a function in a transaction, and repeat it after a conflict.
@@ -860,6 +847,11 @@ class Database:
         ...     s["metrics"].count()
         3
         """
+        made = self._snapshot(at)
+        self._open.snapshots.add(made)
+        return made
+
+    def _snapshot(self, at: Any) -> Snapshot:
         root, timestamp, published = self._view_at(at)
         return Snapshot(self, root, timestamp, published, naive_note(at))
 
@@ -898,7 +890,7 @@ class Database:
         >>> db.sql("SELECT host, count(*) FROM metrics GROUP BY host ORDER BY host").fetchall()
         [('a', 2), ('b', 1)]
         """
-        return self.snapshot(at).sql(text, parameters)
+        return self._snapshot(at).sql(text, parameters)
 
     def commits(self, since: Any = None, until: Any = None) -> CommitList:
         """Return the commits that changed rows of any table, oldest first.
@@ -1410,6 +1402,11 @@ class Snapshot:
                 if table.entry.existed_at(moment) or self._published <= moment < table.entry.created
             }
         )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the snapshot was not closed."""
+        return self._root is not None
 
     def close(self) -> None:
         """Give back the files; may be called twice."""

@@ -45,6 +45,8 @@ _ONLY_TABLES_HAVE: Final = frozenset(
         "flush",
         "compact",
         "vacuum",
+        "purge",
+        "purge_status",
         "restore",
         "alter",
         "add_column",

@@ -28,6 +28,8 @@ __all__ = [
     "CompactionResult",
     "DroppedTable",
     "FlushResult",
+    "PurgeResult",
+    "PurgeStatus",
     "RestoredTable",
     "StoreStats",
     "TableBackup",
@@ -268,6 +270,46 @@ class VacuumResult:
     """Rowsets with garbage that running Spark jobs hold."""
     oldest_readable: int
     """The oldest timestamp that can be read."""
+
+
+@dataclass(frozen=True)
+class PurgeStatus:
+    """What may still hold bytes of purged rows, from `Table.purge_status` and in `PurgeResult`."""
+
+    files: int
+    """Replaced files of the table, and of the log, that were not removed yet."""
+    bytes: int
+    holders: tuple[str, ...]
+    """Who keeps them, in words."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the last byte is gone from the store."""
+        return not self.files
+
+
+@dataclass(frozen=True)
+class PurgeResult:
+    """What `Table.purge` did."""
+
+    timestamp: int
+    """The moment at which the rows were deleted."""
+    keys: int
+    """Keys that were given."""
+    deleted: int
+    """Keys that had a row. The others may have had rows in the history, which were erased too."""
+    rowsets_rewritten: int
+    bytes_rewritten: int
+    files_removed: int
+    status: PurgeStatus
+    """What was left at the end of the call."""
+    clones: tuple[str, ...] = ()
+    """Other tables that share the replaced files, by `clone_table`: they still have the rows."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the last byte was gone at the end of the call."""
+        return self.status.done and not self.clones
 
 
 @dataclass(frozen=True, kw_only=True)

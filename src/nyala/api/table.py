@@ -12,7 +12,7 @@ an atomic batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from nyala.mvcc.timestamp import naive_note, parse_at
 from nyala.partition.describe import describe
 from nyala.presentation.previews import html_preview
 from nyala.presentation.progress import Progress, Work, teller
+from nyala.schema.sizes import seconds_of
 from nyala.tablet.compaction.measurement import dead_rows_of, tag_bytes
 from nyala.tablet.scan import read_path
 from nyala.tablet.state.history import check_created, check_readable, oldest_readable
@@ -41,17 +42,21 @@ if TYPE_CHECKING:
         ColumnStats,
         CompactionResult,
         FlushResult,
+        PurgeResult,
+        PurgeStatus,
         TableStats,
         TabletStats,
         VacuumResult,
     )
-    from nyala.api.types import Moment
+    from nyala.api.types import DataLike, KeyLike, Moment
     from nyala.handover.local_writer import Writer
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.schema.schema import ColumnSpec
     from nyala.schema.types import ColumnType
 
 __all__ = ["Table"]
+
+_WAIT_MAX_S: Final = 365 * 86_400.0
 
 
 class Table(WritableTable):
@@ -318,6 +323,79 @@ class Table(WritableTable):
 
         return VacuumResult(**self._database._writing().vacuum(self._name, dry_run))
 
+    def purge(self, keys: DataLike | KeyLike, *, wait: float = 0, message: str | None = None) -> PurgeResult:
+        """Erase rows by key, with all that the store keeps of them: files, history, memory and log.
+
+        The rows are deleted at one moment. Then every file that has one of the keys is written again without
+        it. Reads and writes go on meanwhile. Afterwards no read finds the rows, also not at an earlier
+        moment, and the change feed has no change of them up to that moment.
+
+        Parameters
+        ----------
+        keys
+            One key as in `get`, a list of keys, or the key columns in any form that `insert` takes. Keys
+            without a row are erased from the history.
+        wait
+            Seconds to wait at the end for scans and readers that still keep replaced files. Default: not
+            at all; `purge_status()` tells later whether they are gone.
+        message
+            A text for the commit that deletes the rows.
+
+        Returns
+        -------
+        PurgeResult
+            `done` says whether the last byte is gone; `status` says what is left, and who keeps it.
+
+        Raises
+        ------
+        ReadOnlyError
+            The store was opened to read only.
+        InvalidArgumentError
+            A snapshot or a transaction of this process is open, or a Spark job changes the rows. Nothing
+            was written.
+        InvalidValueError
+            A key is not valid; nothing was written.
+        StorageError, CorruptionError
+            The rows are deleted, but not yet erased: call `purge` again.
+
+        Notes
+        -----
+        If the program is killed during the call, call `purge` again. Not erased: other tables, also dropped
+        ones and those that were copied or cloned from this one, earlier backups, and what readers of the
+        change feed have stored. The next backup is full. docs/how-to/erase-a-persons-data.md has the whole list.
+
+        Examples
+        --------
+        >>> result = metrics.purge([("a", 1), ("a", 2)])
+        >>> result.deleted, result.done
+        (2, True)
+        >>> metrics.history(("a", 1)).num_rows
+        0
+        """
+        from nyala.api.results import PurgeResult
+        from nyala.tablet.purge import key_rows
+
+        writer = self._database._writing()
+        self._check_call("purge(…)", "purge() after the block")
+        seconds = min(seconds_of("wait", wait), _WAIT_MAX_S)
+        rows = key_rows(self._database._root().table(self._name), keys)
+        self._database._open.refuse_beside_snapshot(f"table {self._name!r} cannot be purged")
+        done = writer.purge(self._name, rows, seconds, check_message(message))
+        left, clones = _purge_status(done.pop("remaining")), tuple(done.pop("clones"))
+        return PurgeResult(**done, status=left, clones=clones)
+
+    def purge_status(self) -> PurgeStatus:
+        """Return what may still hold bytes of purged rows, after removing the files that nobody needs.
+
+        Examples
+        --------
+        >>> metrics.purge_status().done
+        True
+        """
+        writer = self._database._writing()
+        self._database._root()  # a new view: this process keeps no files of an older one
+        return _purge_status(writer.purge_status(self._name))
+
     # ---------------------------------------------------------------------------------------- describe
 
     @property
@@ -436,3 +514,9 @@ class Table(WritableTable):
 
     def _repr_html_(self) -> str:
         return html_preview(repr(self), self.head)
+
+
+def _purge_status(fields: dict[str, Any]) -> PurgeStatus:
+    from nyala.api.results import PurgeStatus
+
+    return PurgeStatus(**{**fields, "holders": tuple(fields["holders"])})

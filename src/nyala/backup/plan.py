@@ -112,10 +112,10 @@ def _has_changes_since(
 ) -> bool:
     """Whether the table's change feed reaches back to its last backup.
 
-    It does not if the table's history is shorter, if a dropped range came back, or if columns have
-    the names that a feed uses.
+    It does not if the table's history is shorter, if a dropped range came back, if rows were purged since
+    (the feed does not have their deletes), or if columns have the names that a feed uses.
     """
-    if set(FEED_COLUMNS) & set(table.schema.names):
+    if table.entry.purged_keys > last.until or set(FEED_COLUMNS) & set(table.schema.names):
         return False
     if any(
         tablet.entry.created <= last.until and not tablet.entry.existed_at(last.until)

@@ -179,6 +179,7 @@ TABLES: Final = Shape(
         *_plain("history_start", "created", "rewritten"),
         ("drops", _INTS, "drops"),
         ("tagged", _INTS, "tagged"),
+        ("purged_keys", _INT, "purged_keys"),
     ),
 )
 SCHEMAS: Final = Shape("schemas", (("schema", _SCHEMA, "schema"), ("since", _INT, "since")))
@@ -272,7 +273,7 @@ def _decode_table(value: Any) -> TableEntry:
         schemas[fields["schema_version"]], MappingProxyType(schemas), fields["partition_schema"],
         fields["history_start"], fields["created"], MappingProxyType(since),
         tuple([PurgedRange(e["range_lower"], e["range_upper"], e["created"], e["drops"]) for e in ranges]),
-        fields["rewritten"], fields["drops"], fields["tagged"],
+        fields["rewritten"], fields["drops"], fields["tagged"], fields["purged_keys"],
     )  # fmt: skip
 
 

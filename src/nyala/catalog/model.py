@@ -123,6 +123,7 @@ class TableEntry:
     rewritten:     the timestamp at which a repartition rewrote all rows without history; 0: never.
     drops:         the timestamps at which it was dropped, undropped, dropped, and so on.
     tagged:        the moments of tags at which the table existed, ascending (M13).
+    purged_keys:   the timestamp of the last purge of rows by key; 0: never.
     """
 
     id: int
@@ -139,6 +140,7 @@ class TableEntry:
     rewritten: int = 0
     drops: tuple[int, ...] = ()
     tagged: tuple[int, ...] = ()
+    purged_keys: int = 0
 
     @property
     def dropped(self) -> int:
@@ -612,6 +614,7 @@ def _newest_of(table: TableEntry) -> int:
         table.history_start,
         table.created,
         table.rewritten,
+        table.purged_keys,
         *(since for since in table.schema_since.values()),
         *(gone.dropped for gone in table.purged),
         *table.drops,

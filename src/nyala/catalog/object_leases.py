@@ -204,6 +204,8 @@ def put_lease(objects: Objects, key: str, version: int, ttl_s: float) -> None:
 class ObjectLeases:
     """The writer's view of all leases. One thread at a time."""
 
+    holders = "readers in other processes, or jobs; a bucket keeps replaced files for 10 minutes in any case"
+
     def __init__(self, env: Env, objects: Objects, version: int) -> None:
         """version: the catalogue's present one."""
         self._env = env

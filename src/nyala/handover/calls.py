@@ -421,6 +421,8 @@ _TEXT: Final = _plain(str)
 _INTEGER: Final = _plain(int)
 _FLAG: Final = _plain(bool)
 _MESSAGE: Final = _Kind(lambda value, out: value, lambda value, data: check_message(value))
+_ROWS: Final = _Kind(lambda value, out: out.add(value), lambda value, data: data.rows(value))
+_SECONDS: Final = _plain(int | float)
 _REQUESTS: Final = _Kind(_encode_requests, _decode_requests)
 _SELECT: Final = _Kind(_encode_select, _decode_select)
 _SCHEMA: Final = _Kind(
@@ -486,6 +488,8 @@ CALLS: Final[Mapping[str, Call]] = {
     "flush": Call({"name": _plain(str | None)}),
     "compact": Call({"name": _TEXT}),
     "vacuum": Call({"name": _TEXT, "dry_run": _FLAG}),
+    "purge": Call({"name": _TEXT, "keys": _ROWS, "wait_s": _SECONDS, "message": _MESSAGE}),
+    "purge_status": Call({"name": _TEXT}),
     "maintenance_status": Call({}),
     "pause_maintenance": Call({}),
     "resume_maintenance": Call({}),

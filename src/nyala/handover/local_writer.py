@@ -26,6 +26,8 @@ from nyala.errors import ConflictError, TableExistsError, TableNotFoundError
 from nyala.tablet.state.result import WriteResult
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from nyala.partition.model import Partition, PartitionSchema
     from nyala.schema.limits import Limits
     from nyala.schema.schema import Schema
@@ -159,6 +161,12 @@ class Writer(Protocol):
 
     def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
         """Free a table's disk space; returns the fields of a `VacuumResult`."""
+
+    def purge(self, name: str, keys: pa.Table, wait_s: float, message: str | None) -> dict[str, Any]:
+        """Erase rows by key; returns the fields of a `PurgeReport`: see `tablet.purge`."""
+
+    def purge_status(self, name: str) -> dict[str, Any]:
+        """Return what still has bytes of purged rows: the fields of `purge.Remaining`."""
 
     @property
     def maintenance(self) -> MaintenanceOfWriter:
@@ -464,6 +472,16 @@ class LocalWriter:
         from nyala.tablet.manual_maintenance import vacuum_table
 
         return vacuum_table(self.store, name, dry_run=dry_run, runner=self._runner(work or Work(None)))
+
+    def purge(self, name: str, keys: pa.Table, wait_s: float, message: str | None) -> dict[str, Any]:
+        from nyala.tablet.purge import purge
+
+        return dataclasses.asdict(purge(self.store, name, keys, wait_s, message))
+
+    def purge_status(self, name: str) -> dict[str, Any]:
+        from nyala.tablet.purge import remaining
+
+        return dataclasses.asdict(remaining(self.store, self.store.root.table(name).id))
 
     def _runner(self, work: Progress) -> Runner:
         """Return the runner of requested compactions: the background's worker process for large ones."""

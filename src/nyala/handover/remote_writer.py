@@ -54,6 +54,8 @@ from nyala.tablet.write.where_writes import Select
 from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from nyala.partition.model import Partition, PartitionSchema
     from nyala.schema.schema import Schema
     from nyala.tablet.maintenance import MaintenanceStatus
@@ -76,7 +78,7 @@ _ALTERED_MAX: Final = 20
 _VISIBLE_TIMEOUT_S: Final = 30.0
 # How often idle transactions are looked for.
 _IDLE_TICK_S: Final = 1.0
-_SLOW_CALLS: Final = frozenset({"compact", "vacuum", "copy_table", "clone_table", "repartition"})
+_SLOW_CALLS: Final = frozenset({"compact", "vacuum", "purge", "copy_table", "clone_table", "repartition"})
 
 
 class SharedReader(ReaderStore):
@@ -383,6 +385,15 @@ class RemoteWriter:
 
     def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
         return self._figures("vacuum", {"name": name, "dry_run": dry_run})
+
+    def purge(self, name: str, keys: pa.Table, wait_s: float, message: str | None) -> dict[str, Any]:
+        arguments = {"name": name, "keys": keys, "wait_s": wait_s, "message": message}
+        done = self._figures("purge", arguments)
+        self._reader.note_written(done["timestamp"])
+        return done
+
+    def purge_status(self, name: str) -> dict[str, Any]:
+        return self._figures("purge_status", {"name": name})
 
     @property
     def maintenance(self) -> RemoteMaintenance:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.physical import binary_offsets, is_large
-from nyala.delta.run import LIVENESS, DeltaRun, Rowids, take, without_history
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, take, without_history
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.schema.conversion.long_column import Column, LongColumn
@@ -117,6 +117,29 @@ class RowSetImage:
         if past is not None:
             needed[past.rowids] = True  # dead now, but alive at some moment after the cut
         return image if needed.all() else image._only(np.flatnonzero(needed))
+
+    def without_past_of(self, rows: Rowids, until: int) -> RowSetImage:
+        """Return the image without what these rows were up to `until`, at which they were dead.
+
+        A row that is dead since then is left out. A row that was born again after `until` keeps what it
+        was since that birth. MAX_TIMESTAMP: the rows are left out, alive or dead.
+        """
+        mine = np.zeros(self.row_count, np.bool_)
+        mine[rows] = True
+        born = np.full(self.row_count, MAX_TIMESTAMP, np.int64)
+        past = self.undo.get(LIVENESS)
+        if past is not None:
+            later = past.timestamps > until
+            np.minimum.at(born, past.rowids[later], past.timestamps[later])
+        undo = {}
+        for column_id, run in self.undo.items():
+            # A record at the birth has the last value of the life before it.
+            after = until if column_id == LIVENESS else born[run.rowids]
+            undo[column_id] = run.filter(~mine[run.rowids] | (run.timestamps > after))
+        image = dataclasses.replace(self, undo={number: run for number, run in undo.items() if len(run)})
+        # A living row without a record of its birth was born after `until`, and the record has expired.
+        kept = np.flatnonzero(~mine | (born < MAX_TIMESTAMP) | (self.alive() & (until < MAX_TIMESTAMP)))
+        return image if len(kept) == self.row_count else image._only(kept)
 
     def _only(self, rows: npt.NDArray[np.int64]) -> RowSetImage:
         position = np.full(self.row_count, NO_ROWID, np.int64)

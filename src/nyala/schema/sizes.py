@@ -1,14 +1,18 @@
-"""Parses sizes such as 4096, '64KB' and '1.5 GiB'."""
+"""Parses sizes such as 4096, '64KB' and '1.5 GiB', and numbers of seconds."""
 
 from __future__ import annotations
 
+import contextlib
+import numbers
 import operator
 import re
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["SIZE_MAX_BYTES", "size_in_bytes", "whole_number"]
+from nyala.errors import InvalidArgumentError
+
+__all__ = ["SIZE_MAX_BYTES", "seconds_of", "size_in_bytes", "whole_number"]
 
 SIZE_MAX_BYTES: Final = 2**63 - 1
 """Larger sizes are rejected as typing errors."""
@@ -43,3 +47,14 @@ def whole_number(given: Any) -> int | None:
         return operator.index(given)
     except TypeError:
         return None
+
+
+def seconds_of(name: str, given: Any) -> float:
+    """Return a number of seconds, 0 or more; infinity is allowed. Raises: InvalidArgumentError for anything else."""
+    seconds = -1.0
+    if not isinstance(given, bool) and isinstance(given, numbers.Real):
+        with contextlib.suppress(OverflowError):
+            seconds = float(given)
+    if not seconds >= 0:
+        raise InvalidArgumentError(f"{name} takes a number of seconds, 0 or more, not {given!r}")
+    return seconds

@@ -157,7 +157,7 @@ def _rounds(store: Store, table_id: int) -> Iterator[tuple[TableState, list[tupl
         table = store.root.tables.get(table_id)
         if table is None:
             return
-        _wait_for_others(store, table)
+        wait_for_others(store, table)
         flush(store, {tablet.id for tablet in table.tablets})
         plans = _plans(store, store.root, table_id, _everything(store))
         if not plans:
@@ -182,7 +182,7 @@ def vacuum_table(
     """
     if not dry_run:
         with _not_nested(store):
-            _wait_for_others(store, store.root.table(name))
+            wait_for_others(store, store.root.table(name))
         try:
             # All tables, because each of them may keep the log, and with it old versions of this
             # table's rows.
@@ -225,7 +225,7 @@ def vacuum_table(
     del root  # it would keep files from being removed
     report = MaintenanceReport()
     with _not_nested(store):
-        _wait_for_others(store, table)
+        wait_for_others(store, table)
 
         def free() -> None:
             for choose in (_expiring, _rewriting):
@@ -352,7 +352,7 @@ def _run_plans(
     step(len(plans), len(plans))
 
 
-def _wait_for_others(store: Store, table: TableState) -> None:
+def wait_for_others(store: Store, table: TableState) -> None:
     """Wait until no background compaction has a rowset of the table.
 
     Raises: StorageError after ten minutes.

@@ -852,6 +852,24 @@ class Store:
                 self.reserve.use(lambda: self.transact(CatalogChange(collected=paths), root.at_version))
         return len(paths)
 
+    def keepers(self, garbage: Collection[str]) -> list[str]:
+        """Say who keeps these files of the garbage: roots of this process, or leases (P2)."""
+        state, leased = self.state, self._medium.leases.oldest_needed()
+        versions = [state.garbage[path] for path in garbage if path in state.garbage]
+        with Uninterrupted(), self.commit_lock:
+            mine = min((root.version for root in self._roots), default=state.version)
+        found = []
+        if any(mine < version for version in versions):
+            found.append("scans, views or snapshots of the process that writes")
+        if leased is not None and any(leased < version for version in versions):
+            found.append(self._medium.leases.holders)
+        return found
+
+    def renew_checkpoint(self) -> None:
+        """Write a checkpoint, also if none is due. Raises: StorageError."""
+        with self._collect_lock:
+            self.write_checkpoint()
+
     def _state_as_writer(self) -> CatalogState:
         """Log an empty change, and return the catalogue. Raises: FencedError."""
         with Uninterrupted(), self.commit_lock:

@@ -352,6 +352,16 @@ class LogWriter:
         """Close the present segment, if it has records, so that it can be dropped later."""
         self._lead_and_close_segment()
 
+    def cut(self) -> int:
+        """Close the present segment, and return the number from which on later segments are numbered."""
+        self.roll()
+        with self._guard:
+            return max(self._closed_segments, default=-1) + 1
+
+    def holds_before(self, mark: int) -> bool:
+        """Whether a segment with a smaller number was not dropped yet."""
+        return any(segment.number < mark for segment in self.segments())
+
     def drop(self, numbers: Sequence[int]) -> list[str]:
         """Remove unneeded closed segments (R3); return their paths for the garbage list (P2)."""
         with self._guard:

@@ -65,7 +65,7 @@ def table(id: int = 1, name: str = "flights") -> TableEntry:
     )
     return TableEntry(
         id, name, "a comment", None, schema, MappingProxyType({0: schema}), PARTITIONED, 50, 30,
-        MappingProxyType({0: 30}), (PurgedRange(b"\x80", None, 31, (35, 37, 45)),), 44, (33, 39),
+        MappingProxyType({0: 30}), (PurgedRange(b"\x80", None, 31, (35, 37, 45)),), 44, (33, 39), (), 47,
     )  # fmt: skip
 
 

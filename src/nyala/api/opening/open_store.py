@@ -41,6 +41,7 @@ from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.handover.channel import NoWriter
 from nyala.handover.server import HandoverServer
+from nyala.mvcc.timestamp import to_datetime
 from nyala.schema.limits import Limits
 from nyala.tablet.group_sync import GroupSync
 from nyala.tablet.maintenance import Maintenance
@@ -48,6 +49,7 @@ from nyala.tablet.state import store_folder as layout
 from nyala.tablet.store import Store, StoreOptions
 
 if TYPE_CHECKING:
+    from nyala.api.database import Snapshot
     from nyala.api.pinned_rows import PinnedRows
     from nyala.handover.local_writer import LocalWriter, Writer
     from nyala.handover.remote_writer import SharedReader
@@ -181,6 +183,23 @@ class Handles:
             handle.scans.expire()
 
 
+class OpenSnapshots:
+    """The snapshots of this process that are open. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            self._held.add(snapshot)
+
+    def moments(self) -> list[int]:
+        """The moments of the open ones, oldest first."""
+        with self._lock:
+            return sorted(snapshot.timestamp for snapshot in self._held if snapshot.is_open)
+
+
 class OpenStore:
     """A store and its background threads, which start with this object and end with `close()`.
 
@@ -207,6 +226,7 @@ class OpenStore:
         self.pid = os.getpid()
         self._former: SharedReader | None = None  # the view from before this process became the writer
         self._blocks: dict[int, Literal["batch", "transaction"]] = {}  # by thread
+        self.snapshots = OpenSnapshots()
         if isinstance(store, Store):
             self._serve(store)
 
@@ -292,6 +312,15 @@ class OpenStore:
             raise InvalidArgumentError(
                 f"{call} inside `with db.transaction() as tx` would be committed at once, and not with the "
                 "transaction: use the tables of the transaction, tx['name']"
+            )
+
+    def refuse_beside_snapshot(self, what: str) -> None:
+        """Raises: InvalidArgumentError if `db.snapshot()` is open in this process."""
+        moments = self.snapshots.moments()
+        if moments:
+            raise InvalidArgumentError(
+                f"{what} while a snapshot of {to_datetime(moments[0]).isoformat()} is open, which could still read the "
+                "rows: close it first"
             )
 
     def sync(self) -> None:

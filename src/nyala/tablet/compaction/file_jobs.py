@@ -35,7 +35,7 @@ from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec, WrittenFile
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import LIVENESS_TYPE, WrittenDelta, write_delta_file
-from nyala.delta.run import LIVENESS, DeltaRun, merge_runs, without_history
+from nyala.delta.run import LIVENESS, DeltaRun, Rowids, merge_runs, without_history
 from nyala.env import Env
 from nyala.errors import Error, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
@@ -45,6 +45,7 @@ from nyala.rowset.compaction.merging import merge_images
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.read_ahead import expect_rows
 from nyala.rowset.writer import WrittenRowSet, column_spec, write_rowset
+from nyala.schema.plain_arrays import array_of_bytes
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet.state import store_folder as layout
@@ -67,6 +68,7 @@ _CACHE_BYTES: Final = 32 << 20
 # Sampled keys for the borders of slices: per slice over all rowsets, and at least per rowset.
 _SAMPLES_PER_SLICE: Final = 64
 _SAMPLES_MIN: Final = 16
+_NO_ROWS: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class MergeJob:
               chooses slices of about equal bytes. See `text_limit`.
     snapshot: the inputs' files hold everything up to this timestamp.
     cut:      history that only snapshots before this timestamp need is dropped.
+    purged:   encoded keys in hexadecimal, ascending. What they were up to `purged_until` is left out.
     """
 
     root_path: str
@@ -88,6 +91,8 @@ class MergeJob:
     rowset_ids: tuple[int, ...]
     token: str
     bounds: tuple[str, ...] | None = None
+    purged: tuple[str, ...] = ()
+    purged_until: int = 0
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,7 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
     rowsets = [files.open(env, job.root_path, cache, job.schema) for files in job.inputs]
     where = "rowsets " + ", ".join(str(rowset.id) for rowset in rowsets)
     total = sum(rowset.row_count for rowset in rowsets)
+    purged = _purged_rows(job, rowsets)
     done = 0
     made: list[WrittenRowSet] = []
     try:
@@ -208,7 +214,10 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
                     expect_rows(rowset, [column.id for column in job.schema.columns], None, lower, upper)
                 for rowset, lower, upper in parts:
                     if lower < upper:
-                        images.append(rowset.image(job.schema, lower, upper, job.cut))
+                        image = rowset.image(job.schema, lower, upper, job.cut)
+                        rows = purged.get(rowset.id, _NO_ROWS)
+                        rows = rows[(rows >= lower) & (rows < upper)] - lower
+                        images.append(image.without_past_of(rows, job.purged_until) if len(rows) else image)
                         done += upper - lower
                 if not images:
                     continue
@@ -235,6 +244,15 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
         for rowset in rowsets:
             rowset.close()
     return Output(rowsets=tuple(made))
+
+
+def _purged_rows(job: MergeJob, rowsets: Sequence[DiskRowSet]) -> dict[int, Rowids]:
+    """The rows whose keys are purged, by rowset."""
+    if not job.purged:
+        return {}
+    keys = rowsets[0].codec.from_binary(array_of_bytes([bytes.fromhex(key) for key in job.purged]))
+    found = {rowset.id: rowset.find(keys) for rowset in rowsets}
+    return {number: rowids[rowids >= 0] for number, rowids in found.items()}
 
 
 def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:

@@ -74,11 +74,12 @@ Runner: TypeAlias = "Callable[[Job, Reservation], Output]"
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """What a compaction did: the bytes of removed and of new files."""
+    """What a compaction did: the bytes of removed and of new files, and the ids of new rowsets."""
 
     plan: Plan
     bytes_before: int = 0
     bytes_after: int = 0
+    rowset_ids: tuple[int, ...] = ()
 
 
 def lack_of_space(store: Store, table: TableState, tablet_id: int, plan: Plan) -> str:
@@ -86,7 +87,8 @@ def lack_of_space(store: Store, table: TableState, tablet_id: int, plan: Plan) -
     if isinstance(plan, ExpirePlan):
         return ""
     rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
-    tablet = table.tablets[table.ordinal_of[tablet_id]]
+    tablet = table.tablet(tablet_id)
+    assert tablet is not None, "the plan is for a tablet of this table"
     needed = _space_for(sum(rowset.size_bytes for rowset in tablet.rowsets if rowset.id in rowset_ids))
     free = store.env.files.free_bytes(store.root_path)
     if free >= needed:
@@ -279,10 +281,10 @@ def _find(
 ) -> tuple[TableState, list[DiskRowSet]] | None:
     """The table and these rowsets of its tablet; None if one of them no longer exists."""
     table = root.tables.get(table_id)
-    ordinal = None if table is None else table.ordinal_of.get(tablet_id)
-    if table is None or ordinal is None:
+    tablet = None if table is None else table.tablet(tablet_id)
+    if table is None or tablet is None:
         return None
-    there = {rowset.id: rowset for rowset in table.tablets[ordinal].rowsets}
+    there = {rowset.id: rowset for rowset in tablet.rowsets}
     if any(number not in there for number in rowset_ids):
         return None
     return table, [there[number] for number in rowset_ids]
@@ -306,7 +308,7 @@ def _job(
         return MergeJob(
             store.root_path, tablet_id, schema, tuple(map(RowSetFiles.of, rowsets)), snapshot, cut,
             tuple(store.allocate("rowset") for _ in range(count)), token,
-            None if bounds is None else tuple(bound.hex() for bound in bounds),
+            None if bounds is None else tuple(bound.hex() for bound in bounds), plan.purged, plan.purged_until,
         )  # fmt: skip
     (rowset,) = rowsets
     files = RowSetFiles.of(rowset)
@@ -416,7 +418,8 @@ def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionRepo
                 reports.append(None)
                 continue
             after, before = made
-            reports.append(CompactionReport(one.plan, before, one.output.size_bytes))
+            made_ids = tuple(rowset.meta.id for rowset in one.output.rowsets)
+            reports.append(CompactionReport(one.plan, before, one.output.size_bytes, made_ids))
         if any(reports):
             store.transact(change, lambda version: after.with_tablets({}, version))
     for one, report in zip(finished, reports, strict=True):
@@ -439,7 +442,8 @@ def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) 
     current_table, current = found
     if job.cut > store.history_cut(current_table.entry):  # a tag needs history that the files lack
         return None
-    tablet = current_table.tablets[current_table.ordinal_of[job.tablet_id]]
+    tablet = current_table.tablet(job.tablet_id)
+    assert tablet is not None, "its rowsets were found"
     if one.late is not None:
         assert isinstance(job, MergeJob)
         assert all(now.redo == old.redo and not now.frozen for now, old in zip(current, one.inputs, strict=True)), (
@@ -606,7 +610,8 @@ def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> Co
         table, current = again
         if cut > store.history_cut(table.entry):  # a new tag needs it
             return None
-        tablet = table.tablets[table.ordinal_of[tablet_id]]
+        tablet = table.tablet(tablet_id)
+        assert tablet is not None, "its rowsets were found"
         change = CatalogChange(timestamp=store.clock.latest)
         before = 0
         replaced: dict[int, DiskRowSet | None] = {}

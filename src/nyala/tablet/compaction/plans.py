@@ -107,11 +107,15 @@ class MergePlan:
     """Merge these rowsets, by ascending key_min, into `output_count` rowsets of about equal size.
 
     A single rowset is rewritten.
+
+    purged: encoded keys in hexadecimal, ascending. What they were up to `purged_until` is left out.
     """
 
     rowsets: tuple[int, ...]
     gain: float
     output_count: int = 1
+    purged: tuple[str, ...] = ()
+    purged_until: int = 0
 
 
 @dataclass(frozen=True)

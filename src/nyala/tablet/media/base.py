@@ -50,6 +50,14 @@ class StoreLog(Protocol):
     def segments(self) -> list[SegmentInfo]: ...
     def roll(self) -> None: ...
     def drop(self, numbers: Sequence[int]) -> list[str]: ...
+    def cut(self) -> int:
+        """Return a mark between the present records and later ones, which share no file. Under the commit lock."""
+        ...
+
+    def holds_before(self, mark: int) -> bool:
+        """Whether the log still has files from before the mark."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -104,6 +112,9 @@ class Checkpoints(Protocol):
 
 class Leases(Protocol):
     """The writer's view of all leases: which versions of the catalogue readers still need."""
+
+    holders: str
+    """Who may have leases, in words for a user."""
 
     def note_version(self, version: int) -> None:
         """Note that this version of the catalogue was logged now."""

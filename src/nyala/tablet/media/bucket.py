@@ -336,6 +336,12 @@ class BucketLog:
     def roll(self) -> None:
         """Do nothing: every group is an object of its own."""
 
+    def cut(self) -> int:
+        return self._log.border()
+
+    def holds_before(self, mark: int) -> bool:
+        return self._log.holds_before(mark)
+
     def drop(self, numbers: Sequence[int]) -> list[str]:
         assert not numbers, "a log of objects has no segments"
         return []

@@ -44,6 +44,8 @@ class FolderCheckpoints:
 class FolderLeases:
     """The lease files of reader processes and jobs."""
 
+    holders = "readers in other processes, or jobs"
+
     def __init__(self, env: Env, folder: str) -> None:
         self._env = env
         self._folder = folder

@@ -237,6 +237,11 @@ class ObjectLog:
             self._cut = True
             return self._appended.offset
 
+    def holds_before(self, border: int) -> bool:
+        """Whether a slot from before the border still exists. Checkpoints delete slots (S5)."""
+        with self._guard:
+            return bool(self._live_ends) and self._live_ends[0] <= border
+
     # ── syncing
     # ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
