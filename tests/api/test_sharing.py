@@ -256,7 +256,7 @@ def test_maintenance_is_that_of_the_holder(shared: tuple[nyala.Database, Child])
     db.maintenance.resume()
     assert not holder.value("db.maintenance.status().paused")
     assert db.stats().log_bytes == holder.value("db.stats().log_bytes")
-    assert not db.check().problems
+    assert db.check().problems == ()
 
 
 def test_a_batch_above_the_limit_of_the_log(shared: tuple[nyala.Database, Child]) -> None:
