@@ -150,7 +150,6 @@ def purge(folder: str, table: str | None, yes: bool) -> None:
         whose = "all dropped tables and ranges" if table is None else f"dropped tables and ranges of {table}"
         _confirm(f"permanently remove{{}} {whose}", yes)
         freed = database.purge_dropped(table)
-        database._writer().collect_garbage()
         if settings().json:
             echo_json({"store": database.path, "table": table, "bytes": freed})
         else:

@@ -39,14 +39,16 @@ from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.expressions.nodes import Expr, Node, as_node
 from nyala.schema.expressions.nodes_json import from_json, to_json
 from nyala.schema.expressions.parser import parse_predicate
+from nyala.schema.limits import Limits
 from nyala.schema.predicates.predicate import bind
-from nyala.schema.schema import Schema
+from nyala.schema.schema import ColumnSchema, Schema, check_comment, check_identifier, check_table_name
 from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
 from nyala.tablet.jobs.staged_files import read_rows, write_staged
 from nyala.tablet.jobs.staging import make_staging, plain_name, staging_folder
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import TableState
+from nyala.tablet.state.tags import check_tag_name
 from nyala.tablet.state.validation import validating
 from nyala.tablet.write.conditions import Condition, NewestBy, When
 from nyala.tablet.write.prepare import OPERATION_NAMES, OPERATIONS, PreparedOperation
@@ -64,6 +66,7 @@ __all__ = [
 # Rows of a call up to this size travel with it.
 ATTACHED_MAX_BYTES: Final = 1 << 20
 _STAGING_TTL_S: Final = 24 * 3600.0
+_HISTORY_MAX_US: Final = 10**17  # as `parse_history`
 # Rows without any column are only counted.
 _EMPTY_ROWS_MAX: Final = 1 << 20
 
@@ -109,6 +112,8 @@ class Incoming:
     env: Env
     path: str
     attachments: Sequence[bytes]
+    limits: Limits
+    published: int
 
     def rows(self, place: Any) -> pa.Table:
         """Return checked rows. Raises: CorruptionError; ValueError, LookupError, TypeError for an invalid place."""
@@ -385,7 +390,7 @@ def _decode_draft(value: Any, data: Incoming) -> TableDraft:
     return TableDraft(
         _is(str, value["name"]),
         _is(str, value["comment"]),
-        _is(int | None, value["history_us"]),
+        _history(value["history_us"], data),
         Schema.from_json(_is(str, value["schema"])),
         kept,
         dropped,
@@ -417,7 +422,43 @@ def _plain(kind: Any) -> _Kind:
     return _Kind(lambda value, out: value, lambda value, data: _is(kind, value))
 
 
+def _new_table_name(value: Any, data: Incoming) -> Any:
+    check_table_name(value, data.limits)
+    return value
+
+
+def _comment(value: Any, data: Incoming) -> Any:
+    check_comment(value, "", data.limits)
+    return value
+
+
+def _moment(value: Any, data: Incoming) -> Any:
+    """A moment that can be read. Raises: ValueError."""
+    if not 0 <= _is(int, value) <= data.published:
+        raise ValueError(f"the moment {value}, and the newest one is {data.published}")
+    return value
+
+
+def _history(value: Any, data: Incoming) -> Any:
+    """Microseconds, or None for ever. Raises: ValueError."""
+    if value is not None and not 0 <= _is(int, value) <= _HISTORY_MAX_US:
+        raise ValueError(f"a history of {value} microseconds")
+    return value
+
+
+def _optional(kind: _Kind) -> _Kind:
+    return _Kind(
+        lambda value, out: None if value is None else kind.encode(value, out),
+        lambda value, data: None if value is None else kind.decode(value, data),
+    )
+
+
 _TEXT: Final = _plain(str)
+_HISTORY: Final = _Kind(lambda value, out: value, _history)
+_MOMENT: Final = _Kind(lambda value, out: value, _moment)
+_NEW_TABLE: Final = _Kind(lambda value, out: value, _new_table_name)
+_COMMENT: Final = _Kind(lambda value, out: value, _comment)
+_TAG: Final = _Kind(lambda value, out: value, lambda value, data: check_tag_name(value))
 _INTEGER: Final = _plain(int)
 _FLAG: Final = _plain(bool)
 _MESSAGE: Final = _Kind(lambda value, out: value, lambda value, data: check_message(value))
@@ -453,37 +494,37 @@ CALLS: Final[Mapping[str, Call]] = {
         {"name": _TEXT, "operation": _TEXT, "select": _SELECT, "collect": _FLAG, "message": _MESSAGE},
         keyed=True,
     ),
-    "restore": Call({"table_id": _INTEGER, "to": _INTEGER, "message": _MESSAGE}, keyed=True),
+    "restore": Call({"table_id": _INTEGER, "to": _MOMENT, "message": _MESSAGE}, keyed=True),
     "commit_set": Call(
         {"requests": _REQUESTS, "seen": _SEEN, "since": _INTEGER, "message": _MESSAGE}, keyed=True
     ),
     "create_table": Call(
         {
-            "name": _TEXT,
+            "name": _NEW_TABLE,
             "schema": _SCHEMA,
             "partition_schema": _LEVELS,
             "partitions": _PARTITIONS,
-            "comment": _TEXT,
-            "history_us": _plain(int | None),
+            "comment": _COMMENT,
+            "history_us": _HISTORY,
         },
         keyed=True,
     ),
     "drop_table": Call({"name": _TEXT, "purge": _FLAG}, keyed=True),
-    "undrop_table": Call({"table_id": _INTEGER, "new_name": _TEXT}, keyed=True),
+    "undrop_table": Call({"table_id": _INTEGER, "new_name": _NEW_TABLE}, keyed=True),
     "purge_dropped": Call({"name": _plain(str | None)}),
-    "clone_table": Call({"name": _TEXT, "new_name": _TEXT, "at": _plain(int | None)}),
+    "clone_table": Call({"name": _TEXT, "new_name": _NEW_TABLE, "at": _optional(_MOMENT)}),
     "alter_to": Call({"table_id": _INTEGER, "before": _DRAFT, "after": _DRAFT}, keyed=True),
     "copy_table": Call(
         {
             "table_id": _INTEGER,
-            "at": _INTEGER,
-            "new_name": _TEXT,
+            "at": _MOMENT,
+            "new_name": _NEW_TABLE,
             "partition_schema": _LEVELS,
             "partitions": _PARTITIONS,
         }
     ),
     "repartition": Call({"table_id": _INTEGER, "partition_schema": _LEVELS, "partitions": _PARTITIONS}),
-    "tag": Call({"name": _TEXT, "at": _plain(int | None)}, keyed=True),
+    "tag": Call({"name": _TAG, "at": _optional(_MOMENT)}, keyed=True),
     "drop_tag": Call({"name": _TEXT}, keyed=True),
     "flush": Call({"name": _plain(str | None)}),
     "compact": Call({"name": _TEXT}),
@@ -502,13 +543,24 @@ CALLS: Final[Mapping[str, Call]] = {
 # ------------------------------------------------------------------------------------------------ calls
 
 
-def encode_call(name: str, arguments: Mapping[str, Any], key: str | None, out: Outgoing) -> dict[str, Any]:
-    """Return the request of a call. Raises: InvalidArgumentError for a value that cannot be sent."""
+def encode_call(
+    name: str,
+    arguments: Mapping[str, Any],
+    key: str | None,
+    out: Outgoing,
+    forget: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the request of a call.
+
+    forget: keys of earlier calls, which will not be sent again.
+    Raises: InvalidArgumentError for a value that cannot be sent.
+    """
     kinds = CALLS[name].arguments
     return {
         "do": "call",
         "name": name,
         "key": key,
+        "forget": list(forget),
         "arguments": {argument: kinds[argument].encode(value, out) for argument, value in arguments.items()},
     }
 
@@ -530,7 +582,7 @@ def answer_call(
         )
     store = writer.store
     with validating(f"request to {name.replace('_', ' ')}"):
-        data = Incoming(store.env, store.root_path, attachments)
+        data = Incoming(store.env, store.root_path, attachments, writer.limits, store.view()[1])
         given = _is(dict, request["arguments"])
         if set(given) != set(call.arguments):
             raise ValueError(f"arguments {sorted(given)}, expected {sorted(call.arguments)}")
@@ -539,7 +591,10 @@ def answer_call(
         }
         if call.keyed:
             arguments["key"] = _is(str | None, key)
-        _check_together(arguments)
+        _check_together(arguments, writer.limits)
+        forget = [_is(str, each) for each in _is(list, request["forget"])]
+    if forget:
+        store.forget_calls(forget)
     if name == "commit_set":
         arguments["pinned"] = pinned
     done = getattr(writer, name)(**arguments)
@@ -552,14 +607,32 @@ def answer_call(
     return {"done": done if is_plain else dataclasses.asdict(done)}, []
 
 
-def _check_together(arguments: Mapping[str, Any]) -> None:
-    """Check arguments that depend on each other. Raises: ValueError."""
+def _check_together(arguments: Mapping[str, Any], limits: Limits) -> None:
+    """Check arguments that depend on each other. Raises: ValueError, SchemaError, InvalidArgumentError."""
+    if "schema" in arguments:
+        _check_columns(arguments["schema"], (), limits)
+    if "after" in arguments:
+        before, after = arguments["before"], arguments["after"]
+        if after.name != before.name:
+            check_table_name(after.name, limits)
+        check_comment(after.comment, f"table {after.name!r}: ", limits)
+        _check_columns(after.schema, before.schema.columns, limits)
     if {"schema", "partition_schema", "partitions"} <= set(arguments):
         problem = problem_of(arguments["partition_schema"], arguments["partitions"], arguments["schema"])
         if problem is not None:
             raise ValueError(problem)
     if "seen" in arguments and len(arguments["seen"]) != len(arguments["requests"]):
         raise ValueError(f"{len(arguments['requests'])} requests for {len(arguments['seen'])} tables")
+
+
+def _check_columns(schema: Schema, known: Sequence[ColumnSchema], limits: Limits) -> None:
+    """Check the columns that are not known yet, as `build_schema` does. Raises: SchemaError, ValueError."""
+    for column in schema.columns:
+        if column not in known:
+            check_identifier(column.name, "column name", limits)
+            check_comment(column.comment, f"column {column.name!r}: ", limits)
+    if len(known) < len(schema.columns) > limits.max_columns:
+        raise ValueError(f"{len(schema.columns)} columns, at most {limits.max_columns} (max_columns)")
 
 
 def _figures(result: WriteResult) -> dict[str, int]:

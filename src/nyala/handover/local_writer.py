@@ -376,7 +376,9 @@ class LocalWriter:
         self.store.change_once(key, lambda: self.store.undrop_table(table_id, new_name))
 
     def purge_dropped(self, name: str | None) -> int:
-        return self.store.purge_dropped(name)
+        freed = self.store.purge_dropped(name)
+        self.store.collect_garbage()
+        return freed
 
     def clone_table(self, name: str, new_name: str, at: int | None) -> None:
         from nyala.tablet.write.cloning import clone_table

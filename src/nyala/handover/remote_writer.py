@@ -24,6 +24,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +47,7 @@ from nyala.schema.limits import Limits
 from nyala.tablet.alter import Draft, Step
 from nyala.tablet.recovery.bootstrap import Replayer
 from nyala.tablet.recovery.reader_store import ReaderStore
+from nyala.tablet.state.idempotency import call_key
 from nyala.tablet.state.pins import HistoryPins, Pin
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
@@ -76,6 +78,8 @@ _AGAIN_MAX: Final = 5
 _ALTERED_MAX: Final = 20
 # How long a view waits for this process's own writes.
 _VISIBLE_TIMEOUT_S: Final = 30.0
+# The most keys that one call lets the writer forget; others are forgotten after some minutes.
+_ANSWERED_MAX: Final = 1000
 # How often idle transactions are looked for.
 _IDLE_TICK_S: Final = 1.0
 _SLOW_CALLS: Final = frozenset({"compact", "vacuum", "purge", "copy_table", "clone_table", "repartition"})
@@ -160,6 +164,7 @@ class RemoteWriter:
         self._become_writer = become_writer
         self._held = threading.local()  # the connection of a thread inside `alone`
         self._pins = _RemotePins(reader.env.clock)
+        self._answered: deque[str] = deque(maxlen=_ANSWERED_MAX)  # keys that the writer may forget
         self.limits = limits
 
     @property
@@ -434,11 +439,12 @@ class RemoteWriter:
             process has become the writer.
         """
         keyed = calls.CALLS[name].keyed
-        key = self._env.randomness.token_hex(16) if keyed else None
+        key = call_key(self._env.randomness.token_hex(16)) if keyed else None
+        forget = self._taken_answered() if keyed else []
         out = calls.Outgoing(self._env, self._path)
         timeout_s = MAINTENANCE_TIMEOUT_S if name in _SLOW_CALLS else ANSWER_TIMEOUT_S
         try:
-            request = calls.encode_call(name, arguments, key, out)
+            request = calls.encode_call(name, arguments, key, out, forget)
 
             def attempt() -> tuple[dict[str, Any], list[bytes]]:
                 nonlocal connection
@@ -452,9 +458,19 @@ class RemoteWriter:
         finally:
             out.discard()
         if not isinstance(found, LocalWriter):
+            if key is not None:
+                self._answered.append(key)
             return found
         with_key = {"key": key} if keyed else {}
         return getattr(found, name)(**arguments, **with_key)
+
+    def _taken_answered(self) -> list[str]:
+        """Take the keys that the writer may forget. Other threads may do so at the same time."""
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._answered.popleft())
+        return taken
 
     def _attempted(self, name: str, attempt: Callable[[], Any], *, keyed: bool = True) -> Any:
         """Return what `attempt` returns; or the writer of this process, if it has become the writer.
@@ -466,7 +482,7 @@ class RemoteWriter:
         clock = self._env.clock
         lost: WriterEndedError | None = None
         again = 0
-        deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+        deadline_s: float | None = None  # of waiting for a process that holds the lock and does not listen
         while True:
             self._reader.check_writable()
             try:
@@ -479,10 +495,10 @@ class RemoteWriter:
                 if again > _AGAIN_MAX:
                     raise
                 logger.info("%s: sending the call %r again", error, name)
-                lost = error
-                deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+                lost, deadline_s = error, None
             except LockedError:
                 # The holder of the lock is starting or ending: soon it listens, or the lock is free.
+                deadline_s = deadline_s or clock.monotonic_s() + START_TIMEOUT_S
                 if clock.monotonic_s() > deadline_s:
                     if lost is not None:
                         raise lost from None

@@ -83,7 +83,7 @@ from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.recovery.publisher import Publisher
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.history import check_readable, oldest_readable, purged_ranges
-from nyala.tablet.state.idempotency import keys_to_forget
+from nyala.tablet.state.idempotency import is_call_key, keys_to_forget
 from nyala.tablet.state.locks import OwnedLock
 from nyala.tablet.state.messages import messages_to_forget
 from nyala.tablet.state.opening import check_in_use, delta_entry, open_root, open_rowset, remove_orphans
@@ -927,6 +927,12 @@ class Store:
             change = CatalogChange(timestamp=created, put_tables=[entry], put_tablets=tablets)
             root = self._root
             self.transact(change, lambda version: root.with_table(table, version))
+
+    def forget_calls(self, keys: Iterable[str]) -> None:
+        """Forget the keys of calls whose results have arrived; so only few of them enter the catalogue."""
+        with Uninterrupted(), self.commit_lock:
+            for key in filter(is_call_key, keys):
+                self._keys.pop(key, None)
 
     def change_once(self, key: str | None, change: Callable[[], _Made]) -> _Made | None:
         """Make one change of the catalogue, and record `key` with it; None if that was done before.

@@ -429,10 +429,11 @@ def _open_or_share(env: Env, folder: str, options: StoreOptions, place: _Place) 
         Nyala, or does not answer.
     """
     options = replace(options, lock_timeout_s=0.0)
+    lock, here = StoreLock(env, folder), socket.gethostname()
     deadline_s = env.clock.monotonic_s() + _START_TIMEOUT_S
     while True:
-        holder = StoreLock(env, folder).holder()
-        if holder is not None and holder.pid != os.getpid():
+        holder = lock.holder()
+        if holder is not None and (holder.pid, holder.host) != (os.getpid(), here):
             from nyala.handover.remote_writer import settings_of_writer
 
             with contextlib.suppress(NoWriter):
@@ -440,9 +441,10 @@ def _open_or_share(env: Env, folder: str, options: StoreOptions, place: _Place) 
         try:
             return OpenStore(_open_alone(env, folder, options), place, options)
         except LockedError:
-            holder = StoreLock(env, folder).holder()
-            is_here = holder is None or (holder.host == socket.gethostname() and holder.pid != os.getpid())
-            if not is_here or env.clock.monotonic_s() > deadline_s:
+            holder = lock.holder()
+            # Only another process of this machine may be about to listen, or about to end.
+            starts = holder is None or (holder.host == here and holder.pid != os.getpid())
+            if not starts or env.clock.monotonic_s() > deadline_s:
                 raise
         env.clock.sleep_s(_RETRY_S)
 

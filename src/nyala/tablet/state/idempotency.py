@@ -16,17 +16,23 @@ from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.validation import validating
 
 __all__ = [
+    "CALL_RETENTION_US",
     "COUNTS",
     "FAILED",
     "KEY_RETENTION_US",
+    "call_key",
     "decode_result",
     "encode_counts",
+    "is_call_key",
     "keys_to_forget",
     "stream_key",
 ]
 
 # A job that retries its commit does so within hours; its staged files live for a day.
 KEY_RETENTION_US: Final = 7 * 24 * 3600 * 1_000_000
+# A process that shares the store sends a call again at once, when its executor has ended.
+CALL_RETENTION_US: Final = 15 * 60 * 1_000_000
+_CALL: Final = "call/"
 
 
 COUNTS: Final = ("inserted", "updated", "deleted", "ignored")
@@ -57,6 +63,16 @@ def stream_key(query: str, batch: int) -> str:
     return f"stream/{query}/{batch}"
 
 
+def call_key(token: str) -> str:
+    """The idempotency key of a call of a process that shares the store."""
+    return f"{_CALL}{token}"
+
+
+def is_call_key(key: str) -> bool:
+    """Whether `call_key` made the key."""
+    return key.startswith(_CALL)
+
+
 def keys_to_forget(known: Mapping[str, int], now_us: int) -> list[str]:
     """The idempotency keys that no job sends again; `known` has the time of each key's batch in µs.
 
@@ -71,6 +87,6 @@ def keys_to_forget(known: Mapping[str, int], now_us: int) -> list[str]:
     return [
         key
         for key, at_us in known.items()
-        if at_us < now_us - KEY_RETENTION_US
+        if at_us < now_us - (CALL_RETENTION_US if is_call_key(key) else KEY_RETENTION_US)
         and not (key.startswith("stream/") and at_us == newest[key.rpartition("/")[0]])
     ]
