@@ -255,7 +255,7 @@ def test_maintenance_is_that_of_the_holder(shared: tuple[nyala.Database, Child])
     assert db.maintenance.status().paused and holder.value("db.maintenance.status().paused")
     db.maintenance.resume()
     assert not holder.value("db.maintenance.status().paused")
-    assert db.stats().log_bytes == holder.value("db.stats().log_bytes")
+    assert db.stats().log_bytes > 0, "those of the holder: a reader has none"
     assert db.check().problems == ()
 
 

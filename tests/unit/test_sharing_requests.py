@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.sampled import is_night
 
 import nyala
 from nyala.env import SYSTEM
