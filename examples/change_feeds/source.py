@@ -1,0 +1,94 @@
+"""The source: orders in SQLite, with triggers that log the row before and after each change.
+
+A connector such as Debezium reads the log of a database and sends the same events. Here they come
+from the table `log`, in an order that only a bad network makes: late, repeated and shuffled.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+__all__ = ["arriving", "make_source", "orders_of", "totals_of"]
+
+_ROW = (
+    "json_object('id', {0}.id, 'customer', {0}.customer, 'status', {0}.status,"
+    " 'total', printf('%d.%02d', {0}.cents / 100, {0}.cents % 100))"
+)
+_TABLES = f"""
+CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, status TEXT, cents INTEGER);
+CREATE TABLE log (lsn INTEGER PRIMARY KEY AUTOINCREMENT, op TEXT, before TEXT, after TEXT);
+CREATE TRIGGER created AFTER INSERT ON orders BEGIN
+  INSERT INTO log (op, before, after) VALUES ('c', NULL, {_ROW.format("NEW")}); END;
+CREATE TRIGGER updated AFTER UPDATE ON orders BEGIN
+  INSERT INTO log (op, before, after) VALUES ('u', {_ROW.format("OLD")}, {_ROW.format("NEW")}); END;
+CREATE TRIGGER deleted AFTER DELETE ON orders BEGIN
+  INSERT INTO log (op, before, after) VALUES ('d', {_ROW.format("OLD")}, NULL); END;
+"""
+
+
+def make_source(path: Path, changes: int, seed: int = 1) -> None:
+    """Make the database, and change its orders this many times."""
+    draw = random.Random(seed)
+    with sqlite3.connect(path) as source:
+        source.executescript(_TABLES)
+        for number in range(1, changes + 1):
+            chosen = draw.randrange(1, number + 1)
+            kind = draw.random()
+            if kind < 0.4:
+                row = (number, f"customer {draw.randrange(30)}", draw.randrange(100_00))
+                source.execute("INSERT INTO orders VALUES (?, ?, 'new', ?)", row)
+            elif kind < 0.6:
+                source.execute("UPDATE orders SET status = 'paid' WHERE id = ?", (chosen,))
+            elif kind < 0.75:
+                source.execute("UPDATE orders SET cents = cents + 50 WHERE id = ?", (chosen,))
+            elif kind < 0.85:
+                other = f"customer {draw.randrange(30)}"
+                source.execute("UPDATE orders SET customer = ? WHERE id = ?", (other, chosen))
+            elif kind < 0.9:  # the key changes: two rows for whoever follows
+                source.execute("UPDATE orders SET id = ? WHERE id = ?", (changes + number, chosen))
+            else:
+                source.execute("DELETE FROM orders WHERE id = ?", (chosen,))
+
+
+def arriving(path: Path, seed: int = 2) -> Iterator[list[str]]:
+    """Yield the events in batches as a consumer gets them: a fifth twice, and all in a wrong order."""
+    with sqlite3.connect(path) as source:
+        log = source.execute("SELECT lsn, op, before, after FROM log").fetchall()
+    events = [
+        json.dumps(
+            {
+                "op": op,
+                "ts_ms": 1_767_225_600_000 + lsn // 3,  # many changes in the same millisecond
+                "before": before and json.loads(before),
+                "after": after and json.loads(after),
+                "source": {"connector": "sqlite", "lsn": lsn},
+            }
+        )
+        for lsn, op, before, after in log
+    ]
+    draw = random.Random(seed)
+    events += draw.sample(events, len(events) // 5)
+    draw.shuffle(events)
+    for begin in range(0, len(events), 100):
+        yield events[begin : begin + 100]
+
+
+def orders_of(path: Path) -> list[tuple[int, str, str, Decimal]]:
+    """The orders that the source has: (id, customer, status, total)."""
+    with sqlite3.connect(path) as source:
+        rows = source.execute("SELECT id, customer, status, cents FROM orders ORDER BY id").fetchall()
+    return [(id, customer, status, Decimal(cents) / 100) for id, customer, status, cents in rows]
+
+
+def totals_of(path: Path) -> list[tuple[str, int, Decimal]]:
+    """The totals that the source computes: (customer, number of orders, sum)."""
+    with sqlite3.connect(path) as source:
+        rows = source.execute(
+            "SELECT customer, count(*), sum(cents) FROM orders GROUP BY customer ORDER BY customer"
+        ).fetchall()
+    return [(customer, count, Decimal(cents) / 100) for customer, count, cents in rows]
