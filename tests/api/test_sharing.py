@@ -275,6 +275,28 @@ def test_a_batch_above_the_limit_of_the_log(shared: tuple[nyala.Database, Child]
     assert os.listdir(Path(db.path) / "staging") == []
 
 
+def test_transactions_give_auto_incrementing_keys(shared: tuple[nyala.Database, Child]) -> None:
+    """Each process counts by itself. If both gave the same key, the second commit is a conflict."""
+    db, holder = shared
+    table = db.create_table("keyless", {"v": "int64"})
+    with db.transaction() as tx:
+        assert tx["keyless"].insert([(1,), (2,)]).inserted == 2
+        assert tx["keyless"].apply([("insert", {"v": 3})]).inserted == 1
+        tx["keyless"].delete(where="v = 2")
+    assert [result.inserted for result in tx.results] == [2, 1, 0]
+    assert sorted(table.to_arrow()["v"].to_pylist()) == [1, 3]
+    tries = []
+
+    def insert(tx: nyala.Transaction) -> None:
+        tries.append(tx["keyless"].insert([(4,)]).inserted)
+        if len(tries) == 1:
+            holder.run("db['keyless'].insert([(5,)])")
+
+    db.run(insert)
+    assert tries == [1, 1]
+    assert sorted(table.to_arrow()["v"].to_pylist()) == [1, 3, 4, 5]
+
+
 def test_transactions(shared: tuple[nyala.Database, Child]) -> None:
     """A transaction reads one snapshot and its own writes, and commits once; others see nothing before."""
     db, holder = shared

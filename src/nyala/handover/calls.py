@@ -69,6 +69,8 @@ _STAGING_TTL_S: Final = 24 * 3600.0
 _HISTORY_MAX_US: Final = 10**17  # as `parse_history`
 # Rows without any column are only counted.
 _EMPTY_ROWS_MAX: Final = 1 << 20
+_INSERTS: Final = [OPERATION_NAMES.index(name) for name in ("insert", "insert-ignore")]
+_UPSERT: Final = OPERATION_NAMES.index("upsert")
 
 
 # ------------------------------------------------------------------------------------------------ rows
@@ -145,7 +147,9 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
     """Return a request with the rows of a prepared operation, as `converted` does.
 
     Rows that the operation passes over are left out. `numbers` says which rows were sent then.
+    Inserts with an auto-incrementing key have their keys already, and an upsert takes them.
     """
+    name = request.operation
     names: dict[int, str] = {column.id: column.name for column in table.schema.columns}
     columns, given = dict(operation.columns), dict(operation.given)
     codes, errors, count, sent = operation.codes, operation.errors, operation.row_count, None
@@ -155,6 +159,9 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
         columns = {number: array.take(places) for number, array in columns.items()}
         given = {number: rows[sent] for number, rows in given.items()}
         codes, errors = None if codes is None else codes[sent], _errors_of(errors, sent)
+    if table.schema.auto_increment is not None:
+        name = "upsert" if name == "insert" else name
+        codes = None if codes is None else np.where(np.isin(codes, _INSERTS), _UPSERT, codes)
     data: Any = InputColumns(
         _chunked({names[number]: array for number, array in columns.items()}, count),
         count,
@@ -163,7 +170,10 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
     if codes is not None:
         data = MixedRows(OPERATION_NAMES, codes.tolist(), data, errors)
     condition = None if operation.sequence is None else NewestBy(names[operation.sequence])
-    return replace(request, data=data, errors=errors, numbers=sent, condition=condition)
+    return replace(
+        request, operation=name, data=data, errors=errors, numbers=sent, condition=condition,
+        ignore=request.ignore and name == request.operation,
+    )  # fmt: skip
 
 
 def _errors_of(errors: RowErrors, rows: np.ndarray) -> RowErrors:
