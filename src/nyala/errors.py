@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALREADY_PRESENT",
+    "IMMUTABLE",
     "INVALID_UTF8",
     "KEY_TOO_LARGE",
     "MESSAGE_MAX_CHARS",
@@ -329,6 +330,7 @@ KEY_TOO_LARGE: Final = "key-too-large"
 OUT_OF_RANGE: Final = "out-of-range"
 MISSING_COLUMN: Final = "missing-column"
 INVALID_UTF8: Final = "invalid-utf8"
+IMMUTABLE: Final = "immutable"
 
 _CLASS_OF_CODE: Final[dict[str, type[WriteError]]] = {
     ALREADY_PRESENT: DuplicateKeyError,
@@ -340,6 +342,7 @@ _CLASS_OF_CODE: Final[dict[str, type[WriteError]]] = {
     OUT_OF_RANGE: InvalidValueError,
     MISSING_COLUMN: InvalidValueError,
     INVALID_UTF8: InvalidValueError,
+    IMMUTABLE: InvalidValueError,
 }
 ROW_ERROR_CODES: Final = tuple(_CLASS_OF_CODE)
 

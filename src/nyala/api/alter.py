@@ -79,6 +79,7 @@ class Alteration:
         compression: str = "default",
         block_size: int | str | None = None,
         comment: str = "",
+        immutable: bool = False,
     ) -> None:
         """Add a column behind the others.
 
@@ -91,7 +92,7 @@ class Alteration:
             The name of the new column.
         type
             A type, or a whole column as `nyala.column(…)`.
-        nullable, default, encoding, compression, block_size, comment
+        nullable, default, encoding, compression, block_size, comment, immutable
             As in `nyala.column`. A NOT NULL column needs a default.
 
         Raises
@@ -103,7 +104,8 @@ class Alteration:
         """
         self._take(
             steps.add_column(
-                name, _spec(name, type, (nullable, default, encoding, compression, block_size, comment))
+                name,
+                _spec(name, type, (nullable, default, encoding, compression, block_size, comment, immutable)),
             )
         )
 
@@ -134,6 +136,7 @@ class Alteration:
         compression: str | Unchanged = UNCHANGED,
         block_size: int | str | Unchanged | None = UNCHANGED,
         comment: str | Unchanged = UNCHANGED,
+        immutable: bool | Unchanged = UNCHANGED,
     ) -> None:
         """Change properties of a column; those that are not given stay.
 
@@ -152,6 +155,8 @@ class Alteration:
             For files that are written from now on; `Table.compact()` rewrites the others.
         comment
             A text about the column.
+        immutable
+            As in `nyala.column`, for writes from now on. Not for columns of the key.
 
         Raises
         ------
@@ -172,6 +177,7 @@ class Alteration:
                 compression=compression,
                 block_size=block_size,
                 comment=comment,
+                immutable=immutable,
             )
         )
 
@@ -308,7 +314,7 @@ def _spec(name: str, type: Any, described: tuple[Any, ...]) -> ColumnSpec:
             return column(type, *described)
         except SchemaError as error:
             raise SchemaError(f"column {name!r}: {error}") from None
-    if described != (True, None, "auto", "default", None, ""):
+    if described != (True, None, "auto", "default", None, "", False):
         raise InvalidArgumentError(
             f"column {name!r} is described by nyala.column(…) and by further arguments: use one of the two"
         )

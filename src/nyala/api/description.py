@@ -37,6 +37,8 @@ class ColumnDescription:
     block_size: int | None
     """The requested size of a block before encoding in bytes; None: the default."""
     comment: str
+    immutable: bool = False
+    """Whether only an insert sets the column."""
 
     def spec(self) -> ColumnSpec:
         """Return the column as `nyala.column(…)` describes it for `create_table`."""
@@ -48,6 +50,7 @@ class ColumnDescription:
             self.compression,
             self.block_size,
             self.comment,
+            self.immutable,
         )
 
 
@@ -94,6 +97,7 @@ def describe_table(table: TableState) -> TableDescription:
             each.compression,
             each.block_size_bytes,
             each.comment,
+            each.immutable,
         )
         for each in table.schema.columns
     )

@@ -144,9 +144,9 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
 
     out: dict[str, Any] = {}
     for what, text in pairs.items():
-        if what == "nullable":
+        if what in ("nullable", "immutable"):
             if text.lower() not in TRUTH:
-                raise click.UsageError(f"nullable={text}: expected true or false")
+                raise click.UsageError(f"{what}={text}: expected true or false")
             out[what] = TRUTH[text.lower()]
         elif what == "default":
             out[what] = None if text == "" else parse_value(parse_type(type), text)
@@ -159,7 +159,7 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
         else:
             raise click.UsageError(
                 f"{what}={text}: unknown property {what!r}; use type, nullable, default, encoding, compression, "
-                "block_size or comment"
+                "block_size, comment or immutable"
             )
     return out
 

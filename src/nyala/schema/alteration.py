@@ -41,6 +41,7 @@ from nyala.schema.schema import (
     check_compression,
     check_encoding,
     check_identifier,
+    check_immutable,
     check_not_reserved,
     check_nullable,
 )
@@ -127,6 +128,7 @@ def change_column(
     compression: str | Unchanged = UNCHANGED,
     block_size: int | str | Unchanged | None = UNCHANGED,
     comment: str | Unchanged = UNCHANGED,
+    immutable: bool | Unchanged = UNCHANGED,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Schema:
     """Change properties of a column; omitted arguments change nothing.
@@ -137,11 +139,11 @@ def change_column(
     """
     column = _column(schema, name)
     where = f"column {name!r}: "
-    arguments = (type, nullable, default, encoding, compression, block_size, comment)
+    arguments = (type, nullable, default, encoding, compression, block_size, comment, immutable)
     if all(value is UNCHANGED for value in arguments):
         raise InvalidArgumentError(
             f"alter_column({name!r}) got nothing to change: give type, nullable, default, encoding, compression, "
-            "block_size or comment"
+            "block_size, comment or immutable"
         )
     changed = column
     if type is not UNCHANGED:
@@ -165,6 +167,10 @@ def change_column(
     if comment is not UNCHANGED:
         check_comment(comment, where, limits)
         changed = dataclasses.replace(changed, comment=comment)
+    if immutable is not UNCHANGED:
+        if check_immutable(immutable) and schema.is_key(name):
+            raise SchemaError(f"{where}a key column never changes: leave immutable=True out")
+        changed = dataclasses.replace(changed, immutable=immutable)
     return _replaced(schema, column, changed)
 
 

@@ -126,6 +126,13 @@ def check_nullable(nullable: Any) -> bool:
     raise InvalidArgumentError(f"nullable must be True or False, got {nullable!r}{meant}")
 
 
+def check_immutable(immutable: Any) -> bool:
+    """Return `immutable`. Raises: InvalidArgumentError unless it is True or False."""
+    if not isinstance(immutable, bool):
+        raise InvalidArgumentError(f"immutable must be True or False, got {immutable!r}")
+    return immutable
+
+
 def check_compression(compression: Any, where: str) -> None:
     """Raise SchemaError, beginning with `where`, for an unknown compression."""
     if compression not in COMPRESSIONS:
@@ -153,6 +160,7 @@ class ColumnSpec:
     compression: str = "default"
     block_size_bytes: int | str | None = None  # the user's value, not parsed yet
     comment: str = ""
+    immutable: bool = False
 
 
 def column(
@@ -163,6 +171,7 @@ def column(
     compression: str = "default",
     block_size: int | str | None = None,
     comment: str = "",
+    immutable: bool = False,
 ) -> ColumnSpec:
     """Describe a column, for `create_table` and `add_column`.
 
@@ -183,13 +192,16 @@ def column(
         primary key of one column.
     comment
         Text stored with the column.
+    immutable
+        Whether an insert sets the column for good: an upsert of an existing row leaves it as it is, and an update of
+        it is the row error `immutable`.
 
     Raises
     ------
     SchemaError
         The type is unknown.
     InvalidArgumentError
-        `nullable` is not True or False. `create_table` checks the other arguments.
+        `nullable` or `immutable` is not True or False. `create_table` checks the other arguments.
 
     Examples
     --------
@@ -201,7 +213,14 @@ def column(
     [{'id': 1, 'unit': 'ms'}]
     """
     return ColumnSpec(
-        parse_type(type), check_nullable(nullable), default, encoding, compression, block_size, comment
+        parse_type(type),
+        check_nullable(nullable),
+        default,
+        encoding,
+        compression,
+        block_size,
+        comment,
+        check_immutable(immutable),
     )
 
 
@@ -224,6 +243,7 @@ class ColumnSchema:
     compression: str = "default"
     block_size_bytes: int | None = None
     comment: str = ""
+    immutable: bool = False
 
     @property
     def required(self) -> bool:
@@ -302,6 +322,11 @@ class Schema(LazyValues):
         return (
             self.names if self.auto_increment is None else tuple(n for n in self.names if n != AUTO_INCREMENT)
         )
+
+    @lazy_value
+    def immutable_ids(self) -> frozenset[int]:
+        """The ids of the columns that only an insert sets."""
+        return frozenset([column.id for column in self.columns if column.immutable])
 
     @lazy_value
     def arrow_types(self) -> Mapping[int, pa.DataType]:
@@ -519,6 +544,8 @@ def build_column(
     if default is None:
         default = NO_DEFAULT
     check_comment(spec.comment, where, limits)
+    if in_key and spec.immutable:
+        raise SchemaError(f"{where}a key column never changes: leave immutable=True out")
     return ColumnSchema(
         id=ColumnId(id),
         name=name,
@@ -530,6 +557,7 @@ def build_column(
         compression=spec.compression,
         block_size_bytes=check_block_size(spec.block_size_bytes, where),
         comment=spec.comment,
+        immutable=spec.immutable,
     )
 
 
@@ -611,6 +639,7 @@ def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
         "compression": column.compression,
         "block_size_bytes": column.block_size_bytes,
         "comment": column.comment,
+        "immutable": column.immutable,
     }
 
 
@@ -622,12 +651,19 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
         or type(nullable) is not bool
         or not isinstance(text, str)
         or not isinstance(name, str)
+        or type(data["immutable"]) is not bool
     ):
         raise ValueError(f"invalid column {name!r}: id {id!r}, type {text!r}, nullable {nullable!r}")
     read_default, write_default = (
         _default_from_json(data[what]) for what in ("read_default", "write_default")
     )
-    storage = data["encoding"], data["compression"], data["block_size_bytes"], data["comment"]
+    storage = (
+        data["encoding"],
+        data["compression"],
+        data["block_size_bytes"],
+        data["comment"],
+        data["immutable"],
+    )
     try:
         kind = parse_type(text)
         for default in (read_default, write_default):

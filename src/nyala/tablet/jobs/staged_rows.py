@@ -135,7 +135,15 @@ def apply_changes(
     upserts, deletes = staged.take(places[~deleted]), staged.take(places[deleted])
     keys = [column.name for column in table.schema.key_columns]
     requests = [
-        Request(name, "upsert", upserts.data.select(columns), False, upserts.numbers, upserts.routed),
+        Request(
+            name,
+            "upsert",
+            upserts.data.select(columns),
+            False,
+            upserts.numbers,
+            upserts.routed,
+            rewrites=True,
+        ),
         Request(name, "delete", deletes.data.select(keys), True, deletes.numbers, deletes.routed),
     ]
     put, cut = write(store, requests, collect=collect, idempotency_key=idempotency_key, message=message)

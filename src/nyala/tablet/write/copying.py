@@ -208,7 +208,13 @@ def _operations(now: TableState, target: TableState, since: int, until: int) -> 
     gone = pc.equal(rows.column(CHANGE_TYPE), "delete")
     keys = [column.name for column in schema.key_columns]
     operations = [
-        prepare(target, "upsert", rows.filter(pc.invert(gone)).select(list(schema.names)), ignore=False),
+        prepare(
+            target,
+            "upsert",
+            rows.filter(pc.invert(gone)).select(list(schema.names)),
+            ignore=False,
+            rewrites=True,
+        ),
         prepare(target, "delete", rows.filter(gone).select(keys), ignore=True),
     ]
     for operation in operations[:1]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from nyala.delta.batch import held_bytes
 from nyala.errors import (
+    IMMUTABLE,
     KEY_TOO_LARGE,
     MISSING_COLUMN,
     NO_PARTITION,
@@ -73,6 +74,8 @@ class PreparedOperation:
     given: Mapping[int, np.ndarray] = field(default_factory=dict)
     # The column id of `conditions.NewestBy`: deletes have a value in it, which their dead rows keep.
     sequence: int | None = None
+    # Whether updates and upserts also change immutable columns: of a restore, or a copy.
+    rewrites: bool = False
     # For rows with operations of their own (`prepare_rows`): each row's index in OPERATION_NAMES.
     codes: np.ndarray | None = None
 
@@ -115,6 +118,7 @@ def prepare(
     routed: np.ndarray | None = None,
     borrow_above_bytes: int | None = None,
     sequence: str | None = None,
+    rewrites: bool = False,
 ) -> PreparedOperation:
     """Do all work of one operation that does not depend on the table's rows.
 
@@ -123,6 +127,7 @@ def prepare(
     borrow_above_bytes: larger data is not copied, see `PreparedOperation.borrowed`; None: always
     copy.
     sequence: a column outside the key that a delete has as well.
+    rewrites: see `PreparedOperation.rewrites`.
 
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole
         operation. Faults of single rows go into `.errors`.
@@ -153,6 +158,13 @@ def prepare(
     keyless: list[str] = []
     missing: tuple[str, ...] = ()
     passed_over = _without_long_keys(table, name, converted, errors, ignore)
+    fixed = [] if name != "update" or rewrites else [c for c in schema.immutable_ids if c in columns]
+    for number in fixed:
+        if not ignore:
+            add_immutable(schema.by_id(number), partly.get(number, np.ones(count, np.bool_)), errors)
+        else:
+            del columns[number]
+            ready = None
     if len(columns) < len(schema) or name == "update":
         keyless, missing = _missing_columns(table, name, columns, errors, count)
     if partly and name == "update":
@@ -171,7 +183,7 @@ def prepare(
         return PreparedOperation(
             name, ignore, columns, count, errors, table.codec.empty(), np.empty(0, np.int32),
             np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed,
-            given=partly, passed_over=passed_over,
+            given=partly, passed_over=passed_over, rewrites=rewrites,
         )  # fmt: skip
     given = {column: by_name[column] for column in schema.key_names if column in by_name}
     if len(rows) != count:
@@ -192,7 +204,7 @@ def prepare(
     rows, keys, tablets, starts = routed_groups(table, rows, keys, given, errors, bad, routed)
     return PreparedOperation(
         name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed,
-        ready, passed_over, partly,
+        ready, passed_over, partly, rewrites=rewrites,
     )  # fmt: skip
 
 
@@ -301,6 +313,14 @@ def add_too_large(table: TableState, rows: np.ndarray, sizes: np.ndarray, errors
             f"{table.limits.max_key_bytes} (max_key_bytes)"
             for size in sizes.tolist()
         ],
+    )  # fmt: skip
+
+
+def add_immutable(column: ColumnSchema, rows: np.ndarray, errors: RowErrors) -> None:
+    """Add an error for each row in the mask `rows`, which are updates of this immutable column."""
+    errors.add(
+        np.flatnonzero(rows), IMMUTABLE,
+        f"column {column.name!r} is immutable: only an insert sets it. Leave it out, or pass on_missing=\"ignore\"",
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from nyala.tablet.write.prepare import (
     LONG_KEY_ADVICE,
     OPERATION_NAMES,
     PreparedOperation,
+    add_immutable,
     add_too_large,
     check_auto_column,
     check_changes,
@@ -99,7 +100,11 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
         errors.add(np.arange(count), MISSING_COLUMN, keyless_text(table, keyless[0], "apply"))
     for column, lacking in required_but_missing(table, columns, partly, count):
         errors.add(np.flatnonzero(lacking & inserts), MISSING_COLUMN, missing_text((column,), table))
-    check_changes(table, np.isin(codes, _UPDATES), columns, partly, errors)
+    for number in schema.immutable_ids & columns.keys():  # update-ignore leaves it as it is
+        changing = codes == _CODES["update"]
+        add_immutable(schema.by_id(number), changing & partly.get(number, True), errors)
+    changing_columns = {number: columns[number] for number in columns.keys() - schema.immutable_ids}
+    check_changes(table, np.isin(codes, _UPDATES), changing_columns, partly, errors)
     rows = np.flatnonzero(~(errors.failed_mask(count) | ignored))
     keys, tablets, starts = table.codec.empty(), np.empty(0, np.int32), np.zeros(1, np.int64)
     if len(rows) and not keyless:

@@ -70,7 +70,7 @@ def restore(
         requests = [Request(table.name, name, None) for name in operations]
         made = "insert" if table.schema.auto_increment is None else "upsert"  # with the values of then
         prepared = [
-            (table, prepare(table, made if name == "insert" else name, rows, ignore=False))
+            (table, prepare(table, made if name == "insert" else name, rows, ignore=False, rewrites=True))
             for name, rows in operations.items()
         ]
         settlements = settle_requests(store, requests, prepared, collect=False)

@@ -100,7 +100,9 @@ def settle(table: TableState, operations: Sequence[PreparedOperation], at: int |
 def _is_uniform(operation: PreparedOperation) -> bool:
     """Whether all rows have the same operation and columns, and deletes leave no sequence behind."""
     remembers = operation.sequence is not None and operation.name == "delete"
-    return operation.codes is None and not operation.given and not remembers
+    # The first upsert of a new key sets its immutable columns, and the last one the others.
+    mixed = operation.name == "upsert" and not operation.is_distinct and bool(operation.schema.immutable_ids)
+    return operation.codes is None and not operation.given and not remembers and not mixed
 
 
 def _settle_one(settlement: Settlement, located: Located) -> bool:
@@ -118,7 +120,7 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
         if operation.name not in ("upsert", "update"):
             return False
         kind, places, counts = "update", located.rowids, OperationCounts(updated=1)
-        given = tuple([column for column in given if column.id in columns])
+        given = tuple([column for column in given if column.id in columns and _may_change(operation, column)])
         has_effect = len(given) > table.schema.key_count
     else:
         if operation.name not in ("insert", "upsert") or operation.missing:
@@ -139,6 +141,11 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
             )
         )
     return True
+
+
+def _may_change(operation: PreparedOperation, column: ColumnSchema) -> bool:
+    """Whether the operation changes the column of an existing row, if it gives it."""
+    return not column.immutable or operation.rewrites
 
 
 def _logged(ready: ReadyData | None) -> tuple[pa.RecordBatch | None, pa.Buffer | None]:
@@ -285,7 +292,7 @@ def _fold(
 
     every = table.schema.value_columns
     add("insert", np.flatnonzero(alive & ~existed), every)
-    given = [column for column in every if column.id in operation.columns]
+    given = [column for column in every if column.id in operation.columns and _may_change(operation, column)]
     if given and operation.name in ("upsert", "update"):
         add("update", np.flatnonzero(alive & existed & state.touched), given)
     add("delete", np.flatnonzero(existed & ~alive), ())

@@ -282,10 +282,16 @@ def _fold(
     applied = (rows.outcome == INSERTED) | (rows.outcome == UPDATED)
     # Rows before the last creation of their key supply no values.
     applied &= np.arange(len(rows)) >= state.maker[rows.key]
+    rewriting = np.array([operation.rewrites for operation in operations])[rows.operation]
+
+    def may_set(column: ColumnSchema) -> np.ndarray | bool:
+        """The rows that may set the column: of an immutable one those that created their key."""
+        return rows.made | rewriting if column.immutable else True
+
     values: dict[int, _Values] = {
         column.id: found
         for column in table.schema.value_columns
-        if (found := _Values.of(column, operations, rows, applied, len(keys))) is not None
+        if (found := _Values.of(column, operations, rows, applied & may_set(column), len(keys))) is not None
     }
     first_rows = np.flatnonzero(np.append(True, rows.key[1:] != rows.key[:-1]))
     for column in table.schema.key_columns:

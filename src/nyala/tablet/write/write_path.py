@@ -94,6 +94,7 @@ class Request:
     condition: which rows are written, by the stored ones (`write.conditions`); None: all.
     routed:  the tablet id of each row as another process computed it, or -1; None: not computed.
     errors:  rows of `data` that another process could not convert.
+    rewrites: whether immutable columns of existing rows change too.
     """
 
     table: str
@@ -104,6 +105,7 @@ class Request:
     routed: np.ndarray | None = None
     condition: Condition | None = None
     errors: RowErrors | None = None
+    rewrites: bool = False
 
 
 def write(
@@ -311,7 +313,7 @@ def prepare_request(
         sequence = request.condition.column if isinstance(request.condition, NewestBy) else None
         prepared = prepare(
             table, request.operation, request.data, ignore=request.ignore, errors=errors, routed=request.routed,
-            borrow_above_bytes=borrow_above_bytes, sequence=sequence,
+            borrow_above_bytes=borrow_above_bytes, sequence=sequence, rewrites=request.rewrites,
         )  # fmt: skip
     return prepared if request.condition is None else check_condition(table, prepared, request.condition)
 
