@@ -1,7 +1,8 @@
 """The root command, and how errors are printed.
 
     nyala: App ── demo
-              ├── table: Group ── list, describe, scan, changes, alter, load, export, drop, undrop, purge, …
+              ├── table: Group ── list, describe, scan, changes, commits, alter, load, export, drop, undrop, purge, …
+              ├── tag: Group ── list, add, drop
               ├── tablet: Group ── list
               ├── backup, restore
               ├── backups: Group ── list, clean
@@ -28,7 +29,7 @@ from nyala.cli.demo import demo
 from nyala.cli.dumps import cfile, tablet, wal
 from nyala.cli.export import export
 from nyala.cli.load import apply_changes, load
-from nyala.cli.maintenance import clone, compact, drop, fs, purge, undrop, vacuum
+from nyala.cli.maintenance import clone, compact, drop, fs, purge, tag, undrop, vacuum
 from nyala.cli.tables import table
 
 __all__ = ["app"]
@@ -136,6 +137,8 @@ def app() -> None:
 
 for _verb in (alter, load, apply_changes, export, drop, undrop, purge, clone, compact, vacuum):
     table.add_command(_verb)
-_COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, fs, backup, restore, backups, cfile, wal)
+_COMMANDS: Final[tuple[click.Command, ...]] = (
+    demo, table, tag, tablet, fs, backup, restore, backups, cfile, wal,
+)  # fmt: skip
 for _command in _COMMANDS:
     app.add_command(_command)

@@ -1,7 +1,7 @@
-"""`nyala table drop|undrop|purge|clone|compact|vacuum`, and `nyala fs check|copy|probe`: manual maintenance.
+"""`nyala table drop|undrop|purge|clone|compact|vacuum`, `nyala tag list|add|drop`, and `nyala fs check|copy|probe`.
 
-All but `fs check`, `fs copy` and `fs probe` are writers. While another process is the writer, they fail with a
-message that names it.
+All but `tag list`, `fs check`, `fs copy` and `fs probe` are writers. While another process is the writer, they fail
+with a message that names it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import click
 
 from nyala.cli.base import Command, Failure, Group, cli_words, settings, storage_options
 from nyala.cli.options import folder_argument, moment_option, table_argument
-from nyala.cli.output import counted, duration, echo_json, echo_list, moment, size
+from nyala.cli.output import counted, duration, echo_json, echo_list, echo_rows, moment, size
 from nyala.cli.progress import Bar
-from nyala.cli.stores import no_file, readable_from, reader, writer
+from nyala.cli.stores import no_file, readable_from, reader, state_of, writer
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
     from nyala.tablet.check import CheckReport
 
-__all__ = ["EXIT_PROBLEMS", "clone", "compact", "drop", "fs", "purge", "undrop", "vacuum"]
+__all__ = ["EXIT_PROBLEMS", "clone", "compact", "drop", "fs", "purge", "tag", "undrop", "vacuum"]
 
 
 @click.command(cls=Command)
@@ -81,7 +81,8 @@ def drop(folder: str, table: str, purge: bool, yes: bool) -> None:
     """Drop a table. `nyala table undrop` brings it back as long as its history lasts."""
     with writer(folder, maintenance=False) as database:
         rows = database.table(table).count()
-        permanently = purge or database.table(table).description.history == dt.timedelta(0)
+        has_past = database.table(table).description.history != dt.timedelta(0)
+        permanently = purge or not (has_past or state_of(database, table).entry.tagged)
         if permanently:
             _confirm(f"permanently drop{{}} {table} with {rows:,} rows", yes)
         else:
@@ -105,6 +106,60 @@ def _confirm(what: str, yes: bool) -> None:
         raise click.UsageError(f"this {what.format('s')}: add --yes")
     sentence = what.format("")
     click.confirm(f"{sentence[0].upper()}{sentence[1:]}?", abort=True)
+
+
+@click.group(cls=Group)
+def tag() -> None:
+    """Tags: names of moments that stay readable: list, add, drop."""
+
+
+@tag.command("list")
+@folder_argument
+def list_tags(folder: str) -> None:
+    """The store's tags, in the order of their moments, and about how many bytes they keep."""
+    with reader(folder) as database:
+        tags = [{"name": each.name, **moment(each.timestamp)} for each in database.tags()]
+        kept = database.stats().tag_bytes
+        if settings().json:
+            echo_json({"store": database.path, "tags": tags, "tag_bytes": kept})
+        elif not tags:
+            click.echo("The store has no tags.", err=True)
+        else:
+            names = ["tag", "time", "timestamp"]
+            echo_rows(names, [[str(each[key]) for key in ("name", "time", "timestamp")] for each in tags])
+            click.echo(f"Kept only for tags: about {size(kept)}.", err=True)
+
+
+@tag.command("add")
+@folder_argument
+@click.argument("name")
+@click.option(
+    "--at",
+    metavar="TIME",
+    callback=moment_option,
+    help="The moment: ISO time (default UTC), an age (2h, 1d), a tag, or a Nyala timestamp. Default: now.",
+)
+def add_tag(folder: str, name: str, at: Any) -> None:
+    """Name a moment, which then stays readable until the tag is dropped."""
+    with writer(folder, maintenance=False) as database:
+        made = database.tag(name, at)
+        if settings().json:
+            echo_json({"store": database.path, "name": made.name, **moment(made.timestamp)})
+        else:
+            click.echo(f"{made.name} names {moment(made.timestamp)['time']} (timestamp {made.timestamp}).")
+
+
+@tag.command("drop")
+@folder_argument
+@click.argument("name")
+def drop_tag(folder: str, name: str) -> None:
+    """Drop a tag. What only this tag kept readable cannot be read from then on."""
+    with writer(folder, maintenance=False) as database:
+        database.drop_tag(name)
+        if settings().json:
+            echo_json({"store": database.path, "name": name})
+        else:
+            click.echo(f"Dropped the tag {name}.")
 
 
 @click.command(cls=Command)

@@ -1,4 +1,4 @@
-"""`nyala table list|describe|scan|stats|changes`: reads a store, also beside a writer."""
+"""`nyala table list|describe|scan|stats|changes|commits`: reads a store, also beside a writer."""
 
 from __future__ import annotations
 
@@ -329,6 +329,39 @@ def changes(
             "until_time": moment(feed.until)["time"],
         }
         echo_stream_json(head, feed.schema.names, feed.to_reader())
+
+
+@table.command()
+@folder_argument
+@table_argument
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=moment_option,
+    help="Commits after this time, in the formats of `changes --since`. Default: all that can be listed.",
+)
+@click.option(
+    "--until", metavar="TIME", callback=moment_option, help="Commits up to this time. Default: now."
+)
+def commits(folder: str, table: str | None, since: Any, until: Any) -> None:
+    """Commits of one table, or of all: when, how many rows changed in which tables, and the message."""
+    with reader(folder) as database:
+        for option, given in (("--since", since), ("--until", until)):
+            _check_moment(database, option, given)
+        source = database if table is None else database.table(table)
+        rows = source.commits(since, until).to_arrow()
+        if settings().json:
+            head = {"store": database.path, "table": table}
+            echo_stream_json(head, rows.schema.names, rows.to_batches())
+            return
+        import pyarrow as pa
+
+        from nyala import compute as pc
+
+        place = rows.schema.get_field_index("tables")
+        named = pc.binary_join(pc.cast(rows.column(place), pa.list_(pa.string())), ", ")
+        rows = rows.set_column(place, "tables", named)
+        echo_stream(rows.schema, rows.to_batches())
 
 
 def _check_moment(database: Database, option: str, given: str | dt.datetime | None) -> None:

@@ -1073,12 +1073,12 @@ class Store:
         known = self.state.tags
         if name in known:
             raise InvalidArgumentError(
-                f"there is a tag {name!r} already, at timestamp {known[name].timestamp}: choose another name, or call "
-                "drop_tag() first"
+                f"there is a tag {name!r} already, at timestamp {known[name].timestamp}: choose another name, or drop "
+                "that tag first"
             )
         if len(known) >= TAGS_MAX:
             raise InvalidArgumentError(
-                f"the store has {len(known):,} tags, which is the most: drop_tag() those that are not needed"
+                f"the store has {len(known):,} tags, which is the most: drop those that are not needed"
             )
         timestamp = self.marks.applied if at is None else at
         entries = [table.entry for table in self._root.every_table() if table.entry.existed_at(timestamp)]

@@ -158,7 +158,10 @@ def test_advice_is_in_the_words_of_the_command_line(
 def test_a_verb_without_its_noun(run: Run) -> None:
     """`nyala list` is what everybody types first."""
     for line, meant in (
-        ("list x", "Did you mean 'nyala table list' or 'nyala tablet list' or 'nyala backups list'?"),
+        (
+            "list x",
+            "Did you mean 'nyala table list' or 'nyala tag list' or 'nyala tablet list' or 'nyala backups list'?",
+        ),
         ("describe x", "Did you mean 'nyala table describe'?"),
         ("dump --bytes x", "Did you mean 'nyala cfile dump' or 'nyala wal dump'?"),
         ("lsit x", "No such command 'lsit'."),

@@ -375,3 +375,49 @@ def test_text_is_one_line_a_row_and_json_is_json(rows: list[tuple[str, float | N
     assert parsed[0] == [row[0] for row in rows] and parsed[2] == [row[2].hex() for row in rows]
     for shown, (_, value, _) in zip(parsed[1], rows, strict=True):
         assert shown == value or (isinstance(shown, str) and str(float(shown)) == str(value))
+
+
+def test_commits(run: Run, example: Example, tmp_path: Path) -> None:
+    """Which load wrote these rows takes a program to find out."""
+    with nyala.connect(example.path, maintenance=False) as db:
+        with db.batch(message="both, at once") as b:
+            b.delete("metrics", [("a", nyala.to_datetime(0).replace(year=1999))], on_missing="ignore")
+            b.insert("types", [{"k": 77}])
+            b.insert("metrics", [{"host": "z", "time": nyala.to_datetime(0).replace(year=2026)}])
+        at = db["types"].commits()[-1]
+    lines = run("table", "commits", example.path).lines
+    assert lines[0].split() == ["timestamp", "time", "inserted", "updated", "deleted", "tables", "message"]
+    assert lines[-1].split()[0] == str(at.timestamp)
+    assert lines[-1].endswith("2        0        0  metrics, types  both, at once")
+    found = run("table", "commits", example.path, "types", "--since", at.timestamp - 1, "--json").json
+    (row,) = found["rows"]
+    assert found["table"] == "types" and row["tables"] == ["types"] and row["message"] == "both, at once"
+    assert row["inserted"] == 1 and row["timestamp"] == at.timestamp and row["time"].endswith("Z")
+    assert run("table", "commits", example.path, "--since", at.timestamp, "--json").json["row_count"] == 0
+    said = run("table", "commits", example.path, "--since", "soon", code=1).stderr
+    assert "--since 'soon' is neither a timestamp nor an ISO time" in said and "has no tags" in said
+
+
+def test_tags(run: Run, example: Example) -> None:
+    """A moment that a person wants to read later is gone with the history."""
+    assert "no tags" in run("tag", "list", example.path).stderr
+    made = run("tag", "add", example.path, "before-load", "--json").json
+    assert made["name"] == "before-load" and made["timestamp"] >= example.last
+    assert run("tag", "add", example.path, "first", "--at", example.first).stdout.startswith("first names 20")
+    listed = run("tag", "list", example.path, "--json").json
+    assert [each["name"] for each in listed["tags"]] == ["first", "before-load"] and listed["tag_bytes"] == 0
+    lines = run("tag", "list", example.path).lines
+    assert [line.split()[0] for line in lines] == ["tag", "first", "before-load"]
+    rows = [run("table", "scan", example.path, "metrics", "--at", at, "--json").json["row_count"]
+            for at in ("first", "before-load")]  # fmt: skip
+    assert rows == [
+        run("table", "scan", example.path, "metrics", "--at", at, "--json").json["row_count"]
+        for at in (example.first, example.last)
+    ]
+    said = run("table", "scan", example.path, "metrics", "--at", "befor-load", code=1).stderr
+    assert "--at 'befor-load'" in said and "did you mean 'before-load'?" in said
+    assert (
+        run("table", "changes", example.path, "metrics", "--since", "first", "--json").json["row_count"] == 1
+    )
+    assert run("tag", "drop", example.path, "first").stdout == "Dropped the tag first.\n"
+    assert "its tags are: before-load" in run("tag", "drop", example.path, "zzz", code=1).stderr

@@ -80,7 +80,7 @@ def unknown_tag(name: str, tags: Mapping[str, TagEntry]) -> str:
     if near is not None:
         return f"the store has no tag of this name (did you mean {near!r}?)"
     if not tags:
-        return "the store has no tags; db.tag(name) makes one"
+        return "the store has no tags"
     names = sorted(tags)
     more = ", …" if len(names) > _SHOWN else ""
     return f"the store has no tag of this name; its tags are: {', '.join(names[:_SHOWN])}{more}"
