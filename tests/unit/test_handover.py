@@ -420,7 +420,7 @@ def test_a_remote_lease_keeps_files_until_it_is_over(tmp_path: Path) -> None:
         db.flush()
         db._writer().collect_garbage()
         lease = remote_lease(str(tmp_path / "s"), 60, env)
-        db.drop_table("t")
+        db.drop_table("t", purge=True)
         clock.advance(50)
         renew_lease(str(tmp_path / "s"), lease.name, 60, env)
         clock.advance(50)

@@ -28,6 +28,6 @@ def test_a_condition_is_entered_through_its_lock() -> None:
 def test_ctrl_c_waits_for_what_is_done_under_the_commit_lock() -> None:
     bare = re.compile(r"with (?!Uninterrupted\(\), )(?:\w+\.flush_lock, )?\w+\.commit_lock\b")
     found = [(path, line) for path, source in SOURCES.items() for line in bare.findall(source)]
-    assert [path.rpartition("/")[2] for path, _ in found] == ["write_path.py"], (
-        "which is in `Uninterrupted` whole"
+    assert [path.rpartition("/")[2] for path, _ in found] == ["transaction.py", "write_path.py"], (
+        "`write_path` is in `Uninterrupted` whole; `transaction` runs a user's function, whose commits are"
     )

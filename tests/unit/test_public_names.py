@@ -26,7 +26,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 NAMES = {
     "open": {"connect", "Database", "Snapshot", "Alteration", "Batch", "Table", "TableView", "Scan", "ChangeFeed",
-             "WriteResult", "check", "CheckReport", "Problem", "restore_backup", "list_backups", "clean_backups"},
+             "WriteResult", "check", "CheckReport", "Problem", "Transaction", "TransactionTable",
+             "restore_backup", "list_backups", "clean_backups"},
     "results": {"ColumnStats", "CompactionResult", "DroppedTable", "FlushResult", "MaintenanceStatus", "StoreStats",
                 "TableStats", "TabletStats", "VacuumResult", "ColumnDescription", "TableDescription", "BackupResult",
                 "TableBackup", "RestoredTable", "PurgeResult", "PurgeStatus", "Commit", "CommitList", "Tag"},
@@ -37,7 +38,7 @@ NAMES = {
         "Error", "TableNotFoundError", "TableExistsError", "ColumnNotFoundError", "SchemaError",
         "InvalidArgumentError", "WriteError", "DuplicateKeyError", "KeyNotFoundError", "NoPartitionError",
         "InvalidValueError", "CorruptionError", "LockedError", "HistoryExpiredError", "ReadOnlyError", "StorageError",
-        "FencedError",
+        "FencedError", "ConflictError", "TransactionEndedError",
     },
 }  # fmt: skip
 
@@ -131,7 +132,9 @@ def test_the_error_tree_is_as_documented() -> None:
         "LockedError": ("Error",),
         "HistoryExpiredError": ("Error",),
         "ReadOnlyError": ("Error",),
-        "StorageError": ("Error", OSError),
+        "FencedError": ("StorageError",),
+        "ConflictError": ("Error",),
+        "TransactionEndedError": ("Error",),
         "FencedError": ("StorageError",),
     }
     assert set(tree) | {"Error"} == NAMES["errors"]

@@ -159,6 +159,7 @@ _RULES: Final = tuple(
         (r": close\(\) it first", ""),
         (r"close it there, open it here with read_only=True, or pass take_over=True; then .* write",
          "wait until it is closed there; commands that only read work meanwhile"),
+        (r"; db\.tag\(name\) makes one", ""),
         # buckets
         (r"storage_options, cache_dir, .* are for a store", "--option is for a store"),
         (r"pass storage_options", "give --option NAME=VALUE"),

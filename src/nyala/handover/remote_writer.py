@@ -48,9 +48,9 @@ from nyala.tablet.alter import Draft, Step
 from nyala.tablet.recovery.bootstrap import Replayer
 from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.tablet.state.idempotency import call_key
-from nyala.tablet.state.pins import HistoryPins, Pin
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.write.pins import HistoryPins, Pin
 from nyala.tablet.write.transaction import OpenTransaction, WriteSet
 from nyala.tablet.write.where_writes import Select
 from nyala.tablet.write.write_path import Request

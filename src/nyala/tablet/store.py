@@ -87,12 +87,12 @@ from nyala.tablet.state.idempotency import is_call_key, keys_to_forget
 from nyala.tablet.state.locks import OwnedLock
 from nyala.tablet.state.messages import messages_to_forget
 from nyala.tablet.state.opening import check_in_use, delta_entry, open_root, open_rowset, remove_orphans
-from nyala.tablet.state.pins import HistoryPins
 from nyala.tablet.state.reservations import Reservations
 from nyala.tablet.state.result import Ticket
 from nyala.tablet.state.root import Root, TableState, TabletState, dropped_bytes
 from nyala.tablet.state.tags import TAGS_MAX, tagged, unknown_tag, untagged
 from nyala.tablet.state.unfinished import abandoned
+from nyala.tablet.write.pins import HistoryPins
 from nyala.wal.format import check_store_id
 from nyala.wal.position import PositionRecord, read_position
 from nyala.wal.reader import recover

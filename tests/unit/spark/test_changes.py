@@ -449,7 +449,7 @@ def test_a_stream_goes_on_without_a_dropped_range(tmp_path: Path, flushed: bool)
         if flushed:
             db.flush()
         with db["t"].alter() as a:
-            a.drop_range(0, 10)
+            a.drop_range(0, 10, purge=True)
         assert stream.latestOffset(second, ReadAllAvailable()) == second, "a drop alone is no change of a row"
         db["t"].insert({"k": [12], "v": [0]})
         third = stream.latestOffset(second, ReadAllAvailable())
@@ -472,7 +472,7 @@ def test_a_batch_read_of_the_feed_has_the_columns_of_its_end(tmp_path: Path) -> 
         until = db["t"].update({"k": [1, 11], "v": [2, 12]}).timestamp
         with db["t"].alter() as a:
             a.rename_column("v", "w")
-            a.drop_range(0, 10)
+            a.drop_range(0, 10, purge=True)
         for options, name in (({"endingTimestamp": until}, "v"), ({}, "w")):
             source = make_source(db, startingTimestamp=since, **options)
             schema = source.schema()

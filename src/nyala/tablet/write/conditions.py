@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +30,15 @@ from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.conversion.convert import default_array
 from nyala.schema.conversion.long_column import Column, LongColumn
 from nyala.schema.expressions.nodes import Node, names_in
-from nyala.schema.expressions.parser import Parameters, parse_predicate
-from nyala.schema.predicates.predicate import BoundPredicate
 from nyala.schema.schema import FIRST_COLUMN_ID, ColumnId, ColumnSchema, Schema
-from nyala.tablet.scan import read_path
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import AnyRowSet, TableState
 from nyala.tablet.write.prepare import PreparedOperation
+
+# What only a condition needs is imported on use, to keep opening a store light.
+if TYPE_CHECKING:
+    from nyala.schema.expressions.parser import Parameters
+    from nyala.schema.predicates.predicate import BoundPredicate
 
 OLD, NEW = "old.", "new."
 _BY_SEQUENCE: Final = ("upsert", "delete", "delete-ignore")
@@ -73,6 +75,8 @@ def condition_of(when: str | None, params: Parameters, newest_by: str | None) ->
         return None
     if not isinstance(when, str):
         raise InvalidArgumentError(f'when takes a text such as "new.seq > old.seq", not {when!r}')
+    from nyala.schema.expressions.parser import parse_predicate
+
     return When(parse_predicate(when, params, qualifiers=("old", "new")))
 
 
@@ -239,6 +243,8 @@ def _bound(schema: Schema, condition: When) -> BoundPredicate:
         for index, column in enumerate(columns)
     )
     both = Schema(numbered, schema.key_count, next_column_id=FIRST_COLUMN_ID + len(numbered))
+    from nyala.schema.predicates.predicate import BoundPredicate
+
     return BoundPredicate(condition.tree, both)
 
 
@@ -284,7 +290,9 @@ class _Current:
         self, table: TableState, operation: PreparedOperation, columns: Sequence[ColumnSchema], snapshot: int
     ) -> None:
         count = len(operation.keys)
-        found, arrays = read_path.get_many(table, operation.keys, operation.tablets, columns, snapshot)
+        from nyala.tablet.scan.read_path import get_many
+
+        found, arrays = get_many(table, operation.keys, operation.tablets, columns, snapshot)
         place = np.full(count, -1, np.int64)
         place[found] = np.arange(len(found))
         self.exists = place >= 0

@@ -58,8 +58,8 @@ from nyala.tablet.write.write_path import (
 
 if TYPE_CHECKING:
     from nyala.rowset.mem_rowset import MemRowSet
-    from nyala.tablet.state.pins import Pin
     from nyala.tablet.store import Store
+    from nyala.tablet.write.pins import Pin
 
 # Each transaction moves the clock by this many timestamps, 32 microseconds. That is less than it
 # takes to begin one, so the clock does not run ahead.
