@@ -132,7 +132,7 @@ def test_the_error_tree_is_as_documented() -> None:
         "LockedError": ("Error",),
         "HistoryExpiredError": ("Error",),
         "ReadOnlyError": ("Error",),
-        "FencedError": ("StorageError",),
+        "StorageError": ("Error", OSError),
         "ConflictError": ("Error",),
         "TransactionEndedError": ("Error",),
         "FencedError": ("StorageError",),
