@@ -222,11 +222,12 @@ def test_no_read_finds_the_rows_at_any_moment(db: nyala.Database) -> None:
     begin = db.now()
     live_a_life(table)
     before = db.now()
+    db.tag("before")
     expected = [row for row in rows(table, at=before) if row[0] != KEY]
     assert table.get(KEY, at=before) is not None and table.history(KEY).num_rows > 4
     result = table.purge([KEY])
     assert table.get(KEY, at=before) is None and table.history(KEY).num_rows == 0
-    assert rows(table, at=before) == expected and rows(table) == expected
+    assert rows(table, at="before") == rows(table, at=before) == expected and rows(table) == expected
     for versions in ("net", "all"):
         feed = table.changes(since=begin, versions=versions)  # type: ignore[arg-type]
         assert KEY not in feed.to_arrow()["name"].to_pylist() and feed.purged == result.timestamp

@@ -15,7 +15,7 @@ Invariants
     U3  A scan that has a root, and a reader with a lease, may read on (P2): `remaining` tells.
 
 Not erased: tables that were cloned or copied from this one, dropped tables, backups, and copies that
-readers of feeds keep. Source: docs/how-to/erase-a-persons-data.md.
+readers of feeds keep. Source: docs/design/snapshots-and-history.md, "Erasing rows by key".
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def purge(store: Store, name: str, keys: pa.Table, wait_s: float, message: str |
     while left.files and store.env.clock.monotonic_s() < deadline_s:
         store.env.clock.sleep_s(min(_PAUSE_S, max(0.0, deadline_s - store.env.clock.monotonic_s())))
         left = remaining(store, table.id)
-    gone = files - set(store.state.files()) - set(store.state.garbage)
+    gone = (files | done.paths) - set(store.state.files()) - set(store.state.garbage)
     logger.info("purged %d keys of table %r: %d rowsets were rewritten", len(encoded), name, done.rowsets)
     return PurgeReport(
         moment,
