@@ -167,7 +167,7 @@ class History:
     def step(self) -> None:
         work: list[tuple[int, Callable[[], None]]] = [
             (8, self._begin), (24, self._statement), (6, self._read), (8, self._end), (16, self._write),
-            (2, self._restore), (16, self._move), (1, self._alter), (3, lambda: self._wait(0.01)),
+            (2, self._restore), (16, self._move), (2, self._alter), (3, lambda: self._wait(0.01)),
             (self.kills, self._kill),
         ]  # fmt: skip
         (chosen,) = self.chance.choices([act for _, act in work], [weight for weight, _ in work])
