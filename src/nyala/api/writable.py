@@ -398,7 +398,7 @@ class WritableTable(ReadableTable):
         ... )
         WriteResult(timestamp=..., inserted=1, updated=0, deleted=1, ignored=0, errors=0 rows)
         """
-        from nyala.api import change_events
+        from nyala.interop import change_events
 
         self._check_call("apply_changes(…)", "b.apply(…)")
         format = change_events.event_format(operation, sequence, sequence_column, columns, units, operations)
