@@ -456,7 +456,10 @@ def test_closing_gives_back_what_was_held(tmp_path: Path) -> None:
     with children(tmp_path / "s", 1) as [holder]:
         holder.run(TABLE)
         with nyala.connect(tmp_path / "s") as db:
-            pass
+            kept = db.transaction(timeout=1000)
+        with pytest.raises(nyala.Error):
+            kept["t"]
+        assert holder.run("while db._writer().pins.held: time.sleep(0.01)\nresult = 1") == 1
         with pytest.raises(StorageError, match="is closed"):
             db["t"].insert([(1, 1, "a")])
         assert not [name for name in os.listdir(tmp_path / "s" / "leases") if str(os.getpid()) in name]
@@ -465,10 +468,10 @@ def test_closing_gives_back_what_was_held(tmp_path: Path) -> None:
 
 def test_a_stopped_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGSTOP: writes end in time with one sentence, reads go on; afterwards everything works."""
-    monkeypatch.setattr(remote_writer, "TAKE_TIMEOUT_S", 0.3)
     with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
         holder.run(TABLE + ".insert([(1, 1, 'a')])")
         assert db["t"].count() == 1
+        monkeypatch.setattr(remote_writer, "TAKE_TIMEOUT_S", 0.3)
         holder.signal(signal.SIGSTOP)
         with pytest.raises(
             StorageError, match=r"did not take the request within 0\.3 s; nothing was done"
@@ -483,6 +486,7 @@ def test_a_stopped_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             ):
                 late.run("nyala.connect(path)")
         holder.signal(signal.SIGCONT)
+        monkeypatch.undo()
         assert db["t"].insert([(2, 2, "b")]).inserted == 1
 
 

@@ -1,6 +1,11 @@
-"""Commits of other processes: staged files, passed to the process that holds the store's lock.
+"""What processes beside the lock holder send to it: commits of jobs, and all calls of processes that share the store.
 
-channel     the socket: bounded messages between two processes of one machine
-commits     the client's side, and the requests and their execution
-server      the thread of the lock holder that answers
+frames          requests, answers and errors as bytes
+channel, inbox  how they travel: a socket in the folder, objects in a bucket
+commits         staged files of jobs, and their commit
+local_writer    what the public interface asks of the writer, and the writer in this process
+calls           calls of the writer as requests
+remote_writer   the writer in another process
+writer_session  the lock holder's side of a connection
+server          the threads of the lock holder that answer
 """

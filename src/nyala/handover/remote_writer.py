@@ -167,6 +167,13 @@ class RemoteWriter:
         self._answered: deque[str] = deque(maxlen=_ANSWERED_MAX)  # keys that the writer may forget
         self.limits = limits
 
+    def close(self) -> None:
+        """End the transactions of this process, and what they hold in the writer."""
+        with self._pins.lock:
+            pins = list(self._pins.held)
+        for pin in pins:
+            pin.release()
+
     @property
     def memory_limit_bytes(self) -> int:
         return self._reader.memory_limit_bytes

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from nyala.api.database import Snapshot
     from nyala.api.pinned_rows import PinnedRows
     from nyala.handover.local_writer import LocalWriter, Writer
-    from nyala.handover.remote_writer import SharedReader
+    from nyala.handover.remote_writer import RemoteWriter, SharedReader
     from nyala.sql.connection import Connection
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
@@ -224,7 +224,9 @@ class OpenStore:
         self.sql: Connection | None = None
         self.sql_lock = threading.Lock()
         self.pid = os.getpid()
-        self._former: SharedReader | None = None  # the view from before this process became the writer
+        # Of a store whose writer is, or was, another process.
+        self._reader: SharedReader | None = None
+        self._remote: RemoteWriter | None = None
         self._blocks: dict[int, Literal["batch", "transaction"]] = {}  # by thread
         self.snapshots = OpenSnapshots()
         if isinstance(store, Store):
@@ -268,14 +270,14 @@ class OpenStore:
                 if not isinstance(made.writer, LocalWriter):
                     reader.check_open()
                     made.store = store = Store.open(env, reader.root_path, options)
-                    made._former = reader
                     made._serve(store)
                     reader.forget()
                     logger.info("this process is the writer of %s now", reader.root_path)
                 assert isinstance(made.writer, LocalWriter)
                 return made.writer
 
-        made.writer = RemoteWriter(reader, limits, become_writer)
+        made._reader = reader
+        made.writer = made._remote = RemoteWriter(reader, limits, become_writer)
         return made
 
     def handle(self) -> Handle:
@@ -334,8 +336,10 @@ class OpenStore:
         # Each part is stopped even if another one fails. The lock is released last.
         with contextlib.ExitStack() as parts:
             parts.callback(self.store.close)
-            if self._former is not None:
-                parts.callback(self._former.close)
+            if self._reader is not None:
+                parts.callback(self._reader.close)
+            if self._remote is not None:
+                parts.callback(self._remote.close)
             if self.sql is not None:
                 parts.callback(self.sql.close)
             if self.group_sync is not None:
