@@ -165,6 +165,9 @@ _RULES: Final = tuple(
         # buckets
         (r"storage_options, cache_dir, .* are for a store", "--option is for a store"),
         (r"pass storage_options", "give --option NAME=VALUE"),
+        # backups
+        (r"name the tables to restore with tables=\[…\]", "name the tables to restore with --table"),
+        (r"restore under another name, or drop the table first", "restore one table with --table and --as, or drop it"),
         # tables
         (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
         (r"create one with create_table\(\)", "`table load --create` creates one from a file"),
