@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -393,19 +393,54 @@ def test_a_forked_child_is_refused_and_leaves_the_parents_transaction(
     db, holder = shared
     tx = db.transaction()
     tx["t"].insert([(1, 1, "a")])
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
+
+    def work() -> None:
+        with pytest.raises(StorageError, match="forked child"):
             db["t"].insert([(2, 2, "b")])
-        except StorageError as error:
-            code = 0 if "forked child" in str(error) else 2
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    assert os.waitpid(in_forked_child(work), 0)[1] == 0
     assert holder.value("len(db._writer().pins.held)") == 1
     tx.commit()
     assert content(db) == [(1, 1, "a")]
+
+
+def in_forked_child(work: Callable[[], object]) -> int:
+    """Fork, and return the pid of the child, which ends with code 0 if `work` succeeds."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def test_a_forked_child_of_the_writer_connects_and_writes_through_its_parent(tmp_path: Path) -> None:
+    with nyala.connect(tmp_path / "s") as db:
+        db.create_table("t", {"k": "int64"}, "k")
+
+        def work() -> None:
+            with nyala.connect(tmp_path / "s") as mine:
+                assert mine["t"].insert([(1,)]).inserted == 1 == mine["t"].count()
+
+        assert os.waitpid(in_forked_child(work), 0)[1] == 0
+        assert db["t"].count() == 1
+
+
+def test_the_lock_of_a_killed_writer_is_free_although_a_forked_child_of_it_lives(tmp_path: Path) -> None:
+    with children(tmp_path / "s", 1) as [holder]:
+        holder.run(TABLE + ".insert([(1, 1, 'a')])")
+        pid = holder.run(
+            "result = os.fork()\nif not result:\n    os.closerange(0, 3)\n    time.sleep(60)\n    os._exit(0)"
+        )
+        try:
+            holder.kill()
+            with nyala.connect(tmp_path / "s", share=False) as db:
+                assert db["t"].insert([(2, 2, "b")]).inserted == 1
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
 
 # --- who is the writer -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import itertools
 import os
 import stat
 import sys
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -455,12 +456,25 @@ class _PosixRandomFile:
             _idle.drop(self._token)
 
 
+_locks: Final[weakref.WeakSet[_PosixFileLock]] = weakref.WeakSet()
+
+
+def _close_locks_in_child() -> None:
+    """Close a forked child's copies: a lock must end with its owner, although the child lives."""
+    for lock in list(_locks):
+        lock.close_copy()
+
+
+os.register_at_fork(after_in_child=_close_locks_in_child)
+
+
 class _PosixFileLock:
     def __init__(self, path: str, fd: int, location: _Location) -> None:
         self._path = path
         self._fd = fd
         self._location = location
         self._pid = os.getpid()
+        _locks.add(self)
 
     @property
     def path(self) -> str:
@@ -508,11 +522,13 @@ class _PosixFileLock:
         finally:
             os.close(fd)
 
-    def __del__(self) -> None:
-        # Only close: the lock ends with the last copy of the descriptor.
+    def close_copy(self) -> None:
+        """Only close: the lock ends with the last copy of the descriptor."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    __del__ = close_copy
 
 
 # Systems with protected_hardlinks return EPERM for files of other users that this user may not

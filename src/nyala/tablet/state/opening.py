@@ -46,7 +46,7 @@ def check_in_use(path: str, closed: bool, pid: int) -> None:
     if os.getpid() != pid:
         raise StorageError(
             f"the store {path!r} was opened by process {pid} and this is its forked child: "
-            "connect() in the child, with read_only=True while the parent writes"
+            "connect() in the child"
         )
 
 
