@@ -130,7 +130,7 @@ class Table:
         for key, versions in self.versions.items():
             home = self.home(key)
             assert home is not None
-            if at == NOW or home.existed(at) or not home.drops:
+            if at == NOW or home.existed(at) or (not home.drops and key not in found):
                 found[key] = versions
         return found
 
@@ -187,7 +187,7 @@ class Table:
                 told = [told[-1]]
             for version in told:
                 if not net:
-                    before = last(self.versions[key], version.timestamp - 1)
+                    before = last(versions, version.timestamp - 1)
                 shown = (
                     self._images(key, version, before, seen)
                     if images
