@@ -365,6 +365,23 @@ def test_who_keeps_the_others_out_does_so_for_a_bounded_time(
     holder.run("writer_session.HOLD_MAX_S = 10.0")
 
 
+def test_an_idle_process_keeps_no_old_files(
+    shared: tuple[nyala.Database, Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder can remove what its compactions replaced, although this process has the store open."""
+    db, holder = shared
+    holder.run("for k in range(3): db['t'].insert([(k, k, 'a')]); db.flush()")
+    assert db["t"].count() == 3
+    scan = db["t"].scan()
+    monkeypatch.setattr(remote_writer, "_VIEW_IDLE_S", 0.0)
+    holder.run("db['t'].compact()")
+    assert scan.to_arrow().num_rows == 3, "a scan keeps its files"
+    del scan
+    gc.collect()
+    holder.run("while db.stats().garbage_files: db._writer().collect_garbage(); time.sleep(0.05)")
+    assert db["t"].count() == 3
+
+
 def test_threads_of_one_process_share_the_socket(shared: tuple[nyala.Database, Child]) -> None:
     import threading
 

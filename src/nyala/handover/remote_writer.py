@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -80,8 +81,10 @@ _ALTERED_MAX: Final = 20
 _VISIBLE_TIMEOUT_S: Final = 30.0
 # The most keys that one call lets the writer forget; others are forgotten after some minutes.
 _ANSWERED_MAX: Final = 1000
-# How often idle transactions are looked for.
-_IDLE_TICK_S: Final = 1.0
+# How often idle transactions and scans are looked for.
+_TICK_S: Final = 1.0
+# A view that nobody asked for during this time is forgotten: it keeps files that the writer replaced.
+_VIEW_IDLE_S: Final = 60.0
 _SLOW_CALLS: Final = frozenset({"compact", "vacuum", "purge", "copy_table", "clone_table", "repartition"})
 
 
@@ -89,6 +92,7 @@ class SharedReader(ReaderStore):
     """The view of a process that shares the store with its writer. It sees this process's own writes (RW2)."""
 
     _own = 0
+    _viewed_s = math.inf
 
     def note_written(self, timestamp: int) -> None:
         """Note a write of this process that later views must have."""
@@ -97,6 +101,7 @@ class SharedReader(ReaderStore):
 
     def view(self) -> tuple[Root, int]:
         own = self._own
+        self._viewed_s = self.env.clock.monotonic_s()
         root, published = super().view()
         if published >= own:
             return root, published
@@ -117,10 +122,16 @@ class SharedReader(ReaderStore):
         self.check_open()
         self.env.files.check_bound()
 
+    def forget_if_idle(self) -> None:
+        """Do `forget` if there was no view for a minute."""
+        if self.env.clock.monotonic_s() - self._viewed_s > _VIEW_IDLE_S:
+            self.forget()
+
     def forget(self) -> None:
-        """Free the memory, and the lease when the last scan ends. A later view loads again."""
+        """Free the memory, and the lease when the last scan ends. The next view loads again."""
         with self._lock:
             self._loaded = False
+            self._viewed_s = math.inf
             self._root = Root(self._version, {})
             self._replayer = Replayer(self._root, self._relieved)
 
@@ -152,23 +163,33 @@ class RemoteWriter:
     """The writer in another process; see `local_writer.Writer`."""
 
     def __init__(
-        self, reader: SharedReader, limits: Limits, become_writer: Callable[[], LocalWriter]
+        self,
+        reader: SharedReader,
+        limits: Limits,
+        become_writer: Callable[[], LocalWriter],
+        every_tick: Callable[[], None],
     ) -> None:
-        """become_writer: takes the lock, and returns the writer of this process.
+        """Start a thread, which ends idle transactions and forgets an idle view.
 
-        It raises LockedError if another process has the lock.
+        become_writer: takes the lock, and returns the writer of this process; raises LockedError if
+            another process has the lock.
+        every_tick: called by the thread each second.
         """
         self._reader = reader
         self._env = reader.env
         self._path = reader.root_path
         self._become_writer = become_writer
         self._held = threading.local()  # the connection of a thread inside `alone`
-        self._pins = _RemotePins(reader.env.clock)
+        self._pins = HistoryPins(reader.env.clock)
+        self._stop = threading.Event()
+        work = (self._env.clock, self._stop, self._pins, reader, every_tick)
+        threading.Thread(target=_housekeeping, args=work, name="nyala-sharing", daemon=True).start()
         self._answered: deque[str] = deque(maxlen=_ANSWERED_MAX)  # keys that the writer may forget
         self.limits = limits
 
     def close(self) -> None:
-        """End the transactions of this process, and what they hold in the writer."""
+        """End the thread and the transactions of this process, with what they hold in the writer."""
+        self._stop.set()
         with self._pins.lock:
             pins = list(self._pins.held)
         for pin in pins:
@@ -236,7 +257,6 @@ class RemoteWriter:
             root, _ = self._reader.view()
             keep_open = connection is held
             pin = _RemotePin(self._pins, answer["since"], timeout_s, connection, keep_open=keep_open)
-            self._pins.watch()
             return OpenTransaction(
                 self._reader, pin, root, self.memory_limit_bytes // 4, partial(self._commit, pin)
             )
@@ -519,6 +539,19 @@ class RemoteWriter:
                 raise
 
 
+def _housekeeping(
+    clock: Clock,
+    stop: threading.Event,
+    pins: HistoryPins,
+    reader: SharedReader,
+    every_tick: Callable[[], None],
+) -> None:
+    while not clock.wait(stop, _TICK_S):
+        pins.oldest()
+        reader.forget_if_idle()
+        every_tick()
+
+
 class RemoteMaintenance:
     """The background work of the process that writes the store."""
 
@@ -572,27 +605,3 @@ class _RemotePin(Pin):
         connection, self.connection = self.connection, None
         if connection is not None and not self._keep_open:
             connection.close()
-
-
-class _RemotePins(HistoryPins):
-    """The pins of this process. A thread ends those that are idle, as long as there are any."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self._watcher: threading.Thread | None = None
-
-    def watch(self) -> None:
-        """Let the thread run, which ends when no pin is left."""
-        with self.lock:
-            if self._watcher is None or not self._watcher.is_alive():
-                self._watcher = threading.Thread(target=self._run, name="nyala-transactions", daemon=True)
-                self._watcher.start()
-
-    def _run(self) -> None:
-        while True:
-            self.clock.sleep_s(_IDLE_TICK_S)
-            self.oldest()
-            with self.lock:
-                if not self.held:
-                    self._watcher = None
-                    return

@@ -277,7 +277,7 @@ class OpenStore:
                 return made.writer
 
         made._reader = reader
-        made.writer = made._remote = RemoteWriter(reader, limits, become_writer)
+        made.writer = made._remote = RemoteWriter(reader, limits, become_writer, made.handles.expire_scans)
         return made
 
     def handle(self) -> Handle:
