@@ -497,7 +497,7 @@ class Database:
         name
             The table's name.
         at
-            A timestamp, datetime, ISO text or `WriteResult`: returns a view of the table that had this
+            A timestamp, datetime, ISO text, tag or `WriteResult`: returns a view of the table that had this
             name then, also if it was dropped since. Default: none; the table can be written to.
 
         Raises

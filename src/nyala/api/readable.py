@@ -116,7 +116,7 @@ class ReadableTable:
             expression. It may name columns that are not in `columns`. The language:
             docs/how-to/expressions.md.
         at
-            A timestamp, datetime, ISO text or `WriteResult`. Default: now.
+            A timestamp, datetime, ISO text, tag or `WriteResult`. Default: now.
         limit
             At most this many rows: the first in key order if `order_by_key`, else any.
         order_by_key
@@ -347,8 +347,8 @@ class ReadableTable:
         Parameters
         ----------
         since
-            Exclusive lower bound: a timestamp, datetime, ISO text or `WriteResult`. A moment before the
-            table's creation, such as 0, begins with its creation.
+            Exclusive lower bound: a timestamp, datetime, ISO text, tag or `WriteResult`. A moment before
+            the table's creation, such as 0, begins with its creation.
         until
             Inclusive upper bound. Default: now.
         versions

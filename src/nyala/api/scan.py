@@ -187,7 +187,7 @@ class Scan(PinnedRows):
         Parameters
         ----------
         at
-            A timestamp, datetime, ISO text or `WriteResult`.
+            A timestamp, datetime, ISO text, tag or `WriteResult`.
 
         Raises
         ------

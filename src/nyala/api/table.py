@@ -161,7 +161,7 @@ class Table(WritableTable):
         Parameters
         ----------
         at
-            A timestamp, datetime, ISO text or `WriteResult`.
+            A timestamp, datetime, ISO text, tag or `WriteResult`.
         schema
             `"at"`: the view has the columns of that moment. `"current"`: the present ones.
 

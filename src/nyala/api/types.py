@@ -41,7 +41,7 @@ KeyLike: TypeAlias = Any
 """One key: a dict, a tuple in the order of the key columns, or the value of a key of one column."""
 
 Moment: TypeAlias = int | str | dt.datetime | _Timestamped
-"""A moment: a timestamp of Nyala, ISO text, a datetime, or a result with a `timestamp`."""
+"""A moment: a timestamp of Nyala, ISO text, a tag, a datetime, or a result with a `timestamp`."""
 
 PredicateLike: TypeAlias = str | Expr | pc.Expression
 """A condition on rows: text in the expression language, `nyala.col(…)`, `nyala.expr(…)` or a pyarrow expression."""
