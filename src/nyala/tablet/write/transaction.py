@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from nyala.tablet.store import Store
     from nyala.tablet.write.pins import Pin
 
-# Each transaction moves the clock by this many timestamps, 32 microseconds. That is less than it
-# takes to begin one, so the clock does not run ahead.
-STATEMENTS_MAX: Final = 1 << 17
+# Each transaction moves the clock by twice as many timestamps, 32 microseconds. That is less than
+# it takes to begin one, so the clock does not run ahead.
+STATEMENTS_MAX: Final = 1 << 16
 # Python and Arrow objects of a statement of one row: 5,460 bytes measured (2026-11-29).
 STATEMENT_BYTES: Final = 5_500
 
