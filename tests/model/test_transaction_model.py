@@ -323,7 +323,7 @@ class History:
         except ConflictError as error:
             assert expected or self._may_be_refused(transaction, error), f"no conflict was expected: {error}"
             if error.keys is not None and error.table in conflicts:
-                assert set(error.keys["k"].to_pylist()) <= conflicts[error.table]
+                assert set(error.keys["k"].to_pylist()) == conflicts[error.table]
             self.seen["conflict"] += 1
         else:
             assert not expected, f"a conflict was expected: {conflicts}, altered: {altered}"

@@ -27,6 +27,7 @@ from nyala.schema.arrow_values import python_at
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import AnyRowSet, TableState
 from nyala.tablet.write.prepare import PreparedOperation
+from nyala.tablet.write.settle_rows import distinct_keys
 
 _KEYS_MAX: Final = 100
 
@@ -43,10 +44,10 @@ def check_unchanged(table: TableState, operations: Sequence[PreparedOperation], 
             "checked for conflicts. Nothing was written: read again and repeat the write",
             table.name,
         )
-    for operation in operations:
-        changed = np.flatnonzero(changed_after(table, operation.keys, operation.tablets, since))
-        if len(changed):
-            raise _conflict(table, operation.keys.take(changed), since)
+    keys, tablets, _ = distinct_keys(table, operations)
+    changed = np.flatnonzero(changed_after(table, keys, tablets, since))
+    if len(changed):
+        raise _conflict(table, keys.take(changed), since)
 
 
 def changed_after(table: TableState, keys: EncodedKeys, tablets: np.ndarray, since: int) -> np.ndarray:

@@ -103,6 +103,29 @@ def settle_rows(
     _fold(settlement, operations, rows, state, keys, tablets, located)
 
 
+def distinct_keys(
+    table: TableState, operations: Sequence[PreparedOperation]
+) -> tuple[EncodedKeys, np.ndarray, list[np.ndarray]]:
+    """The distinct keys of at least one operation in (tablet, key) order, and their tablets.
+
+    The third result has the positions of each operation's keys among them.
+    """
+    if len(operations) == 1:
+        only = operations[0]
+        return only.keys, only.tablets, [np.arange(len(only.keys))]
+    keys = EncodedKeys.concat([operation.keys for operation in operations])
+    tablets = np.concatenate([operation.tablets for operation in operations])
+    order = tablet_key_order(keys, tablets, len(table.tablets))
+    if order is None:
+        order = np.arange(len(keys))
+    keys, tablets = keys.take(order), tablets[order]
+    starts = group_starts(keys)
+    place = np.empty(len(keys), np.int64)
+    place[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    ends = np.cumsum([len(operation.keys) for operation in operations])
+    return keys.take(starts[:-1]), tablets[starts[:-1]], np.split(place, ends[:-1])
+
+
 def _combined(
     table: TableState, operations: Sequence[PreparedOperation]
 ) -> tuple[EncodedKeys, np.ndarray, _Rows]:
@@ -112,21 +135,7 @@ def _combined(
         nothing = np.empty(0, np.int64)
         empty = _Rows(*(nothing,) * 9)
         return table.codec.empty(), np.empty(0, np.int32), empty
-    if len(parts) == 1:
-        keys, tablets, places = parts[0].keys, parts[0].tablets, [np.arange(len(parts[0].keys))]
-    else:
-        keys = EncodedKeys.concat([operation.keys for operation in parts])
-        tablets = np.concatenate([operation.tablets for operation in parts])
-        order = tablet_key_order(keys, tablets, len(table.tablets))
-        if order is None:
-            order = np.arange(len(keys))
-        keys, tablets = keys.take(order), tablets[order]
-        starts = group_starts(keys)
-        place = np.empty(len(keys), np.int64)
-        place[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
-        ends = np.cumsum([len(operation.keys) for operation in parts])
-        places = np.split(place, ends[:-1])
+    keys, tablets, places = distinct_keys(table, parts)
     numbers = [index for index, operation in enumerate(operations) if len(operation.keys)]
     key = np.concatenate(
         [np.repeat(at, operation.group_sizes) for at, operation in zip(places, parts, strict=True)]
