@@ -126,6 +126,17 @@ def test_a_late_event_does_not_bring_back_a_deleted_row(db: nyala.Database) -> N
     assert nyala.check(path).problems == ()
 
 
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_live_row_is_compared_alone(db: nyala.Database, flushed: bool) -> None:
+    """A plain insert after a remembered delete begins anew, wherever the dead row is."""
+    table = db["t"]
+    table.delete([{"k": 1, "seq": 50}], newest_by="seq")
+    if flushed:
+        table.flush()
+    table.insert([row(1, 1)])
+    assert table.upsert([row(1, 2)], newest_by="seq").updated == 1
+
+
 def test_a_delete_of_an_unknown_key_is_seen_by_nobody(db: nyala.Database) -> None:
     """The row that remembers it was never alive: not in feeds, not in the past."""
     table = db["t"]

@@ -184,11 +184,14 @@ def _newest(
     """A mask of the rows whose sequence exceeds all earlier ones of their key."""
     new = _plain(operation.columns[column.id], f"newest_by={column.name!r}").take(pa.array(operation.rows))
     stored = list(_stored(table, operation, column, snapshot))
-    keys = np.concatenate([np.empty(0, np.int64), *(places for places, _ in stored)])
-    ranks = _ranks(pa.concat_arrays([new, *(values for _, values in stored)]))
+    keys = np.concatenate([np.empty(0, np.int64), *(places for places, _, _ in stored)])
+    alive = np.concatenate([np.empty(0, np.bool_), *(alive for _, _, alive in stored)])
+    ranks = _ranks(pa.concat_arrays([new, *(values for _, values, _ in stored)]))
     count = len(new)
     known = np.zeros(len(operation.keys), np.int64)  # the greatest rank stored for each key; 0: none
     np.maximum.at(known, keys, ranks[count:])
+    # A live row counts alone: a write without a sequence may have made it since the key was deleted.
+    known[keys[alive]] = ranks[count:][alive]
     group = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
     # One running maximum over all keys: those of a later key are greater than all of an earlier one.
     step = int(ranks.max()) + 1
@@ -207,8 +210,8 @@ def _ranks(values: pa.Array) -> np.ndarray:
 
 def _stored(
     table: TableState, operation: PreparedOperation, column: ColumnSchema, snapshot: int
-) -> Iterator[tuple[np.ndarray, pa.Array]]:
-    """Yield (number of the key, sequence) of all rows with the operation's keys, dead or alive."""
+) -> Iterator[tuple[np.ndarray, pa.Array, np.ndarray]]:
+    """Yield (number of the key, sequence, alive) of all rows with the operation's keys."""
     keys, tablets = operation.keys, operation.tablets
     keys.prepare_search()
     for ordinal, begin, end in equal_ranges(tablets):
@@ -226,7 +229,9 @@ def _stored(
                 # A transaction's copy of memory may have rows that others inserted after its snapshot.
                 hit = hit[rowset.insertion_times_at(rowids[hit]) <= snapshot]
             if len(hit):
-                yield begin + lower + hit, rowset.rows((column,), snapshot, rowids[hit])[0]
+                rowids = rowids[hit]
+                values = rowset.rows((column,), snapshot, rowids)[0]
+                yield begin + lower + hit, values, rowset.gather_liveness(snapshot, rowids)
 
 
 # ------------------------------------------------------------------------------------------------ when
