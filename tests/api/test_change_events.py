@@ -152,6 +152,11 @@ def test_values_of_a_deleted_row_are_not_read(db: nyala.Database) -> None:
         table.insert([{"k": 1}])
         events = form([envelope("d", {"k": 1, "price": "no number", "more": 1}, None)])
         assert table.apply_changes(events).deleted == 1
+    for form in (list, as_json, as_arrow):
+        table.insert([{"k": 1}])
+        flat = [{"op": "d", "k": 1, "price": "no number"}, {"op": "c", "k": 2, "price": "1.00"}]
+        assert table.apply_changes(form(flat)).deleted == 1
+        table.delete([2])
 
 
 def test_each_event_changes_only_its_own_columns(db: nyala.Database) -> None:
@@ -198,6 +203,14 @@ def test_flat_rows_with_words_of_their_own(db: nyala.Database, form: Any) -> Non
         sequence="when", sequence_column="ts_ms",
     )  # fmt: skip
     assert (result.inserted, result.deleted) == (2, 1) and rows(table, "k", "v", "ts_ms") == [(1, "a", 3)]
+
+
+@pytest.mark.parametrize("form", [list, as_arrow])
+def test_the_sequence_may_also_be_a_column(db: nyala.Database, form: Any) -> None:
+    """A field that is a column of the table is written, whichever column keeps the sequence."""
+    events = [{"op": "c", "k": 1, "must": 5}]
+    db["t"].apply_changes(form(events), sequence="must", sequence_column="ts_ms")
+    assert rows(db["t"], "must", "ts_ms") == [(5, 5)]
 
 
 @pytest.mark.parametrize("form", [list, as_arrow])
@@ -303,12 +316,12 @@ def assert_says(message: str, says: str) -> None:
     assert re.search(says, message), message
 
 
-@pytest.mark.parametrize("form", [list, as_json])
+@pytest.mark.parametrize("form", [list, as_json, as_arrow_payload])
 def test_errors_name_the_position_of_the_event(db: nyala.Database, form: Any) -> None:
     """Also behind tombstones, skipped events and events that are two rows."""
     table = db["t"]
     events = [
-        envelope("u", {"k": 8}, {"k": 9}, 1),
+        envelope("u", {"k": 8}, {"k": 9, "must": 1}, 1),
         None,
         envelope("m", None, None, 2),
         envelope("c", None, {"k": 1, "v": "x", "must": None}, 3),
