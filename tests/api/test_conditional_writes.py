@@ -232,6 +232,17 @@ def test_deletes_with_and_without_a_sequence_in_one_commit(tmp_path: Path) -> No
         assert table.upsert([{"k": 2, "seq": 5, "at": 8}], newest_by="at").ignored == 1
 
 
+def test_a_clone_remembers_deletes_and_a_restored_backup_does_not(db: nyala.Database, tmp_path: Path) -> None:
+    """The page says so: a backup has the live rows."""
+    db["t"].insert([row(2, 1)])
+    db["t"].delete([{"k": 1, "seq": 7}, {"k": 2, "seq": 7}], newest_by="seq")
+    assert db.clone_table("t", "copy").upsert([row(1, 6), row(2, 6)], newest_by="seq").ignored == 2
+    db.backup(str(tmp_path / "b"))
+    nyala.restore_backup(str(tmp_path / "b"), str(tmp_path / "restored"))
+    with nyala.connect(tmp_path / "restored", maintenance=False) as restored:
+        assert restored["t"].upsert([row(1, 6), row(2, 6)], newest_by="seq").inserted == 2
+
+
 def test_dead_rows_are_remembered_for_the_history(tmp_path: Path) -> None:
     """With history=0 the next compaction forgets a delete: the page says so."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
