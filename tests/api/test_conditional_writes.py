@@ -232,6 +232,16 @@ def test_deletes_with_and_without_a_sequence_in_one_commit(tmp_path: Path) -> No
         assert table.upsert([{"k": 2, "seq": 5, "at": 8}], newest_by="at").ignored == 1
 
 
+def test_an_immutable_column_is_no_sequence(db: nyala.Database) -> None:
+    table = db.create_table(
+        "i", {"k": "int64", "seq": nyala.column("int64", immutable=True)}, primary_key="k"
+    )
+    with pytest.raises(
+        nyala.InvalidArgumentError, match="'seq' is an immutable column of table 'i', so it cannot grow"
+    ):
+        table.upsert([{"k": 1, "seq": 1}], newest_by="seq")
+
+
 def test_a_clone_remembers_deletes_and_a_restored_backup_does_not(db: nyala.Database, tmp_path: Path) -> None:
     """The page says so: a backup has the live rows."""
     db["t"].insert([row(2, 1)])

@@ -110,6 +110,11 @@ def check_condition(
             f"newest_by={column.name!r} is part of the key of table {table.name!r}; name a column that grows with "
             "each change of a row"
         )
+    if column.immutable:
+        raise InvalidArgumentError(
+            f"newest_by={column.name!r} is an immutable column of table {table.name!r}, so it cannot grow; name "
+            "another column"
+        )
     operation = dataclasses.replace(operation, sequence=column.id)
     if not operation.columns:
         return operation
