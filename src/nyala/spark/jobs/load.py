@@ -55,7 +55,7 @@ from nyala.spark.source.writer import check_no_feed, failure_text, failures_text
 from nyala.spark.types import arrow_schema
 from nyala.tablet.jobs.load_commit import LoadCommit
 from nyala.tablet.jobs.load_job import LoadPlan, StagedTablet
-from nyala.tablet.jobs.load_write import check_columns, check_columns_of, write_tablet
+from nyala.tablet.jobs.load_write import check_columns, check_columns_of, check_keys_given, write_tablet
 from nyala.tablet.jobs.staged_files import ROW, TABLET, check_names, with_tablets
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.leased_files import kept_by_lease
@@ -212,6 +212,7 @@ def _run_job(
     if tasks is None and not table._database.read_only:
         state = table._database._store.root.table(name)
         check_no_feed(state.schema, name, columns, _FEED_ADVICE)
+        check_keys_given(state.schema, name)
         check_columns_of(state, operation, arrow)
         with plain_errors():
             rows = small_rows(df, f"{operation} into {name}")
@@ -225,6 +226,7 @@ def _run_job(
         renewing(address, lease_name, lease_s),
     ):
         check_no_feed(plan.schema, name, columns, _FEED_ADVICE)
+        check_keys_given(plan.schema, name)
         check_columns(plan, operation, arrow)
         key, folder = handover.new_staging(path, lease_s + STAGING_MARGIN_S, env, process_mark(), lease_name)
         try:

@@ -315,18 +315,23 @@ def check_columns(
     check_columns_of(plan.table_state(None, range(len(plan.tablets))), operation, schema, condition)
 
 
+def check_keys_given(schema: Schema, name: str) -> None:
+    """Check that tasks know the whole key. Raises: InvalidArgumentError for an auto-incrementing key."""
+    if schema.auto_increment is not None:
+        raise InvalidArgumentError(
+            f"load() cannot write to table {name!r}: only the store's writer can give the values of its key "
+            f"column {AUTO_INCREMENT!r}; use write()"
+        )
+
+
 def check_columns_of(
     table: TableState, operation: str, schema: pa.Schema, condition: Condition | None = None
 ) -> None:
     """`check_columns` for an open table."""
-    if table.schema.auto_increment is not None:
-        raise InvalidArgumentError(
-            f"load() cannot write to table {table.name!r}: only the store's writer can give the values of its key "
-            f"column {AUTO_INCREMENT!r}; use write()"
-        )
     name, _, ignore = operation.partition("-")
     prepare_request(table, Request(table.name, name, schema.empty_table(), bool(ignore), condition=condition))
-    missing = [c.name for c in table.schema.key_columns if c.name not in schema.names]
+    given = {*schema.names, AUTO_INCREMENT} if name == "insert" else {*schema.names}
+    missing = [c.name for c in table.schema.key_columns if c.name not in given]
     if missing:
         raise InvalidArgumentError(
             f"{MISSING_COLUMN}: key column {missing[0]!r} of table {table.name!r} is missing: {name} needs all key "
