@@ -416,10 +416,12 @@ class RemoteWriter:
         return done
 
     def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
+        self._reader.forget()  # so this process keeps no file that can go, unless a scan does
         return self._figures("vacuum", {"name": name, "dry_run": dry_run})
 
     def purge(self, name: str, keys: pa.Table, wait_s: float, message: str | None) -> dict[str, Any]:
         arguments = {"name": name, "keys": keys, "wait_s": wait_s, "message": message}
+        self._reader.forget()  # so this process keeps no replaced file, unless a scan does
         done = self._figures("purge", arguments)
         self._reader.note_written(done["timestamp"])
         return done
