@@ -290,9 +290,13 @@ def test_a_table_that_is_renamed_or_dropped(db: Database, clock: ManualClock, hi
     clock.advance(48 * HOUR_S)
     tidy_up(db)
     assert rows(db["renamed"], at="before") == BEFORE and rows(db["renamed"]) == BEFORE[:1]
+    before = db.stats()
+    assert before.tag_bytes == db["renamed"].stats().tag_bytes >= before.dropped_bytes > 0
     db.drop_table("renamed")
     clock.advance(48 * HOUR_S)
+    key_value_table(db, "later").insert({"k": [1], "v": [1]})
     db._writer().collect_garbage()
+    assert db.stats().tag_bytes == db.stats().dropped_bytes > before.dropped_bytes
     with nyala.connect(db.path, read_only=True) as reader:
         for which in (db, reader):
             assert rows(which.table("renamed", at="before")) == BEFORE

@@ -1061,7 +1061,7 @@ class Database:
         store, writer = self._opened(), self._open.writer
         root, now = store.view()
         now_us = self._store.env.clock.now_us()
-        kept = sum(tag_bytes(table, now, now_us) for table in root.tables.values())
+        kept = sum(tag_bytes(table, now, now_us) for table in root.every_table())
         figures = store.stats() if writer is None else writer.stats()
         return StoreStats(tables=len(root.tables), timestamp=now, tag_bytes=kept, **figures)
 

@@ -229,7 +229,7 @@ def plan_changes(
     Raises: HistoryExpiredError if `since` is older than the table's history or the offsets belong to another table;
             ColumnNotFoundError, SchemaError if the table does not have the columns of `schema`.
     """
-    lease = lease_of_version(options.address, db.stats().version, options.lease_s)
+    lease = lease_of_version(options.address, db._view_at(None)[0].version, options.lease_s)
     table = db._view_at(None)[0].table(options.table)
     for offset in offsets:  # first, because timestamps of another table may be before this table's creation
         _check_table(table, offset)

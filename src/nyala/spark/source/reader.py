@@ -227,7 +227,7 @@ class NyalaReader(DataSourceReader):
         with reading(options.address) as db:
             # This process' own lease is still valid, and this version is not newer than the scan's. So no file of the
             # scan can be removed in between.
-            lease = lease_of_version(options.address, db.stats().version, options.lease_s)
+            lease = lease_of_version(options.address, db._view_at(None)[0].version, options.lease_s)
             scan = db._table(options.table).scan(
                 columns=self._schema.fieldNames(), where=options.where, at=at
             )

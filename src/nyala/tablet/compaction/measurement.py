@@ -240,19 +240,25 @@ def all_expired(rowset: DiskRowSet, cut: int) -> bool:
 def tag_bytes(table: TableState, published: int, now_us: int) -> int:
     """About how many bytes of files are kept only because tags keep history.
 
+    These include a dropped table, and dropped ranges, that would be purged without the tags.
     Cost: that of measuring the tablets twice; nothing without a tag older than the history.
     """
     cut = oldest_readable(table.entry, published, now_us)
     without = oldest_readable(dataclasses.replace(table.entry, tagged=()), published, now_us)
     if without <= cut:
         return 0
+    purged = [tablet for tablet in table.dropped if tablet.entry.dropped <= without]
+    if 0 < table.entry.dropped <= without:
+        purged = list(table.every_tablet)
+    kept = [tablet for tablet in table.every_tablet if tablet not in purged]
 
     def expired_bytes(cut: int) -> int:
         schema = table.stored_schema(cut)
-        layouts = (Layouts().of_tablet(tablet, cut, None, schema) for tablet in table.tablets)
+        layouts = (Layouts().of_tablet(tablet, cut, None, schema) for tablet in kept)
         return sum(layout.expired_bytes for found in layouts for layout in found)
 
-    return max(0, expired_bytes(without) - expired_bytes(cut))
+    files = sum(rowset.size_bytes for tablet in purged for rowset in tablet.rowsets)
+    return files + max(0, expired_bytes(without) - expired_bytes(cut))
 
 
 def dead_rows_of(rowsets: Iterable[DiskRowSet]) -> tuple[int, int]:
