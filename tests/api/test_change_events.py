@@ -206,6 +206,16 @@ def test_flat_rows_with_words_of_their_own(db: nyala.Database, form: Any) -> Non
 
 
 @pytest.mark.parametrize("form", [list, as_arrow])
+def test_the_sequence_may_be_a_time(db: nyala.Database, form: Any) -> None:
+    for ms in (2000, 1000):
+        db["t"].apply_changes(
+            form([{"op": "c", "k": 1, "v": str(ms), "when": ms}]),
+            sequence="when", sequence_column="seen", units={"seen": "ms"},
+        )  # fmt: skip
+    assert rows(db["t"], "v", "seen") == [("2000", dt.datetime(1970, 1, 1, 0, 0, 2, tzinfo=dt.UTC))]
+
+
+@pytest.mark.parametrize("form", [list, as_arrow])
 def test_the_sequence_may_also_be_a_column(db: nyala.Database, form: Any) -> None:
     """A field that is a column of the table is written, whichever column keeps the sequence."""
     events = [{"op": "c", "k": 1, "must": 5}]
@@ -397,7 +407,7 @@ def history(random_: random.Random, keys: int, count: int) -> tuple[list[Event],
             events.append(envelope("d", before, None, ts))
             del truth[k]
         else:
-            new = next(n for n in range(keys, 10 * keys) if n not in truth)
+            new = next(n for n in range(keys, 1000 * keys) if n not in truth)
             after = {"k": new, "v": f"v{ts}"}
             events.append(envelope("u", before, after, ts))
             del truth[k]
@@ -516,6 +526,7 @@ CREATE = envelope("c", None, {"k": 1, "v": "a"}, 1)
     [
         (["{not json"], {}, r"event 0 is text, but not JSON: Expecting property name"),
         ([CREATE, "[1, 2]"], {}, r"event 1 is \[1, 2\], not an object with fields"),
+        (["[" * 100_000], {}, "event 0 is text, but not JSON"),
         (["5"], {}, "event 0 is 5, not an object"),
         ([{"schema": {}, "payload": 5}], {}, "event 0 is 5, not an object"),
         ([{"k": 1}], {}, "the events have no field 'op' with the operation; their fields are k: pass operation='…'"),

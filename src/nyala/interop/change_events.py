@@ -172,14 +172,12 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
     )
     word_field = _operation_field(fields, format)
     words = [event.get(word_field) for event in objects]
-    try:
-        distinct = set(words)
-    except TypeError:
-        number = next(n for n, word in zip(numbers, words, strict=True) if isinstance(word, list | Mapping))
-        raise InvalidArgumentError(
-            f"field {word_field!r} of event {number} is not the word of an operation"
-        ) from None
-    kinds = _kinds(distinct, lambda word: numbers[words.index(word)], word_field, format)
+    for number, word in zip(numbers, words, strict=True):
+        if isinstance(word, list | Mapping):
+            raise InvalidArgumentError(
+                f"field {word_field!r} of event {number} is not the word of an operation"
+            )
+    kinds = _kinds(set(words), lambda word: numbers[words.index(word)], word_field, format)
     own = _own_fields(schema, word_field, format)
     keys = _key_fields(schema, format)
     rows: list[Mapping[str, Any]] = []
@@ -224,7 +222,7 @@ def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
         try:
             # Numbers with a point keep all their digits, for columns of type decimal.
             event = json.loads(event, parse_float=decimal.Decimal)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"event {number} is text, but not JSON: {error}") from None
     if isinstance(event, Mapping) and "payload" in event and event.keys() <= _WRAPPER:
         event = event["payload"]
