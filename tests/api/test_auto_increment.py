@@ -10,9 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import nyala
 from nyala import Database
+from nyala.cli.app import app
 from nyala.env import Env, system_files
 from nyala.testing.clock import ManualClock, SeededRandomness
 from nyala.testing.recording_files import RecordingFiles
@@ -245,3 +247,20 @@ def test_a_bucket(tmp_path: Path) -> None:
                 table = db["t"] if "t" in db else db.create_table("t", {"v": "int64"})
                 table.insert({"v": [count]})
                 assert rows(table) == [(number, number) for number in range(1, count + 1)]
+
+
+def test_the_command_line_loads_rows_without_a_key(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("host,v\na,1\na,1\n")
+    store, file = str(tmp_path / "s"), str(tmp_path / "rows.csv")
+
+    def load(*options: str) -> str:
+        result = CliRunner().invoke(app, ["table", "load", store, *options])
+        return result.output if result.exit_code == 0 else f"failed: {result.output}"
+
+    assert "2 inserted" in load("t", file, "--create", "--not-unique")
+    assert "2 inserted" in load("t", file)
+    assert "2 inserted" in load("u", file, "--create", "--key", "host", "--not-unique", "--hash", "host/2")
+    assert "failed: " in load("v", file, "--create")
+    with open_database(store) as db:
+        assert [row[:2] for row in rows(db["t"])] == [(number, "a") for number in (1, 2, 3, 4)]
+        assert db["u"].primary_key == ["host", ID]

@@ -93,7 +93,7 @@ _message_option = click.option(
 @click.option(
     "--operation",
     type=click.Choice(OPERATIONS),
-    help="What to do with each row. Default: upsert; insert if --create creates the table.",
+    help="What to do with each row. Default: upsert; insert if --create creates the table, or its key is not unique.",
 )
 @click.option(
     "--errors",
@@ -105,6 +105,11 @@ _message_option = click.option(
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns of the file.")
 @click.option("--create", is_flag=True, help="Create a missing table (and store), with the file's columns.")
 @click.option("--key", metavar="A,B", callback=names, help="With --create: the primary key.")
+@click.option(
+    "--not-unique",
+    is_flag=True,
+    help="With --create: rows may have the same --key, or need none; the store counts them.",
+)
 @click.option(
     "--hash",
     "hashes",
@@ -138,6 +143,7 @@ def load(
     columns: list[str] | None,
     create: bool,
     key: list[str] | None,
+    not_unique: bool,
     hashes: tuple[str, ...],
     range_: str | None,
     types: tuple[str, ...],
@@ -153,10 +159,12 @@ def load(
     that the file lacks keep their values in an upsert or update, or get their defaults. In a CSV, an empty field is
     NULL; in JSON, a member that a row lacks. JSON has a row per line, or one array of rows.
     """
-    if create and not key:
-        raise click.UsageError("--create needs --key: the columns that identify a row")
-    if not create and (key or hashes or range_ or types):
-        raise click.UsageError("--key, --hash, --range and --type describe a new table: add --create")
+    if create and not (key or not_unique):
+        raise click.UsageError("--create needs --key: the columns that identify a row; or --not-unique")
+    if not create and (key or not_unique or hashes or range_ or types):
+        raise click.UsageError(
+            "--key, --not-unique, --hash, --range and --type describe a new table: add --create"
+        )
     if files.count(STDIO) > 1:
         raise click.UsageError("FILE `-` (stdin) can be given only once")
     if newest_by is not None and (operation or "upsert") not in _BY_SEQUENCE:
@@ -168,8 +176,9 @@ def load(
     with find_files(files, format_) as found:
         spec: dict[str, Any] | None = None
         if create:
-            assert key is not None
-            spec = _new_table(infer_schema(found[0], dialect, columns), key, hashes, range_, types)
+            spec = _new_table(infer_schema(found[0], dialect, columns), key or [], hashes, range_, types)
+            spec["unique"] = not not_unique
+            spec["primary_key"] = spec["primary_key"] or None
         with writer(folder, create=create) as database:
             create = create and table not in database
             target = (
@@ -182,11 +191,12 @@ def load(
                 columns_made = state_of(database, table).schema.columns
                 shown = ", ".join(f"{column.name} {column.type}" for column in columns_made)
                 click.echo(f"{table} created: {shown}. Wrong type? Pass --type COLUMN=TYPE.", err=True)
+            counted_up = state_of(database, table).schema.auto_increment is not None
             load = _Load(
                 database,
                 target,
                 create,
-                operation or ("insert" if create and newest_by is None else "upsert"),
+                operation or ("insert" if (create and newest_by is None) or counted_up else "upsert"),
                 errors,
                 message,
                 dialect,
