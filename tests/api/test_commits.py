@@ -62,6 +62,8 @@ def write_something(db: Database) -> list[Any]:
     results.append(tx.results[0])
     results.append(t.restore(to=results[0], message="as it was"))
     results.append(u.delete({"k": [7]}, message="seven"))
+    results.append(u.apply([("upsert", {"k": 8, "v": 0}), ("delete", 9)], message="a list"))
+    results.append(u.apply_changes([{"op": "d", "k": 8}], message="events"))
     return results
 
 
@@ -74,6 +76,8 @@ WRITTEN: list[Listed] = [
     (1, 1, 0, ("t", "u"), "a transaction"),
     (2, 1, 1, ("t",), "as it was"),
     (0, 0, 1, ("u",), "seven"),
+    (0, 1, 1, ("u",), "a list"),
+    (0, 0, 1, ("u",), "events"),
 ]
 
 
@@ -90,6 +94,7 @@ def test_every_kind_of_write_is_a_commit_with_its_message(db: Database) -> None:
         (1, 1, 0, ("u",), None),
         (0, 1, 0, ("u",), "a transaction"),
         (0, 0, 1, ("u",), "seven"),
+        *WRITTEN[-2:],
     ]
     assert listed(db.commits(since=results[3], until=results[5])) == WRITTEN[4:6]
     assert listed(db["t"].commits(results[3].time, results[4])) == [WRITTEN[4]]
@@ -100,7 +105,7 @@ def test_the_list_is_a_sequence_and_an_arrow_table(db: Database) -> None:
     write_something(db)
     commits = db.commits()
     assert (
-        len(commits) == len(WRITTEN) and commits[-1].message == "seven" and commits[0] == next(iter(commits))
+        len(commits) == len(WRITTEN) and commits[-1].message == "events" and commits[0] == next(iter(commits))
     )
     assert listed(commits[1:3]) == WRITTEN[1:3] and listed(commits[::-1]) == WRITTEN[::-1]
     with pytest.raises(IndexError):
@@ -112,8 +117,8 @@ def test_the_list_is_a_sequence_and_an_arrow_table(db: Database) -> None:
     assert db["t"].count(at=commits[0]) == 3 and db["t"].count(at=commits[1]) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         commits[0].message = "other"  # type: ignore[misc]
-    assert "CommitList of 8 commits" in repr(commits) and "in t: the first rows" in repr(commits)
-    assert commits._repr_html_().count("<tr>") == 9
+    assert "CommitList of 10 commits" in repr(commits) and "in t: the first rows" in repr(commits)
+    assert commits._repr_html_().count("<tr>") == 11
     assert repr(db.commits(since=db.now())) == "CommitList of 0 commits"
 
 
@@ -175,7 +180,7 @@ def test_commits_are_the_same_wherever_their_rows_are(tmp_path: Path) -> None:
             if other is not db:
                 other.close()
         store = db._writer()
-        assert len(store.state.messages) == 7, "the catalogue has what the log had"
+        assert len(store.state.messages) == 9, "the catalogue has what the log had"
     with nyala.connect(path) as db:
         assert db.commits().to_arrow().equals(expected)
         db["t"].insert({"k": [50], "v": [0]}, message="later")
@@ -266,6 +271,8 @@ def test_a_wrong_message_writes_nothing(db: Database, message: Any, said: str) -
         lambda: table.update(set={"v": 1}, message=message),
         lambda: table.delete({"k": [1]}, on_missing="ignore", message=message),
         lambda: table.delete(where="TRUE", message=message),
+        lambda: table.apply([("insert", {"k": 1, "v": 1})], message=message),
+        lambda: table.apply_changes([{"op": "c", "k": 1, "v": 1}], message=message),
         lambda: table.restore(to=now, message=message),
         lambda: db.batch(message=message),
         lambda: db.transaction(message=message),

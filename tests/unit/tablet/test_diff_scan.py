@@ -255,7 +255,11 @@ class World:
         assert net == self.net(since, until)
         assert changes(self.table, since, until, "all", **small) == self.all(since, until)
         assert changes(self.table, since, until, "net", True, **small) == self.net(since, until, True)
-        assert changes(self.table, since, until, "all", True, **small) == self.all(since, until, True)
+        every = changes(self.table, since, until, "all", True, **small)
+        assert every == self.all(since, until, True)
+        for key, a, b, kind, stamp in every[:8]:
+            at = stamp - 1 if kind in ("update_preimage", "delete") else stamp
+            assert self.table.get({"k": key}, at=at) == {"k": key, "a": a, "b": b}, "as a snapshot has it"
         applied = self.state(since)
         for key, a, b, kind, _ in net:
             assert (key in applied) == (kind != "insert")
