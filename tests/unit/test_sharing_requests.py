@@ -68,6 +68,8 @@ def requests(db: nyala.Database) -> dict[str, tuple[dict[str, Any], list[bytes]]
             "table_id": 999, "partition_schema": table.entry.partition_schema, "partitions": table.partitions,
         },
         "purge_dropped": {"name": "none"},
+        "purge": {"name": "t", "keys": pa.table({"k": [4]}), "wait_s": 0.0, "message": None},
+        "purge_status": {"name": "t"},
         "tag": {"name": "tag", "at": None},
         "drop_tag": {"name": "none"},
         "flush": {"name": None},

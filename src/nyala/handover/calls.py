@@ -45,6 +45,7 @@ from nyala.schema.schema import ColumnSchema, Schema, check_comment, check_ident
 from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
 from nyala.tablet.jobs.staged_files import read_rows, write_staged
 from nyala.tablet.jobs.staging import make_staging, plain_name, staging_folder
+from nyala.tablet.state.idempotency import is_call_key
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import TableState
@@ -600,7 +601,9 @@ def answer_call(
             argument: kind.decode(given[argument], data) for argument, kind in call.arguments.items()
         }
         if call.keyed:
-            arguments["key"] = _is(str | None, key)
+            if key is not None and not is_call_key(_is(str, key)):
+                raise ValueError(f"the key {key!r}")
+            arguments["key"] = key
         _check_together(arguments, writer.limits)
         forget = [_is(str, each) for each in _is(list, request["forget"])]
     if forget:

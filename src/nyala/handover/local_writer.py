@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nyala.errors import ConflictError, TableExistsError, TableNotFoundError
+from nyala.errors import ConflictError, InvalidArgumentError, TableExistsError, TableNotFoundError
 from nyala.tablet.state.result import WriteResult
 
 if TYPE_CHECKING:
@@ -409,14 +409,20 @@ class LocalWriter:
                     f"cannot rename {draft.name!r} to {after.name!r}: a table with this name already exists"
                 )
             known = {tablet.id: tablet for tablet in (*draft.kept, *draft.dropped)}
+            if not {*after.kept, *after.dropped, *after.purged} <= set(known):
+                raise InvalidArgumentError(
+                    f"the alteration of {draft.name!r} names tablets that it does not have"
+                )
             kept, dropped, purged = (
                 tuple(known[number] for number in numbers)
                 for numbers in (after.kept, after.dropped, after.purged)
             )
-            return dataclasses.replace(
+            altered = dataclasses.replace(
                 draft, name=after.name, comment=after.comment, history_us=after.history_us, schema=after.schema,
                 kept=kept, dropped=dropped, purged=purged, added=after.added,
             )  # fmt: skip
+            _check_partitions(altered.partition_schema, altered.partitions, altered.schema)
+            return altered
 
         self.store.change_once(key, lambda: alter(self.store, table_id, [step]))
 
@@ -435,6 +441,7 @@ class LocalWriter:
         if table_id not in root.tables:
             raise TableNotFoundError("the table was dropped before it could be copied")
         source = root.tables[table_id].as_of(at)
+        _check_partitions(partition_schema, partitions, source.schema)
         copy_table(self.store, root, source, at, new_name, partition_schema, partitions)
 
     def repartition(
@@ -442,12 +449,18 @@ class LocalWriter:
     ) -> None:
         from nyala.tablet.write.copying import repartition
 
+        table = self.store.root.tables.get(table_id)
+        if table is not None:
+            _check_partitions(partition_schema, partitions, table.schema)
         repartition(self.store, table_id, partition_schema, partitions)
 
     def tag(self, name: str, at: int | None, *, key: str | None = None) -> int:
         with contextlib.nullcontext() if at is None else self.store.flush_lock:  # as `Store.tag`
             made = self.store.change_once(key, lambda: self.store.tag(name, at))
-        return (self.store.tags()[name] if made is None else made).timestamp
+        found = self.store.tags().get(name) if made is None else made
+        if found is None:
+            raise InvalidArgumentError(f"the tag {name!r} was set, and was dropped since by another process")
+        return found.timestamp
 
     def drop_tag(self, name: str, *, key: str | None = None) -> None:
         self.store.change_once(key, lambda: self.store.drop_tag(name))
@@ -504,3 +517,12 @@ class LocalWriter:
     def settings(self) -> dict[str, Any]:
         """Return the settings of the store that processes beside its writer need."""
         return {"limits": dataclasses.asdict(self.limits)}
+
+
+def _check_partitions(levels: PartitionSchema, partitions: Collection[Partition], schema: Schema) -> None:
+    """Check partitions that may be of another process. Raises: InvalidArgumentError."""
+    from nyala.partition.model import problem_of
+
+    problem = problem_of(levels, tuple(partitions), schema)
+    if problem is not None:
+        raise InvalidArgumentError(f"the partitions are invalid: {problem}")
