@@ -88,6 +88,29 @@ def test_what_frees_space_works_on_a_full_disk(folder: Path, name: str, why: Why
         assert db.check().ok
 
 
+@pytest.mark.parametrize("purge", ["drop_table", "drop_range", "purge_dropped"])
+def test_a_purge_frees_what_could_still_come_back(folder: Path, purge: str) -> None:
+    """The table has a history, so a drop alone frees nothing."""
+    disk = small_disk(folder, "bytes")
+    with open_database(folder, files=disk) as db:
+        filled(db)
+        with db["t"].alter() as alteration:
+            alteration.set_history("7d")
+        disk.fill()
+        if purge == "drop_range":
+            with db["t"].alter() as alteration:
+                alteration.drop_range(0, 1000, purge=True)
+        else:
+            db.drop_table("t", purge=purge == "drop_table")
+        if purge == "purge_dropped":
+            assert db.undrop_table("t").count() and not db.dropped_tables()
+            db.drop_table("t")
+            assert db.purge_dropped("t") > 0
+        db._writer().collect_garbage()
+        db["u"].insert({"k": [2], "v": [2]})
+        assert db.check().ok
+
+
 @pytest.mark.parametrize("why", ["bytes", "quota", "inodes"])
 def test_a_write_is_refused_and_works_again_when_there_is_space(folder: Path, why: Why) -> None:
     disk = small_disk(folder, why)
