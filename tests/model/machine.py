@@ -308,6 +308,10 @@ class StoreMachine(RuleBasedStateMachine):
                 changes[column.name] = ("value", data.draw(_value(column)))
         self._do("update_where", name, changes, self._predicate(data, name))
 
+    @rule(name=TABLES, first=st.integers(0, 40), count=st.integers(1, 6))
+    def purge(self, name: str, first: int, count: int) -> None:
+        self._do("purge", name, first, count)
+
     @rule(name=TABLES, number=NUMBER)
     def restore(self, name: str, number: int) -> None:
         self._do("restore", name, number)

@@ -304,6 +304,19 @@ class Session(Looks):
         draft.commit(result.timestamp)
         self._noted(result.timestamp)
 
+    def do_purge(self, name: str, first: int, count: int) -> None:
+        """So many keys are forgotten at every moment, also in ranges that are dropped; some of them never were."""
+        model = self.models[name]
+        keys = [tuple(self.shape.nth_key(number)) for number in range(first, first + count)]
+        given = [dict(zip(model.key_names(), key, strict=True)) for key in keys]
+        live = model.state().keys() & {model.key_of(key) for key in given}
+        result = self._table(name).purge(given)
+        assert (result.keys, result.deleted) == (count, len(live))
+        for key in given:
+            model.forget(model.key_of(key))
+        if live:
+            self._noted(result.timestamp)
+
     def do_restore(self, name: str, number: int) -> None:
         model, to = self.models[name], self._moment(number)
         lost = any(True for _ in model.lost_rows(to, NOW))

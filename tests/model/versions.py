@@ -112,6 +112,11 @@ class Table:
             return self.ranges[0]
         return next((one for one in self.ranges if one.has(key[self.range_on])), None)
 
+    def forget(self, key: Key) -> None:
+        """Let the key never have been."""
+        for versions in (self.versions, *(one.own for one in (*self.ranges, *self.gone))):
+            versions.pop(key, None)
+
     def missing(self, at: int) -> list[Range]:
         """Ranges that had rows, were there at the moment and were purged."""
         return [one for one in self.gone if one.purged and one.held and one.existed(at)]
