@@ -128,9 +128,9 @@ class Looks:
                 self._look_beside_the_lost(name, at, seen, schema, table)
             return
         except TableNotFoundError as error:
-            assert at < model.created, (what, error)
+            assert not model.existed(at), (what, error)
             return
-        assert at >= model.created, f"{what}: a moment before the table was created"
+        assert model.existed(at), f"{what}: a moment at which the table was not there"
         assert not self._must_be_refused(name, at), what
         assert not (missing and where is None), f"{what}: rows of a dropped range are silently left out"
         lost = [row for row in model.lost_rows(at, seen) if where is None or holds(where, row) is True]

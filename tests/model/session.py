@@ -430,6 +430,8 @@ class Session(Looks):
             except SimulatedCrash:
                 self._resume()
         self.db.undrop_table(self.name_of[name])
+        dropped, undropped = self._state(name).entry.drops[-2:]
+        model.drops.append((dropped, undropped))
 
     # ── flushes, compactions, care ──────────────────────────────────────────────────────────────────────────────────
 

@@ -90,6 +90,7 @@ class Table:
         self.range_on = range_on
         self.gone: list[Range] = []
         self.created = 0  # a look at an earlier moment is an error
+        self.drops: list[tuple[int, int]] = []  # from when to when it was dropped
         self.rewritten = 0  # earlier moments were given up by a repartition
         self.next_id = len(columns)
 
@@ -111,6 +112,9 @@ class Table:
         if self.range_on is None:
             return self.ranges[0]
         return next((one for one in self.ranges if one.has(key[self.range_on])), None)
+
+    def existed(self, at: int) -> bool:
+        return at >= self.created and not any(dropped <= at < undropped for dropped, undropped in self.drops)
 
     def forget(self, key: Key) -> None:
         """Let the key never have been."""
