@@ -18,6 +18,7 @@ import pytest
 import nyala
 from nyala.testing.s3_server import S3Server
 from tests import sampled
+from tests.processes import children
 
 Event = dict[str, Any]
 
@@ -468,6 +469,33 @@ def test_events_in_any_order_in_a_bucket(tmp_path: Path) -> None:
                     db["t"].flush()
         with connect() as db:
             assert {k: (v, ts) for k, v, ts in rows(db["t"], "k", "v", "ts_ms")} == truth
+
+
+def test_a_process_that_shares_the_store_applies_events(tmp_path: Path) -> None:
+    """As the writer does: late events, remembered deletes, and errors by position; also in a transaction."""
+    with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
+        assert not holder.value("db.read_only")
+        table = make(db)
+        result = table.apply_changes(
+            [
+                envelope("d", {"k": 2}, None, 9),
+                None,
+                envelope("c", None, {"k": 1, "price": "x"}, 5),
+                envelope("c", None, {"k": 3, "v": "c"}, 5),
+            ],
+            sequence="ts_ms",
+            errors="collect",
+        )
+        assert (result.inserted, result.ignored, result.errors["row"].to_pylist()) == (1, 1, [2])
+        late = [envelope("c", None, {"k": 2, "v": "late"}, 8), envelope("u", None, {"k": 3, "v": "late"}, 4)]
+        assert table.apply_changes(late, sequence="ts_ms").ignored == 2
+        with db.transaction() as tx:
+            assert tx["t"].apply_changes(late, sequence="ts_ms").ignored == 2
+            tx["t"].apply_changes([envelope("d", {"k": 4}, None, 9)], sequence="ts_ms")
+        assert [result.ignored for result in tx.results] == [2, 1]
+        assert table.upsert([{"k": 4, "ts_ms": 8}], newest_by="ts_ms").ignored == 1
+        assert table.upsert([{"k": 3, "v": "d"}], when="old.v = ?", params=["b"]).ignored == 1
+        assert rows(table) == [(3, "c")]
 
 
 def test_events_in_a_transaction_see_its_own_writes(db: nyala.Database) -> None:

@@ -170,9 +170,14 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
     )
     if codes is not None:
         data = MixedRows(OPERATION_NAMES, codes.tolist(), data, errors)
-    condition = None if operation.sequence is None else NewestBy(names[operation.sequence])
+    condition = request.condition
+    if condition is None and operation.sequence is not None:
+        condition = NewestBy(names[operation.sequence])  # decided before, but deletes are remembered
+    numbers = request.numbers
+    if sent is not None:
+        numbers = sent if numbers is None else numbers[sent]
     return replace(
-        request, operation=name, data=data, errors=errors, numbers=sent, condition=condition,
+        request, operation=name, data=data, errors=errors, numbers=numbers, condition=condition,
         ignore=request.ignore and name == request.operation,
     )  # fmt: skip
 
