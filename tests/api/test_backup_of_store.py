@@ -228,6 +228,32 @@ def test_a_missing_file_is_named_before_any_table_has_its_name(db: nyala.Databas
         assert names_of(nyala.restore_backup(folder / "backups", new, ["a"])) == ["a"]
 
 
+def test_all_tables_get_their_names_or_none(
+    db: nyala.Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program takes the name of one of them meanwhile."""
+    put(db, 1, 2, 3)
+    db.backup(folder / "backups")
+    with nyala.connect(folder / "new", maintenance=False) as new:
+        apply_rows = restoring.apply_rows
+
+        def taking(*arguments: Any) -> None:
+            apply_rows(*arguments)
+            if "b" not in new:
+                new.create_table("b", KEY_VALUE, "k")
+
+        monkeypatch.setattr(restoring, "apply_rows", taking)
+        with pytest.raises(TableExistsError, match="'b' already exists"):
+            nyala.restore_backup(folder / "backups", new)
+        assert new.list_tables() == ["b"]
+        new.drop_table("b", purge=True)
+        monkeypatch.undo()
+        assert names_of(nyala.restore_backup(folder / "backups", new)) == ["a", "b"]
+        new["a"].insert({"k": [9], "v": [9]})
+    with nyala.connect(folder / "new", maintenance=False) as new:
+        assert (new["a"].count(), new["b"].count()) == (4, 3) and new.check().ok
+
+
 def test_a_damaged_record_of_a_store_is_refused_and_hides_nothing(db: nyala.Database, folder: Path) -> None:
     """An older whole would be restored without a word."""
     for number in range(2):

@@ -2,15 +2,16 @@
 
     filling      an empty table under a temporary name (`tablet/state/unfinished.py`)
     fill         the rows of each backup of the chain, in batches of some 64 MB
-    rename       all tables get their names when all of them are complete
+    rename       all tables get their names in one change of the catalogue
 
-A killed restore leaves tables under temporary names only, or complete ones. The next open drops the
-former.
+A killed restore leaves tables under temporary names only, which the next open drops, or all tables
+complete.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,9 +21,10 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.backup.layout import Backup, PartFile
 from nyala.backup.read import RestoreStep, read_part, restored_schema
+from nyala.catalog.model import CatalogChange
 from nyala.env import SYSTEM
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, TableExistsError, TableNotFoundError, WriteError
-from nyala.tablet.alter import alter, rename_table
 from nyala.tablet.jobs.staged_files import StagedRows
 from nyala.tablet.jobs.staged_rows import apply_changes
 from nyala.tablet.scan import read_path
@@ -85,12 +87,26 @@ def restore(
                             apply_rows(store, name, step, rows)
                         done += 1
                         progress(done, total)
-        made = []
-        for wanted, (target, _) in plans.items():
-            table = store.root.table(filled[wanted])
-            alter(store, table.id, [rename_table(wanted)])
-            made.append(Restored(wanted, target.table, target.until, _count(store, wanted)))
-    return made
+        _rename(store, filled)
+    return [
+        Restored(wanted, target.table, target.until, _count(store, wanted))
+        for wanted, (target, _) in plans.items()
+    ]
+
+
+def _rename(store: Store, filled: Mapping[str, str]) -> None:
+    """Give the filled tables their new names, all in one change of the catalogue."""
+    with Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        after = root = store.root
+        check_free(list(filled), root.by_name)
+        change = CatalogChange(timestamp=store.clock.latest)
+        for wanted, name in filled.items():
+            table = root.table(name)
+            entry = dataclasses.replace(table.entry, name=wanted)
+            change.put_tables.append(entry)
+            after = after.with_table(dataclasses.replace(table, entry=entry))
+        store.transact(change, after.at_version)
 
 
 @contextlib.contextmanager
