@@ -275,7 +275,7 @@ def test_any_change_token_gives_rows_or_an_error_of_ours(db: Database, changes: 
 
 def frame(text: bytes, attachments: list[bytes]) -> bytes:
     """A hand-over message with any bytes in JSON's place, and right checksums."""
-    head = struct.pack("<4sII", handover_channel.MAGIC, len(text), len(attachments))
+    head = struct.pack("<4sII", frames.MAGIC, len(text), len(attachments))
     head += b"".join(struct.pack("<Q", len(attachment)) for attachment in attachments)
     body = text + b"".join(attachments)
     return (

@@ -647,7 +647,6 @@ def test_r3_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
         assert numbers() == [2, 3], "it can be brought back, with what is in the log"
         db.purge_dropped()
         assert numbers() == [4], "a purged table needs no log; the change that drops it is in a new segment"
-        assert (tmp_path / "s" / "wal" / "wal-000000002").exists()
         db._writer().collect_garbage()
         assert [path.name for path in (tmp_path / "s" / "wal").glob("wal-*")] == ["wal-000000004"]
         assert len(list((tmp_path / "s" / "checkpoints").iterdir())) == 1, "K3: it has the older changes"
