@@ -71,7 +71,7 @@ def test_the_lock_holder_is_killed_again_and_again(tmp_path: Path) -> None:
     unknown: set[tuple[int, int]] = set()
     uncounted = killed = 0
     chance = random.Random(7)
-    deadline_s = time.monotonic() + 120
+    deadline_s = time.monotonic() + 600
     while any(process.poll() is None for process in running.values()):
         assert time.monotonic() < deadline_s, "the processes do not end"
         time.sleep(chance.uniform(0.05, 0.4))
@@ -105,7 +105,7 @@ def test_the_lock_holder_is_killed_again_and_again(tmp_path: Path) -> None:
 
 def test_a_hot_counter_and_transfers_by_four_processes_are_exact(tmp_path: Path) -> None:
     """Without kills every call is counted once, and nobody starves."""
-    times = 100 if is_night() else 6
+    times = 100 if is_night() else 5
     with children(tmp_path / "s", PROCESSES) as workers:
         workers[0].run(
             "db.create_table('c', {'id': 'int64', 'n': 'int64'}, 'id').insert([(0, 0), (1, 100), (2, 100)])"
@@ -136,7 +136,7 @@ db = nyala.connect(path)
 t = db.create_table("t", {"k": "int64"}, "k", exist_ok=True)
 result = [t.insert([(KEY,)]).inserted, type(db._store).__name__]
 """
-    rounds = 10 if is_night() else 2
+    rounds = 10 if is_night() else 1
     for number in range(rounds):
         with children(tmp_path / str(number), 4, setup="pass") as workers:
             for key, worker in enumerate(workers):
@@ -149,7 +149,7 @@ result = [t.insert([(KEY,)]).inserted, type(db._store).__name__]
 
 def test_processes_come_and_go(tmp_path: Path) -> None:
     """Each takes over when the one before it has closed the store, and all batches are there."""
-    rounds = 30 if is_night() else 3
+    rounds = 30 if is_night() else 2
     path = tmp_path / "s"
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64"}, "k")
