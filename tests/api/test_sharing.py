@@ -382,6 +382,22 @@ def test_an_idle_process_keeps_no_old_files(
     assert db["t"].count() == 3
 
 
+def test_a_write_that_never_becomes_visible(
+    shared: tuple[nyala.Database, Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read waits for this process's own writes for a bounded time, and says so once."""
+    db, _ = shared
+    monkeypatch.setattr(remote_writer, "_VISIBLE_TIMEOUT_S", 0.1)
+    reader = db._store
+    assert isinstance(reader, remote_writer.SharedReader)
+    reader.note_written(db.now() + (1 << 40))
+    with pytest.raises(
+        StorageError, match=r"has not made the last write of this process visible within 0\.1 s"
+    ):
+        db["t"].count()
+    assert db["t"].count() == 0
+
+
 def test_threads_of_one_process_share_the_socket(shared: tuple[nyala.Database, Child]) -> None:
     import threading
 

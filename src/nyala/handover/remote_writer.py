@@ -109,6 +109,8 @@ class SharedReader(ReaderStore):
         deadline_s = clock.monotonic_s() + _VISIBLE_TIMEOUT_S
         while published < own:
             if clock.monotonic_s() > deadline_s:
+                with self._lock:
+                    self._own = min(self._own, published)  # it may be lost: later reads do not wait for it
                 raise StorageError(
                     f"the process that writes {self.root_path!r} has not made the last write of this process visible "
                     f"within {_VISIBLE_TIMEOUT_S:g} s: check that process, and its disk",
