@@ -977,3 +977,25 @@ def test_an_idle_transaction_gives_back_its_files(db: Database) -> None:
     assert not tx._open._root.tables
     with pytest.raises(TransactionEndedError, match="idle for more than 0.01 s"):
         tx.commit()
+
+
+def test_tables_are_not_changed_inside_a_block(db: Database) -> None:
+    """A rollback could not take it back, so it is refused, also in a batch."""
+    table = key_value_table(db)
+    changes: list[Callable[[], object]] = [
+        lambda: db.create_table("u", {"k": "int64"}, "k"),
+        lambda: db.drop_table("t"),
+        lambda: db.clone_table("t", "u"),
+        lambda: db.rename_table("t", "u"),
+        lambda: db.tag("now"),
+        lambda: table.add_column("w", "int64"),
+        lambda: table.repartition(()),
+    ]
+    for block in (db.transaction, db.batch):
+        with block():
+            for change in changes:
+                with pytest.raises(
+                    InvalidArgumentError, match="would happen at once.*before or after the block"
+                ):
+                    change()
+    assert db.list_tables() == ["t"] and not db.tags()

@@ -442,7 +442,7 @@ class Database:
         from nyala.api.description import TableDescription
         from nyala.partition.levels import build_partitions, specs_of
 
-        writer = self._writing()
+        writer = self._changing("db.create_table(…)")
         check_table_name(name, writer.limits)
         if like is not None:
             described = like if isinstance(like, TableDescription) else like.description
@@ -542,7 +542,7 @@ class Database:
         """Rename a table. Raises: TableNotFoundError, TableExistsError, InvalidArgumentError."""
         from nyala.tablet.alter import rename_table
 
-        writer = self._writing()
+        writer = self._changing("db.rename_table(…)")
         writer.alter(self._root().table(old).id, [rename_table(new)])
 
     def copy_table(
@@ -572,7 +572,7 @@ class Database:
         NoPartitionError
             A row has no place in the partitions; no table was made.
         """
-        writer = self._writing()
+        writer = self._changing("db.copy_table(…)")
         writer.check_writable()
         check_table_name(new_name, writer.limits)
         _, source, snapshot = self.table(name)._view(at)
@@ -615,7 +615,7 @@ class Database:
         >>> trial.delete(where="host = 'a'").deleted, metrics.count()
         (2, 3)
         """
-        writer = self._writing()
+        writer = self._changing("db.clone_table(…)")
         writer.check_writable()
         check_table_name(new_name, writer.limits)
         moment = None
@@ -651,7 +651,7 @@ class Database:
         3
         """
         try:
-            self._writing().drop_table(name, _flag("purge", purge))
+            self._changing("db.drop_table(…)").drop_table(name, _flag("purge", purge))
         except TableNotFoundError:
             if not missing_ok:
                 raise
@@ -686,7 +686,7 @@ class Database:
         >>> db.undrop_table("metrics", "rescued").count()
         3
         """
-        writer = self._writing()
+        writer = self._changing("db.undrop_table(…)")
         writer.check_writable()
         wanted = name if new_name is None else new_name
         check_table_name(wanted, writer.limits)
@@ -738,7 +738,7 @@ class Database:
         int
             The bytes of their files, which are freed as soon as no scan and no other process reads them.
         """
-        return self._writing().purge_dropped(name)
+        return self._changing("db.purge_dropped(…)").purge_dropped(name)
 
     # ---------------------------------------------------------------------------------------- read, write
 
@@ -987,7 +987,7 @@ class Database:
         >>> metrics.count(at="before-load"), metrics.count(at=tag), metrics.count()
         (3, 3, 0)
         """
-        writer = self._writing()
+        writer = self._changing("db.tag(…)")
         check_tag_name(name)
         from nyala.api.results import Tag
 
@@ -1018,7 +1018,7 @@ class Database:
         missing_ok
             Do nothing if there is no such tag, instead of raising `InvalidArgumentError`.
         """
-        writer = self._writing()
+        writer = self._changing("db.drop_tag(…)")
         self._root()  # another process may have changed the tags
         if not missing_ok or name in self._store.tags():
             writer.drop_tag(name)
@@ -1245,6 +1245,11 @@ class Database:
             if self._open.sql is None:
                 self._open.sql = Connection(self._store.memory_limit_bytes)
             return self._open.sql
+
+    def _changing(self, call: str) -> Writer:
+        """Return the writer for a change of tables or tags. Raises: as `_writing`; inside a block."""
+        self._open.refuse_change_in_block(call)
+        return self._writing()
 
     def _writing(self) -> Writer:
         """Return what executes writes: in this process, or in the one that holds the store."""

@@ -200,7 +200,7 @@ class Table(WritableTable):
         """
         from nyala.api.alter import Alteration
 
-        self._database._writing()
+        self._database._changing(f"{self._name}.alter()")
         return Alteration(self._database, self)
 
     def add_column(
@@ -252,7 +252,7 @@ class Table(WritableTable):
         """
         from nyala.partition.levels import build_partitions
 
-        writer = self._database._writing()
+        writer = self._database._changing(f"{self._name}.repartition(…)")
         writer.check_writable()
         table = self._database._root().table(self._name)
         writer.repartition(table.id, *build_partitions(partition_by, table.schema, table.limits))

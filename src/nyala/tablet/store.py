@@ -999,6 +999,10 @@ class Store:
             nonlocal freed
             root = self._root
             dropped = [table for table in root.dropped.values() if name in (None, table.name)]
+            if name is not None and not dropped and name not in root.by_name:
+                raise TableNotFoundError(
+                    f"no table is called {name!r}, and no dropped one: it is dropped tables and ranges that are purged"
+                )
             freed = sum(dropped_bytes(table) for table in dropped)
             for table in [table for table in root.tables.values() if name in (None, table.name)]:
                 freed += dropped_bytes(table)

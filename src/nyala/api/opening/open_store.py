@@ -316,6 +316,18 @@ class OpenStore:
                 "transaction: use the tables of the transaction, tx['name']"
             )
 
+    def refuse_change_in_block(self, call: str) -> None:
+        """Check that this thread may change tables: no batch or transaction could take that back.
+
+        Raises: InvalidArgumentError inside `with db.batch()` or `with db.transaction()`.
+        """
+        what = self._blocks.get(threading.get_ident())
+        if what is not None:
+            raise InvalidArgumentError(
+                f"{call} inside `with db.{what}()` would happen at once, whatever becomes of the {what}: call it "
+                "before or after the block"
+            )
+
     def refuse_beside_snapshot(self, what: str) -> None:
         """Raises: InvalidArgumentError if `db.snapshot()` is open in this process."""
         moments = self.snapshots.moments()
