@@ -387,6 +387,9 @@ class Table(WritableTable):
     def purge_status(self) -> PurgeStatus:
         """Return what may still hold bytes of purged rows, after removing the files that nobody needs.
 
+        It does not know of clones: `result.clones` of the purge names them, and each needs a `purge` of
+        its own, also a dropped one that can be brought back.
+
         Examples
         --------
         >>> metrics.purge_status().done
