@@ -146,6 +146,18 @@ def test_a_call_is_done_once(tmp_path: Path, call: Callable[[nyala.Database], No
         assert not db.check().problems
 
 
+def test_a_copy_whose_answer_is_lost(tmp_path: Path) -> None:
+    """A copy has no key: the error says that its outcome is unknown, and the table is there."""
+    with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
+        holder.run(TABLE)
+        module, name, when = STEPS["answering"].split(":")
+        holder.run(DYING + f"arm({module!r}, {name!r}, {when!r})")
+        with pytest.raises(nyala.StorageError, match=r"sending it again failed: .*already exists") as caught:
+            db.copy_table("t", "copy")
+        assert caught.value.outcome == "unknown"
+        assert db["copy"].count() == 2
+
+
 def test_two_clients_at_once(tmp_path: Path) -> None:
     """One of them becomes the writer, the other one sends its call to it."""
     with children(tmp_path / "s", 2) as [holder, other], nyala.connect(tmp_path / "s") as db:

@@ -28,7 +28,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import Env
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 __all__ = ["RemoteMaintenance", "RemoteWriter", "SharedReader", "settings_of_writer"]
 
 logger = logging.getLogger("nyala.handover.commits")
+
+_Made = TypeVar("_Made")
 
 TAKE_TIMEOUT_S: Final = 30.0
 ANSWER_TIMEOUT_S: Final = 600.0
@@ -303,7 +305,7 @@ class RemoteWriter:
     def _connected(self, request: dict[str, Any]) -> tuple[Connection, dict[str, Any]] | LocalWriter:
         """Send the first request of a connection that stays open; without a writer, become it."""
 
-        def attempt() -> tuple[Connection, dict[str, Any]]:
+        def attempt() -> tuple[Connection, dict[str, Any]] | LocalWriter:
             connection = Connection(self._env, self._path, TAKE_TIMEOUT_S)
             try:
                 answer, _ = connection.request(request, (), ANSWER_TIMEOUT_S, TAKE_TIMEOUT_S)
@@ -312,8 +314,7 @@ class RemoteWriter:
                 raise
             return connection, answer
 
-        found: tuple[Connection, dict[str, Any]] | LocalWriter = self._attempted(request["do"], attempt)
-        return found
+        return self._attempted(request["do"], attempt, lambda writer: writer, keyed=True)
 
     # ------------------------------------------------------------------------------------------ tables
 
@@ -477,23 +478,24 @@ class RemoteWriter:
         try:
             request = calls.encode_call(name, arguments, key, out, forget)
 
-            def attempt() -> tuple[dict[str, Any], list[bytes]]:
+            def attempt() -> Any:
                 nonlocal connection
-                first, connection = connection, None
+                first, connection, answer = connection, None, None
                 if first is not None:
                     with contextlib.suppress(NoWriter):
-                        return first.request(request, out.attachments, timeout_s, TAKE_TIMEOUT_S)
-                return send(self._env, self._path, request, out.attachments, timeout_s, TAKE_TIMEOUT_S)
+                        answer = first.request(request, out.attachments, timeout_s, TAKE_TIMEOUT_S)
+                if answer is None:
+                    answer = send(self._env, self._path, request, out.attachments, timeout_s, TAKE_TIMEOUT_S)
+                if key is not None:
+                    self._answered.append(key)
+                return answer
 
-            found = self._attempted(name, attempt, keyed=keyed)
+            def here(writer: LocalWriter) -> Any:
+                return getattr(writer, name)(**arguments, **({"key": key} if keyed else {}))
+
+            return self._attempted(name, attempt, here, keyed=keyed)
         finally:
             out.discard()
-        if not isinstance(found, LocalWriter):
-            if key is not None:
-                self._answered.append(key)
-            return found
-        with_key = {"key": key} if keyed else {}
-        return getattr(found, name)(**arguments, **with_key)
 
     def _taken_answered(self) -> list[str]:
         """Take the keys that the writer may forget. Other threads may do so at the same time."""
@@ -503,10 +505,17 @@ class RemoteWriter:
                 taken.append(self._answered.popleft())
         return taken
 
-    def _attempted(self, name: str, attempt: Callable[[], Any], *, keyed: bool = True) -> Any:
-        """Return what `attempt` returns; or the writer of this process, if it has become the writer.
+    def _attempted(
+        self,
+        name: str,
+        attempt: Callable[[], _Made],
+        here: Callable[[LocalWriter], _Made],
+        *,
+        keyed: bool,
+    ) -> _Made:
+        """Return what `attempt` returns; or `here`, if this process has become the writer.
 
-        keyed: whether `attempt` may be repeated after an unknown outcome.
+        keyed: whether the second attempt says whether the first one was executed.
         Raises: errors of the call; LockedError if a process holds the lock and does not listen;
             StorageError with outcome "unknown" if the outcome cannot be found out.
         """
@@ -520,7 +529,7 @@ class RemoteWriter:
                 try:
                     return attempt()
                 except NoWriter:
-                    return self._become_writer()
+                    return here(self._become_writer())
             except WriterEndedError as error:
                 again += 1
                 if again > _AGAIN_MAX:
@@ -536,7 +545,8 @@ class RemoteWriter:
                     raise
                 clock.sleep_s(_RETRY_S)
             except Error as error:
-                if lost is not None and not keyed:
+                # A StorageError may be of the way to the writer, or of opening the store.
+                if lost is not None and (not keyed or isinstance(error, StorageError)):
                     raise StorageError(
                         f"{lost} (sending it again failed: {error})", path=self._path, outcome="unknown"
                     ) from error
