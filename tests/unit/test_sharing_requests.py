@@ -67,7 +67,7 @@ def requests(db: nyala.Database) -> dict[str, tuple[dict[str, Any], list[bytes]]
         "repartition": {
             "table_id": 999, "partition_schema": table.entry.partition_schema, "partitions": table.partitions,
         },
-        "purge_dropped": {"name": "none"},
+        "purge_dropped": {"name": None},
         "purge": {"name": "t", "keys": pa.table({"k": [4]}), "wait_s": 0.0, "message": None},
         "purge_status": {"name": "t"},
         "tag": {"name": "tag", "at": None},
