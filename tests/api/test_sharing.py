@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import nyala
-from nyala.errors import ConflictError, DuplicateKeyError, LockedError, StorageError
+from nyala.errors import ConflictError, DuplicateKeyError, InvalidArgumentError, LockedError, StorageError
 from nyala.handover import remote_writer
 from nyala.tablet.store import Store
 from tests.processes import Child, ChildError, children
@@ -224,6 +224,44 @@ def test_tables_are_made_altered_and_dropped(shared: tuple[nyala.Database, Child
     db.drop_tag("here")
     db.drop_tag("here", missing_ok=True)
     assert holder.value("db.list_tables()") == db.list_tables() == ["copy", "remade", "t"]
+
+
+READS_AT_A_TAG: list[tuple[int, Callable[[nyala.Database, nyala.Table], object]]] = [
+    (1, lambda db, _: db.table("t", at="daily").count()),
+    (2, lambda _, table: table.count(at="daily")),
+    (3, lambda _, table: table.at("daily").count()),
+    (4, lambda _, table: table.scan(at=" daily ").to_arrow().num_rows),
+    (1, lambda _, table: table.history(5, until="daily").num_rows),
+    (0, lambda _, table: table.changes(since="daily").to_arrow().num_rows),
+    (7, lambda _, table: len(table.commits(until="daily"))),
+    (0, lambda db, _: len(db.commits(since="daily"))),
+    (0, lambda _, table: table.history(1, since="daily").num_rows),
+    (10, lambda db, _: db.snapshot(at="daily")["t"].count()),
+    (11, lambda db, _: db.sql("SELECT count(*) FROM t", at="daily").fetchall()[0][0]),
+]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_tag_that_another_process_has_just_moved(
+    shared: tuple[nyala.Database, Child], read_only: bool
+) -> None:
+    """Every call that takes a tag knows its present moment, although nothing was read since it was set."""
+    sharing, holder = shared
+    with nyala.connect(sharing.path, read_only=read_only) as db:
+        table = db["t"]
+        for key, (expected, read) in enumerate(READS_AT_A_TAG, start=1):
+            holder.run(
+                f"db['t'].insert({{'k': [{key}]}}); db.drop_tag('daily', missing_ok=True); db.tag('daily')"
+            )
+            assert read(db, table) == expected, key
+        if not read_only:
+            holder.run("db['t'].delete([1]); db.drop_tag('daily'); db.tag('daily'); db['t'].delete([2, 3])")
+            assert table.restore(to="daily").inserted == 2
+        holder.run("db.drop_tag('daily'); db.tag('weekly')")
+        with pytest.raises(InvalidArgumentError, match="no tag of this name; its tags are: weekly"):
+            table.count(at="daily")
+        holder.run("db.drop_tag('weekly')")
+        assert db.tags() == []
 
 
 def test_two_processes_make_and_alter_tables_at_once(shared: tuple[nyala.Database, Child]) -> None:

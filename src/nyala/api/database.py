@@ -1004,7 +1004,6 @@ class Database:
         """
         from nyala.api.results import Tag
 
-        self._root()  # a reader catches up
         found = sorted(self._opened().tags().values(), key=lambda tag: (tag.timestamp, tag.name))
         return [Tag(tag.name, tag.timestamp, to_datetime(tag.timestamp)) for tag in found]
 
@@ -1019,7 +1018,6 @@ class Database:
             Do nothing if there is no such tag, instead of raising `InvalidArgumentError`.
         """
         writer = self._changing("db.drop_tag(…)")
-        self._root()  # another process may have changed the tags
         if not missing_ok or name in self._store.tags():
             writer.drop_tag(name)
 
@@ -1278,11 +1276,11 @@ class Database:
         name: the argument's name, for errors; "since" is a lower bound, and "to" must be exact (`AheadOfClock`).
         Raises: InvalidArgumentError for a moment in the future, and as `parse_at`.
         """
+        at = self._without_tag(at, name)  # before the view, which then has the tag's moment
         root, published = self._opened().view()
         self._ahead.note(published, self._store.env.clock.now_us())
         if at is None:
             return root, published, published
-        at = self._without_tag(at, name)
         timestamp = parse_at(at, published, name)
         now_us = self._store.env.clock.now_us()
         if timestamp > max(from_physical(now_us + 1), published):
@@ -1302,11 +1300,11 @@ class Database:
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
 
     def _without_tag(self, at: Any, name: str = "at") -> Any:
-        """Return the timestamp of the tag that `at` names; any other moment unchanged.
+        """Return the timestamp of the tag that `at` names now; any other moment unchanged.
 
         Raises: InvalidArgumentError for a name that is no tag.
         """
-        return resolve_tag(at, self._opened().tags(), name) if isinstance(at, str) else at
+        return resolve_tag(at, self._opened().tags, name) if isinstance(at, str) else at
 
     def _make_scan(
         self,

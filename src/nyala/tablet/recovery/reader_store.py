@@ -286,7 +286,8 @@ class ReaderStore:
             return {**self._state.messages, **self._replayer.report.messages}
 
     def tags(self) -> Mapping[str, TagEntry]:
-        """The tags by name, as of the last view or later."""
+        """Catch up; returns the tags by name."""
+        self.view()
         return self._state.tags
 
     @property

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from nyala.catalog.model import TableEntry, TagEntry
@@ -58,13 +58,16 @@ def check_tag_name(name: object) -> str:
     return name
 
 
-def resolve_tag(at: Any, tags: Mapping[str, TagEntry], name: str) -> Any:
+def resolve_tag(at: Any, read_tags: Callable[[], Mapping[str, TagEntry]], name: str) -> Any:
     """Return the timestamp of a tag that `at` names; any other `at` unchanged.
 
-    name: the argument's name, for the message. Raises: InvalidArgumentError for an unknown tag.
+    read_tags: gives the present tags; called only if `at` can be the name of a tag.
+    name:      the argument's name, for the message.
+    Raises: InvalidArgumentError for an unknown tag, and as `read_tags`.
     """
     if not isinstance(at, str) or _NAME.fullmatch(text := at.strip()) is None:
         return at
+    tags = read_tags()
     found = tags.get(text)
     if found is None:
         raise InvalidArgumentError(
