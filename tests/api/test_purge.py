@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import nyala
@@ -273,16 +274,16 @@ def test_a_key_that_comes_back_while_it_is_purged(
     old = db.now()
     mark = purging._mark
 
-    def come_back(*arguments: Any) -> None:
+    def come_back(*arguments: Any) -> int:
         table.insert([{"name": KEY, "city": "new", "account": 1}])
         table.update([{"name": KEY, "city": "newer"}])
-        mark(*arguments)
+        return mark(*arguments)
 
     monkeypatch.setattr(purging, "_mark", come_back)
     result = table.purge([KEY])
     assert result.done and {needle for _, needle in found_in(files_of(folder / "store"))} == {KEY.encode()}
     assert [row["city"] for row in table.history(KEY).to_pylist()] == ["new", "newer"]
-    assert table.get(KEY, at=old) is None and table.get(KEY, at=result.timestamp) is None and db.check().ok
+    assert table.get(KEY, at=old) is None and db.check().ok
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -359,6 +360,47 @@ def test_the_next_backup_is_full(db: nyala.Database, folder: Path) -> None:
         assert db.backup(folder / "backups").tables[0].kind == "incremental"
         nyala.restore_backup(folder / "backups", db, {"people": "again"})
         assert rows(db["again"]) == rows(table)
+
+
+def test_the_next_backup_is_full_after_a_purge_that_deletes_nothing(db: nyala.Database, folder: Path) -> None:
+    """Nothing was written between the last backup and the purge, and yet the earlier backups can be removed."""
+    table, backups = people(db), folder / "backups"
+    live_a_life(table)
+    db.backup(backups)
+    table.delete(KEY)
+    last = db.backup(backups)
+    result = table.purge([KEY])
+    assert result.deleted == 0 and result.timestamp > last.until
+    assert table.changes(since=last.until).purged == result.timestamp
+    made = db.backup(backups)
+    assert [(each.kind, each.rows) for each in made.tables] == [("full", 40)]
+    assert db.backup(backups).unchanged == ("people",)
+    assert len(nyala.clean_backups(backups, older_than=made.until)) == 2
+    kept = [str(pq.read_table(path).to_pylist()) for path in backups.rglob("*.parquet")]
+    assert kept and not any(secret in text for secret in (KEY, *SECRETS) for text in kept)
+    table.delete("A-1")
+    assert db.backup(backups).tables[0].kind == "incremental"
+    nyala.restore_backup(backups, db, {"people": "again"})
+    assert rows(db["again"]) == rows(table)
+
+
+def test_the_next_backup_is_full_if_one_was_made_during_the_purge(
+    db: nyala.Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nyala.tablet import purge as purging
+
+    table = people(db)
+    live_a_life(table)
+    db.backup(folder / "backups")
+    mark = purging._mark
+
+    def after_a_backup(*arguments: Any) -> int:
+        assert db.backup(folder / "backups").tables[0].kind == "incremental"
+        return mark(*arguments)
+
+    monkeypatch.setattr(purging, "_mark", after_a_backup)
+    table.purge([KEY])
+    assert db.backup(folder / "backups").tables[0].kind == "full"
 
 
 # --- who keeps files, and who refuses ------------------------------------------------------------------------------

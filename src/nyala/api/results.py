@@ -293,7 +293,7 @@ class PurgeResult:
     """What `Table.purge` did."""
 
     timestamp: int
-    """The moment at which the rows were deleted."""
+    """The moment of the purge, directly after the rows were deleted."""
     keys: int
     """Keys that were given."""
     deleted: int

@@ -123,7 +123,7 @@ class TableEntry:
     rewritten:     the timestamp at which a repartition rewrote all rows without history; 0: never.
     drops:         the timestamps at which it was dropped, undropped, dropped, and so on.
     tagged:        the moments of tags at which the table existed, ascending (M13).
-    purged_keys:   the timestamp of the last purge of rows by key; 0: never.
+    purged_keys:   the timestamp of the last purge of rows by key, after its delete; 0: never.
     """
 
     id: int

@@ -1,7 +1,7 @@
 """Erases rows by key from everything that a store keeps: files, history, memory, log and catalogue.
 
     1 delete     one batch at moment P: from now on the keys are dead
-    2 mark       the catalogue notes P, so that backups and feeds know what they cannot see
+    2 mark       the catalogue notes a new moment M, so that backups and feeds know what they cannot see
     3 rewrite    memory is flushed; each rowset with one of the keys, dead or alive, is rewritten alone,
                  without what the keys were up to P (`RowSetImage.without_past_of`)
     4 log        memory of all tables is flushed until the log has nothing from before; new checkpoints
@@ -11,6 +11,8 @@
 Invariants
     U1  After step 4 no file that the store needs has a byte of what the keys were up to P. A key that
         is inserted again after P is a new row, and keeps its history since then.
+        M is later than P and than all backups from before the mark, also if the keys were dead long ago
+        (then the delete writes nothing) or a backup was made between the steps.
     U2  Each step can be repeated. After a crash the delete stays, and the same call does the rest.
     U3  A scan that has a root, and a reader with a lease, may read on (P2): `remaining` tells.
 
@@ -70,7 +72,7 @@ class Remaining:
 class PurgeReport:
     """What a purge did.
 
-    timestamp: the moment P.
+    timestamp: the moment M.
     clones:    the other tables that share rewritten files, and so still have the rows.
     """
 
@@ -101,7 +103,7 @@ def purge(store: Store, name: str, keys: pa.Table, wait_s: float, message: str |
     moment = deleted.timestamp
     encoded = encoded.take(encoded.sort_indices())
     files = set(store.state.files()) | set(store.state.garbage)
-    _mark(store, table.id, moment)
+    marked = _mark(store, table.id)
     done = _rewrite(store, table.id, encoded, moment)
     _renew_log(store)
     left = remaining(store, table.id)
@@ -112,7 +114,7 @@ def purge(store: Store, name: str, keys: pa.Table, wait_s: float, message: str |
     gone = (files | done.paths) - set(store.state.files()) - set(store.state.garbage)
     logger.info("purged %d keys of table %r: %d rowsets were rewritten", len(encoded), name, done.rowsets)
     return PurgeReport(
-        moment,
+        marked,
         len(encoded),
         deleted.deleted,
         done.rowsets,
@@ -171,15 +173,18 @@ def _check_free(store: Store, table: TableState, keys: EncodedKeys) -> None:
         )
 
 
-def _mark(store: Store, table_id: int, moment: int) -> None:
+def _mark(store: Store, table_id: int) -> int:
+    """Note a new moment as the table's last purge, and return it."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root
         table = _table(store, table_id)
-        entry = dataclasses.replace(table.entry, purged_keys=moment)
+        marked = store.stamp()
+        entry = dataclasses.replace(table.entry, purged_keys=marked)
         fresh = dataclasses.replace(table, entry=entry).with_tablets({})
-        change = CatalogChange(timestamp=store.clock.latest, put_tables=[entry])
+        change = CatalogChange(timestamp=marked, put_tables=[entry])
         store.transact(change, lambda version: root.with_table(fresh, version))
+        return marked
 
 
 @dataclass
