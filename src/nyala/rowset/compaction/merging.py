@@ -74,7 +74,10 @@ class _Lives:
     older: npt.NDArray[np.int64]
 
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
-        """Return one bool per (row, time): whether it is inside a life, excluding both ends."""
+        """Return one bool per (row, time): whether it is inside a life, without its birth.
+
+        A delete with a sequence changes that column at the moment of the death.
+        """
         count = len(self.rows)
         order = np.lexsort(
             (
@@ -90,7 +93,7 @@ class _Lives:
         found = np.empty(len(rows), np.int64)
         found[order[is_query] - count] = np.where(last >= 0, order[last], 0)[is_query]
         inside: npt.NDArray[np.bool_] = (
-            (self.rows[found] == rows) & (self.begins[found] < times) & (times < self.ends[found])
+            (self.rows[found] == rows) & (self.begins[found] < times) & (times <= self.ends[found])
         )
         return inside
 
