@@ -137,6 +137,12 @@ def test_a_live_row_is_compared_alone(db: nyala.Database, flushed: bool) -> None
     assert table.upsert([row(1, 2)], newest_by="seq").updated == 1
 
 
+def test_nan_is_no_sequence(db: nyala.Database) -> None:
+    table = db.create_table("f", {"k": "int64", "seq": "double"}, "k")
+    result = table.upsert([(1, float("nan")), (2, 1.0)], newest_by="seq", errors="collect")
+    assert result.errors["code"].to_pylist() == ["null"] and result.inserted == 1
+
+
 @pytest.mark.parametrize("first", ["tombstone", "delete"])
 def test_a_compaction_keeps_the_past_of_a_row_that_is_deleted_twice(db: nyala.Database, first: str) -> None:
     """The second delete changes the sequence when the row dies; before that, it has its own."""

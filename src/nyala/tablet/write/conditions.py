@@ -119,11 +119,12 @@ def check_condition(
     if not operation.columns:
         return operation
     values = _given(table, operation, column.name, f"newest_by={column.name!r}")
-    empty = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+    # NaN would be greater than every later value.
+    empty = np.flatnonzero(values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
     if not len(empty):
         return operation
     operation.errors.add(
-        empty, NULL, f"column {column.name!r}: NULL, but newest_by needs a value in each row"
+        empty, NULL, f"column {column.name!r}: NULL or NaN, but newest_by needs a value in each row"
     )
     return _kept(operation, ~np.isin(operation.rows, empty))
 
