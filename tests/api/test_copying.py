@@ -83,7 +83,9 @@ def test_a_table_is_repartitioned(path: Path) -> None:
     assert len(t.tablets()) == 6 and rows(t) == expected
     assert "HASH (k) BUCKET 0 OF 3" in t.tablets()[0].partition
     swapped = db.now()
-    with pytest.raises(nyala.HistoryExpiredError, match=r"repartition\(\) or copy_table\(\) rewrote it"):
+    with pytest.raises(
+        nyala.HistoryExpiredError, match=r"repartition\(\), clone_table\(\) or copy_table\(\) rewrote it"
+    ):
         t.scan(at=before)
     with pytest.raises(nyala.HistoryExpiredError):
         t.changes(before)

@@ -100,9 +100,9 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
     oldest = oldest_readable(entry, published, now_us)
     if timestamp < entry.rewritten and entry.rewritten >= oldest:
         raise HistoryExpiredError(
-            f"table {entry.name!r} cannot be read at {to_datetime(timestamp).isoformat()}: repartition() or "
-            f"copy_table() rewrote it at {to_datetime(entry.rewritten).isoformat()} (timestamp {entry.rewritten}), and "
-            f"these keep no history{note}"
+            f"table {entry.name!r} cannot be read at {to_datetime(timestamp).isoformat()}: repartition(), "
+            f"clone_table() or copy_table() rewrote it at {to_datetime(entry.rewritten).isoformat()} (timestamp "
+            f"{entry.rewritten}), and these keep no history{note}"
         )
     if timestamp < oldest:
         discarded = oldest_readable(dataclasses.replace(entry, history_start=0), published, now_us) < oldest
