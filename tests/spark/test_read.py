@@ -324,8 +324,8 @@ def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
             sizes.append(len(pickle.dumps(made)))
             return made
 
-        for module in (frames, backup_jobs):
-            monkeypatch.setattr(module, "place", placed)
+        monkeypatch.setattr(frames, "place", placed)
+        monkeypatch.setattr(backup_jobs, "place_tokens", placed)
         monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
         assert table.scan().to_spark(spark).agg({"k": "sum"}).first() == (199990000,)
         assert nyala.spark.backup(spark, table, tmp_path / "backups").rows == 20_000

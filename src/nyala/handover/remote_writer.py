@@ -93,8 +93,12 @@ _SLOW_CALLS: Final = frozenset({"compact", "vacuum", "purge", "copy_table", "clo
 class SharedReader(ReaderStore):
     """The view of a process that shares the store with its writer. It sees this process's own writes (RW2)."""
 
-    _own = 0
-    _viewed_s = math.inf
+    def __init__(
+        self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int, limits: Limits
+    ) -> None:
+        self._own = 0  # the newest write of this process
+        self._viewed_s = math.inf
+        super().__init__(env, path, memory_limit_bytes, replay_limit_bytes, limits)
 
     def note_written(self, timestamp: int) -> None:
         """Note a write of this process that later views must have."""
