@@ -430,7 +430,7 @@ def test_a_write_that_never_becomes_visible(
     assert isinstance(reader, remote_writer.SharedReader)
     reader.note_written(db.now() + (1 << 40))
     with pytest.raises(
-        StorageError, match=r"has not made the last write of this process visible within 0\.1 s"
+        StorageError, match=r"did not make the last write of this process visible within 0\.1 s"
     ):
         db["t"].count()
     assert db["t"].count() == 0

@@ -358,7 +358,7 @@ class History:
     def _committed(self, after: dict[str, State], effects: dict[str, set[int]]) -> None:
         """Note what a commit made of the tables.
 
-        A row that was written with the same values has changed. A key that was inserted and deleted has not.
+        A row that was written with the same values is a change; one that was inserted and deleted is not.
         """
         self.commits += 1
         for name, rows in after.items():

@@ -118,7 +118,7 @@ def test_a_query_whose_history_is_gone_is_told_how_to_go_on(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     """It stood still while the changes that its checkpoint waits for were given up: an error, and no change is passed
-    over; `_commit_version` comes with each row, in batches of the size that was asked for."""
+    over; `_commit_version` comes with each row, in batches of the requested size."""
     with nyala.connect(store, maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         moments = [table.insert({"k": [number], "v": [number]}).timestamp for number in range(3)]

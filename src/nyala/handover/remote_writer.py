@@ -118,7 +118,7 @@ class SharedReader(ReaderStore):
                 with self._lock:
                     self._own = min(self._own, published)  # it may be lost: later reads do not wait for it
                 raise StorageError(
-                    f"the process that writes {self.root_path!r} has not made the last write of this process visible "
+                    f"the process that writes {self.root_path!r} did not make the last write of this process visible "
                     f"within {_VISIBLE_TIMEOUT_S:g} s: check that process, and its disk",
                     path=self.root_path,
                 )

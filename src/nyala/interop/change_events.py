@@ -366,7 +366,7 @@ def _require_images(table: pa.Table, deletes: np.ndarray, numbers: np.ndarray) -
 
 
 def _fields_of(table: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
-    """The columns of a structure; {} if there is none, or all its values are NULL."""
+    """The columns of a structure; {} without such a field, and if all its values are NULL."""
     if name not in table.column_names or pa.types.is_null(table.schema.field(name).type):
         return {}
     column = table.column(name)

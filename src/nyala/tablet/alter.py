@@ -209,7 +209,7 @@ def drop_range(bound: RangeBound, purge: bool = False) -> Step:
 def undrop_range(bound: RangeBound) -> Step:
     """Return a step that brings back the range with these bounds that was dropped last.
 
-    Raises: InvalidArgumentError if there is none, or if it overlaps a present range.
+    Raises: InvalidArgumentError if no such range was dropped, or if it overlaps a present range.
     """
 
     def step(draft: Draft) -> Draft:

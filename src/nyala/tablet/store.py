@@ -696,7 +696,7 @@ class Store:
         return cut if pinned is None else min(cut, pinned)
 
     def committed(self, key: str) -> CommittedKey | None:
-        """The batch committed with this idempotency key; None: there is none."""
+        """The batch committed with this idempotency key; None if there was no such batch."""
         return self._keys.get(key) or self.state.committed_keys.get(key)
 
     def messages(self) -> Mapping[int, CommitMessage]:

@@ -169,7 +169,7 @@ class TableState(LazyValues):
         return (*self.tablets, *self.dropped) if self.dropped else self.tablets
 
     def tablet(self, tablet_id: int) -> TabletState | None:
-        """The tablet with this id, dropped or not; None: there is none."""
+        """The tablet with this id, dropped or not; None if no tablet has it."""
         ordinal = self.whole.ordinal_of.get(tablet_id)
         return None if ordinal is None else self.whole.tablets[ordinal]
 
@@ -330,7 +330,7 @@ class Root(LazyValues):
         yield from self.dropped.values()
 
     def any_table(self, table_id: int) -> TableState | None:
-        """The table with this id, dropped or not; None: there is none."""
+        """The table with this id, dropped or not; None if no table has it."""
         return self.tables.get(table_id) or self.dropped.get(table_id)
 
     def tablets(self) -> Iterator[tuple[TableState, TabletState]]:

@@ -188,7 +188,7 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
 def look_up_row(
     table: TableState, key: Mapping[str, Any], columns: Sequence[str] | None, snapshot: int
 ) -> dict[str, Any] | None:
-    """Return the row with this key as Python values; None: there is none. Raises: as `look_up`."""
+    """Return the row with this key as Python values; None if no row has it. Raises: as `look_up`."""
     projection = table.schema.columns if columns is None else table.schema.project(columns)
     plain = _plain_key(table, key)
     if plain is None:

@@ -186,7 +186,7 @@ def commit_checked(
 
 
 def find_committed(store: Store, idempotency_key: str) -> WriteResult | None:
-    """Return the result of the batch committed with this key, once durable; None: there is none.
+    """Return the result of the batch committed with this key, once durable; None if no batch was.
 
     Raises: StorageError, CorruptionError.
     """
