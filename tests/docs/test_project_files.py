@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,13 @@ def test_the_changelog_has_this_version() -> None:
     assert nyala.__version__ in unreleased or nyala.__version__ in [version for version, _ in versions]
     for version, _ in versions:
         assert f"\n[{version}]: https://" in text
+
+
+def test_every_tracked_file_is_text() -> None:
+    """A store that a test leaves in the checkout would be committed with the next change."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    paths = [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
+    assert len(paths) > 500
+    assert [path for path in paths if b"\0" in path.read_bytes()] == []
