@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from nyala.api.table import Table
     from nyala.api.transaction import Transaction
     from nyala.api.types import Moment
-    from nyala.handover.local_writer import MaintenanceOfWriter, Writer
+    from nyala.handover.remote_writer import RemoteMaintenance, Writer
     from nyala.objects.open import StorageOptions
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.presentation.progress import Progress
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from nyala.sql.result import Result
     from nyala.tablet.changes.spec import ChangeSpec
     from nyala.tablet.check import CheckReport
+    from nyala.tablet.maintenance import Maintenance
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
     from nyala.tablet.scan.split import ScanSpec
@@ -1038,7 +1039,7 @@ class Database:
         return self._open.writer is None
 
     @property
-    def maintenance(self) -> MaintenanceOfWriter:
+    def maintenance(self) -> Maintenance | RemoteMaintenance:
         """The background work of the process that writes: `status()`, `pause()`, `resume()`.
 
         Raises: ReadOnlyError in a reader.

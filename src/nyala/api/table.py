@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         VacuumResult,
     )
     from nyala.api.types import DataLike, KeyLike, Moment
-    from nyala.handover.local_writer import Writer
+    from nyala.handover.remote_writer import Writer
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.schema.schema import ColumnSpec
     from nyala.schema.types import ColumnType

@@ -442,6 +442,7 @@ class WritableTable(ReadableTable):
                     show(done, None)
         except BaseException as error:  # the stream's own errors and Ctrl-C, too
             with contextlib.suppress(AttributeError):
+                # Of any class, so that the caller of a stream always finds it.
                 error.applied = done  # type: ignore[attr-defined]
             if done and isinstance(error, WriteError):  # which says that nothing was written
                 error.args = (

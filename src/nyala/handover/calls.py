@@ -19,7 +19,6 @@ Source: docs/design/processes-and-locks.md, "A second process that writes".
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,14 +53,14 @@ from nyala.tablet.state.validation import validating
 from nyala.tablet.write.conditions import Condition, NewestBy, When
 from nyala.tablet.write.prepare import OPERATION_NAMES, OPERATIONS, PreparedOperation
 from nyala.tablet.write.prepare_rows import MixedRows, prepare_rows
-from nyala.tablet.write.where_writes import ToDelete, ToUpdate
+from nyala.tablet.write.where_writes import Select, ToDelete, ToUpdate
 from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
     from nyala.handover.local_writer import LocalWriter
 
 __all__ = [
-    "CALLS", "Outgoing", "answer_call", "check_select", "converted", "decode_results", "encode_call", "of_prepared",
+    "CALLS", "Outgoing", "answer_call", "check_select", "converted", "decode_answer", "encode_call", "of_prepared",
 ]  # fmt: skip
 
 # Rows of a call up to this size travel with it.
@@ -333,12 +332,12 @@ def _encode_where(where: Any) -> str | None:
     return to_json(parse_predicate(where) if isinstance(where, str) else as_node(where))
 
 
-def check_select(select: ToDelete | ToUpdate, table: TableState) -> None:
+def check_select(select: Select, table: TableState) -> None:
     """Check a condition as the writer will. Raises: as `bind`."""
     bind(select.where, table.schema)
 
 
-def _encode_select(select: ToDelete | ToUpdate, out: Outgoing) -> Any:
+def _encode_select(select: Select, out: Outgoing) -> Any:
     fields: dict[str, Any] = {"where": _encode_where(select.where)}
     if isinstance(select, ToUpdate):
         fields["set"] = {name: _encode_value(name, value, out) for name, value in select.assignments.items()}
@@ -361,7 +360,7 @@ def _encode_value(name: str, value: Any, out: Outgoing) -> Any:
         ) from None
 
 
-def _decode_select(value: Any, data: Incoming) -> ToDelete | ToUpdate:
+def _decode_select(value: Any, data: Incoming) -> Select:
     where = None if value["where"] is None else from_json(_is(str, value["where"]))
     if "set" not in value:
         if where is None:
@@ -621,8 +620,7 @@ def answer_call(
     if isinstance(done, list):
         bodies = [bytes(to_ipc(part)) for result in done for part in (result.errors, _outcomes_table(result))]
         return {"results": [_figures(result) for result in done]}, bodies
-    is_plain = done is None or isinstance(done, dict | int)
-    return {"done": done if is_plain else dataclasses.asdict(done)}, []
+    return {"done": done}, []
 
 
 def _check_together(arguments: Mapping[str, Any], limits: Limits) -> None:
@@ -663,8 +661,10 @@ def _outcomes_table(result: WriteResult) -> pa.Table:
     return pa.table({} if outcomes is None else {"outcome": pa.array(outcomes, pa.uint8())})
 
 
-def decode_results(answer: Mapping[str, Any], attachments: Sequence[bytes]) -> list[WriteResult]:
-    """Return the results of a call that writes rows."""
+def decode_answer(answer: Mapping[str, Any], attachments: Sequence[bytes]) -> Any:
+    """Return what the call returned; of a call that writes rows, a list of results."""
+    if "results" not in answer:
+        return answer["done"]
     tables = [from_ipc(body) for body in attachments]
     return [
         WriteResult(

@@ -1,4 +1,4 @@
-"""What the public API asks of the store's writer, and the writer in this process.
+"""The writer in this process: what the public API asks of the writer of the open store.
 
     Database, Table, Batch, Transaction ──► Writer ─┬─ LocalWriter     this process holds the lock
                                                     └─ RemoteWriter    another process does (`remote_writer`)
@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -33,27 +32,14 @@ if TYPE_CHECKING:
     from nyala.schema.schema import Schema
     from nyala.tablet.alter import Draft, Step
     from nyala.tablet.compaction.lifecycle import Runner
-    from nyala.tablet.maintenance import Maintenance, MaintenanceStatus
+    from nyala.tablet.maintenance import Maintenance
     from nyala.tablet.state.root import TableState
     from nyala.tablet.store import Store
     from nyala.tablet.write.transaction import OpenTransaction
     from nyala.tablet.write.where_writes import Select
     from nyala.tablet.write.write_path import Request
 
-__all__ = ["LocalWriter", "MaintenanceOfWriter", "Progress", "SeenTable", "TableDraft", "Writer"]
-
-
-class MaintenanceOfWriter(Protocol):
-    """The background work of a writer, for users."""
-
-    def status(self) -> MaintenanceStatus:
-        """Return running, waiting and last work, and counters since the store was opened."""
-
-    def pause(self) -> None:
-        """Stop background work until `resume`; returns when running work has ended."""
-
-    def resume(self) -> None:
-        """Continue, with everything that has become due meanwhile."""
+__all__ = ["LocalWriter", "Progress", "SeenTable", "TableDraft"]
 
 
 class Progress(Protocol):
@@ -62,118 +48,6 @@ class Progress(Protocol):
     def step(self, done: int, total: int) -> None: ...
 
     def rows(self, done: int, total: int) -> None: ...
-
-
-class Writer(Protocol):
-    """The writer of the open store, in this process or in another one. Thread-safe.
-
-    Errors are those of the functions that `LocalWriter` calls.
-    """
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of new tables and rows."""
-
-    @property
-    def memory_limit_bytes(self) -> int:
-        """The memory limit of this process."""
-
-    def check_writable(self) -> None:
-        """Check that this process may write now. Raises: StorageError."""
-
-    def write(
-        self, requests: Sequence[Request], *, collect: bool = False, message: str | None = None
-    ) -> list[WriteResult]:
-        """Write a batch: see `write_path.write`."""
-
-    def write_selected(
-        self,
-        name: str,
-        operation: str,
-        select: Select,
-        *,
-        collect: bool = False,
-        message: str | None = None,
-    ) -> WriteResult:
-        """Write the rows that a predicate selects: see `where_writes.write_selected`."""
-
-    def restore(self, table_id: int, to: int, message: str | None = None) -> WriteResult:
-        """Restore a table to a moment: see `tablet.write.restore`."""
-
-    def begin(self, timeout_s: float) -> OpenTransaction:
-        """Begin a transaction: see `tablet.write.transaction`."""
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Keep all other writers out during a block of this thread."""
-
-    def create_table(
-        self,
-        name: str,
-        schema: Schema,
-        partition_schema: PartitionSchema,
-        partitions: Collection[Partition],
-        comment: str,
-        history_us: int | None,
-    ) -> None:
-        """Create a table: see `Store.create_table`."""
-
-    def drop_table(self, name: str, purge: bool) -> None:
-        """Drop a table: see `Store.drop_table`."""
-
-    def undrop_table(self, table_id: int, new_name: str) -> None:
-        """Bring back a dropped table: see `Store.undrop_table`."""
-
-    def purge_dropped(self, name: str | None) -> int:
-        """Remove dropped tables and ranges: see `Store.purge_dropped`."""
-
-    def clone_table(self, name: str, new_name: str, at: int | None) -> None:
-        """Make a table that shares the files of another: see `tablet.write.cloning`."""
-
-    def alter(self, table_id: int, steps: Sequence[Step]) -> str:
-        """Alter a table; returns its name: see `tablet.alter`."""
-
-    def copy_table(
-        self,
-        table_id: int,
-        at: int,
-        new_name: str,
-        partition_schema: PartitionSchema,
-        partitions: Collection[Partition],
-    ) -> None:
-        """Copy a table's rows into a new table: see `tablet.write.copying`."""
-
-    def repartition(
-        self, table_id: int, partition_schema: PartitionSchema, partitions: Collection[Partition]
-    ) -> None:
-        """Rewrite a table into other partitions: see `tablet.write.copying`."""
-
-    def tag(self, name: str, at: int | None) -> int:
-        """Name a moment, and return its timestamp: see `Store.tag`."""
-
-    def drop_tag(self, name: str) -> None:
-        """Forget a tag: see `Store.drop_tag`."""
-
-    def flush(self, name: str | None = None) -> dict[str, Any]:
-        """Flush a table, or all; returns the fields of a `FlushResult`."""
-
-    def compact(self, name: str, work: Progress | None = None) -> dict[str, Any]:
-        """Compact a table; returns the fields of a `CompactionResult`."""
-
-    def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
-        """Free a table's disk space; returns the fields of a `VacuumResult`."""
-
-    def purge(self, name: str, keys: pa.Table, wait_s: float, message: str | None) -> dict[str, Any]:
-        """Erase rows by key; returns the fields of a `PurgeReport`: see `tablet.purge`."""
-
-    def purge_status(self, name: str) -> dict[str, Any]:
-        """Return what still has bytes of purged rows: the fields of `purge.Remaining`."""
-
-    @property
-    def maintenance(self) -> MaintenanceOfWriter:
-        """The background work of the writer, with `status()`, `pause()` and `resume()`."""
-
-    def stats(self) -> dict[str, Any]:
-        """Return the counters of the writer's store: see `Store.stats`."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +95,11 @@ class SeenTable:
 
 
 class LocalWriter:
-    """The writer of a store that this process holds."""
+    """The writer of a store that this process holds. Thread-safe.
+
+    Most methods call the function of the same name in the store or in `tablet`, which says what it
+    does and raises. `RemoteWriter` has the methods that the public API calls, too.
+    """
 
     def __init__(self, store: Store, maintenance: Maintenance) -> None:
         self.store = store
@@ -298,6 +176,7 @@ class LocalWriter:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
+        """Keep all other writers out during a block of this thread."""
         from nyala.tablet.write.write_path import make_room
 
         # A large commit needs both locks, and a full memory is flushed by another thread, so both
@@ -376,6 +255,7 @@ class LocalWriter:
         self.store.change_once(key, lambda: self.store.undrop_table(table_id, new_name))
 
     def purge_dropped(self, name: str | None) -> int:
+        """Remove dropped tables and ranges; returns the freed bytes."""
         freed = self.store.purge_dropped(name)
         self.store.collect_garbage()
         return freed
@@ -386,6 +266,7 @@ class LocalWriter:
         clone_table(self.store, name, new_name, at)
 
     def alter(self, table_id: int, steps: Sequence[Step]) -> str:
+        """Alter a table; returns its name."""
         from nyala.tablet.alter import alter
 
         return alter(self.store, table_id, steps).name
@@ -468,6 +349,7 @@ class LocalWriter:
     # ------------------------------------------------------------------------------------------ maintenance
 
     def flush(self, name: str | None = None) -> dict[str, Any]:
+        """Flush a table, or all; returns the fields of a `FlushResult`, as others those of theirs."""
         from nyala.tablet.flush.lifecycle import flush
 
         store = self.store
@@ -502,8 +384,8 @@ class LocalWriter:
         """Return the runner of requested compactions: the background's worker process for large ones."""
         return self.maintenance.compactor.runner(self.store, on_progress=work.rows)
 
-    def maintenance_status(self) -> MaintenanceStatus:
-        return self.maintenance.status()
+    def maintenance_status(self) -> dict[str, Any]:
+        return dataclasses.asdict(self.maintenance.status())
 
     def pause_maintenance(self) -> None:
         self.maintenance.pause()

@@ -28,7 +28,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import Env
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from nyala.schema.schema import Schema
     from nyala.tablet.maintenance import MaintenanceStatus
 
-__all__ = ["RemoteMaintenance", "RemoteWriter", "SharedReader", "settings_of_writer"]
+__all__ = ["RemoteMaintenance", "RemoteWriter", "SharedReader", "Writer", "settings_of_writer"]
 
 logger = logging.getLogger("nyala.handover.commits")
 
@@ -126,7 +126,7 @@ class SharedReader(ReaderStore):
             root, published = super().view()
         return root, published
 
-    def check_writable(self) -> None:  # type: ignore[override]
+    def check_writable(self) -> None:
         self.check_open()
         self.env.files.check_bound()
 
@@ -168,7 +168,7 @@ def settings_of_writer(env: Env, directory: str) -> Mapping[str, Any]:
 
 
 class RemoteWriter:
-    """The writer in another process; see `local_writer.Writer`."""
+    """The writer in another process; its methods are those of `LocalWriter` that the public API calls."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class RemoteWriter:
         message: str | None = None,
     ) -> WriteResult:
         table = self._reader.view()[0].table(name)
-        calls.check_select(select, table)  # type: ignore[arg-type]
+        calls.check_select(select, table)
         return self._written(
             "write_selected",
             {"name": name, "operation": operation, "select": select, "collect": collect, "message": message},
@@ -447,23 +447,17 @@ class RemoteWriter:
 
     def _figures(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a call's result."""
-        done = self._call(name, arguments)
-        if isinstance(done, tuple):
-            return dict(done[0]["done"])
-        return dataclasses.asdict(done) if dataclasses.is_dataclass(done) else dict(done)  # type: ignore[arg-type]
+        return dict(self._call(name, arguments))
 
     def _number(self, name: str, arguments: Mapping[str, Any]) -> int:
         """Return a call's result that is a number."""
-        done = self._call(name, arguments)
-        return int(done[0]["done"] if isinstance(done, tuple) else done)
+        return int(self._call(name, arguments))
 
     def _written(
         self, name: str, arguments: Mapping[str, Any], connection: Connection | None = None
     ) -> list[WriteResult]:
         done = self._call(name, arguments, connection)
-        if not isinstance(done, tuple):  # this process has become the writer
-            return done if isinstance(done, list) else [done]
-        results = calls.decode_results(*done)
+        results: list[WriteResult] = done if isinstance(done, list) else [done]
         self._reader.note_written(max((result.timestamp for result in results), default=0))
         return results
 
@@ -471,8 +465,8 @@ class RemoteWriter:
         """Let the writer execute a call, in whichever process it is.
 
         connection: to use first, if it still exists.
-        Returns: the answer and its attachments; or what the method of `LocalWriter` returned, if this
-            process has become the writer.
+        Returns: what the method of `LocalWriter` returned there; here, if this process has become the
+            writer.
         """
         keyed = calls.CALLS[name].keyed
         key = call_key(self._env.randomness.token_hex(16)) if keyed else None
@@ -492,7 +486,7 @@ class RemoteWriter:
                     answer = send(self._env, self._path, request, out.attachments, timeout_s, TAKE_TIMEOUT_S)
                 if key is not None:
                     self._answered.append(key)
-                return answer
+                return calls.decode_answer(*answer)
 
             def here(writer: LocalWriter) -> Any:
                 return getattr(writer, name)(**arguments, **({"key": key} if keyed else {}))
@@ -592,6 +586,10 @@ class RemoteMaintenance:
     def resume(self) -> None:
         """Continue, with everything that has become due meanwhile."""
         self._writer._call("resume_maintenance", {})
+
+
+Writer: TypeAlias = LocalWriter | RemoteWriter
+"""The writer of an open store, for the public API."""
 
 
 class _RemotePin(Pin):

@@ -51,8 +51,8 @@ from nyala.tablet.store import Store, StoreOptions
 if TYPE_CHECKING:
     from nyala.api.database import Snapshot
     from nyala.api.pinned_rows import PinnedRows
-    from nyala.handover.local_writer import LocalWriter, Writer
-    from nyala.handover.remote_writer import RemoteWriter, SharedReader
+    from nyala.handover.local_writer import LocalWriter
+    from nyala.handover.remote_writer import RemoteWriter, SharedReader, Writer
     from nyala.sql.connection import Connection
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore

@@ -44,7 +44,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from nyala.catalog.format import LOCK_NAME
 from nyala.catalog.leases import Lease, reader_lease
@@ -307,7 +307,7 @@ class ReaderStore:
         """Raise StorageError if the store is closed, or if this process is a forked child."""
         check_in_use(self.root_path, self._closed, self._pid)
 
-    def check_writable(self) -> NoReturn:
+    def check_writable(self) -> None:
         raise ReadOnlyError(
             f"the store {self.root_path!r} was opened with read_only=True: connect() without it to write"
         )

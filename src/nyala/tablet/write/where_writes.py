@@ -9,9 +9,9 @@ Source: docs/how-to/expressions.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +36,6 @@ from nyala.tablet.write.write_path import Request, commit, once, results_of, set
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
-
-
-Select = Callable[[TableState, int], tuple[pa.Table, RowErrors]]
-"""Reads a table at a snapshot; returns rows to write by key, and the rows that cannot be written.
-
-Raises: errors of a predicate or an assignment; StorageError.
-"""
 
 
 @dataclass(frozen=True)
@@ -98,6 +91,13 @@ class ToUpdate:
             values = pa.chunked_array(parts) if parts else pa.nulls(0, schema.by_name(column).type.arrow)
             out = out.append_column(column, values)
         return out, errors
+
+
+Select: TypeAlias = ToDelete | ToUpdate
+"""Called with a table and a snapshot: returns rows to write by key, and those that cannot be written.
+
+Raises: errors of a predicate or an assignment; StorageError.
+"""
 
 
 def to_update(assignments: Any, where: Any) -> ToUpdate:
