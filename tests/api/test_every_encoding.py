@@ -29,7 +29,7 @@ from nyala.api.database import Database
 from nyala.cfile import format
 from nyala.schema.schema import COMPRESSIONS, allowed_encodings
 from nyala.schema.types import MAX_CELL_BYTES, parse_type
-from nyala.sql.source import ScanSource
+from nyala.sql.select.source import ScanSource
 from tests.sampled import chequered, is_night, one_each
 from tests.support import folder_in_memory, open_database
 from tests.unit.cfile.memory import same

@@ -21,9 +21,9 @@ import pytest
 
 import nyala
 from nyala.cfile.format import HEAD
-from nyala.sql import result as result_module
-from nyala.sql import source as source_module
-from nyala.sql.closing import LeftCursors
+from nyala.sql.select import result as result_module
+from nyala.sql.select import source as source_module
+from nyala.sql.select.closing import LeftCursors
 from nyala.tablet.scan import read_path
 from tests.support import open_database
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.sql import result as result_module
+from nyala.sql.select import result as result_module
 
 JOIN = "SELECT t.v FROM few JOIN t USING (k) ORDER BY 1"
 

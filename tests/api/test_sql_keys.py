@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.sql import source
-from nyala.sql.connection import without_lost_filters
+from nyala.sql.select import source
+from nyala.sql.select.connection import without_lost_filters
 from tests.sampled import each
 
 # ------------------------------------------------------------------------------------------------ long lists

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.tpch_queries import KEYS, QUERIES
-from nyala.sql import source as source_module
+from nyala.sql.select import source as source_module
 from tests.sampled import each, in_turns
 from tests.support import open_database
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.sql import connection
+from nyala.sql.select import connection
 
 pytest.importorskip("duckdb")
 ROWS = 400_000

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overlo
 import pyarrow as pa
 
 from nyala.api.opening.open_store import Handle, OpenStore, open_for_writing
+from nyala.api.sql_transaction import ThreadSlot
 from nyala.catalog.checkpoint import birth_path
 from nyala.env import SYSTEM
 from nyala.env.paths import is_bucket_url, utf8_path
@@ -69,8 +70,8 @@ if TYPE_CHECKING:
     from nyala.objects.open import StorageOptions
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.presentation.progress import Progress
-    from nyala.sql.connection import Connection
     from nyala.sql.result import Result
+    from nyala.sql.select.connection import Connection
     from nyala.tablet.changes.spec import ChangeSpec
     from nyala.tablet.check import CheckReport
     from nyala.tablet.maintenance import Maintenance
@@ -365,6 +366,7 @@ class Database:
         self._reopen = reopen  # after another process became the writer; None: never
         self._reopen_lock = threading.Lock()
         self._closed = False
+        self._sql_transaction = ThreadSlot(self._open)
         self._ahead = AheadOfClock()
         self._ahead.note(self._store.view()[1], self._store.env.clock.now_us())
 
@@ -891,7 +893,11 @@ class Database:
         >>> db.sql("SELECT host, count(*) FROM metrics GROUP BY host ORDER BY host").fetchall()
         [('a', 2), ('b', 1)]
         """
-        return self._snapshot(at).sql(text, parameters)
+        need("duckdb", "sql")
+        from nyala.sql.access import of_caller
+        from nyala.sql.session import SqlSession
+
+        return SqlSession(self, of_caller(), slot=self._sql_transaction).execute(text, parameters, at=at)
 
     def commits(self, since: Any = None, until: Any = None) -> CommitList:
         """Return the commits that changed rows of any table, oldest first.
@@ -1238,7 +1244,7 @@ class Database:
     def _connection(self) -> Connection:
         """Return the DuckDB connection for statements, which the first call opens."""
         need("duckdb", "sql")
-        from nyala.sql.connection import Connection
+        from nyala.sql.select.connection import Connection
 
         with self._open.sql_lock:
             if self._open.sql is None:
@@ -1391,10 +1397,11 @@ class Snapshot:
     def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
         """Return the result of a SELECT over the tables at this moment: see `Database.sql`."""
         self._pinned()
-        connection = self._database._connection()
-        from nyala.sql.result import run
+        need("duckdb", "sql")
+        from nyala.sql.access import of_caller
+        from nyala.sql.session import SqlSession
 
-        return run(connection, self, text, parameters)
+        return SqlSession(self._database, of_caller(), source=self).execute(text, parameters)
 
     def list_tables(self) -> list[str]:
         """Return the names of the tables that existed at this moment and were not purged, sorted."""

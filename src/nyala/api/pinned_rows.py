@@ -128,7 +128,7 @@ class PinnedRows(abc.ABC):
         con
             The DuckDB connection of the relation. Default: DuckDB's default connection.
         """
-        from nyala.sql.source import duckdb_of
+        from nyala.sql.select.source import duckdb_of
 
         relation: duckdb.DuckDBPyRelation = duckdb_of(con).from_arrow(self.to_arrow())
         return relation

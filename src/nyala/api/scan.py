@@ -334,7 +334,7 @@ class Scan(PinnedRows):
             2.0.0 its optimizer rule `outer_join_simplification` is switched off there, because the
             rule loses filters on tables that are not DuckDB's own.
         """
-        from nyala.sql.source import ScanSource, duckdb_of, duckdb_table
+        from nyala.sql.select.source import ScanSource, duckdb_of, duckdb_table
 
         relation: duckdb.DuckDBPyRelation = duckdb_of(con).from_arrow(
             duckdb_table(ScanSource(self._engine()))

@@ -24,6 +24,7 @@ from nyala.api.readable import SchemaOf
 from nyala.api.writable import WritableTable
 from nyala.errors import ConflictError, InvalidArgumentError
 from nyala.mvcc.timestamp import to_datetime
+from nyala.optional import need
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.write.where_writes import Select
@@ -116,10 +117,11 @@ class Transaction:
         (5.0,)
         """
         self._pinned()
-        connection = self._database._connection()
-        from nyala.sql.result import run as run_sql
+        need("duckdb", "sql")
+        from nyala.sql.access import of_caller
+        from nyala.sql.session import SqlSession
 
-        return run_sql(connection, self, text, parameters)
+        return SqlSession(self._database, of_caller(), transaction=self).execute(text, parameters)
 
     def commit(self) -> list[WriteResult]:
         """Commit all writes as one batch, and end the transaction.

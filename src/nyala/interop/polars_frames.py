@@ -1,4 +1,4 @@
-"""Scans as data frames and lazy sources of polars. (For DuckDB: `nyala.sql.source`.)
+"""Scans as data frames and lazy sources of polars. (For DuckDB: `nyala.sql.select.source`.)
 
 polars gives a source columns, a predicate and a number of rows, and relies on the source to apply the
 predicate. The columns narrow the scan. The parts of the predicate that Nyala understands narrow it too:

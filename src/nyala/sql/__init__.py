@@ -1,25 +1,17 @@
-"""SQL over the tables of a store, by DuckDB: `db.sql("SELECT …")`, `snapshot.sql(…)`.
+"""SQL over the tables of a store: `db.sql("…")`, `tx.sql("…")`.
 
-    run(snapshot, text)
-        |  statement.py    one SELECT and nothing else; which tables it names
-        |  connection.py   a private DuckDB in memory that can reach no file and whose settings are locked
-        |  closing.py      when cursors of it are closed that nobody has any more
-        v
-    Result                 result.py: runs the statement, whenever its rows are asked for, always at one moment
+    session.py     cuts a text into statements, and gives each to the package that executes it
         |
-        |  partners.py     which tables a statement joins by which columns
-        |  source.py       DuckDB asks each table for columns and predicates; Nyala's scan answers with Arrow batches
+        |  select/     one SELECT by DuckDB over Nyala's scans, or a look-up by key
+        |  change/     INSERT, UPDATE, DELETE, MERGE: SELECTs whose rows are written as one batch
+        |  define/     CREATE, ALTER and DROP TABLE
+        |  describe/   DESCRIBE, SHOW and information_schema, by a copy of the catalogue
+        |  files/      COPY, files, objects of the program, other stores
         v
-    errors.py              what DuckDB says against a statement, in our errors
+    result.py      the rows in every form
 
-DuckDB parses, plans and joins; Nyala reads. What DuckDB pushes into a table's scan, partitions, key bounds, zone maps
-and column choice work on as they do for `table.scan(columns=…, where=…)`.
+DuckDB's parser says what is valid, `tokens.py` finds the clauses, and DuckDB evaluates the
+expressions. Nyala reads and writes the rows.
 
-Source: docs/how-to/sql.md; docs/design/sql-and-polars.md, "DuckDB plans, Nyala reads".
+Source: docs/how-to/sql.md; docs/design/sql-and-polars.md.
 """
-
-from __future__ import annotations
-
-from nyala.sql.result import Result, run
-
-__all__ = ["Result", "run"]

@@ -1,74 +1,40 @@
-"""The result of a statement, in every form, and what DuckDB pushed into the tables.
+"""The result of a statement, in every form.
 
-A result is like a scan: it has one moment, and nothing is read before a method asks for rows. Each method runs
-the statement again and gives the same answer, unless the statement uses random numbers or the time of day. It
-can be read after its snapshot was closed, but not after the store was closed. `fetchone` and `fetchmany`
-continue one run.
+    Result                 what all results can do
+    ├─ SelectResult        `select/result.py`: runs a SELECT by DuckDB whenever rows are read
+    └─ FixedResult         rows that exist already: of a write, a look-up by key, or a SHOW
 
 Source: docs/how-to/sql.md; Python's DB-API for the fetch methods.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from nyala.errors import Error, bounded
-from nyala.lazy_values import LazyValues, lazy_value
+from nyala.errors import bounded
+from nyala.lazy_values import LazyValues
 from nyala.mvcc.timestamp import to_datetime
 from nyala.optional import need
 from nyala.presentation.explanation import Explanation
-from nyala.presentation.previews import ROWS_COUNTED, html_preview, preview, row_count_text, without_errors
+from nyala.presentation.previews import html_preview, preview, row_count_text, without_errors
 from nyala.schema.arrow_values import telling_damage
-from nyala.sql.connection import Session
-from nyala.sql.errors import our_error
-from nyala.sql.partners import partners_of
-from nyala.sql.source import Planning, ScanSource, duckdb_table
-from nyala.sql.statement import check_statement, columns_named, prepared, tables_named
+from nyala.sql.python_values import python_rows
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from nyala.api.database import Snapshot
-    from nyala.api.engine_scan import EngineScan
-    from nyala.api.transaction import Transaction
-    from nyala.sql.connection import Connection
+    from nyala.tablet.state.result import WriteResult
 
-_HEAD_ROWS = 10
+__all__ = ["HEAD_ROWS", "FixedResult", "Result", "Rows", "SqlExplanation"]
+
+HEAD_ROWS = 10
 _PLAN_CHARS = 20_000
-# Plans a statement and keeps the plan on its connection.
-_PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
-# Plans a statement; JSON is the cheapest form of the plan for DuckDB.
-_BIND = "EXPLAIN (FORMAT json)\n"
-# Binds a statement only.
-_DESCRIBE = "DESCRIBE\n"
-# The session of a longer statement is not kept.
-_KEPT_CHARS_MAX = 20_000
-# Rows of a batch of a result.
-_BATCH_ROWS = 1 << 17
-
-
-def run(
-    connection: Connection,
-    snapshot: Snapshot | Transaction,
-    text: str,
-    parameters: Sequence[Any] | dict[str, Any] | None = None,
-) -> Result:
-    """Check and bind the statement at the snapshot's moment. Raises: as `Database.sql`."""
-    statement, glance, parsed = check_statement(text)
-    # A table that was created later has an error of its own.
-    names = sorted({*snapshot._pinned().by_name, *snapshot.list_tables()})
-    scans = {name: snapshot[name].scan()._engine() for name in tables_named(glance, names)}
-    check_open = snapshot._database._handle.check_open
-    bound = _Statement(connection, check_open, statement, glance, parsed, prepared(parameters), scans, names)
-    return Result(bound, snapshot.timestamp)
+_ITERATED_ROWS = 1000
 
 
 class SqlExplanation:
@@ -90,50 +56,32 @@ class SqlExplanation:
     __repr__ = __str__
 
 
-class _Statement:
-    """A statement and its scans, which a result shares with its runs.
+class Rows(Protocol):
+    """One run of a statement."""
 
-    A run does not refer to its result, so a result without references is freed at once, not by the collector.
-    """
+    def all_rows(self) -> list[tuple[Any, ...]]: ...
 
-    def __init__(
-        self,
-        connection: Connection,
-        check_open: Callable[[], None],
-        statement: str,
-        glance: str,
-        parsed: Any,
-        parameters: Any,
-        scans: dict[str, EngineScan],
-        tables: list[str],
-    ) -> None:
-        self.connection = connection
-        self.check_open = check_open
-        self.statement = statement
-        self.glance = glance  # the statement without long lists
-        self.parsed = parsed  # the parsed glance, which DuckDB accepts instead of its text
-        self.parameters = parameters
-        self.scans = scans
-        self.tables = tables
-        rows = {name: scan.rows_held() for name, scan in scans.items()}
-        self.planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
+    def fetch_rows(self, count: int | None) -> list[tuple[Any, ...]]:
+        """Return at most `count` next rows; None: all that are left."""
 
-    @property
-    def can_be_prepared(self) -> bool:
-        """Not with parameters, whose types DuckDB would guess, nor with long lists, which cost as much as a run."""
-        return self.glance is self.statement and not self.parsed.named_parameters
-
-    def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
-        """Raises: the error of ours for DuckDB's error."""
-        self.check_open()  # after a close, DuckDB's error about its connection would mislead
-        columns = [name for scan in self.scans.values() for name in scan.schema.names]
-        failures = [source.failure for source in sources]
-        ours = our_error(error, failures, self.tables, columns, lines_above)
-        raise ours from error
+    def reader(self) -> pa.RecordBatchReader: ...
 
 
 class Result(LazyValues):
-    """The rows of a statement at one moment. Made by `Database.sql` and `Snapshot.sql`; thread-safe.
+    """The rows of a statement. Made by `Database.sql`, `Snapshot.sql` and `Transaction.sql`; thread-safe.
+
+    A SELECT reads one moment and runs whenever a method reads its rows. Any other statement has run.
+
+    Attributes
+    ----------
+    statement
+        The kind of the statement, such as `"SELECT"`, `"INSERT"` or `"CREATE TABLE"`.
+    rowcount
+        The number of rows that the statement changed; -1 for statements that change no rows.
+    write
+        The `WriteResult` of a statement that was committed; otherwise None.
+    timestamp
+        The moment that the rows are from: every batch up to this timestamp is visible.
 
     Examples
     --------
@@ -144,16 +92,14 @@ class Result(LazyValues):
     2
     """
 
-    def __init__(self, bound: _Statement, timestamp: int) -> None:
-        self._statement = bound
+    statement = "SELECT"
+    rowcount = -1
+    write: WriteResult | None = None
+    timestamp: int
+
+    def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._rows: _Run | None = None  # the run of fetchone and fetchmany
-        self.timestamp = timestamp
-        """The moment: every batch up to this timestamp is visible, and none after it."""
-        # Binds, so that wrong names raise here, and plans for the first time (see `Planning`), which reads samples at
-        # most. The first read takes this run.
-        self._bound: _Run | None = _Run(bound)
-        self._bound.plan()
+        self._rows: Rows | None = None  # the run of fetchone and fetchmany
 
     # ---------------------------------------------------------------------------------------- rows
 
@@ -161,25 +107,23 @@ class Result(LazyValues):
         """Return the rows that `fetchone` and `fetchmany` have left, as tuples; then these start again."""
         with self._lock:
             run, self._rows = self._rows, None
-            return list(self._fresh().all_rows() if run is None else run.fetch("fetchall"))
+            return self._run().all_rows() if run is None else run.fetch_rows(None)
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row as a tuple, or None after the last."""
-        with self._lock:
-            self._rows = self._rows or self._started()
-            row: tuple[Any, ...] | None = self._rows.fetch("fetchone")
-            return row
+        rows = self.fetchmany(1)
+        return rows[0] if rows else None
 
     def fetchmany(self, size: int = 1) -> list[tuple[Any, ...]]:
         """Return at most `size` next rows as tuples; an empty list after the last."""
         with self._lock:
-            self._rows = self._rows or self._started()
-            return list(self._rows.fetch("fetchmany", size))
+            self._rows = self._rows or self._run()
+            return self._rows.fetch_rows(size)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over all rows as tuples; reads a thousand at a time."""
-        run = self._started()
-        while rows := run.fetch("fetchmany", 1000):
+        run = self._run()
+        while rows := run.fetch_rows(_ITERATED_ROWS):
             yield from rows
 
     def to_arrow(self) -> pa.Table:
@@ -190,7 +134,7 @@ class Result(LazyValues):
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a stream of record batches, which DuckDB computes as they are read."""
-        return self._fresh().reader()
+        return self._run().reader()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Arrow's stream protocol: `pa.table(result)`, `pl.DataFrame(result)`, `table.upsert(result)`."""
@@ -220,196 +164,97 @@ class Result(LazyValues):
         """The names of the columns."""
         return list(self.schema.names)
 
-    @lazy_value
+    @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        return _Run(self._statement).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
+        raise NotImplementedError
 
     def explain(self) -> SqlExplanation:
         """Run the statement, discard its rows, and say what was pushed into each table and what was skipped."""
-        run = _Run(self._statement)
-        for _ in run.reader():
-            pass
-        plan = _Run(self._statement)
-        plan.execute("EXPLAIN\n", "")
-        text = "\n".join(str(row[-1]).rstrip("\n") for row in plan.fetch("fetchall"))
-        runs = [scan for source in run.sources for scan in source.runs]
-        return SqlExplanation([scan.explanation_of_last_run() for scan in runs], text)
+        raise NotImplementedError
 
     @without_errors
     def __repr__(self) -> str:
-        head = self._head(_HEAD_ROWS)
-        count = head.num_rows
-        if count == _HEAD_ROWS:
-            most = ROWS_COUNTED + 1
-            counted = _Run(self._statement).reader(
-                "SELECT count(*) FROM (SELECT 1 FROM (\n", f"\n) LIMIT {most})"
-            )
-            count = counted.read_all().column(0)[0].as_py()
-        return (
-            f"Result at {to_datetime(self.timestamp).isoformat()}, {row_count_text(count)}\n{preview(head)}"
-        )
+        head = self._head(HEAD_ROWS)
+        count = head.num_rows if head.num_rows < HEAD_ROWS else self._count()
+        return f"{self._title()}, {row_count_text(count)}\n{preview(head)}"
 
     def _repr_html_(self) -> str:
-        at = to_datetime(self.timestamp).isoformat()
-        return html_preview(f"Result at {at}", self._head)
+        return html_preview(self._title(), self._head)
 
-    def _head(self, n: int) -> pa.Table:
-        """Run the statement for at most `n` rows."""
-        return _Run(self._statement).reader("SELECT * FROM (\n", f"\n) LIMIT {n}").read_all()
+    def _title(self) -> str:
+        return f"Result at {to_datetime(self.timestamp).isoformat()}"
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _fresh(self) -> _Run:
-        with self._lock:
-            run, self._bound = self._bound, None
-        return run or _Run(self._statement)
+    def _run(self) -> Rows:
+        """Begin a run of the statement."""
+        raise NotImplementedError
 
-    def _started(self) -> _Run:
-        run = self._fresh()
-        run.execute()
-        return run
+    def _head(self, n: int) -> pa.Table:
+        """Return at most `n` rows."""
+        raise NotImplementedError
+
+    def _count(self) -> int:
+        """Return the number of rows, or a few more than `ROWS_COUNTED` if there are more."""
+        raise NotImplementedError
 
 
-class _Run:
-    """One run of a statement, on its own cursor with the tables registered."""
+class FixedResult(Result):
+    """Rows that exist already."""
 
-    def __init__(self, bound: _Statement) -> None:
-        bound.check_open()
-        self._statement = bound
-        self._lines_above = 0
-        self.sources = [
-            ScanSource(
-                scan,
-                keep_runs=True,
-                planning=bound.planning[name],
-                columns=columns_named(bound.glance, scan.schema.names),
-            )
-            for name, scan in bound.scans.items()
-        ]
-        self._key = bound.statement, *(source.planned_by for source in self.sources)
-        self.session = bound.connection.take(self._key) or self._opened()
-        for table, source in zip(self.session.tables, self.sources, strict=True):
-            table.source = source
-        by_name = dict(zip(bound.scans, self.sources, strict=True))
-        for table, column, of_table, of_column in self.session.partners:
-            by_name[table].partners.append((column, weakref.proxy(by_name[of_table]), of_column))
-            by_name[of_table].looked_up.add(of_column)
-
-    def _opened(self) -> Session:
-        """Return a new session with the tables registered."""
-        bound = self._statement
-        session = Session(bound.connection)
-        session.tables = [duckdb_table(source) for source in self.sources]
-        for name, table, source in zip(bound.scans, session.tables, self.sources, strict=True):
-            with source.planning.apart():
-                self._do(partial(session.cursor.register, name, table))
-        schemas = {name: scan.schema for name, scan in bound.scans.items()}
-        session.partners = partners_of(session.cursor, bound.glance, schemas)
-        return session
-
-    def plan(self) -> None:
-        """Bind and plan the statement without running it. The plan is kept unless planning again would change it.
-
-        A statement with long lists is bound without them, and not planned: that would cost as much as a run.
-        """
-        bound = self._statement
-        if self.session.plan is not None:
-            return
-        if bound.glance is not bound.statement:
-            with contextlib.suppress(Error):  # for instance a PIVOT, which makes columns from a list
-                self._do(lambda: self.session.cursor.execute(_DESCRIBE + bound.glance, *self._parameters))
-                return
-        if not bound.can_be_prepared:
-            self.execute(_BIND)
-            return
-        self._prepare()
-        if any(source.planning.would_change for source in self.sources):
-            self.session.plan = None
-
-    def _prepare(self) -> None:
-        import duckdb
-
-        self.execute(_PREPARE)
-        (self.session.plan,) = duckdb.extract_statements(_EXECUTE)
-
-    def all_rows(self) -> list[tuple[Any, ...]]:
-        """Run the statement, by its plan if it can be prepared, and return all rows."""
-        import duckdb
-
-        rows: list[tuple[Any, ...]] | None = None
-        if self._statement.can_be_prepared:
-            if self.session.plan is None:
-                self._prepare()
-            self._lines_above = 0
-            # The error of a failed cast has no line number in a prepared plan: then the statement runs once more.
-            with contextlib.suppress(duckdb.ConversionException):
-                rows = self._do(
-                    lambda: self.session.cursor.execute(self.session.plan).fetchall(),
-                    but_for=duckdb.ConversionException,
-                )
-        if rows is None:
-            self.execute()
-            rows = self.fetch("fetchall")
-        self._give_back()
-        return rows
-
-    def _give_back(self) -> None:
-        """Keep the session for the next run of the statement."""
-        if len(self._statement.statement) <= _KEPT_CHARS_MAX:
-            self._statement.connection.give_back(self._key, self.session)
-
-    def execute(self, before: str = "", after: str = "") -> None:
-        """Run the statement, with text before it (whole lines) and after it."""
-        statement = self._begin(before, after)
-        self._do(lambda: self.session.cursor.execute(statement, *self._parameters))
-
-    def fetch(self, method: str, *arguments: Any) -> Any:
-        return self._do(lambda: getattr(self.session.cursor, method)(*arguments))
-
-    def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
-        """Return the rows as a stream that raises our errors."""
-        statement = self._begin(before, after)
-        made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
-        self.session.made.append(made)
-        return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
-
-    def _begin(self, before: str, after: str) -> Any:
-        """Return what to run: the parsed statement, or text."""
-        for source in self.sources:
-            source.begin()
-        self._lines_above = before.count("\n")
-        bound = self._statement
-        is_whole = bound.glance is bound.statement
-        return before + bound.statement + after if before or after or not is_whole else bound.parsed
-
-    def _open_reader(self, statement: Any) -> Any:
-        named = {"params": self._parameters[0]} if self._parameters else {}
-        return self.session.cursor.sql(statement, **named).to_arrow_reader(_BATCH_ROWS)
+    def __init__(
+        self,
+        statement: str,
+        table: pa.Table,
+        timestamp: int,
+        *,
+        rowcount: int = -1,
+        write: WriteResult | None = None,
+        plan: str = "",
+    ) -> None:
+        super().__init__()
+        self._table = table
+        self._plan = plan
+        self.statement = statement
+        self.rowcount = rowcount
+        self.write = write
+        self.timestamp = timestamp
 
     @property
-    def _parameters(self) -> tuple[Any, ...]:
-        return () if self._statement.parameters is None else (self._statement.parameters,)
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        return self._table.schema
 
-    def _batches(self, made: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        while True:
-            try:
-                batch = self._do(made.read_next_batch)
-            except StopIteration:
-                del made
-                self._give_back()
-                return
-            yield batch
+    def explain(self) -> SqlExplanation:
+        """Return how the rows were found. Runs nothing."""
+        return SqlExplanation([], self._plan or self.statement)
 
-    def _do(self, act: Any, but_for: type[Exception] | tuple[()] = ()) -> Any:
-        """Call `act`. Raises: our errors in place of DuckDB's, except those of type `but_for`."""
-        import duckdb
+    def _run(self) -> Rows:
+        return _FixedRows(self._table)
 
-        try:
-            return act()
-        except but_for:
-            raise
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
-            if any(source.failure is error for source in self.sources):
-                raise
-            self._statement.refuse(error, self.sources, self._lines_above)
+    def _title(self) -> str:
+        return super()._title() if self.statement == "SELECT" else f"Result of {self.statement}"
+
+    def _head(self, n: int) -> pa.Table:
+        return self._table.slice(0, n)
+
+    def _count(self) -> int:
+        return int(self._table.num_rows)
+
+
+class _FixedRows:
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._next = 0
+
+    def all_rows(self) -> list[tuple[Any, ...]]:
+        return python_rows(self._table)
+
+    def fetch_rows(self, count: int | None) -> list[tuple[Any, ...]]:
+        found = self._table.slice(self._next, count)
+        self._next += found.num_rows
+        return python_rows(found)
+
+    def reader(self) -> pa.RecordBatchReader:
+        return self._table.to_reader()

@@ -24,7 +24,7 @@ EXEMPT = {
     ("handover/channel.py", "tempfile"),
     ("handover/channel.py", "os.symlink"),
     # Files that may be lost in a power cut: the spill files of an SQL query.
-    ("sql/connection.py", "tempfile"),
+    ("sql/select/connection.py", "tempfile"),
     # Which program a user's command would start.
     ("spark/cluster.py", "shutil"),
     # Descriptors of the process itself, and its rank among the processes that the system kills.

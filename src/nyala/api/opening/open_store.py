@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nyala.api.pinned_rows import PinnedRows
     from nyala.handover.local_writer import LocalWriter
     from nyala.handover.remote_writer import RemoteWriter, SharedReader, Writer
-    from nyala.sql.connection import Connection
+    from nyala.sql.select.connection import Connection
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
 

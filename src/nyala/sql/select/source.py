@@ -39,7 +39,7 @@ from nyala.schema.expressions import nodes
 from nyala.schema.expressions.literals import normalise
 from nyala.schema.expressions.nodes import Node
 from nyala.schema.expressions.value_lists import plain
-from nyala.sql.connection import without_lost_filters
+from nyala.sql.select.connection import without_lost_filters
 
 if TYPE_CHECKING:
     from nyala.api.engine_scan import EngineScan

@@ -33,8 +33,8 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
-from nyala.sql.closing import LeftCursors, close_all
-from nyala.sql.partners import Partner
+from nyala.sql.select.closing import LeftCursors, close_all
+from nyala.sql.select.partners import Partner
 
 SETTINGS: Final = {
     "enable_external_access": "false",

@@ -1,0 +1,64 @@
+"""What a statement may reach besides the tables of its store: files, other stores, objects of the program.
+
+    Access ─┬─ ProgramAccess    SQL of the embedding program or its shell
+            └─ StoreAccess      SQL from elsewhere: only the store
+
+Source: docs/how-to/sql.md, "What is refused".
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, Protocol
+
+from nyala.errors import InvalidArgumentError
+
+__all__ = ["Access", "ProgramAccess", "StoreAccess", "of_caller"]
+
+
+class Access(Protocol):
+    """The rights of a session."""
+
+    def variable(self, name: str) -> Any:
+        """Return the program's object with this name, or None."""
+
+    def check_outside(self, what: str) -> None:
+        """Check that the session may reach `what`, which is outside the store. Raises: InvalidArgumentError."""
+
+
+class ProgramAccess:
+    """The rights of the program that embeds the store.
+
+    frame: where the statement was called, whose variables can be read; None: no variables.
+    """
+
+    def __init__(self, frame: FrameType | None = None) -> None:
+        self._frame = frame
+
+    def variable(self, name: str) -> Any:
+        frame = self._frame
+        if frame is None:
+            return None
+        found = frame.f_locals.get(name)
+        return frame.f_globals.get(name) if found is None else found
+
+    def check_outside(self, what: str) -> None:
+        pass
+
+
+def of_caller() -> ProgramAccess:
+    """Return the rights of the program that called the caller of this function."""
+    return ProgramAccess(sys._getframe(2))
+
+
+class StoreAccess:
+    """The rights of SQL that does not come from the program: the tables of the store, and nothing else."""
+
+    def variable(self, name: str) -> Any:
+        return None
+
+    def check_outside(self, what: str) -> None:
+        raise InvalidArgumentError(
+            f"{what} is not allowed here: this session reaches only the tables of its store"
+        )

@@ -1,0 +1,124 @@
+"""What the executor of one statement is given: the store, the transaction, the parameters, and its rights.
+
+Source: docs/how-to/sql.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
+
+from nyala.errors import InvalidArgumentError
+from nyala.sql.access import Access
+from nyala.sql.tokens import Token, replaced, tokens
+
+if TYPE_CHECKING:
+    from nyala.api.database import Database, Snapshot
+    from nyala.api.transaction import Transaction
+    from nyala.sql.select.result import SelectResult
+
+__all__ = ["NO_PARAMETERS", "Context", "Source", "numbered", "parameters_by_name"]
+
+Source: TypeAlias = Union["Snapshot", "Transaction"]
+"""Where a statement reads its tables: a moment, or a transaction with its own writes."""
+
+NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Context:
+    """The surroundings of one statement.
+
+    transaction: the open transaction that the statement belongs to; None: it is committed by itself.
+    parameters:  values by name; the first positional parameter is called "1".
+    at:          the moment to read; None: now, or that of the transaction.
+    source:      what to read if it is not the store at `at`: the snapshot of `Snapshot.sql`.
+    """
+
+    database: Database
+    access: Access
+    transaction: Transaction | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    at: Any = None
+    source: Snapshot | None = None
+
+    def readable(self) -> Source:
+        """Return what a SELECT reads. Raises: InvalidArgumentError for `at` inside a transaction."""
+        if self.transaction is not None:
+            if self.at is not None:
+                raise InvalidArgumentError(
+                    "at= is not possible inside a transaction, which reads the moment of its beginning: write "
+                    "FROM t AT (TIMESTAMP => …), or run the statement after COMMIT"
+                )
+            return self.transaction
+        return self.source or self.database._snapshot(self.at)
+
+    def select(
+        self, source: Source, text: str, objects: Mapping[str, Any] = MappingProxyType({})
+    ) -> SelectResult:
+        """Bind a SELECT over the tables of `source` and further tables, with the parameters that it names.
+
+        Raises: as `Database.sql`.
+        """
+        from nyala.sql.select.result import run
+
+        return run(self.database._connection(), source, text, self.parameters_of(text) or None, objects)
+
+    def parameters_of(self, text: str) -> dict[str, Any]:
+        """Return the parameters that the text names."""
+        if not self.parameters:
+            return {}
+        named = {token.text[1:] for token in tokens(text) if token.kind == "parameter"}
+        return {name: value for name, value in self.parameters.items() if name in named}
+
+    def check_writable(self, statement: str) -> None:
+        """Check that the statement may change the store. Raises: InvalidArgumentError, ReadOnlyError."""
+        if self.at is not None or self.source is not None:
+            raise InvalidArgumentError(
+                f"{statement} changes the present, and this SQL reads a moment in the past: use db.sql(…) without at="
+            )
+        self.database._writing()
+        if self.transaction is None:
+            self.database._open.refuse_in_block(f"{statement} by db.sql(…)", "the methods of the batch")
+
+
+def numbered(text: str, found: Sequence[Token]) -> str:
+    """Return the text with `$1`, `$2`, … in place of its positional parameters `?`.
+
+    Then a clause keeps its parameters when it is cut out. Raises: InvalidArgumentError for both kinds in one text.
+    """
+    marks = [token for token in found if token.text == "?" and token.kind == "parameter"]
+    if not marks:
+        return text
+    if any(token.kind == "parameter" and token.text != "?" for token in found):
+        raise InvalidArgumentError("the text has parameters of both kinds, ? and $name: use one kind")
+    return replaced(text, [(token.begin, token.end, f"${i}") for i, token in enumerate(marks, 1)])
+
+
+def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping[str, Any]:
+    """Return the values by name, for text whose positional parameters are numbered.
+
+    Raises: InvalidArgumentError for anything but a list or a dict, and for missing and superfluous values.
+    """
+    if isinstance(given, Mapping):
+        values = {str(name): value for name, value in given.items()}
+    elif isinstance(given, list | tuple):
+        values = {str(number): value for number, value in enumerate(given, 1)}
+    elif given is None:
+        values = {}
+    else:
+        raise InvalidArgumentError(f"parameters are a list for ? or a dict for $name, not {given!r}")
+    named = {token.text[1:] for token in found if token.kind == "parameter"}
+    if missing := sorted(named - values.keys()):
+        raise InvalidArgumentError(
+            f"the statement has {len(named)} parameters and {len(values)} values were given: there is no value for "
+            f"${missing[0]}"
+        )
+    if unknown := sorted(values.keys() - named):
+        raise InvalidArgumentError(
+            f"the statement has {len(named)} parameters and {len(values)} values were given: it does not name "
+            f"${unknown[0]}"
+        )
+    return values

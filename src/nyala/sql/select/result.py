@@ -1,0 +1,316 @@
+"""Runs a SELECT by DuckDB, and says what DuckDB pushed into the tables.
+
+A result is like a scan: it has one moment, and nothing is read before a method asks for rows. Each method runs
+the statement again and gives the same answer, unless the statement uses random numbers or the time of day. It
+can be read after its snapshot was closed, but not after the store was closed. `fetchone` and `fetchmany`
+continue one run.
+
+Source: docs/how-to/sql.md; Python's DB-API for the fetch methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+
+from nyala.errors import Error
+from nyala.lazy_values import lazy_value
+from nyala.presentation.previews import ROWS_COUNTED
+from nyala.sql.result import Result, SqlExplanation
+from nyala.sql.select.connection import Session
+from nyala.sql.select.errors import our_error
+from nyala.sql.select.partners import partners_of
+from nyala.sql.select.source import Planning, ScanSource, duckdb_table
+from nyala.sql.select.statement import check_statement, columns_named, prepared, tables_named
+
+if TYPE_CHECKING:
+    from nyala.api.database import Snapshot
+    from nyala.api.engine_scan import EngineScan
+    from nyala.api.transaction import Transaction
+    from nyala.sql.select.connection import Connection
+
+# Plans a statement and keeps the plan on its connection.
+_PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
+# Plans a statement; JSON is the cheapest form of the plan for DuckDB.
+_BIND = "EXPLAIN (FORMAT json)\n"
+# Binds a statement only.
+_DESCRIBE = "DESCRIBE\n"
+# The session of a longer statement is not kept.
+_KEPT_CHARS_MAX = 20_000
+# Rows of a batch of a result.
+_BATCH_ROWS = 1 << 17
+
+
+def run(
+    connection: Connection,
+    source: Snapshot | Transaction,
+    text: str,
+    parameters: Sequence[Any] | dict[str, Any] | None = None,
+    objects: Mapping[str, Any] = MappingProxyType({}),
+) -> SelectResult:
+    """Check and bind a SELECT over the tables as `source` sees them.
+
+    objects: further tables by name, in any form that DuckDB reads.
+    Raises: as `Database.sql`.
+    """
+    statement, glance, parsed = check_statement(text)
+    # A table that was created later has an error of its own.
+    names = sorted({*source._pinned().by_name, *source.list_tables()} - objects.keys())
+    scans = {name: source[name].scan()._engine() for name in tables_named(glance, names)}
+    check_open = source._database._handle.check_open
+    bound = _Statement(
+        connection, check_open, statement, glance, parsed, prepared(parameters), scans, names, objects
+    )
+    return SelectResult(bound, source.timestamp)
+
+
+class _Statement:
+    """A statement and its scans, which a result shares with its runs.
+
+    A run does not refer to its result, so a result without references is freed at once, not by the collector.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        check_open: Callable[[], None],
+        statement: str,
+        glance: str,
+        parsed: Any,
+        parameters: Any,
+        scans: dict[str, EngineScan],
+        tables: list[str],
+        objects: Mapping[str, Any],
+    ) -> None:
+        self.connection = connection
+        self.check_open = check_open
+        self.statement = statement
+        self.glance = glance  # the statement without long lists
+        self.parsed = parsed  # the parsed glance, which DuckDB accepts instead of its text
+        self.parameters = parameters
+        self.scans = scans
+        self.tables = tables
+        self.objects = objects
+        rows = {name: scan.rows_held() for name, scan in scans.items()}
+        self.planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
+
+    @property
+    def can_be_prepared(self) -> bool:
+        """Not with parameters, whose types DuckDB would guess, nor with long lists, which cost as much as a run."""
+        return self.glance is self.statement and not self.parsed.named_parameters
+
+    def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
+        """Raises: the error of ours for DuckDB's error."""
+        self.check_open()  # after a close, DuckDB's error about its connection would mislead
+        columns = [name for scan in self.scans.values() for name in scan.schema.names]
+        failures = [source.failure for source in sources]
+        ours = our_error(error, failures, self.tables, columns, lines_above)
+        raise ours from error
+
+
+class SelectResult(Result):
+    """A SELECT at one moment. Nothing is read before a method asks for rows, and each run gives the same rows."""
+
+    def __init__(self, bound: _Statement, timestamp: int) -> None:
+        super().__init__()
+        self._statement = bound
+        self.timestamp = timestamp
+        # Binds, so that wrong names raise here, and plans for the first time (see `Planning`), which reads samples at
+        # most. The first read takes this run.
+        self._bound: _Run | None = _Run(bound)
+        self._bound.plan()
+
+    @lazy_value
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        return _Run(self._statement).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
+
+    def explain(self) -> SqlExplanation:
+        """Run the statement, discard its rows, and say what was pushed into each table and what was skipped."""
+        run = _Run(self._statement)
+        for _ in run.reader():
+            pass
+        plan = _Run(self._statement)
+        plan.execute("EXPLAIN\n", "")
+        text = "\n".join(str(row[-1]).rstrip("\n") for row in plan.fetch_rows(None))
+        runs = [scan for source in run.sources for scan in source.runs]
+        return SqlExplanation([scan.explanation_of_last_run() for scan in runs], text)
+
+    def _run(self) -> _Run:
+        with self._lock:
+            run, self._bound = self._bound, None
+        return run or _Run(self._statement)
+
+    def _head(self, n: int) -> pa.Table:
+        return _Run(self._statement).reader("SELECT * FROM (\n", f"\n) LIMIT {n}").read_all()
+
+    def _count(self) -> int:
+        counted = _Run(self._statement).reader(
+            "SELECT count(*) FROM (SELECT 1 FROM (\n", f"\n) LIMIT {ROWS_COUNTED + 1})"
+        )
+        count: int = counted.read_all().column(0)[0].as_py()
+        return count
+
+
+class _Run:
+    """One run of a statement, on its own cursor with the tables registered."""
+
+    def __init__(self, bound: _Statement) -> None:
+        bound.check_open()
+        self._statement = bound
+        self._lines_above = 0
+        self._executed = False
+        self.sources = [
+            ScanSource(
+                scan,
+                keep_runs=True,
+                planning=bound.planning[name],
+                columns=columns_named(bound.glance, scan.schema.names),
+            )
+            for name, scan in bound.scans.items()
+        ]
+        self._key = bound.statement, *(source.planned_by for source in self.sources)
+        kept = None if bound.objects else bound.connection.take(self._key)
+        self.session = kept or self._opened()
+        for table, source in zip(self.session.tables, self.sources, strict=True):
+            table.source = source
+        by_name = dict(zip(bound.scans, self.sources, strict=True))
+        for table, column, of_table, of_column in self.session.partners:
+            by_name[table].partners.append((column, weakref.proxy(by_name[of_table]), of_column))
+            by_name[of_table].looked_up.add(of_column)
+
+    def _opened(self) -> Session:
+        """Return a new session with the tables registered."""
+        bound = self._statement
+        session = Session(bound.connection)
+        session.tables = [duckdb_table(source) for source in self.sources]
+        for name, table, source in zip(bound.scans, session.tables, self.sources, strict=True):
+            with source.planning.apart():
+                self._do(partial(session.cursor.register, name, table))
+        for name, given in bound.objects.items():
+            self._do(partial(session.cursor.register, name, given))
+        schemas = {name: scan.schema for name, scan in bound.scans.items()}
+        session.partners = partners_of(session.cursor, bound.glance, schemas)
+        return session
+
+    def plan(self) -> None:
+        """Bind and plan the statement without running it. The plan is kept unless planning again would change it.
+
+        A statement with long lists is bound without them, and not planned: that would cost as much as a run.
+        """
+        bound = self._statement
+        if self.session.plan is not None:
+            return
+        if bound.glance is not bound.statement:
+            with contextlib.suppress(Error):  # for instance a PIVOT, which makes columns from a list
+                self._do(lambda: self.session.cursor.execute(_DESCRIBE + bound.glance, *self._parameters))
+                return
+        if not bound.can_be_prepared:
+            self.execute(_BIND)
+            self._executed = False
+            return
+        self._prepare()
+        if any(source.planning.would_change for source in self.sources):
+            self.session.plan = None
+
+    def _prepare(self) -> None:
+        import duckdb
+
+        self.execute(_PREPARE)
+        self._executed = False
+        (self.session.plan,) = duckdb.extract_statements(_EXECUTE)
+
+    def all_rows(self) -> list[tuple[Any, ...]]:
+        """Run the statement, by its plan if it can be prepared, and return all rows."""
+        import duckdb
+
+        rows: list[tuple[Any, ...]] | None = None
+        if self._statement.can_be_prepared:
+            if self.session.plan is None:
+                self._prepare()
+            self._lines_above = 0
+            # The error of a failed cast has no line number in a prepared plan: then the statement runs once more.
+            with contextlib.suppress(duckdb.ConversionException):
+                rows = self._do(
+                    lambda: self.session.cursor.execute(self.session.plan).fetchall(),
+                    but_for=duckdb.ConversionException,
+                )
+        if rows is None:
+            self.execute()
+            rows = self.fetch_rows(None)
+        self._give_back()
+        return rows
+
+    def _give_back(self) -> None:
+        """Keep the session for the next run of the statement."""
+        if len(self._statement.statement) <= _KEPT_CHARS_MAX and not self._statement.objects:
+            self._statement.connection.give_back(self._key, self.session)
+
+    def execute(self, before: str = "", after: str = "") -> None:
+        """Run the statement, with text before it (whole lines) and after it."""
+        statement = self._begin(before, after)
+        self._do(lambda: self.session.cursor.execute(statement, *self._parameters))
+        self._executed = True
+
+    def fetch_rows(self, count: int | None) -> list[tuple[Any, ...]]:
+        """Return at most `count` next rows; None: all that are left."""
+        if not self._executed:
+            self.execute()
+        cursor = self.session.cursor
+        rows: list[tuple[Any, ...]] = self._do(
+            cursor.fetchall if count is None else partial(cursor.fetchmany, count)
+        )
+        return rows
+
+    def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
+        """Return the rows as a stream that raises our errors."""
+        statement = self._begin(before, after)
+        made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
+        self.session.made.append(made)
+        return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
+
+    def _begin(self, before: str, after: str) -> Any:
+        """Return what to run: the parsed statement, or text."""
+        for source in self.sources:
+            source.begin()
+        self._lines_above = before.count("\n")
+        bound = self._statement
+        is_whole = bound.glance is bound.statement
+        return before + bound.statement + after if before or after or not is_whole else bound.parsed
+
+    def _open_reader(self, statement: Any) -> Any:
+        named = {"params": self._parameters[0]} if self._parameters else {}
+        return self.session.cursor.sql(statement, **named).to_arrow_reader(_BATCH_ROWS)
+
+    @property
+    def _parameters(self) -> tuple[Any, ...]:
+        return () if self._statement.parameters is None else (self._statement.parameters,)
+
+    def _batches(self, made: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        while True:
+            try:
+                batch = self._do(made.read_next_batch)
+            except StopIteration:
+                del made
+                self._give_back()
+                return
+            yield batch
+
+    def _do(self, act: Any, but_for: type[Exception] | tuple[()] = ()) -> Any:
+        """Call `act`. Raises: our errors in place of DuckDB's, except those of type `but_for`."""
+        import duckdb
+
+        try:
+            return act()
+        except but_for:
+            raise
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if any(source.failure is error for source in self.sources):
+                raise
+            self._statement.refuse(error, self.sources, self._lines_above)

@@ -1,0 +1,227 @@
+"""Executes a text of SQL statements, and holds the transaction between BEGIN and COMMIT.
+
+    text ──split at ;──► statements ──first keyword──► select | change | define | describe | files
+
+A statement outside a transaction is committed by itself. BEGIN opens a transaction
+(`Database.transaction`); the statements after it see its writes, until COMMIT or ROLLBACK.
+
+Invariants
+    N1  Only the kinds of statement in `_EXECUTORS` are executed; any other is refused before DuckDB sees it.
+    N2  A session has one transaction at most. A statement that fails leaves it open and as it was.
+
+Source: docs/how-to/sql.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError
+from nyala.sql.access import Access
+from nyala.sql.context import NO_PARAMETERS, Context, numbered, parameters_by_name
+from nyala.sql.result import FixedResult, Result
+from nyala.sql.tokens import Token, TokenReader, split_statements, tokens
+
+if TYPE_CHECKING:
+    from nyala.api.database import Database, Snapshot
+    from nyala.api.transaction import Transaction
+
+__all__ = ["SqlSession"]
+
+_REMEMBERED_CHARS: Final = 4096
+
+
+class Slot(Protocol):
+    """Holds the open transaction of a session."""
+
+    transaction: Transaction | None
+
+    def open(self, transaction: Transaction) -> None: ...
+
+    def clear(self) -> Transaction | None: ...
+
+
+class TransactionSlot:
+    """Holds the transaction of one session, whatever thread uses it."""
+
+    def __init__(self) -> None:
+        self.transaction: Transaction | None = None
+
+    def open(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+
+    def clear(self) -> Transaction | None:
+        found, self.transaction = self.transaction, None
+        return found
+
+
+class SqlSession:
+    """One user's statements on a store. Thread-safe: statements run one after another.
+
+    access: what the statements may reach besides the store.
+    slot: where BEGIN puts the transaction; default: in the session.
+    transaction: of a caller, which commits it; then BEGIN and COMMIT are refused.
+    source: the snapshot that is read instead of the present.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        access: Access,
+        *,
+        slot: Slot | None = None,
+        transaction: Transaction | None = None,
+        source: Snapshot | None = None,
+    ) -> None:
+        self._database = database
+        self._access = access
+        self._source = source
+        self._slot = slot or TransactionSlot()
+        self._callers = transaction
+        self._lock = threading.RLock()
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._transaction is not None
+
+    @property
+    def _transaction(self) -> Transaction | None:
+        return self._callers or self._slot.transaction
+
+    def execute(self, text: str, parameters: Any = None, *, at: Any = None) -> Result:
+        """Execute the statements of the text, and return the result of the last one.
+
+        parameters: a list for `?`, or a dict for `$name`.
+        at: the moment that SELECT statements read.
+        Raises: as `Database.sql`.
+        """
+        result = None
+        for each in self.execute_each(text, parameters, at=at):
+            result = each
+        if result is None:
+            raise InvalidArgumentError("the text has no statement")
+        return result
+
+    def execute_each(self, text: str, parameters: Any = None, *, at: Any = None) -> Iterator[Result]:
+        """Execute the statements of the text, each when its result is taken."""
+        statements, whole, found = _statements(text)
+        values = parameters_by_name(whole, found, parameters) if found or parameters else NO_PARAMETERS
+        for statement in statements:
+            with self._lock:
+                yield self._execute(statement, values, at)
+
+    def begin(self) -> None:
+        """Open a transaction. Raises: InvalidArgumentError if one is open; ReadOnlyError."""
+        with self._lock:
+            if self._transaction is not None:
+                raise InvalidArgumentError(
+                    "a transaction is open already: COMMIT or ROLLBACK it before BEGIN"
+                )
+            begun = self._database.transaction()
+            try:
+                self._slot.open(begun)
+            except BaseException:
+                begun.rollback()
+                raise
+
+    def commit(self) -> int | None:
+        """Commit the open transaction, and return its timestamp; None if there was nothing to commit.
+
+        Raises: ConflictError; the transaction has ended then, too.
+        """
+        with self._lock:
+            ending = self._end("COMMIT")
+            results = ending.commit() if ending is not None else []
+            return results[0].timestamp if results else None
+
+    def roll_back(self) -> None:
+        """Discard the open transaction, if there is one."""
+        with self._lock:
+            ending = self._end("ROLLBACK")
+            if ending is not None:
+                ending.rollback()
+
+    close = roll_back
+
+    def _end(self, keyword: str) -> Transaction | None:
+        if self._callers is not None:
+            raise InvalidArgumentError(
+                f"{keyword} is not possible here: the program's `with db.transaction()` ends this transaction"
+            )
+        return self._slot.clear()
+
+    def _execute(self, text: str, values: Mapping[str, Any], at: Any) -> Result:
+        reader = TokenReader(text)
+        first = reader.tokens[0].keyword
+        context = Context(self._database, self._access, self._transaction, values, at, self._source)
+        if first in _TRANSACTION_STATEMENTS:
+            return self._control(first, reader, context)
+        executor = _EXECUTORS.get(first)
+        if executor is None:
+            raise InvalidArgumentError(
+                f"{first or reader.tokens[0].text} is not a statement of Nyala's SQL: see the SQL reference "
+                "(docs/reference/sql.md) for those that are"
+            )
+        return executor(context, text)
+
+    def _control(self, first: str, reader: TokenReader, context: Context) -> Result:
+        """BEGIN, COMMIT and ROLLBACK."""
+        reader.next()
+        _ = reader.take("TRANSACTION") or reader.take("WORK")
+        reader.finish()
+        what = _TRANSACTION_STATEMENTS[first]
+        moment = None
+        if what == "BEGIN":
+            context.check_writable("BEGIN")
+            self.begin()
+        elif what == "COMMIT":
+            moment = self.commit()
+        else:
+            self.roll_back()
+        return FixedResult(what, pa.table({}), moment or self._database.now())
+
+
+_TRANSACTION_STATEMENTS: Final = {
+    "BEGIN": "BEGIN",
+    "START": "BEGIN",
+    "COMMIT": "COMMIT",
+    "END": "COMMIT",
+    "ROLLBACK": "ROLLBACK",
+    "ABORT": "ROLLBACK",
+}
+
+
+@lru_cache(maxsize=64)
+def _remembered(text: str) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
+    found = tokens(text)
+    text = numbered(text, found)
+    parameters = tuple(token for token in tokens(text) if token.kind == "parameter")
+    if not any(token.text == ";" for token in found):
+        return (text.strip(),) if found else (), text, parameters
+    return tuple(split_statements(text)), text, parameters
+
+
+def _statements(text: Any) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
+    """Return the statements of the text, the whole text with numbered parameters, and these parameters.
+
+    Raises: InvalidArgumentError.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"sql takes the text of a statement, not {text!r}")
+    return _remembered(text) if len(text) <= _REMEMBERED_CHARS else _remembered.__wrapped__(text)
+
+
+def _select(context: Context, text: str) -> Result:
+    return context.select(context.readable(), text)
+
+
+_EXECUTORS: Final[dict[str, Callable[[Context, str], Result]]] = {
+    **dict.fromkeys(
+        ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "("), _select
+    ),
+}

@@ -1,0 +1,255 @@
+"""Cuts SQL text into tokens, and finds the clauses of a statement.
+
+    tokens("UPDATE t SET a = (1, 2)")      words, names, texts, numbers, parameters and symbols, each with its place
+    TokenReader(text)                      goes from keyword to keyword and takes the text between them
+
+This is not a parser: DuckDB's parser decides what is valid. The reader only finds where a clause
+begins and ends. Expressions are cut out as they are, with their comments, and DuckDB evaluates them.
+
+Invariants
+    K1  The text of a token is `text[begin:end]`, and tokens do not overlap. Comments and spaces are
+        between tokens.
+    K2  A keyword inside parentheses, brackets, braces or CASE … END does not end a clause.
+
+Source: PostgreSQL, "Lexical Structure", which DuckDB's parser follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from nyala.errors import InvalidArgumentError
+
+__all__ = ["Token", "TokenReader", "quoted", "quoted_text", "replaced", "split_statements", "tokens"]
+
+Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol"]
+
+# One alternative per kind. A dollar-quoted text ends with its own tag.
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>\s+ | --[^\n]* | /\*.*?\*/)
+    | (?P<text>[eE]'(?:[^'\\]|''|\\.)*' | [xXbB]?'(?:[^']|'')*' | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
+    | (?P<name>"(?:[^"]|"")*" | `[^`]*`)
+    | (?P<number>(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?)
+    | (?P<word>[^\W\d][\w$]*)
+    | (?P<parameter>\$\w+ | \?)
+    | (?P<symbol><=|>=|<>|!=|==|::|:=|=>|\|\||->>|->|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_SHOWN_CHARS: Final = 40
+_OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token and its place. `keyword` is the text of a word in upper case, and of a symbol as it is."""
+
+    kind: Kind
+    text: str
+    begin: int
+    end: int
+    keyword: str
+
+    @property
+    def name(self) -> str:
+        """The identifier that a word or a quoted name means."""
+        if self.text[:1] == '"':
+            return self.text[1:-1].replace('""', '"')
+        return self.text[1:-1] if self.text[:1] == "`" else self.text
+
+    @property
+    def is_identifier(self) -> bool:
+        return self.kind in ("word", "name")
+
+
+def tokens(text: str) -> list[Token]:
+    """Return the tokens of the text, without spaces and comments."""
+    out = []
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup
+        if kind == "tag":
+            kind = "text"
+        if kind == "space" or kind is None:
+            continue
+        found = match.group()
+        keyword = found.upper() if kind == "word" else found if kind == "symbol" else ""
+        out.append(Token(kind, found, match.start(), match.end(), keyword))  # type: ignore[arg-type]
+    return out
+
+
+def quoted(name: str) -> str:
+    """Return the name as a quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quoted_text(value: str) -> str:
+    """Return the value as a text literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """Return the text with each [begin, end) replaced; the places are those of the text given."""
+    for begin, end, new in sorted(edits, reverse=True):
+        text = text[:begin] + new + text[end:]
+    return text
+
+
+def split_statements(text: str) -> list[str]:
+    """Return the statements of a text that `;` separates, without empty ones."""
+    out, begin, depth = [], 0, 0
+    found = tokens(text)
+    for token in found:
+        if token.kind == "symbol":
+            depth += (token.text in _OPENS) - (token.text in _CLOSES)
+            if token.text == ";" and depth <= 0:
+                out.append((begin, token.begin))
+                begin, depth = token.end, 0
+    out.append((begin, len(text)))
+    return [
+        text[lower:upper].strip()
+        for lower, upper in out
+        if any(lower <= token.begin < upper for token in found)
+    ]
+
+
+class TokenReader:
+    """Reads the tokens of one statement in order.
+
+    `at` looks, `take` reads what may come, `need` reads what must come, and `until` takes the text
+    up to a keyword. Keywords are given in upper case.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: Sequence[Token] = tokens(text)
+        self.index = 0
+
+    # ------------------------------------------------------------------------------------------ look
+
+    @property
+    def ended(self) -> bool:
+        return self.index >= len(self.tokens)
+
+    @property
+    def here(self) -> int:
+        """Where the next token begins; at the end, the end of the text."""
+        return len(self.text) if self.ended else self.tokens[self.index].begin
+
+    def peek(self, ahead: int = 0) -> Token | None:
+        index = self.index + ahead
+        return self.tokens[index] if index < len(self.tokens) else None
+
+    def at(self, *keywords: str) -> bool:
+        """Whether these keywords or symbols come next."""
+        upper = self.index + len(keywords)
+        return upper <= len(self.tokens) and all(
+            token.keyword == keyword
+            for token, keyword in zip(self.tokens[self.index : upper], keywords, strict=True)
+        )
+
+    def at_any(self, *stops: Sequence[str]) -> bool:
+        return any(self.at(*stop) for stop in stops)
+
+    # ------------------------------------------------------------------------------------------ read
+
+    def take(self, *keywords: str) -> bool:
+        """Read these keywords if they come next, and return whether they did."""
+        if not self.at(*keywords):
+            return False
+        self.index += len(keywords)
+        return True
+
+    def need(self, *keywords: str) -> None:
+        """Read these keywords. Raises: InvalidArgumentError."""
+        if not self.take(*keywords):
+            raise self.error(f"expected {' '.join(keywords)}")
+
+    def next(self) -> Token:
+        """Read any token. Raises: InvalidArgumentError at the end."""
+        token = self.peek()
+        if token is None:
+            raise self.error("the statement ends too early")
+        self.index += 1
+        return token
+
+    def identifier(self) -> str:
+        """Read a name, quoted or not. Raises: InvalidArgumentError."""
+        token = self.peek()
+        if token is None or not token.is_identifier:
+            raise self.error("expected a name")
+        self.index += 1
+        return token.name
+
+    def qualified(self) -> list[str]:
+        """Read a name with its qualifiers, such as `main.t`. Raises: InvalidArgumentError."""
+        names = [self.identifier()]
+        while self.take("."):
+            names.append(self.identifier())
+        return names
+
+    def until(self, *stops: Sequence[str]) -> str:
+        """Return the text up to one of the keyword sequences, a closing bracket, or the end (K2)."""
+        begin, end, depth = self.here, self.here, 0
+        while not self.ended:
+            token = self.tokens[self.index]
+            if depth == 0 and (token.text in _CLOSES or self.at_any(*stops)):
+                break
+            if token.keyword == "CASE" or (token.kind == "symbol" and token.text in _OPENS):
+                depth += 1
+            elif depth and (token.keyword == "END" or (token.kind == "symbol" and token.text in _CLOSES)):
+                depth -= 1
+            end = token.end
+            self.index += 1
+        return self.text[begin:end]
+
+    def rest(self) -> str:
+        """Return the text that is left."""
+        begin = self.here
+        self.index = len(self.tokens)
+        return self.text[begin:].rstrip()
+
+    def parenthesised(self) -> str:
+        """Read `( … )` and return the text inside. Raises: InvalidArgumentError."""
+        self.need("(")
+        inside = self.until()
+        self.need(")")
+        return inside
+
+    def listed(self, *stops: Sequence[str]) -> list[str]:
+        """Return the texts that commas separate, up to one of the keyword sequences or the end."""
+        return list(self._items(stops))
+
+    def _items(self, stops: Sequence[Sequence[str]]) -> Iterator[str]:
+        yield self.until((",",), *stops)
+        while self.take(","):
+            yield self.until((",",), *stops)
+
+    def names(self) -> list[str]:
+        """Read `(name, …)`. Raises: InvalidArgumentError."""
+        self.need("(")
+        names = [self.identifier()]
+        while self.take(","):
+            names.append(self.identifier())
+        self.need(")")
+        return names
+
+    def finish(self) -> None:
+        """Check that nothing is left. Raises: InvalidArgumentError."""
+        if not self.ended:
+            raise self.error("expected the end of the statement")
+
+    def error(self, problem: str) -> InvalidArgumentError:
+        """Return the error for what comes next, with its line."""
+        if self.ended:
+            return InvalidArgumentError(f"{problem}, at the end of: {_shown(self.text)}")
+        line = self.text.count("\n", 0, self.here) + 1
+        return InvalidArgumentError(f"LINE {line}: {problem}, not {_shown(self.text[self.here :])}")
+
+
+def _shown(text: str) -> str:
+    text = " ".join(text.split())
+    return repr(text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…")
