@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
@@ -220,8 +221,24 @@ def _select(context: Context, text: str) -> Result:
     return context.select(context.readable(), text)
 
 
+def _executor(package: str) -> Callable[[Context, str], Result]:
+    """Return the `execute` of `nyala.sql.<package>.statement`, which is imported at the first call."""
+
+    def execute(context: Context, text: str) -> Result:
+        result: Result = import_module(f"nyala.sql.{package}.statement").execute(context, text)
+        return result
+
+    return execute
+
+
+_PACKAGES: Final = {
+    "change": ("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE"),
+    "define": ("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT"),
+    "describe": ("DESCRIBE", "DESC", "SHOW", "EXPLAIN"),
+    "files": ("COPY", "ATTACH", "DETACH"),
+}
+_READS: Final = ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(")
 _EXECUTORS: Final[dict[str, Callable[[Context, str], Result]]] = {
-    **dict.fromkeys(
-        ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "("), _select
-    ),
+    **dict.fromkeys(_READS, _select),
+    **{word: _executor(package) for package, words in _PACKAGES.items() for word in words},
 }
