@@ -152,19 +152,15 @@ def test_names_are_told_apart_as_duckdb_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("INSERT INTO t VALUES (1)", r"table\.insert"), ("UPDATE t SET k = 1", r"table\.update"),
-        ("DELETE FROM t", r"table\.delete"), ("TRUNCATE t", r"table\.delete"), ("DROP TABLE t", "drop_table"),
-        ("CREATE TABLE x (a INT)", "create_table"), ("CREATE VIEW x AS SELECT 1", "create_table"),
-        ("ALTER TABLE t ADD COLUMN x INT", "rename_table"), ("COPY t TO 'x.csv'", "to_reader"),
-        ("EXPLAIN SELECT 1", "explain"), ("BEGIN", r"db\.batch"), ("ATTACH 'x'", "of your own"),
-        ("SET threads = 1", "of your own"), ("INSTALL httpfs", "of your own"), ("CALL pragma_version()", "of your own"),
-        ("PIVOT t ON s", "PIVOT"), ("SELECT 1; SELECT 2", "one statement"), ("", "one statement"), (5, "text"),
-        ("SELEC 1", "LINE 1"), ("SELECT sum(s) FROM t", "sum"), ("SELECT k FROM t GROUP BY s", "GROUP BY"),
+        ("SET threads = 1", "SET is not a statement"), ("INSTALL httpfs", "INSTALL is not a statement"),
+        ("CALL pragma_version()", "CALL is not a statement"), ("VACUUM", "SQL reference"),
+        ("PIVOT t ON s", "PIVOT"), ("", "no statement"), (5, "text"), ("SELEC 1", "SELEC is not"),
+        ("SELECT sum(s) FROM t", "sum"), ("SELECT k FROM t GROUP BY s", "GROUP BY"),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_does_not_read_is_refused_with_the_way_to_do_it(db: Any, text: Any, word: str) -> None:
-    """A statement that writes would be lost in DuckDB's memory; it must never seem to have worked."""
+    """A statement that changes DuckDB alone would be lost with its memory; it must never seem to have worked."""
     with pytest.raises(nyala.InvalidArgumentError, match=word):
         db.sql(text)
 
@@ -257,7 +253,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     ):
         with pytest.raises(nyala.StorageError, match="closed"):
             act()
-    assert re.fullmatch(r"Result \(.*the store '.*' is closed.*\)", repr(fresh)), (
+    assert re.fullmatch(r"SelectResult \(.*the store '.*' is closed.*\)", repr(fresh)), (
         "who prints it is not stopped"
     )
 
@@ -496,13 +492,6 @@ def test_without_duckdb_there_is_a_pip_line(db: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(ImportError, match=r"pip install 'nyala\[sql\]'"):
         db.sql("SELECT 1")
-
-
-def test_time_travel_in_a_statement_is_told_of_at(db: Any) -> None:
-    """All tables of a statement are read at one moment."""
-    name = db.list_tables()[0]
-    with pytest.raises(nyala.InvalidArgumentError, match=r"db\.sql\(text, at=…\)"):
-        db.sql(f"SELECT * FROM {name} AT (TIMESTAMP => now())").fetchall()
 
 
 def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:

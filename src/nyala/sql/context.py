@@ -62,9 +62,18 @@ class Context:
 
         Raises: as `Database.sql`.
         """
+        from nyala.sql.select.moments import read_moments
         from nyala.sql.select.result import run
 
-        return run(self.database._connection(), source, text, self.parameters_of(text) or None, objects)
+        reading = read_moments(self.database, source.timestamp, text, self.parameters)
+        return run(
+            self.database._connection(),
+            source,
+            reading.text,
+            self.parameters_of(reading.text) or None,
+            {**objects, **reading.feeds} if reading.feeds else objects,
+            reading.scans,
+        )
 
     def parameters_of(self, text: str) -> dict[str, Any]:
         """Return the parameters that the text names."""

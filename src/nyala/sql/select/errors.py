@@ -54,10 +54,6 @@ def our_error(
                 return ColumnNotFoundError(
                     f"there is no column {match[1]!r} here{guess}" + (f"\n\n{place}" if place else "")
                 )
-    if isinstance(error, duckdb.BinderException) and "time travel" in message:
-        return InvalidArgumentError(
-            f"{text}\nAll tables of a statement are read at one moment: db.sql(text, at=…)"
-        )
     if isinstance(error, duckdb.PermissionException):
         return InvalidArgumentError(
             f"sql() reads the tables of the store and no files: {text}\nTo read both, use a DuckDB connection of your "

@@ -25,6 +25,7 @@ from nyala.presentation.previews import ROWS_COUNTED
 from nyala.sql.result import Result, SqlExplanation
 from nyala.sql.select.connection import Session
 from nyala.sql.select.errors import our_error
+from nyala.sql.select.moments import Feed
 from nyala.sql.select.partners import partners_of
 from nyala.sql.select.source import Planning, ScanSource, duckdb_table
 from nyala.sql.select.statement import check_statement, columns_named, prepared, tables_named
@@ -53,16 +54,19 @@ def run(
     text: str,
     parameters: Sequence[Any] | dict[str, Any] | None = None,
     objects: Mapping[str, Any] = MappingProxyType({}),
+    moments: Mapping[str, EngineScan] = MappingProxyType({}),
 ) -> SelectResult:
     """Check and bind a SELECT over the tables as `source` sees them.
 
     objects: further tables by name, in any form that DuckDB reads.
+    moments: scans of other moments by the names that the text has for them (`select/moments.py`).
     Raises: as `Database.sql`.
     """
     statement, glance, parsed = check_statement(text)
     # A table that was created later has an error of its own.
     names = sorted({*source._pinned().by_name, *source.list_tables()} - objects.keys())
     scans = {name: source[name].scan()._engine() for name in tables_named(glance, names)}
+    scans |= moments
     check_open = source._database._handle.check_open
     bound = _Statement(
         connection, check_open, statement, glance, parsed, prepared(parameters), scans, names, objects
@@ -110,6 +114,7 @@ class _Statement:
         self.check_open()  # after a close, DuckDB's error about its connection would mislead
         columns = [name for scan in self.scans.values() for name in scan.schema.names]
         failures = [source.failure for source in sources]
+        failures += [given.failure for given in self.objects.values() if isinstance(given, Feed)]
         ours = our_error(error, failures, self.tables, columns, lines_above)
         raise ours from error
 
