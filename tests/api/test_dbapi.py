@@ -1,0 +1,309 @@
+"""`nyala.dbapi` as PEP 249 describes it, and what pandas and polars do with it."""
+
+import datetime as dt
+import decimal
+import threading
+
+import pandas as pd
+import polars as pl
+import pytest
+
+import nyala
+from nyala import dbapi
+
+
+@pytest.fixture
+def db(tmp_path):
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        columns = {
+            "id": "int64", "name": "string", "price": "decimal(9,2)", "seen": "timestamp", "day": "date",
+            "raw": "binary", "ok": "bool",
+        }  # fmt: skip
+        db.create_table("items", columns, primary_key="id").insert([ROW | {"id": i} for i in range(1, 6)])
+        yield db
+
+
+ROW = {
+    "name": "pen",
+    "price": decimal.Decimal("1.50"),
+    "seen": dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC),
+    "day": dt.date(2026, 1, 2),
+    "raw": b"\0\1",
+    "ok": True,
+}
+
+
+@pytest.fixture
+def connection(db):
+    with dbapi.connect(db) as connection:
+        yield connection
+
+
+# -------------------------------------------------------------------------------------------------- module
+
+
+def test_the_module_has_the_names_of_pep_249():
+    assert (dbapi.apilevel, dbapi.paramstyle) == ("2.0", "qmark")
+    assert dbapi.threadsafety == 2
+    assert issubclass(dbapi.Warning, Exception)
+    tree = {
+        dbapi.Error: (dbapi.InterfaceError, dbapi.DatabaseError),
+        dbapi.DatabaseError: (
+            dbapi.DataError, dbapi.OperationalError, dbapi.IntegrityError, dbapi.InternalError,
+            dbapi.ProgrammingError, dbapi.NotSupportedError,
+        ),
+    }  # fmt: skip
+    assert all(below.__base__ is above for above, listed in tree.items() for below in listed)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Warning", "Error", *(n for n in dir(dbapi) if n.endswith("Error") and n != "Error")],
+)
+def test_the_connection_has_the_errors_as_attributes(connection, name):
+    assert getattr(connection, name) is getattr(dbapi, name)
+
+
+def test_constructors_make_values_that_parameters_take():
+    assert dbapi.Date(2026, 1, 2) == dt.date(2026, 1, 2)
+    assert dbapi.Time(3, 4, 5) == dt.time(3, 4, 5)
+    assert dbapi.Timestamp(2026, 1, 2, 3, 4, 5) == dt.datetime(2026, 1, 2, 3, 4, 5)
+    assert dbapi.Binary(b"\0") == b"\0"
+    ticks = dt.datetime(2026, 1, 2, 3, 4, 5).timestamp()
+    assert dbapi.DateFromTicks(ticks) == dt.date(2026, 1, 2)
+    assert dbapi.TimeFromTicks(ticks) == dt.time(3, 4, 5)
+    assert dbapi.TimestampFromTicks(ticks) == dt.datetime(2026, 1, 2, 3, 4, 5)
+
+
+# -------------------------------------------------------------------------------------------------- rows
+
+
+def test_the_description_names_columns_and_types(connection):
+    cursor = connection.cursor()
+    assert cursor.description is None
+    cursor.execute("SELECT * FROM items WHERE id > 1")
+    kinds = {
+        "id": dbapi.NUMBER, "name": dbapi.STRING, "price": dbapi.NUMBER, "seen": dbapi.DATETIME,
+        "day": dbapi.DATETIME, "raw": dbapi.BINARY, "ok": dbapi.NUMBER,
+    }  # fmt: skip
+    assert [each[0] for each in cursor.description] == list(kinds)
+    for (name, code, *rest), kind in zip(cursor.description, kinds.values(), strict=True):
+        assert code == kind, name
+        others = {dbapi.NUMBER, dbapi.STRING, dbapi.DATETIME, dbapi.BINARY, dbapi.ROWID} - {kind}
+        assert all(code != other for other in others)
+        assert rest == [None] * 5
+    types = "BIGINT VARCHAR DECIMAL(9,2) TIMESTAMP.WITH.TIME.ZONE DATE BLOB BOOLEAN".split()
+    assert [each[1] for each in cursor.description] == [each.replace(".", " ") for each in types]
+    listed = connection.execute("SELECT [1, 2] AS l").description[0][1]
+    assert listed == "INTEGER[]" and listed != dbapi.NUMBER
+
+
+def test_values_are_python_values(connection):
+    row = connection.execute("SELECT * FROM items WHERE id = ?", [1]).fetchone()
+    assert row == (1, *ROW.values())
+
+
+def test_fetch_methods_continue_each_other(connection):
+    cursor = connection.execute("SELECT id FROM items ORDER BY id")
+    assert cursor.rowcount == -1
+    assert cursor.fetchone() == (1,)
+    assert cursor.fetchmany() == [(2,)]
+    cursor.arraysize = 2
+    assert cursor.fetchmany() == [(3,), (4,)]
+    assert cursor.fetchall() == [(5,)]
+    assert cursor.fetchone() is None
+    assert cursor.fetchmany(3) == cursor.fetchall() == []
+    assert list(connection.execute("SELECT id FROM items WHERE id < 3 ORDER BY id")) == [(1,), (2,)]
+
+
+def test_rows_as_arrow(connection):
+    text = "SELECT id, name FROM items ORDER BY id"
+    table = connection.execute(text).fetch_arrow_table()
+    assert table.to_pydict() == {"id": [1, 2, 3, 4, 5], "name": ["pen"] * 5}
+    assert connection.execute(text).fetch_arrow_reader().read_all() == table
+    cursor = connection.execute(text)
+    cursor.fetchone()
+    with pytest.raises(dbapi.InterfaceError, match="before other fetch methods"):
+        cursor.fetch_arrow_table()
+    cursor = connection.execute(text)
+    assert cursor.fetch_arrow_table().num_rows == 5
+    with pytest.raises(dbapi.InterfaceError):
+        cursor.fetch_arrow_table()
+
+
+def test_parameters_by_position_and_by_name(connection):
+    text = "SELECT count(*) FROM items WHERE id >= {} AND name = {}"
+    assert connection.execute(text.format("?", "?"), (4, "pen")).fetchone() == (2,)
+    assert connection.execute(text.format("$low", "$n"), {"low": 2, "n": "pen"}).fetchone() == (4,)
+    assert connection.execute("SELECT 1", []).fetchone() == (1,)
+    for wrong in ("text", 7, b"x"):
+        with pytest.raises(dbapi.ProgrammingError, match="parameters are a sequence"):
+            connection.execute("SELECT ?", wrong)
+    for wrong in ([], [1, 2], {"x": 1}):
+        with pytest.raises(dbapi.ProgrammingError):
+            connection.execute("SELECT ?", wrong)
+
+
+def test_fetching_without_rows_is_an_error(connection):
+    cursor = connection.cursor()
+    for fetch in (cursor.fetchone, cursor.fetchmany, cursor.fetchall, cursor.fetch_arrow_table):
+        with pytest.raises(dbapi.ProgrammingError, match="no rows"):
+            fetch()
+
+
+def test_rows_can_be_fetched_after_the_transaction(connection):
+    cursor = connection.execute("SELECT id FROM items ORDER BY id")
+    assert cursor.fetchone() == (1,)
+    connection.rollback()
+    assert cursor.fetchall() == [(2,), (3,), (4,), (5,)]
+
+
+def test_what_needs_nothing_is_there(connection):
+    cursor = connection.cursor()
+    cursor.setinputsizes([10])
+    cursor.setoutputsize(10, 1)
+    assert cursor.lastrowid is None and cursor.rownumber is None
+    assert cursor.connection is connection
+    with pytest.raises(dbapi.NotSupportedError):
+        cursor.callproc("p")
+
+
+# -------------------------------------------------------------------------------------------------- transactions
+
+
+def test_a_transaction_begins_at_the_first_read(db, connection):
+    assert not connection.in_transaction
+    assert connection.execute("SELECT count(*) FROM items").fetchone() == (5,)
+    assert connection.in_transaction
+    db["items"].insert([{"id": 9}])
+    assert connection.execute("SELECT count(*) FROM items").fetchone() == (5,)
+    connection.rollback()
+    assert connection.execute("SELECT count(*) FROM items").fetchone() == (6,)
+    connection.commit()
+    connection.commit()  # nothing to do
+
+
+def test_autocommit_reads_the_present(db):
+    with dbapi.connect(db, autocommit=True) as connection:
+        assert connection.execute("SELECT count(*) FROM items").fetchone() == (5,)
+        db["items"].insert([{"id": 9}])
+        assert connection.execute("SELECT count(*) FROM items").fetchone() == (6,)
+        assert not connection.in_transaction
+        connection.autocommit = False
+        connection.execute("SELECT 1 FROM items")
+        with pytest.raises(dbapi.ProgrammingError, match="commit or roll back first"):
+            connection.autocommit = True
+
+
+def test_connections_have_transactions_of_their_own(db):
+    with dbapi.connect(db) as one, dbapi.connect(db) as other:
+        one.execute("SELECT 1 FROM items")
+        assert not other.in_transaction
+        db["items"].delete(where="id > 0")
+        assert one.execute("SELECT count(*) FROM items").fetchone() == (5,)
+        assert other.execute("SELECT count(*) FROM items").fetchone() == (0,)
+
+
+# -------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "cause"),
+    [
+        ("SELEC 1", dbapi.ProgrammingError, nyala.InvalidArgumentError),
+        ("SELECT 1 +", dbapi.ProgrammingError, nyala.InvalidArgumentError),
+        ("", dbapi.ProgrammingError, nyala.InvalidArgumentError),
+        ("SELECT * FROM nothing", dbapi.ProgrammingError, nyala.TableNotFoundError),
+        ("SELECT nothing FROM items", dbapi.ProgrammingError, nyala.ColumnNotFoundError),
+        ("SELECT cast(name AS INT) FROM items", dbapi.DataError, nyala.InvalidArgumentError),
+    ],
+)
+def test_errors_are_those_of_pep_249(connection, text, kind, cause):
+    with pytest.raises(kind) as caught:
+        connection.execute(text).fetchall()
+    assert isinstance(caught.value.__cause__, cause)
+    assert str(caught.value) == str(caught.value.__cause__)
+
+
+def test_text_that_is_no_text_is_refused(connection):
+    with pytest.raises(dbapi.ProgrammingError, match="text of a statement"):
+        connection.execute(7)
+
+
+def test_a_store_that_cannot_be_opened(tmp_path):
+    with pytest.raises(dbapi.OperationalError):
+        dbapi.connect(tmp_path / "nothing", read_only=True)
+    with pytest.raises(dbapi.ProgrammingError):
+        dbapi.connect(tmp_path / "store", memory_limit="1KB")
+
+
+# -------------------------------------------------------------------------------------------------- life
+
+
+def test_a_connection_to_a_path_closes_the_store(tmp_path):
+    with dbapi.connect(tmp_path / "store", maintenance=False) as connection:
+        db = connection.database
+        db.create_table("t", {"id": "int64"}, primary_key="id")
+        cursor = connection.execute("SELECT * FROM t")
+    connection.close()
+    with pytest.raises(dbapi.InterfaceError, match="connection is closed"):
+        connection.execute("SELECT 1")
+    for use in (connection.cursor, connection.commit, connection.rollback, cursor.fetchone):
+        with pytest.raises(dbapi.InterfaceError):
+            use()
+    with pytest.raises(nyala.StorageError, match="is closed"):
+        db.list_tables()
+
+
+def test_a_connection_to_an_open_database_leaves_it_open(db):
+    dbapi.connect(db).close()
+    assert db["items"].count() == 5
+    with pytest.raises(dbapi.ProgrammingError, match="are for a path"):
+        dbapi.connect(db, read_only=True)
+
+
+def test_a_closed_cursor(connection):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    cursor.close()
+    for use in (cursor.fetchall, lambda: cursor.execute("SELECT 1"), lambda: cursor.executemany("", [])):
+        with pytest.raises(dbapi.InterfaceError, match="cursor is closed"):
+            use()
+
+
+def test_a_read_only_connection(db, tmp_path):
+    with dbapi.connect(tmp_path / "store", read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM items").fetchone() == (5,)
+
+
+def test_threads_share_a_connection(connection):
+    found = []
+
+    def read(i):
+        found.append(connection.execute("SELECT name FROM items WHERE id = ?", [i]).fetchone())
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(1, 6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == [("pen",)] * 5
+
+
+# -------------------------------------------------------------------------------------------------- callers
+
+
+@pytest.mark.filterwarnings("ignore:pandas only supports SQLAlchemy")
+def test_pandas_reads(connection):
+    frame = pd.read_sql("SELECT id, name FROM items WHERE id > ? ORDER BY id", connection, params=[3])
+    assert frame.to_dict("list") == {"id": [4, 5], "name": ["pen", "pen"]}
+    chunks = pd.read_sql("SELECT id FROM items ORDER BY id", connection, chunksize=2)
+    assert [chunk.id.tolist() for chunk in chunks] == [[1, 2], [3, 4], [5]]
+
+
+def test_polars_reads(connection):
+    frame = pl.read_database("SELECT * FROM items WHERE id < 3 ORDER BY id", connection)
+    assert frame.rows() == [(1, *ROW.values()), (2, *ROW.values())]
+    assert frame.schema["price"] == pl.Decimal(9, 2)
+    table = pl.from_arrow(connection.execute("SELECT id FROM items").fetch_arrow_table())
+    assert table["id"].sum() == 15
