@@ -511,7 +511,8 @@ CALLS: Final[Mapping[str, Call]] = {
     ),
     "restore": Call({"table_id": _INTEGER, "to": _MOMENT, "message": _MESSAGE}, keyed=True),
     "commit_set": Call(
-        {"requests": _REQUESTS, "seen": _SEEN, "since": _INTEGER, "message": _MESSAGE}, keyed=True
+        {"requests": _REQUESTS, "seen": _SEEN, "since": _INTEGER, "message": _MESSAGE, "collect": _FLAG},
+        keyed=True,
     ),
     "create_table": Call(
         {

@@ -191,6 +191,7 @@ class LocalWriter:
         seen: Sequence[SeenTable],
         since: int,
         message: str | None = None,
+        collect: bool = True,
         *,
         pinned: bool = False,
         key: str | None = None,
@@ -225,7 +226,7 @@ class LocalWriter:
         # The transaction has left out the rows that its conditions exclude.
         requests = [dataclasses.replace(request, condition=None) for request in requests]
         return commit_checked(
-            store, requests, prepared, since=since, collect=True, idempotency_key=key, message=message
+            store, requests, prepared, since=since, collect=collect, idempotency_key=key, message=message
         )
 
     # ------------------------------------------------------------------------------------------ tables

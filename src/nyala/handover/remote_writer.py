@@ -274,7 +274,7 @@ class RemoteWriter:
             raise
 
     def _commit(
-        self, pin: _RemotePin, written: WriteSet, since: int, message: str | None
+        self, pin: _RemotePin, written: WriteSet, since: int, message: str | None, collect: bool
     ) -> list[WriteResult]:
         arguments = {
             "requests": [
@@ -283,6 +283,7 @@ class RemoteWriter:
             "seen": [SeenTable.of(table) for _, table, _ in written],
             "since": since,
             "message": message,
+            "collect": collect,
         }
         results = self._written("commit_set", arguments, pin.connection)
         passed_over = (operation.ignored for _, _, operation in written)  # these rows were not sent

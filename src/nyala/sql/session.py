@@ -26,7 +26,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
-from nyala.sql.tokens import Token, TokenReader, split_statements, tokens
+from nyala.sql.tokens import Token, TokenReader, main_keyword, split_statements, tokens
 
 if TYPE_CHECKING:
     from nyala.api.database import Database, Snapshot
@@ -114,7 +114,8 @@ class SqlSession:
         values = parameters_by_name(whole, found, parameters) if found or parameters else NO_PARAMETERS
         for statement in statements:
             with self._lock:
-                yield self._execute(statement, values, at)
+                result = self._execute(statement, values, at)
+            yield result
 
     def begin(self) -> None:
         """Open a transaction. Raises: InvalidArgumentError if one is open; ReadOnlyError."""
@@ -158,7 +159,7 @@ class SqlSession:
 
     def _execute(self, text: str, values: Mapping[str, Any], at: Any) -> Result:
         reader = TokenReader(text)
-        first = reader.tokens[0].keyword
+        first = main_keyword(reader.tokens)
         context = Context(self._database, self._access, self._transaction, values, at, self._source)
         if first in _TRANSACTION_STATEMENTS:
             return self._control(first, reader, context)

@@ -23,7 +23,16 @@ from typing import Final, Literal, TypeAlias
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["Token", "TokenReader", "quoted", "quoted_text", "replaced", "split_statements", "tokens"]
+__all__ = [
+    "Token",
+    "TokenReader",
+    "main_keyword",
+    "quoted",
+    "quoted_text",
+    "replaced",
+    "split_statements",
+    "tokens",
+]
 
 Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol"]
 
@@ -41,6 +50,9 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _SHOWN_CHARS: Final = 40
+_MAIN_KEYWORDS: Final = frozenset(
+    ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE")
+)
 _OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
 
 
@@ -114,6 +126,20 @@ def split_statements(text: str) -> list[str]:
         for lower, upper in out
         if any(lower <= token.begin < upper for token in found)
     ]
+
+
+def main_keyword(found: Sequence[Token]) -> str:
+    """Return the keyword that says what a statement does: after WITH, the first one outside of parentheses."""
+    first = found[0].keyword
+    if first != "WITH":
+        return first
+    depth = 0
+    for token in found:
+        if token.kind == "symbol":
+            depth += (token.text in _OPENS) - (token.text in _CLOSES)
+        elif not depth and token.keyword in _MAIN_KEYWORDS:
+            return token.keyword
+    return first
 
 
 class TokenReader:

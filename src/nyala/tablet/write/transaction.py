@@ -29,7 +29,7 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -71,8 +71,20 @@ STATEMENT_BYTES: Final = 5_500
 WriteSet: TypeAlias = "list[tuple[Request, TableState, PreparedOperation]]"
 """The operations of a transaction in their order, each prepared for its private table."""
 
-Commit: TypeAlias = "Callable[[WriteSet, int, str | None], list[WriteResult]]"
-"""Commits a write set that was computed at a moment, with a message. Raises: ConflictError, StorageError."""
+# Larger data of a whole transaction is not copied: it is written to files before the call ends.
+_BORROWED_BYTES_MIN: Final = 64 << 20
+
+
+class Commit(Protocol):
+    """Commits a write set that was computed at the moment `since`.
+
+    collect: leave failing rows out. Otherwise one failing row stops the whole commit.
+    Raises: ConflictError, WriteError, StorageError.
+    """
+
+    def __call__(
+        self, written: WriteSet, since: int, message: str | None, collect: bool
+    ) -> list[WriteResult]: ...
 
 
 class SnapshotStore(Protocol):
@@ -126,11 +138,34 @@ class OpenTransaction:
 
     def write(self, request: Request, *, collect: bool) -> WriteResult:
         """Write rows by key. Raises: as `write_path.write`; TransactionEndedError."""
+        return self.write_together([request], collect=collect)[0]
+
+    def write_together(self, requests: Sequence[Request], *, collect: bool = False) -> list[WriteResult]:
+        """Execute operations on one table in their order, all or nothing. Raises: as `write`."""
         return self._run(
-            request,
-            lambda table: prepare_request(table, request),
+            requests,
+            lambda table: [prepare_request(table, request) for request in requests],
             collect=collect,
         )
+
+    def commit_requests(self, requests: Sequence[Request], message: str | None = None) -> list[WriteResult]:
+        """Commit operations that were computed from the snapshot, and end.
+
+        The transaction must not have written: the operations are not applied to the private tables,
+        so this costs less than `write_together` and `commit`, and their memory is not limited.
+        Raises: as `commit`; WriteError if a row fails, and then the transaction has ended, too.
+        """
+        assert not self._written
+        with self._statement():
+            try:
+                tables = [self._base.table(request.table) for request in requests]
+                written = [
+                    (request, table, prepare_request(table, request, borrow_above_bytes=_BORROWED_BYTES_MIN))
+                    for request, table in zip(requests, tables, strict=True)
+                ]
+                return self._commit(written, self.since, message, False)
+            finally:
+                self._end("was committed")
 
     def write_selected(
         self,
@@ -146,7 +181,8 @@ class OpenTransaction:
             rows, errors = select(table, self._now)
             return prepare(table, operation, rows, ignore=False, errors=errors)
 
-        return self._run(Request(name, operation, None), prepared, collect=collect)
+        request = Request(name, operation, None)
+        return self._run([request], lambda table: [prepared(table)], collect=collect)[0]
 
     def commit(self, message: str | None = None) -> list[WriteResult]:
         """Commit all writes as one batch with this message, and end. Returns one result per write.
@@ -160,7 +196,8 @@ class OpenTransaction:
                 return []
             how = "failed to commit"
             try:
-                results = self._commit(written, since, message)
+                # Rows that failed were reported by their statements.
+                results = self._commit(written, since, message, True)
                 how = "was committed"
                 return results
             finally:
@@ -203,18 +240,25 @@ class OpenTransaction:
         self._store.check_writable()
 
     def _run(
-        self, request: Request, prepared: Callable[[TableState], PreparedOperation], *, collect: bool
-    ) -> WriteResult:
+        self,
+        requests: Sequence[Request],
+        prepared: Callable[[TableState], list[PreparedOperation]],
+        *,
+        collect: bool,
+    ) -> list[WriteResult]:
         with self._statement():
-            table = self._private_table(request.table)
-            operation = prepared(table)
-            if request.condition is not None:
-                operation = choose(table, operation, request.condition, self._now)
-                request = dataclasses.replace(request, condition=None)
-            settlement = settle(table, [operation], at=self._now)
+            table = self._private_table(requests[0].table)
+            operations = [
+                operation
+                if request.condition is None
+                else choose(table, operation, request.condition, self._now)
+                for request, operation in zip(requests, prepared(table), strict=True)
+            ]
+            requests = [dataclasses.replace(request, condition=None) for request in requests]
+            settlement = settle(table, operations, at=self._now)
             if settlement.failed and not collect:
-                raise failure(settlement, [request])
-            nbytes = self._bytes + operation.nbytes + STATEMENT_BYTES
+                raise failure(settlement, requests)
+            nbytes = self._bytes + sum(operation.nbytes for operation in operations) + STATEMENT_BYTES
             if nbytes > self._bytes_max:
                 raise InvalidArgumentError(
                     f"the writes of this transaction take {nbytes / 1e6:,.0f} MB, and its limit is "
@@ -228,8 +272,11 @@ class OpenTransaction:
             with Uninterrupted():
                 self._apply(settlement)
                 self._bytes = nbytes
-                self._written.append((request, table, operation))
-            return results_of([request], [(settlement, [0])], self.since)[0]
+                self._written += [
+                    (request, table, operation)
+                    for request, operation in zip(requests, operations, strict=True)
+                ]
+            return results_of(requests, [(settlement, list(range(len(requests))))], self.since)
 
     def _private_table(self, name: str) -> TableState:
         """Return the table with private memory; made when the transaction first writes to it."""
@@ -288,13 +335,13 @@ def begin(store: Store, *, timeout_s: float, bytes_max: int) -> OpenTransaction:
             ticket = Ticket(store.marks.applied, store.log.end_offset)
         store.finish(ticket)  # what the transaction reads must be durable before anybody acts on it
 
-    def commit(written: WriteSet, since: int, message: str | None) -> list[WriteResult]:
+    def commit(written: WriteSet, since: int, message: str | None, collect: bool) -> list[WriteResult]:
         return commit_checked(
             store,
             [request for request, _, _ in written],
             [(table, operation) for _, table, operation in written],
             since=since,
-            collect=True,  # rows that failed were reported by their statements
+            collect=collect,
             message=message,
         )
 

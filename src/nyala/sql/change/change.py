@@ -1,0 +1,112 @@
+"""The rows that a statement writes, and how they are committed.
+
+    plan(source)  reads a snapshot and returns a Change: operations on one table
+        |
+        ├── outside a transaction: one batch, checked for conflicts with the snapshot, tried again
+        └── inside: written to the transaction, all or nothing
+
+Invariants
+    C1  A statement changes either nothing or everything that its result reports.
+    C2  The rows are computed from one moment. If another writer changes one of their keys before the
+        commit, the statement runs again; after three tries it runs while other writers wait.
+
+Source: docs/design/transactions.md, "One primitive: a checked commit".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from nyala.errors import ConflictError
+from nyala.sql.context import Context, Source
+from nyala.sql.result import FixedResult
+from nyala.tablet.state.result import WriteResult
+from nyala.tablet.write.write_path import Request
+
+if TYPE_CHECKING:
+    from nyala.tablet.write.transaction import OpenTransaction
+
+__all__ = ["Change", "Plan", "commit"]
+
+_OPTIMISTIC_TRIES: Final = 3
+_TRIES: Final = 6
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a statement does to one table.
+
+    requests:  operations, in order.
+    rows:      the number of changed rows; None: as the operations count them.
+    returning: the rows of RETURNING; None: the result is the number of rows.
+    """
+
+    requests: Sequence[Request]
+    rows: int | None = None
+    returning: pa.Table | None = None
+
+
+Plan: TypeAlias = Callable[[Source], Change]
+"""Computes the change from a source. Raises: errors of the statement."""
+
+
+def commit(context: Context, statement: str, plan: Plan, *, checked: bool) -> FixedResult:
+    """Execute the plan, in the open transaction or as a commit of its own.
+
+    checked: whether the rows depend on what the table contains, so that a conflict must be noticed.
+    Raises: ConflictError after the last try; errors of the plan and of writes.
+    """
+    if context.transaction is not None:
+        change = plan(context.transaction)
+        results = _write_inside(context.transaction._open, change)
+    elif checked:
+        change, results = _commit_checked(context, plan)
+    else:
+        change = plan(context.database._snapshot(None))
+        requests = _with_rows(change)
+        results = context.database._writing().write(requests) if requests else []
+    return _result(context, statement, change, results)
+
+
+def _with_rows(change: Change) -> list[Request]:
+    return [request for request in change.requests if request.data.num_rows]
+
+
+def _write_inside(transaction: OpenTransaction, change: Change) -> list[WriteResult]:
+    requests = _with_rows(change)
+    return transaction.write_together(requests) if requests else []
+
+
+def _commit_checked(context: Context, plan: Plan) -> tuple[Change, list[WriteResult]]:
+    for attempt in itertools.count(1):
+        alone = attempt > _OPTIMISTIC_TRIES
+        with context.database._writing().alone() if alone else contextlib.nullcontext():
+            transaction = context.database.transaction()
+            try:
+                change = plan(transaction)
+                requests = _with_rows(change)
+                return change, transaction._open.commit_requests(requests) if requests else []
+            except ConflictError:
+                if attempt >= _TRIES:
+                    raise
+            finally:
+                transaction.rollback()
+    raise AssertionError("the loop has no end")
+
+
+def _result(context: Context, statement: str, change: Change, results: Sequence[WriteResult]) -> FixedResult:
+    rows = change.rows
+    if rows is None:
+        rows = sum(result.inserted + result.updated + result.deleted for result in results)
+    table = pa.table({"Count": pa.array([rows], pa.int64())})
+    if change.returning is not None:
+        table = change.returning
+    moment: Any = results[0].timestamp if results else context.database.now()
+    write = results[0] if len(results) == 1 and context.transaction is None else None
+    return FixedResult(statement, table, moment, rowcount=rows, write=write)

@@ -1,0 +1,302 @@
+"""INSERT and UPSERT.
+
+    INSERT INTO t (a, b) VALUES (1, DEFAULT)    ──►  VALUES (CAST(1 AS …), default of b)   ──►  insert
+    INSERT INTO t SELECT …                      ──►  SELECT with casts                     ──►  insert
+    INSERT OR IGNORE, ON CONFLICT DO NOTHING                                               ──►  insert, ignoring
+    INSERT OR REPLACE, UPSERT                                                              ──►  upsert
+    ON CONFLICT DO UPDATE SET …                 ──►  the source once; a join with the table ──►  update, insert
+
+Columns that are left out take their defaults. An upsert changes only the given columns of existing rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from nyala.errors import DuplicateKeyError, InvalidArgumentError
+from nyala.schema.schema import AUTO_INCREMENT, ColumnSchema
+from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.rows import are_distinct
+from nyala.sql.change.target import (
+    Statement,
+    Target,
+    assignments,
+    default_of,
+    find_target,
+    returned,
+    value_of,
+)
+from nyala.sql.context import Source
+from nyala.sql.tokens import TokenReader, quoted
+from nyala.sql.types import cast_to
+from nyala.tablet.write.write_path import Request
+
+__all__ = ["is_checked", "plan_insert"]
+
+Mode: TypeAlias = Literal["insert", "ignore", "upsert"]
+
+_SOURCE_WORDS: Final = ("VALUES", "SELECT", "WITH", "FROM", "TABLE", "BY", "DEFAULT", "(")
+_ENDS: Final = (("ON", "CONFLICT"), ("RETURNING",))
+_EXCLUDED = "nyala_excluded"
+
+
+@dataclass(frozen=True)
+class _Insert:
+    """The clauses of an INSERT up to its source."""
+
+    target: Target
+    mode: Mode
+    columns: list[str] | None
+    by_name: bool
+
+
+def is_checked(text: str) -> bool:
+    """Whether the written or returned rows depend on those in the table."""
+    reader = TokenReader(text)
+    conditional = reader.at("UPSERT") or reader.at("INSERT", "OR")
+    reader.until(*_ENDS)
+    if reader.take("ON", "CONFLICT"):
+        reader.until(("DO",))
+        if reader.at("DO", "UPDATE"):
+            return True
+        conditional = True
+        reader.until(("RETURNING",))
+    return conditional and reader.at("RETURNING")
+
+
+def plan_insert(statement: Statement, text: str) -> Plan:
+    """Return the plan of an INSERT or UPSERT."""
+
+    def plan(source: Source) -> Change:
+        reader = TokenReader(text)
+        insert = _head(reader, source)
+        target = insert.target
+        rows = _source_rows(statement, source, insert, reader.until(*_ENDS))
+        sets: dict[str, str] | None = None
+        where, mode = "", insert.mode
+        if reader.take("ON", "CONFLICT"):
+            if mode != "insert":
+                raise InvalidArgumentError(
+                    "ON CONFLICT and INSERT OR … are two ways to say the same: use one"
+                )
+            sets, where = _conflict_clause(reader, target)
+            mode = "ignore" if sets is None else "insert"
+        returning = reader.rest() if reader.take("RETURNING") else None
+        if returning is not None and target.schema.auto_increment is not None and _names_auto(returning):
+            raise InvalidArgumentError(
+                f"RETURNING cannot return {AUTO_INCREMENT!r}, which the store gives at the commit: name the other "
+                "columns, or read the rows with SELECT … FROM changes(…)"
+            )
+        if sets is not None:
+            return _update_or_insert(statement, source, target, rows, sets, where, returning)
+        if mode == "ignore" and returning is not None:
+            rows = _new_rows(statement, source, target, rows)
+        operation = "upsert" if mode == "upsert" else "insert"
+        request = Request(target.table, operation, rows, ignore=mode == "ignore")
+        if returning is None:
+            return Change([request])
+        stored = _stored(statement, source, target, rows, mode)
+        return Change([request], returning=returned(statement, source, target, returning, stored))
+
+    return plan
+
+
+def _names_auto(returning: str) -> bool:
+    names = [token.text.lower() for token in TokenReader(returning).tokens]
+    return AUTO_INCREMENT in names
+
+
+def _head(reader: TokenReader, source: Source) -> _Insert:
+    """Read `INSERT [OR …] INTO t [AS a] [BY NAME] [(columns)]`. Raises: InvalidArgumentError."""
+    mode: Mode = "insert"
+    if reader.take("UPSERT"):
+        mode = "upsert"
+    else:
+        reader.need("INSERT")
+        if reader.take("OR", "REPLACE"):
+            mode = "upsert"
+        elif reader.take("OR", "IGNORE"):
+            mode = "ignore"
+    reader.need("INTO")
+    reader.take("TABLE")
+    target = find_target(reader, source, _SOURCE_WORDS)
+    columns = None
+    if reader.at("(") and not _is_query(reader):
+        columns = [target.column(name).name for name in reader.names()]
+        if len(set(columns)) < len(columns):
+            raise InvalidArgumentError(f"the list of columns for {target.table!r} names a column twice")
+        if AUTO_INCREMENT in columns and target.schema.auto_increment is not None:
+            raise InvalidArgumentError(
+                f"column {AUTO_INCREMENT!r} cannot be inserted: the store gives its values"
+            )
+    by_name = reader.take("BY", "NAME")
+    if not by_name:
+        reader.take("BY", "POSITION")
+    if by_name and columns is not None:
+        raise InvalidArgumentError(
+            "BY NAME takes the columns from the names of the SELECT: leave out the list"
+        )
+    return _Insert(target, mode, columns, by_name)
+
+
+def _is_query(reader: TokenReader) -> bool:
+    following = reader.peek(1)
+    return following is not None and following.keyword in ("SELECT", "WITH", "VALUES", "FROM", "(", "TABLE")
+
+
+def _source_rows(statement: Statement, source: Source, insert: _Insert, query: str) -> pa.Table:
+    """Return the rows to insert, with the columns that the statement gives. Raises: InvalidArgumentError."""
+    target = insert.target
+    names = insert.columns if insert.columns is not None else target.insert_columns
+    reader = TokenReader(query)
+    if reader.take("DEFAULT", "VALUES"):
+        reader.finish()
+        values = ", ".join(
+            f"{default_of(target.column(name))} AS {quoted(name)}" for name in target.insert_columns
+        )
+        return statement.rows(source, f"SELECT {values}")
+    if reader.at("VALUES") and not insert.by_name:
+        return statement.rows(source, _with_casts(reader, target, names)).rename_columns(names)
+    bound = statement.context.select(source, statement.prefix + query)
+    given = bound.schema.names
+    if insert.by_name:
+        names = [target.column(name).name for name in given]
+    elif len(given) != len(names):
+        raise _count_error(target, len(names), len(given))
+    listed = ", ".join(
+        f"{cast_to(f'nyala_given.c{place}', target.column(name).type)} AS {quoted(name)}"
+        for place, name in enumerate(names)
+    )
+    places = ", ".join(f"c{place}" for place in range(len(names)))
+    return statement.rows(source, f"SELECT {listed}\nFROM (\n{query}\n) AS nyala_given({places})")
+
+
+def _with_casts(reader: TokenReader, target: Target, names: Sequence[str]) -> str:
+    """Return the VALUES list with a cast to the column's type around each value."""
+    reader.need("VALUES")
+    columns: list[ColumnSchema] = [target.column(name) for name in names]
+    rows = []
+    for row in reader.listed():
+        inside = TokenReader(row)
+        values = TokenReader(inside.parenthesised()).listed()
+        inside.finish()
+        if len(values) != len(columns):
+            raise _count_error(target, len(columns), len(values))
+        rows.append(
+            f"({', '.join(value_of(value, column) for value, column in zip(values, columns, strict=True))})"
+        )
+    reader.finish()
+    return f"VALUES {', '.join(rows)}"
+
+
+def _count_error(target: Target, expected: int, given: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"INSERT INTO {target.table} takes {expected} values a row ({', '.join(target.insert_columns)}, or the "
+        f"columns listed after the table), and {given} are given"
+    )
+
+
+def _conflict_clause(reader: TokenReader, target: Target) -> tuple[dict[str, str] | None, str]:
+    """Read what follows ON CONFLICT: (assignments or None for DO NOTHING, WHERE). Raises: InvalidArgumentError."""
+    if reader.at("("):
+        named = [target.column(name).name for name in reader.names()]
+        if set(named) != set(target.keys):
+            raise InvalidArgumentError(
+                f"ON CONFLICT ({', '.join(named)}) must name the primary key of {target.table!r}: "
+                f"{', '.join(target.keys)}"
+            )
+    reader.need("DO")
+    if reader.take("NOTHING"):
+        return None, ""
+    reader.need("UPDATE", "SET")
+    sets = assignments(reader, target, ("WHERE",), ("RETURNING",))
+    if keys := [name for name in target.keys if name in sets]:
+        raise InvalidArgumentError(f"ON CONFLICT DO UPDATE cannot set {keys[0]!r}, a column of the key")
+    return sets, reader.until(("RETURNING",)) if reader.take("WHERE") else ""
+
+
+def _update_or_insert(
+    statement: Statement,
+    source: Source,
+    target: Target,
+    rows: pa.Table,
+    sets: dict[str, str],
+    where: str,
+    returning: str | None,
+) -> Change:
+    """Update rows whose keys exist, and insert the others."""
+    keys = target.keys
+    rows = _completed(statement, source, target, rows)
+    if not are_distinct(rows, keys):
+        raise DuplicateKeyError(
+            "ON CONFLICT DO UPDATE: the source has a key twice, and the result would depend on the order of its rows"
+        )
+    objects = {_EXCLUDED: rows}
+    # `excluded` is one column with fields, so that a column without a table's name is the table's.
+    packed = ", ".join(f"{quoted(name)} := {quoted(name)}" for name in rows.column_names)
+    packed_source = f"(SELECT struct_pack({packed}) AS excluded FROM {_EXCLUDED}) AS nyala_given"
+    same = " AND ".join(f"{target.alias_of(key)} = excluded.{quoted(key)}" for key in keys)
+    names = target.columns if returning is not None else [*keys, *sets]
+    listed = ", ".join(
+        f"{sets[name]} AS {quoted(name)}" if name in sets else target.alias_of(name) for name in names
+    )
+    condition = f" WHERE {where}\n" if where else ""
+    updated = statement.rows(
+        source,
+        f"SELECT {listed}\nFROM {target.clause} JOIN {packed_source} ON {same}{condition}",
+        objects,
+    )
+    new = _new_rows(statement, source, target, rows)
+
+    requests = [
+        Request(target.table, "update", updated.select([*keys, *sets])),
+        Request(target.table, "insert", new),
+    ]
+    if returning is None:
+        return Change(requests)
+    changed = pa.concat_tables([updated, new.select(names)], promote_options="permissive")
+    return Change(requests, returning=returned(statement, source, target, returning, changed))
+
+
+def _new_rows(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table:
+    """Return the rows whose keys are not in the table."""
+    same = " AND ".join(f"nyala_given.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
+    return statement.rows(
+        source,
+        f"SELECT nyala_given.* FROM {_EXCLUDED} AS nyala_given ANTI JOIN {target.clause} ON {same}",
+        {_EXCLUDED: rows},
+    )
+
+
+def _completed(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table:
+    """Return the rows with all columns: those that are left out have their defaults."""
+    missing = [name for name in target.insert_columns if name not in rows.column_names]
+    if not missing:
+        return rows
+    listed = [quoted(name) for name in rows.column_names]
+    listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in missing]
+    return statement.rows(source, f"SELECT {', '.join(listed)} FROM {_EXCLUDED}", {_EXCLUDED: rows})
+
+
+def _stored(statement: Statement, source: Source, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:
+    """Return the rows as the table has them after the statement: an upsert keeps the columns it does not give."""
+    missing = [name for name in target.insert_columns if name not in rows.column_names]
+    if mode != "upsert" or not missing:
+        return _completed(statement, source, target, rows)
+    same = " AND ".join(f"nyala_given.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
+    first = target.alias_of(target.keys[0])
+    listed = [f"nyala_given.{quoted(name)}" for name in rows.column_names]
+    listed += [
+        f"CASE WHEN {first} IS NULL THEN {default_of(target.column(name))} ELSE {target.alias_of(name)} END AS "
+        f"{quoted(name)}"
+        for name in missing
+    ]
+    return statement.rows(
+        source,
+        f"SELECT {', '.join(listed)} FROM {_EXCLUDED} AS nyala_given LEFT JOIN {target.clause} ON {same}",
+        {_EXCLUDED: rows},
+    )

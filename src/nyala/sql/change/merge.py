@@ -1,0 +1,272 @@
+"""MERGE INTO.
+
+    MERGE INTO t USING s ON … WHEN MATCHED AND c1 THEN … WHEN NOT MATCHED THEN …
+
+The source is read once. Each WHEN clause is one SELECT over the pairs of the join, or over the rows
+without a partner, from which the clauses before it have not taken. Its rows are the operands of an
+update, a delete or an insert; all operations are one batch.
+
+Invariants
+    MG1  A row of the target is updated or deleted by one row of the source at most; otherwise the
+         statement is refused.
+
+Source: SQL:2016 part 2, 14.12 (merge statement).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError
+from nyala.schema.schema import AUTO_INCREMENT
+from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.rows import are_distinct
+from nyala.sql.change.target import (
+    Statement,
+    Target,
+    assignments,
+    default_of,
+    find_target,
+    returned,
+    value_of,
+)
+from nyala.sql.context import Source
+from nyala.sql.tokens import TokenReader, quoted
+from nyala.sql.types import cast_to
+from nyala.tablet.write.write_path import Request
+
+__all__ = ["plan_merge"]
+
+_SOURCE = "nyala_source"
+_ACTION = "merge_action"
+_WHEN: Final = (("WHEN", "MATCHED"), ("WHEN", "NOT", "MATCHED"), ("RETURNING",))
+
+Kind: TypeAlias = Literal["MATCHED", "NOT MATCHED BY TARGET", "NOT MATCHED BY SOURCE"]
+
+
+@dataclass
+class _Merge:
+    """A MERGE while its clauses are read."""
+
+    statement: Statement
+    source: Source
+    target: Target
+    alias: str  # of the source
+    rows: pa.Table  # of the source
+    on: str
+    whole: bool  # whether all columns of changed rows are needed, for RETURNING
+    taken: dict[Kind, list[str]] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+    changed_keys: list[pa.Table] = field(default_factory=list)
+    returned: list[pa.Table] = field(default_factory=list)
+
+    def select(self, listed: str, kind: Kind, condition: str) -> pa.Table:
+        """Return a SELECT over the rows of a clause that no earlier clause has taken."""
+        given = f"{_SOURCE} AS {quoted(self.alias)}"
+        target = self.target.clause
+        pairs = {
+            "MATCHED": f"{target} JOIN {given}",
+            "NOT MATCHED BY TARGET": f"{given} ANTI JOIN {target}",
+            "NOT MATCHED BY SOURCE": f"{target} ANTI JOIN {given}",
+        }[kind]
+        terms = [f"NOT coalesce(({before}\n), FALSE)" for before in self.taken.get(kind, [])]
+        terms.append(f"coalesce(({condition}\n), FALSE)")
+        return self.statement.rows(
+            self.source,
+            f"SELECT {listed}\nFROM {pairs} ON ({self.on}\n) WHERE {' AND '.join(terms)}",
+            {_SOURCE: self.rows},
+        )
+
+
+def plan_merge(statement: Statement, text: str) -> Plan:
+    """Return the plan of a MERGE."""
+
+    def plan(source: Source) -> Change:
+        reader = TokenReader(text)
+        reader.need("MERGE", "INTO")
+        target = find_target(reader, source, ("USING",))
+        reader.need("USING")
+        given = reader.until(("ON",), ("USING",))
+        alias, rows = _source_rows(statement, source, given)
+        on = _condition(reader, target, alias)
+        if not reader.at_any(*_WHEN[:2]):
+            raise reader.error("expected WHEN MATCHED or WHEN NOT MATCHED")
+        whole = _has_returning(reader)
+        merge = _Merge(statement, source, target, alias, rows, on, whole)
+        while reader.take("WHEN"):
+            _clause(reader, merge)
+        returning = reader.rest() if reader.take("RETURNING") else None
+        reader.finish()
+        keys = [table for table in merge.changed_keys if table.num_rows]
+        if keys and not are_distinct(pa.concat_tables(keys), target.keys):
+            raise InvalidArgumentError(
+                f"MERGE: several rows of the source match one row of {target.table!r}, and the result would depend on "
+                "their order. Nothing was written: make the source distinct by the columns of ON"
+            )
+
+        parts = merge.returned or [merge.target.schema.arrow_schema(None).empty_table()]
+        changed = pa.concat_tables(parts, promote_options="permissive")
+        return Change(
+            _in_order(merge.requests),
+            sum(request.data.num_rows for request in merge.requests),
+            returned(statement, source, target, returning, changed),
+        )
+
+    return plan
+
+
+def _in_order(requests: Sequence[Request]) -> list[Request]:
+    """Deletes first: a key that one clause deletes can be inserted by another."""
+    return sorted(requests, key=lambda request: ("delete", "update", "insert").index(request.operation))
+
+
+def _has_returning(reader: TokenReader) -> bool:
+    ahead = TokenReader(reader.text[reader.here :])
+    ahead.until(("RETURNING",))
+    return ahead.at("RETURNING")
+
+
+def _source_rows(statement: Statement, source: Source, given: str) -> tuple[str, pa.Table]:
+    """Return the source's alias and its rows."""
+    reader = TokenReader(given)
+    name = ""
+    if reader.at("("):
+        reader.parenthesised()
+    else:
+        name = reader.qualified()[-1]
+        if reader.at("("):
+            reader.parenthesised()
+        elif reader.at("AT", "("):
+            reader.take("AT")
+            reader.parenthesised()
+    reader.take("AS")
+    following = reader.peek()
+    if following is not None and following.is_identifier:
+        name = reader.identifier()
+    return name or "nyala_given", statement.rows(source, f"SELECT * FROM {given}")
+
+
+def _condition(reader: TokenReader, target: Target, alias: str) -> str:
+    """Read `ON condition` or `USING (columns)`."""
+    if reader.take("USING"):
+        return " AND ".join(
+            f"{target.alias_of(target.column(name).name)} = {quoted(alias)}.{quoted(name)}"
+            for name in reader.names()
+        )
+    reader.need("ON")
+    return reader.until(*_WHEN)
+
+
+def _clause(reader: TokenReader, merge: _Merge) -> None:
+    """Read a WHEN clause, and add what it does."""
+    kind: Kind = "MATCHED"
+    if not reader.take("MATCHED"):
+        reader.need("NOT", "MATCHED")
+        kind = "NOT MATCHED BY SOURCE" if reader.take("BY", "SOURCE") else "NOT MATCHED BY TARGET"
+        reader.take("BY", "TARGET")
+    condition = reader.until(("THEN",)) if reader.take("AND") else "TRUE"
+    reader.need("THEN")
+    if reader.take("DO", "NOTHING"):
+        pass
+    elif reader.take("ERROR"):
+        message = reader.until(*_WHEN)
+        if merge.select("1 AS one", kind, condition).num_rows:
+            raise InvalidArgumentError(
+                f"MERGE: WHEN {kind} … THEN ERROR was reached{': ' + message if message else ''}. Nothing was written"
+            )
+    elif reader.take("DELETE"):
+        _delete(merge, kind, condition)
+    elif reader.take("UPDATE"):
+        _update(reader, merge, kind, condition)
+    elif reader.take("INSERT"):
+        _insert(reader, merge, kind, condition)
+    else:
+        raise reader.error("expected UPDATE, DELETE, INSERT, DO NOTHING or ERROR")
+    merge.taken.setdefault(kind, []).append(condition)
+
+
+def _refuse(merge: _Merge, kind: Kind, action: str) -> None:
+    if (kind == "NOT MATCHED BY TARGET") != (action == "INSERT"):
+        raise InvalidArgumentError(f"MERGE: WHEN {kind} cannot {action}")
+
+
+def _delete(merge: _Merge, kind: Kind, condition: str) -> None:
+    _refuse(merge, kind, "DELETE")
+    target = merge.target
+    rows = merge.select(target.of_alias(target.columns if merge.whole else target.keys), kind, condition)
+    _add(merge, Request(target.table, "delete", rows.select(target.keys)), rows)
+
+
+def _update(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> None:
+    _refuse(merge, kind, "UPDATE")
+    target = merge.target
+    if reader.take("SET", "*") or not reader.at("SET"):
+        _ = reader.take("BY", "NAME") or reader.take("BY", "POSITION")
+        sets = {
+            name: cast_to(f"{quoted(merge.alias)}.{quoted(name)}", target.column(name).type)
+            for name in target.columns
+            if name not in target.keys and name in merge.rows.column_names
+        }
+    else:
+        reader.need("SET")
+        sets = assignments(reader, target, *_WHEN)
+    if keys := [name for name in target.keys if name in sets]:
+        raise InvalidArgumentError(
+            f"MERGE cannot update {keys[0]!r}, a column of the key of {target.table!r}"
+        )
+    names = target.columns if merge.whole else [*target.keys, *sets]
+    listed = ", ".join(
+        f"{sets[name]} AS {quoted(name)}" if name in sets else target.alias_of(name) for name in names
+    )
+    rows = merge.select(listed, kind, condition)
+    _add(merge, Request(target.table, "update", rows.select([*target.keys, *sets])), rows)
+
+
+def _insert(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> None:
+    _refuse(merge, kind, "INSERT")
+    target = merge.target
+    if reader.take("*") or reader.ended or reader.at_any(*_WHEN) or reader.at("BY"):
+        _ = reader.take("BY", "NAME") or reader.take("BY", "POSITION")
+        names = [name for name in target.insert_columns if name in merge.rows.column_names]
+        values = [
+            cast_to(f"{quoted(merge.alias)}.{quoted(name)}", target.column(name).type) for name in names
+        ]
+    elif reader.take("DEFAULT", "VALUES"):
+        names = target.insert_columns
+        values = [default_of(target.column(name)) for name in names]
+    else:
+        names = target.insert_columns
+        if reader.at("("):
+            names = [target.column(name).name for name in reader.names()]
+        if AUTO_INCREMENT in names and target.schema.auto_increment is not None:
+            raise InvalidArgumentError(
+                f"column {AUTO_INCREMENT!r} cannot be inserted: the store gives its values"
+            )
+        reader.need("VALUES")
+        given = TokenReader(reader.parenthesised()).listed()
+        if len(given) != len(names):
+            raise InvalidArgumentError(f"MERGE: INSERT gives {len(given)} values for {len(names)} columns")
+        values = [value_of(value, target.column(name)) for name, value in zip(names, given, strict=True)]
+    listed = [f"{value} AS {quoted(name)}" for name, value in zip(names, values, strict=True)]
+    rows = merge.select(", ".join(listed), kind, condition)
+    merge.requests.append(Request(target.table, "insert", rows))
+    if merge.whole:
+        left_out = [name for name in target.insert_columns if name not in names]
+        listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in left_out]
+        _note(merge, "INSERT", merge.select(", ".join(listed), kind, condition) if left_out else rows)
+
+
+def _add(merge: _Merge, request: Request, rows: pa.Table) -> None:
+    merge.requests.append(request)
+    merge.changed_keys.append(request.data.select(merge.target.keys))
+    if merge.whole:
+        _note(merge, request.operation.upper(), rows)
+
+
+def _note(merge: _Merge, action: str, rows: pa.Table) -> None:
+    """Keep changed rows for RETURNING, with the name of the action as DuckDB has it."""
+    merge.returned.append(rows.append_column(_ACTION, pa.array([action] * rows.num_rows, pa.string())))

@@ -1,0 +1,54 @@
+"""Rows that DuckDB computes for a write, in bounded memory.
+
+A large result goes to a temporary file that is mapped into memory, so that one batch can be larger
+than memory.
+
+Source: docs/design/sql-and-polars.md, "SQL that writes".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = ["are_distinct", "collected"]
+
+_SPILLED_BYTES_MIN: Final = 64 << 20
+
+
+def collected(reader: pa.RecordBatchReader) -> pa.Table:
+    """Return all rows of a stream; from 64 MB on, they are in a file without a name."""
+    batches: list[pa.RecordBatch] = []
+    nbytes = 0
+    for batch in reader:
+        batches.append(batch)
+        nbytes += batch.nbytes
+        if nbytes >= _SPILLED_BYTES_MIN:
+            return _spilled(reader, batches)
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+def _spilled(reader: pa.RecordBatchReader, batches: list[pa.RecordBatch]) -> pa.Table:
+    handle, path = tempfile.mkstemp(prefix="nyala-sql-", suffix=".arrow")
+    try:
+        with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, reader.schema) as writer:
+            while batches:
+                writer.write_batch(batches.pop(0))
+            for batch in reader:
+                writer.write_batch(batch)
+        return pa.ipc.open_file(pa.memory_map(path)).read_all()
+    finally:
+        with contextlib.suppress(OSError):  # the mapping keeps the content
+            os.unlink(path)
+
+
+def are_distinct(rows: pa.Table, keys: Sequence[str]) -> bool:
+    """Whether no two rows have the same key."""
+    if rows.num_rows < 2:
+        return True
+    return bool(rows.select(keys).group_by(list(keys)).aggregate([]).num_rows == rows.num_rows)

@@ -1,0 +1,66 @@
+"""Executes INSERT, UPSERT, UPDATE, DELETE, TRUNCATE and MERGE.
+
+DuckDB's parser checks the whole statement first. Then its clauses are cut out, and SELECTs compute
+the rows to write (`change.change`).
+
+Source: docs/reference/sql.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nyala.errors import InvalidArgumentError
+from nyala.sql.change.change import Plan, commit
+from nyala.sql.change.insert import is_checked, plan_insert
+from nyala.sql.change.merge import plan_merge
+from nyala.sql.change.target import Statement
+from nyala.sql.change.update import plan_delete, plan_update
+from nyala.sql.context import Context
+from nyala.sql.result import FixedResult
+from nyala.sql.tokens import TokenReader
+
+__all__ = ["execute", "plan_of"]
+
+_PLANS: Final = {
+    "INSERT": plan_insert,
+    "UPSERT": plan_insert,
+    "UPDATE": plan_update,
+    "DELETE": plan_delete,
+    "TRUNCATE": plan_delete,
+    "MERGE": plan_merge,
+}
+
+
+def execute(context: Context, text: str) -> FixedResult:
+    """Execute a statement that changes rows. Raises: as `Database.sql`."""
+    word, plan, checked = plan_of(context, text)
+    context.check_writable(word)
+    return commit(context, word, plan, checked=checked)
+
+
+def plan_of(context: Context, text: str) -> tuple[str, Plan, bool]:
+    """Return the statement's first keyword, its plan, and whether its rows depend on those in the table.
+
+    Raises: InvalidArgumentError if it does not parse.
+    """
+    reader = TokenReader(text)
+    prefix = ""
+    if reader.at("WITH"):
+        prefix = reader.until(*((word,) for word in _PLANS)) + "\n"
+        text = reader.text[reader.here :]
+        reader = TokenReader(text)
+    word = reader.tokens[0].keyword
+    _check(prefix + (f"INSERT{text[len(word) :]}" if word == "UPSERT" else text))
+    plan = _PLANS[word](Statement(context, prefix), text)
+    return word, plan, is_checked(text) if word in ("INSERT", "UPSERT") else True
+
+
+def _check(text: str) -> None:
+    """Check that DuckDB's parser accepts the statement. Raises: InvalidArgumentError."""
+    import duckdb
+
+    try:
+        duckdb.extract_statements(text)
+    except duckdb.Error as error:
+        raise InvalidArgumentError(f"the statement does not parse: {error}") from error

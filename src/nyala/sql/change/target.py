@@ -1,0 +1,177 @@
+"""The table that a statement changes, and the clauses that several statements have.
+
+Source: docs/reference/sql.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError, TableNotFoundError
+from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
+from nyala.sql.change.rows import collected
+from nyala.sql.context import Context, Source
+from nyala.sql.tokens import TokenReader, quoted
+from nyala.sql.types import cast_to, literal
+from nyala.suggestion import nearest
+
+__all__ = [
+    "Statement",
+    "Target",
+    "assignments",
+    "default_of",
+    "find_target",
+    "key_columns",
+    "returned",
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table and the name that the statement uses for its rows."""
+
+    table: str
+    alias: str
+    schema: Schema
+
+    @property
+    def clause(self) -> str:
+        """The table in a FROM clause."""
+        return f"{quoted(self.table)} AS {quoted(self.alias)}"
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self.schema.key_names)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
+
+    @property
+    def insert_columns(self) -> list[str]:
+        """The columns that an insert gives by position."""
+        return list(self.schema.insert_names)
+
+    def column(self, name: str) -> ColumnSchema:
+        """Return the column; upper and lower case are the same. Raises: ColumnNotFoundError."""
+        found = [column for column in self.schema.columns if column.name == name] or [
+            column for column in self.schema.columns if column.name.lower() == name.lower()
+        ]
+        if not found:
+            hint = nearest(name, self.columns)
+            raise ColumnNotFoundError(
+                f"table {self.table!r} has no column {name!r}" + (f": did you mean {hint!r}?" if hint else "")
+            )
+        return found[0]
+
+    def alias_of(self, name: str) -> str:
+        """Return a column of the target's rows as an expression."""
+        return f"{quoted(self.alias)}.{quoted(name)}"
+
+    def of_alias(self, names: Iterable[str]) -> str:
+        """Return columns of the target's rows for a SELECT list."""
+        return ", ".join(map(self.alias_of, names))
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement that writes: its surroundings, and the WITH clause before it."""
+
+    context: Context
+    prefix: str
+
+    def rows(self, source: Source, select: str, objects: Mapping[str, Any] | None = None) -> pa.Table:
+        """Return the rows of a SELECT at the source. Raises: as `Database.sql`."""
+        bound = self.context.select(source, self.prefix + select, objects or {})
+        return collected(bound.to_reader())
+
+
+def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:
+    """Read `table [AS] [alias]`. Raises: TableNotFoundError, InvalidArgumentError."""
+    given = reader.qualified()[-1]
+    names = source.list_tables()
+    matches = [name for name in names if name == given] or [
+        name for name in names if name.lower() == given.lower()
+    ]
+    if not matches:
+        hint = nearest(given, names)
+        raise TableNotFoundError(
+            f"there is no table {given!r}" + (f": did you mean {hint!r}?" if hint else "")
+        )
+    if len(matches) > 1:
+        raise InvalidArgumentError(f"{given!r} can mean one of the tables {matches}: write the exact name")
+    alias = given
+    following = reader.peek()
+    if reader.take("AS") or (
+        following is not None and following.is_identifier and following.keyword not in stops
+    ):
+        alias = reader.identifier()
+    return Target(matches[0], alias, source[matches[0]]._view(None)[1].schema)
+
+
+def assignments(reader: TokenReader, target: Target, *stops: Sequence[str]) -> dict[str, str]:
+    """Read the assignments of SET: expressions by column, with casts to the columns' types.
+
+    Raises: ColumnNotFoundError; InvalidArgumentError for a column that is set twice.
+    """
+    out: dict[str, str] = {}
+    for text in reader.listed(*stops):
+        for name, expression in _assigned(TokenReader(text)):
+            column = target.column(name)
+            if column.name == AUTO_INCREMENT:
+                raise InvalidArgumentError(
+                    f"column {AUTO_INCREMENT!r} cannot be set: the store gives its values"
+                )
+            if column.name in out:
+                raise InvalidArgumentError(f"column {column.name!r} is set twice")
+            out[column.name] = value_of(expression, column)
+    return out
+
+
+def _assigned(reader: TokenReader) -> list[tuple[str, str]]:
+    """Read `column = expression` or `(column, …) = (expression, …)`."""
+    if not reader.at("("):
+        name = reader.qualified()[-1]
+        reader.need("=")
+        return [(name, reader.rest())]
+    names = reader.names()
+    reader.need("=")
+    reader.take("ROW")
+    values = TokenReader(reader.parenthesised()).listed()
+    reader.finish()
+    if len(values) != len(names):
+        raise InvalidArgumentError(f"SET gives {len(values)} values for {len(names)} columns")
+    return list(zip(names, values, strict=True))
+
+
+def value_of(expression: str, column: ColumnSchema) -> str:
+    """Return the expression with a cast to the column's type; DEFAULT is the column's default."""
+    if expression.strip().upper() == "DEFAULT":
+        return default_of(column)
+    return cast_to(expression, column.type)
+
+
+def default_of(column: ColumnSchema) -> str:
+    """Return the value that an insert without the column stores, as an expression."""
+    default = column.write_default
+    return literal(None if default is NO_DEFAULT else default, column.type)
+
+
+def key_columns(target: Target) -> str:
+    return target.of_alias(target.keys)
+
+
+def returned(
+    statement: Statement, source: Source, target: Target, expressions: str | None, rows: pa.Table
+) -> pa.Table | None:
+    """Return the rows of RETURNING; None without such a clause. Raises: as `Database.sql`."""
+    if expressions is None:
+        return None
+    name = "nyala_returned"
+    return statement.rows(
+        source, f"SELECT {expressions}\nFROM {name} AS {quoted(target.alias)}", {name: rows}
+    )

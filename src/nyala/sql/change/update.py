@@ -1,0 +1,94 @@
+"""UPDATE, DELETE and TRUNCATE.
+
+    UPDATE t SET v = v + 1 FROM f WHERE w   ──►  SELECT key, v + 1 FROM t, f WHERE w   ──►  update
+    … SET key = …                           ──►  SELECT old key, all new columns       ──►  delete, insert
+    DELETE FROM t USING u WHERE w           ──►  SELECT DISTINCT key FROM t, u WHERE w ──►  delete
+
+If several rows of FROM match one row of the table, one of them is used, as in PostgreSQL and DuckDB.
+"""
+
+from __future__ import annotations
+
+from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.target import Statement, Target, assignments, find_target, key_columns, returned
+from nyala.sql.context import Source
+from nyala.sql.tokens import TokenReader, quoted
+from nyala.tablet.write.write_path import Request
+
+__all__ = ["plan_delete", "plan_update"]
+
+_OLD = "nyala_old_"
+
+
+def plan_update(statement: Statement, text: str) -> Plan:
+    """Return the plan of `UPDATE t [AS a] SET … [FROM …] [WHERE …] [RETURNING …]`."""
+
+    def plan(source: Source) -> Change:
+        reader = TokenReader(text)
+        reader.need("UPDATE")
+        target = find_target(reader, source, ("SET",))
+        reader.need("SET")
+        values = assignments(reader, target, ("FROM",), ("WHERE",), ("RETURNING",))
+        others = reader.until(("WHERE",), ("RETURNING",)) if reader.take("FROM") else ""
+        where = reader.until(("RETURNING",)) if reader.take("WHERE") else ""
+        returning = reader.rest() if reader.take("RETURNING") else None
+        moves = any(key in values for key in target.keys)
+        names = target.columns if moves or returning is not None else [*target.keys, *values]
+        listed = [
+            f"{values[name]} AS {quoted(name)}" if name in values else target.alias_of(name) for name in names
+        ]
+        if moves:
+            listed += [f"{target.alias_of(key)} AS {quoted(_OLD + key)}" for key in target.keys]
+        once = f"DISTINCT ON ({key_columns(target)}) " if others else ""
+        rows = statement.rows(source, f"SELECT {once}{', '.join(listed)}\n{_from(target, others, where)}")
+        if moves:
+            old = rows.select([_OLD + key for key in target.keys]).rename_columns(target.keys)
+            requests = [
+                Request(target.table, "delete", old),
+                Request(target.table, "insert", rows.select(target.insert_columns)),
+            ]
+        else:
+            requests = [Request(target.table, "update", rows.select([*target.keys, *values]))]
+        new = rows.select(names)
+        return Change(
+            requests,
+            rows.num_rows,
+            returned(statement, source, target, returning, new),
+        )
+
+    return plan
+
+
+def plan_delete(statement: Statement, text: str) -> Plan:
+    """Return the plan of `DELETE FROM t [AS a] [USING …] [WHERE …] [RETURNING …]` and of `TRUNCATE [TABLE] t`."""
+
+    def plan(source: Source) -> Change:
+        reader = TokenReader(text)
+        if reader.take("TRUNCATE"):
+            reader.take("TABLE")
+        else:
+            reader.need("DELETE", "FROM")
+        target = find_target(reader, source, ("USING", "WHERE", "RETURNING"))
+        others = reader.until(("WHERE",), ("RETURNING",)) if reader.take("USING") else ""
+        where = reader.until(("RETURNING",)) if reader.take("WHERE") else ""
+        returning = reader.rest() if reader.take("RETURNING") else None
+        reader.finish()
+        names = target.keys if returning is None else target.columns
+        once = f"DISTINCT ON ({key_columns(target)}) " if others else ""
+        rows = statement.rows(
+            source, f"SELECT {once}{target.of_alias(names)}\n{_from(target, others, where)}"
+        )
+        return Change(
+            [Request(target.table, "delete", rows.select(target.keys))],
+            rows.num_rows,
+            returned(statement, source, target, returning, rows),
+        )
+
+    return plan
+
+
+def _from(target: Target, others: str, where: str) -> str:
+    """The FROM and WHERE clauses; line breaks end comments in the texts."""
+    return (
+        f"FROM {target.clause}" + (f", {others}\n" if others else "") + (f" WHERE {where}\n" if where else "")
+    )
