@@ -46,7 +46,10 @@ def requests(db: nyala.Database) -> dict[str, tuple[dict[str, Any], list[bytes]]
     sent = [converted(table, request) for request in rows]
     arguments: dict[str, dict[str, Any]] = {
         "write": {"requests": sent, "collect": True, "message": "m"},
-        "commit_set": {"requests": sent[1:], "seen": [SeenTable.of(table)] * 2, "since": db.now(), "message": None, "collect": True},
+        "commit_set": {
+            "requests": sent[1:], "seen": [SeenTable.of(table)] * 2, "since": db.now(), "message": None,
+            "collect": True,
+        },
         "write_selected": {
             "name": "t", "operation": "update", "collect": False, "message": None,
             "select": ToUpdate({"v": nyala.expr("v + 1"), "s": pa.scalar("b")}, "k < 3 AND s LIKE 'a%'"),
