@@ -37,9 +37,9 @@ from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.dump import dump
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
-from nyala.cli.cells import json_columns
 from nyala.env import SYSTEM
 from nyala.errors import CorruptionError, StorageError
+from nyala.presentation.cells import json_columns
 from nyala.schema.types import parse_type
 
 PATH = "store/data/rowset.cfile"

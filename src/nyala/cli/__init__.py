@@ -12,12 +12,12 @@
     nyala wal dump FOLDER                  show the content of the log
 
     app       the root command: options of all commands, errors and exit codes
-    demo, tables, load, export, alter, maintenance, backups, dumps          the commands
+    demo, sql, tables, load, export, alter, maintenance, backups, dumps     the commands
     options   arguments and options of several commands
     base      shared by all commands: options, errors, library messages in the words of the command line
     stores    opening a store, finding a table in it
     files     Parquet, CSV and JSON files, read in bounded memory
-    output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
+    output, progress                       tables, JSON, bars, Ctrl-C
 
 Invariants
     L1  stdout has only the result; with `--json`, exactly one JSON document. Everything else goes to stderr.

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nyala.cli.base import Command, settings
-from nyala.cli.cells import TRUTH, parse_value
-from nyala.cli.options import folder_argument
+from nyala.cli.options import TRUTH, folder_argument, parse_value
 from nyala.cli.output import counted, echo_json
 from nyala.cli.stores import describe_columns, find_table, partition_text, state_of, writer
 

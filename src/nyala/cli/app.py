@@ -1,6 +1,6 @@
 """The root command, and how errors are printed.
 
-    nyala: App ── demo
+    nyala: App ── demo, sql
               ├── table: Group ── list, describe, scan, changes, commits, alter, load, export, drop, undrop, purge, …
               ├── tag: Group ── list, add, drop
               ├── tablet: Group ── list
@@ -16,7 +16,6 @@ the traceback. Unexpected exceptions always show their traceback, because they a
 from __future__ import annotations
 
 import errno
-import json
 import os
 from typing import Any, Final
 
@@ -24,12 +23,14 @@ import click
 
 from nyala.cli.alter import alter
 from nyala.cli.backups import backup, backups, restore
-from nyala.cli.base import Failure, Group, cli_words, settings, shared_options
+from nyala.cli.base import Failure, Group, report, settings, shared_options
 from nyala.cli.demo import demo
 from nyala.cli.dumps import cfile, tablet, wal
 from nyala.cli.export import export
 from nyala.cli.load import apply_changes, load
 from nyala.cli.maintenance import clone, compact, drop, fs, purge, tag, undrop, vacuum
+from nyala.cli.sql import sql
+from nyala.cli.stores import is_store
 from nyala.cli.tables import table
 
 __all__ = ["app"]
@@ -50,7 +51,12 @@ class App(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; suggest `nyala table list` for `nyala list`. Raises: click.UsageError."""
+        """Find the command; `sql` for a store. For `nyala list`, suggest `nyala table list`.
+
+        Raises: click.UsageError.
+        """
+        if self.get_command(ctx, args[0]) is None and is_store(args[0]):
+            return "sql", self.commands["sql"], args
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -89,20 +95,8 @@ class App(Group):
                 import traceback
 
                 traceback.print_exc()
-            _report(error, settings(ctx).json)
+            report(error, settings(ctx).json)
             ctx.exit(EXIT_ERROR)
-
-
-def _report(error: Exception, as_json: bool) -> None:
-    from nyala.errors import bounded
-
-    message = bounded(cli_words(str(error) or type(error).__name__))
-    if not as_json:
-        click.echo(f"Error: {message}", err=True)
-        return
-    kind, details = (error.kind, error.details) if isinstance(error, Failure) else (type(error).__name__, {})
-    document = {"error": {"type": kind, "message": message, **details}}
-    click.echo(json.dumps(document, ensure_ascii=False), err=True)
 
 
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -114,7 +108,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
     try:
         click.echo(version_text(settings(context).json))
     except Error as error:  # options are read before `App.invoke`, which would report it
-        _report(error, settings(context).json)
+        report(error, settings(context).json)
         context.exit(EXIT_ERROR)
     context.exit()
 
@@ -138,7 +132,7 @@ def app() -> None:
 for _verb in (alter, load, apply_changes, export, drop, undrop, purge, clone, compact, vacuum):
     table.add_command(_verb)
 _COMMANDS: Final[tuple[click.Command, ...]] = (
-    demo, table, tag, tablet, fs, backup, restore, backups, cfile, wal,
+    demo, sql, table, tag, tablet, fs, backup, restore, backups, cfile, wal,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.add_command(_command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ __all__ = [
     "Settings",
     "cli_words",
     "program",
+    "report",
     "settings",
     "shared_options",
     "storage_options",
@@ -214,3 +216,16 @@ def cli_words(message: str) -> str:
     for pattern, words in _RULES:
         message = pattern.sub(words, message)
     return message
+
+
+def report(error: Exception, as_json: bool | None = None, words: Callable[[str], str] = cli_words) -> None:
+    """Print an error on stderr. as_json: default: as --json says. words: rewrites the library's message."""
+    from nyala.errors import bounded
+
+    message = bounded(words(str(error) or type(error).__name__))
+    if not (settings().json if as_json is None else as_json):
+        click.echo(f"Error: {message}", err=True)
+        return
+    kind, details = (error.kind, error.details) if isinstance(error, Failure) else (type(error).__name__, {})
+    document = {"error": {"type": kind, "message": message, **details}}
+    click.echo(json.dumps(document, ensure_ascii=False), err=True)

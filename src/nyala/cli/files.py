@@ -328,7 +328,7 @@ def _bad_row(
     types: Mapping[str, ColumnType],
     key: Sequence[str],
 ) -> dict[str, Any]:
-    from nyala.cli.cells import json_columns
+    from nyala.presentation.cells import json_columns
 
     column, cell = error["column"], error["cell"]
     found = [name for name in key if name in rows.schema.names]

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import click
 
 from nyala.cli.base import Command, Failure, cli_words, settings
-from nyala.cli.cells import parse_value
 from nyala.cli.files import (
     STDIO,
     UNREADABLE,
@@ -36,7 +35,7 @@ from nyala.cli.files import (
     read_parts,
     row_error,
 )
-from nyala.cli.options import delimiter_option, folder_argument, format_option, names
+from nyala.cli.options import delimiter_option, folder_argument, format_option, names, parse_value
 from nyala.cli.output import counted, duration, echo_json, moment
 from nyala.cli.progress import Bar, SecondInterrupt, finish_first
 from nyala.cli.stores import state_of, utf8_files, writer
@@ -386,7 +385,7 @@ class _Load:
 
     def _row_errors(self, errors: pa.Table, file: DataFile, part: Part) -> list[dict[str, Any]]:
         """Return the first rows that the table refused, with their numbers in the file."""
-        from nyala.cli.cells import json_columns
+        from nyala.presentation.cells import json_columns
 
         found = []
         for row, _, code, message, *key in zip(*json_columns(errors.slice(0, _ERRORS_JSON)), strict=True):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from nyala.cli.stores import no_file
 
+if TYPE_CHECKING:
+    from nyala.schema.types import ColumnType
+
 __all__ = [
+    "TRUTH",
     "delimiter_option",
     "folder_argument",
     "format_option",
     "moment_option",
     "names",
+    "parse_value",
     "scan_options",
     "table_argument",
 ]
@@ -53,20 +57,9 @@ def moment_option(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | dt.datetime | None:
     """Parse a moment: ISO time, a timestamp, or a time ago, such as 2h."""
-    match = None if value is None else _AGO.fullmatch(value.strip().lower())
-    if match is None:
-        return value
-    return dt.datetime.now(dt.UTC) - int(match[1]) * _UNITS[match[2]]
+    from nyala.shell.moments import parse_moment
 
-
-_AGO: Final = re.compile(r"(\d{1,5})\s*(s|m|h|d|w)")
-_UNITS: Final = {
-    "s": dt.timedelta(seconds=1),
-    "m": dt.timedelta(minutes=1),
-    "h": dt.timedelta(hours=1),
-    "d": dt.timedelta(days=1),
-    "w": dt.timedelta(weeks=1),
-}
+    return None if value is None else parse_moment(value)
 
 
 def scan_options(function: F) -> F:
@@ -112,3 +105,26 @@ delimiter_option = click.option(
     help="The character between the fields of a CSV. Default: load detects it in the header; export writes a comma, "
     "or a tab for .tsv.",
 )
+
+
+TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def parse_value(type: ColumnType, text: str) -> Any:
+    """Return a value of the type, as a person types it: times in ISO form, binary as its text.
+
+    Raises click.UsageError.
+    """
+    import decimal
+
+    kinds: dict[str, Callable[[str], Any]] = {
+        "bool": lambda text: TRUTH[text.lower()],
+        "decimal": decimal.Decimal,
+        "float": float,
+        "double": float,
+        "binary": str.encode,
+    }
+    try:
+        return (int if type.is_integer else kinds.get(type.name, str))(text)
+    except (KeyError, ValueError, ArithmeticError) as error:
+        raise click.UsageError(f"{text!r} is not {type}") from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -48,8 +48,8 @@ def is_terminal() -> bool:
 
 def moment(timestamp: int) -> dict[str, Any]:
     """Return a timestamp for JSON documents: Nyala's number, for --at, and ISO time."""
-    from nyala.cli.cells import json_value
     from nyala.mvcc.timestamp import to_datetime
+    from nyala.presentation.cells import json_value
 
     return {"timestamp": timestamp, "time": json_value(to_datetime(timestamp))}
 
@@ -93,8 +93,10 @@ def echo_facts(facts: Mapping[str, str]) -> None:
 
 def echo_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[str] = ()) -> None:
     """Print a complete table. The columns in `right` are aligned right."""
+    from nyala.presentation.text_table import aligned
+
     flush_right = set(right)
-    click.echo("\n".join(_lines([names, *rows], [0] * len(names), [name in flush_right for name in names])))
+    click.echo("\n".join(aligned([names, *rows], [0] * len(names), [name in flush_right for name in names])))
 
 
 def echo_list(
@@ -118,23 +120,13 @@ def echo_list(
     return False
 
 
-def _lines(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[bool]) -> Iterator[str]:
-    """Yield aligned lines; first widen `widths` to fit these rows."""
-    for index in range(len(widths)):
-        widths[index] = max(widths[index], *(len(row[index]) for row in rows))
-    for row in rows:
-        yield "  ".join(
-            cell.rjust(width) if flush else cell.ljust(width)
-            for cell, width, flush in zip(row, widths, right, strict=True)
-        ).rstrip()
-
-
 # ------------------------------------------------------------------------------------------------ many rows
 
 
 def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
     """Print the rows of a scan as a table. Returns their number."""
-    from nyala.cli.cells import is_number, text_columns
+    from nyala.presentation.cells import is_number, text_columns
+    from nyala.presentation.text_table import aligned
 
     names, right = schema.names, [is_number(field.type) for field in schema]
     chunks = (
@@ -146,7 +138,7 @@ def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
     widths = [len(name) for name in names]
     first = True
     for chunk in chunks:
-        click.echo("\n".join(_lines([names, *chunk] if first else chunk, widths, right)))
+        click.echo("\n".join(aligned([names, *chunk] if first else chunk, widths, right)))
         first = False
         count += len(chunk)
     if first:
@@ -156,7 +148,7 @@ def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
 
 def echo_stream_json(head: Mapping[str, Any], names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> int:
     """Print one JSON document: `head`, "rows" with one line per row, "row_count". Returns the number of rows."""
-    from nyala.cli.cells import json_columns
+    from nyala.presentation.cells import json_columns
 
     click.echo(json.dumps(head, ensure_ascii=False)[:-1] + ', "rows": [', nl=False)
     count = 0

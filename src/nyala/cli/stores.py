@@ -29,6 +29,7 @@ __all__ = [
     "block_size_text",
     "describe_columns",
     "find_table",
+    "is_store",
     "no_file",
     "partition_text",
     "readable_from",
@@ -188,6 +189,15 @@ def _require_store(folder: str) -> None:
         raise StorageError(f"there is no Nyala store at {folder!r}{there}: {how}", path=folder)
 
 
+def is_store(path: str) -> bool:
+    """Whether the path is the folder of a store, or the URL of a bucket, in which a store may be."""
+    from nyala.catalog.checkpoint import birth_path
+    from nyala.env import SYSTEM
+    from nyala.env.paths import is_bucket_url
+
+    return is_bucket_url(path) or (os.path.isdir(path) and SYSTEM.files.exists(birth_path(path)))
+
+
 def require_bucket_store(url: str) -> None:
     """Raises: StorageError if there is no store: `connect` would make one."""
     from nyala.env import SYSTEM
@@ -247,7 +257,7 @@ def tell_why_empty(rows: Scan) -> None:
 
 def describe_columns(state: TableState) -> list[dict[str, Any]]:
     """Return the columns for JSON documents; `key` is the position in the primary key, from 1, or null."""
-    from nyala.cli.cells import json_value
+    from nyala.presentation.cells import json_value
 
     return [
         {

@@ -150,6 +150,13 @@ class SqlSession:
 
     close = roll_back
 
+    def interrupt(self) -> None:
+        """Let the SELECTs that run on the store now fail, also those inside of statements that write.
+
+        Called from another thread than the one that waits for them. A write that has begun to commit still ends.
+        """
+        self._database._connection().interrupt()
+
     def _end(self, keyword: str) -> Transaction | None:
         if self._callers is not None:
             raise InvalidArgumentError(

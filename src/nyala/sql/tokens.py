@@ -31,6 +31,7 @@ __all__ = [
     "quoted_text",
     "replaced",
     "split_statements",
+    "statement_end",
     "tokens",
 ]
 
@@ -53,6 +54,8 @@ _SHOWN_CHARS: Final = 40
 _MAIN_KEYWORDS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE")
 )
+# As a symbol of its own, a sign that begins a text or a name without an end.
+_UNCLOSED: Final = frozenset("'\"`$")
 _OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
 
 
@@ -140,6 +143,21 @@ def main_keyword(found: Sequence[Token]) -> str:
         elif not depth and token.keyword in _MAIN_KEYWORDS:
             return token.keyword
     return first
+
+
+def statement_end(text: str, begin: int = 0) -> int | None:
+    """Return where the statement that starts at `begin` ends, after its `;`; None: it has no end yet."""
+    depth = 0
+    for match in _TOKEN.finditer(text, begin):
+        if match.lastgroup != "symbol":
+            continue
+        sign = match.group()
+        if sign in _UNCLOSED or text.startswith("/*", match.start()):
+            return None
+        depth += (sign in _OPENS) - (sign in _CLOSES)
+        if sign == ";" and depth <= 0:
+            return match.end()
+    return None
 
 
 class TokenReader:

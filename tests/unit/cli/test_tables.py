@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nyala
-from nyala.cli import output
-from nyala.cli.cells import json_columns, text_columns
+from nyala.presentation.cells import json_columns, text_columns
+from nyala.presentation.text_table import aligned
 
 from .conftest import Example, Run
 
@@ -369,7 +369,7 @@ def test_text_is_one_line_a_row_and_json_is_json(rows: list[tuple[str, float | N
         }
     )
     text = list(zip(*text_columns(batch), strict=True))
-    lines = list(output._lines([["s", "f", "b"], *text], [0, 0, 0], [False, True, False]))
+    lines = list(aligned([["s", "f", "b"], *text], [0, 0, 0], [False, True, False]))
     assert len("\n".join(lines).splitlines()) == len(rows) + 1
     parsed = json.loads(json.dumps(json_columns(batch), allow_nan=False))
     assert parsed[0] == [row[0] for row in rows] and parsed[2] == [row[2].hex() for row in rows]

@@ -64,6 +64,7 @@ class Session:
         self.cursor = connection.cursor()
         # Also at the end of the program: DuckDB warns about connections that are open when the interpreter exits.
         self.made = connection.left.close_with(self, self.cursor)
+        connection.watch(self)
         self.tables: Sequence[Any] = ()
         """The registered tables, in the order of the statement's scans. Each has the `source` of the run (P1)."""
         self.partners: Sequence[Partner] = ()
@@ -80,6 +81,7 @@ class Connection:
         self._sessions: list[tuple[Hashable, Session]] = []  # the last used one is last
         self._opened: list[Any] = []  # DuckDB's connection, once there is one
         self.left = LeftCursors()
+        self._watched: weakref.WeakSet[Session] = weakref.WeakSet()
         # DuckDB warns about connections that are open when the interpreter exits.
         weakref.finalize(self, close_all, self._opened, self.left)
 
@@ -122,6 +124,18 @@ class Connection:
                 return  # closed in the meantime
             self._sessions.append((key, session))
             del self._sessions[:-_SESSIONS_MAX]
+
+    def watch(self, session: Session) -> None:
+        """Let `interrupt` reach the session."""
+        with self._lock:
+            self._watched.add(session)
+
+    def interrupt(self) -> None:
+        """Let the SELECTs that run now fail, from another thread. One that begins later is not affected."""
+        with self._lock:
+            sessions = list(self._watched)
+        for session in sessions:
+            session.cursor.interrupt()
 
     def close(self) -> None:
         """Close the instance as soon as no result uses it."""

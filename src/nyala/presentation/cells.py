@@ -9,24 +9,24 @@
     date            2026-11-20                      the same, as a string
     string          as it is, control signs as \\n   as it is
     binary          x'00ff'                         "00ff"
+    list, struct    as in JSON                      an array, an object (results of SQL only)
+    interval        P1M3DT0.5S                      the same, as a string (results of SQL only)
+    others          Python's text                   the same, as a string (results of SQL only)
 
 A timestamp outside the years 1 to 9999 is a number: microseconds since 1970.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nyala.schema.types import ColumnType
-
-__all__ = ["TRUTH", "is_number", "json_columns", "json_value", "parse_value", "text_columns", "text_value"]
+__all__ = ["is_number", "json_columns", "json_value", "text_columns", "text_value"]
 
 _YEAR_1_US: Final = -62_135_596_800_000_000
 _YEAR_10000_US: Final = 253_402_300_800_000_000
@@ -73,7 +73,14 @@ def json_value(value: Any) -> Any:
         return value.hex()
     if isinstance(value, decimal.Decimal):
         return f"{value:f}"
-    return _moment(value)
+    if isinstance(value, tuple) and hasattr(value, "nanoseconds"):
+        return _interval(value)
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): json_value(each) for key, each in value.items()}
+    value = _moment(value)
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def text_value(value: Any) -> str:
@@ -92,7 +99,17 @@ def text_value(value: Any) -> str:
         return f"x'{value.hex()}'"
     if isinstance(value, decimal.Decimal):
         return f"{value:f}"
+    if isinstance(value, list | tuple | dict):
+        found = json_value(value)
+        return text_value(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False))
     return str(_moment(value))
+
+
+def _interval(value: Any) -> str:
+    """Return an Arrow interval as an ISO 8601 duration: P1M3DT0.5S."""
+    seconds = f"T{value.nanoseconds / 1e9:g}S" if value.nanoseconds else ""
+    parts = "".join(f"{count}{unit}" for count, unit in ((value.months, "M"), (value.days, "D")) if count)
+    return f"P{parts}{seconds}" if parts or seconds else "PT0S"
 
 
 def _special(value: float) -> str:
@@ -154,26 +171,3 @@ def _iso(text: str) -> str:
     whole, _, fraction = time.partition(".")
     fraction = fraction.rstrip("0")
     return f"{day}T{whole}.{fraction}Z" if fraction else f"{day}T{whole}Z"
-
-
-TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
-
-
-def parse_value(type: ColumnType, text: str) -> Any:
-    """Return a value of the type, as a person types it: times in ISO form, binary as its text.
-
-    Raises click.UsageError.
-    """
-    import decimal
-
-    kinds: dict[str, Callable[[str], Any]] = {
-        "bool": lambda text: TRUTH[text.lower()],
-        "decimal": decimal.Decimal,
-        "float": float,
-        "double": float,
-        "binary": str.encode,
-    }
-    try:
-        return (int if type.is_integer else kinds.get(type.name, str))(text)
-    except (KeyError, ValueError, ArithmeticError) as error:
-        raise click.UsageError(f"{text!r} is not {type}") from error

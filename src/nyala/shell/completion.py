@@ -1,0 +1,98 @@
+"""Completes the word before the cursor: dot commands, keywords, tables and columns.
+
+Source: docs/how-to/shell.md, "Keys".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+
+from nyala.shell.dot_commands import DOT_COMMANDS
+from nyala.sql.tokens import quoted, tokens
+
+__all__ = ["KEYWORDS", "ShellCompleter", "candidates"]
+
+Catalogue: TypeAlias = Mapping[str, Sequence[str]]
+"""The columns of each table."""
+
+KEYWORDS: Final = tuple(
+    """
+    ADD ALL ALTER AND AS ASC AT BEGIN BETWEEN BY CASE CAST CLONE COLUMN COMMENT COMMIT CONFLICT COPY CREATE CROSS
+    DEFAULT DELETE DESC DESCRIBE DISTINCT DO DROP ELSE END EXCEPT EXISTS EXPLAIN FROM FULL GROUP HAVING IF IGNORE ILIKE
+    IN INNER INSERT INTERSECT INTERVAL INTO IS JOIN KEY LEFT LIKE LIMIT MATCHED MERGE NOT NOTHING NULL OFFSET ON OR
+    ORDER OVER PARTITION PRIMARY QUALIFY RANGE RENAME REPLACE RETURNING RIGHT ROLLBACK SELECT SET SHOW SUMMARIZE TABLE
+    TABLES THEN TIMESTAMP TO TRUNCATE UNDROP UNION UPDATE UPSERT USING VALUES WHEN WHERE WINDOW WITH
+    """.split()
+)
+_WORD: Final = re.compile(r"(?:(?P<table>\w+|\"[^\"]+\")\.)?(?P<word>\"?\w*)$")
+_PLAIN: Final = re.compile(r"[a-z_]\w*", re.IGNORECASE)
+
+
+class ShellCompleter(Completer):
+    """Completion for prompt_toolkit. catalogue: returns the tables and columns as they are now."""
+
+    def __init__(self, catalogue: Callable[[], Catalogue]) -> None:
+        self._catalogue = catalogue
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        word, found = candidates(document.text, document.cursor_position, self._catalogue)
+        for text in found:
+            yield Completion(text, -len(word))
+
+
+def candidates(text: str, cursor: int, catalogue: Callable[[], Catalogue]) -> tuple[str, list[str]]:
+    """Return the word before the cursor, and the texts that can replace it, in their order."""
+    before = text[:cursor]
+    if before.lstrip().startswith("."):
+        return _dot_candidates(before.lstrip(), catalogue)
+    match = _WORD.search(before)
+    assert match is not None
+    word = match["word"]
+    tables = catalogue()
+    if match["table"] is not None:
+        columns = tables.get(_table_of(match["table"].strip('"'), text, tables), ())
+        return word, _matching(word, map(_written, columns))
+    named = {token.name for token in tokens(text) if token.is_identifier} & tables.keys()
+    columns = sorted({column for name in (named or tables) for column in tables[name]})
+    keywords = KEYWORDS if word[:1].isupper() or not word else [keyword.lower() for keyword in KEYWORDS]
+    found = _matching(word, map(_written, [*columns, *sorted(tables)]))
+    return word, list(dict.fromkeys([*found, *(_matching(word, keywords) if word else ())]))
+
+
+def _dot_candidates(line: str, catalogue: Callable[[], Catalogue]) -> tuple[str, list[str]]:
+    name, space, rest = line.partition(" ")
+    if not space:
+        return name, _matching(name, DOT_COMMANDS)
+    command = DOT_COMMANDS.get(name)
+    *given, word = rest.split(" ")
+    if command is None or given:
+        return word, []
+    usage = command.usage.partition(" ")[0]
+    choices = catalogue() if "TABLE" in usage else usage.split("|") if usage.islower() else ()
+    return word, _matching(word, choices)
+
+
+def _table_of(name: str, text: str, tables: Catalogue) -> str:
+    """Return the table that a name or an alias of the statement means."""
+    if name in tables:
+        return name
+    found = tokens(text)
+    for table, *after in zip(found, found[1:], found[2:], strict=False):
+        alias = after[1] if after[0].keyword == "AS" else after[0]
+        if table.name in tables and alias.name == name:
+            return table.name
+    return ""
+
+
+def _matching(word: str, choices: Iterable[str]) -> list[str]:
+    return [choice for choice in choices if choice.lower().startswith(word.lower())]
+
+
+def _written(name: str) -> str:
+    """Return a name as a statement writes it."""
+    return name if _PLAIN.fullmatch(name) else quoted(name)

@@ -1,0 +1,106 @@
+"""The state of a shell, and how it prints: rows, and lines that are not part of a result.
+
+Source: docs/how-to/shell.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nyala.presentation.previews import ROWS_COUNTED
+from nyala.shell.formats import FORMATS, STREAMED
+from nyala.shell.runner import Runner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nyala.api.database import Database
+    from nyala.sql.result import Result
+
+__all__ = ["ROWS_SHOWN", "Console", "Settings"]
+
+ROWS_SHOWN: Final = 40
+"""On a terminal a table has at most this many rows; `.rows` changes it."""
+
+
+@dataclass
+class Settings:
+    """What dot commands change. rows: the most rows of a table on a terminal; None: all. at: the moment to read."""
+
+    mode: str = "table"
+    timing: bool = False
+    rows: int | None = ROWS_SHOWN
+    at: int | None = None
+
+
+class Console:
+    """A store, the thread of its statements, and the settings that dot commands change."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.database = database
+        self.settings = settings
+        self.runner = Runner(database)
+
+    def print_result(self, result: Result) -> None:
+        """Print the rows of a statement, and what it changed."""
+        reader = self.runner.call(result.to_reader)
+        if reader.schema.names:
+            self.print_rows(reader)
+        if result.rowcount >= 0:
+            self.tell(f"{result.statement}: {_counted(result.rowcount)}")
+        elif not reader.schema.names:
+            self.tell(result.statement)
+
+    def print_rows(self, reader: pa.RecordBatchReader) -> None:
+        """Print rows in the mode of the shell, as they arrive."""
+        mode = self.settings.mode
+        on_terminal = sys.stdout.isatty()
+        most = self.settings.rows if on_terminal and mode not in STREAMED else None
+        shown = _Shown(most)
+        for text in FORMATS[mode](reader.schema, shown.first(self.runner.batches(reader))):
+            sys.stdout.write(text)
+            self.runner.check()
+        sys.stdout.flush()
+        if on_terminal and mode not in STREAMED:
+            self.tell(shown.summary())
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    def tell(self, line: str) -> None:
+        """Print a line that is not part of a result."""
+        sys.stdout.flush()
+        print(line, file=sys.stderr, flush=True)
+
+
+class _Shown:
+    """Passes the first rows on, and counts the rest as far as that is cheap."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._passed = self._count = 0
+
+    def first(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._count += batch.num_rows
+            if self._most is not None:
+                batch = batch.slice(0, self._most - self._passed)
+            if batch.num_rows:
+                self._passed += batch.num_rows
+                yield batch
+            if self._passed < self._count and self._count > ROWS_COUNTED:
+                return
+
+    def summary(self) -> str:
+        if self._passed == self._count:
+            return _counted(self._count)
+        more = "more than " if self._count > ROWS_COUNTED else ""
+        count = ROWS_COUNTED if more else self._count
+        return f"{more}{count:,} rows; the first {self._passed:,} are shown (.rows all shows all)"
+
+
+def _counted(rows: int) -> str:
+    return f"{rows:,} row{'' if rows == 1 else 's'}"

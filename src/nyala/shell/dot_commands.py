@@ -1,0 +1,181 @@
+"""The dot commands of the shell, such as `.tables`.
+
+Source: docs/how-to/shell.md, "Dot commands".
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError
+from nyala.mvcc.timestamp import to_datetime
+from nyala.presentation.cells import text_value
+from nyala.shell.console import Console
+from nyala.shell.formats import FORMATS
+from nyala.shell.moments import parse_moment
+from nyala.suggestion import nearest
+
+__all__ = ["DOT_COMMANDS", "DotCommand", "Quit", "at_text", "run_dot_command"]
+
+
+class Quit(Exception):
+    """`.quit` ends the shell."""
+
+
+@dataclass(frozen=True)
+class DotCommand:
+    """usage: the arguments; those in brackets may be left out. run: gets the console and the arguments."""
+
+    usage: str
+    help: str
+    run: Callable[[Console, Sequence[str]], None]
+
+    def check(self, name: str, arguments: Sequence[str]) -> None:
+        """Raises: InvalidArgumentError for too few or too many arguments."""
+        wanted = self.usage.split()
+        required = sum(not word.startswith("[") for word in wanted)
+        if not required <= len(arguments) <= len(wanted):
+            raise InvalidArgumentError(f"write {f'{name} {self.usage}'.strip()}: {self.help}")
+
+
+def run_dot_command(console: Console, line: str) -> None:
+    """Run a line such as `.mode csv`. Raises: InvalidArgumentError; as the methods of the store; Quit."""
+    try:
+        name, *arguments = shlex.split(line)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{line}: a quote has no end") from error
+    command = DOT_COMMANDS.get(name)
+    if command is None:
+        guess = nearest(name, list(DOT_COMMANDS))
+        meant = f": did you mean {guess}?" if guess else ""
+        raise InvalidArgumentError(f"there is no dot command {name}{meant or '; .help lists them'}")
+    command.check(name, arguments)
+    command.run(console, arguments)
+
+
+def _tables(console: Console, arguments: Sequence[str]) -> None:
+    def listed() -> pa.Table:
+        with console.database.snapshot(console.settings.at) as moment:
+            names = moment.list_tables()
+            keys = [", ".join(moment[name].primary_key) for name in names]
+        return pa.table({"table": pa.array(names, pa.string()), "key": pa.array(keys, pa.string())})
+
+    console.print_rows(console.runner.call(listed).to_reader())
+
+
+_COLUMNS: Final = pa.schema(
+    [(name, pa.string()) for name in ("table", "column", "type")]
+    + [("key", pa.int64())]
+    + [(name, pa.string()) for name in ("null", "default", "comment")]
+)
+
+
+def _schema(console: Console, arguments: Sequence[str]) -> None:
+    def described() -> pa.Table:
+        database = console.database
+        rows: list[dict[str, Any]] = []
+        for name in arguments or database.list_tables():
+            found = database.table(name).description
+            keys = {column: place for place, column in enumerate(found.primary_key, 1)}
+            for column in found.columns:
+                rows.append(
+                    {
+                        "table": name,
+                        "column": column.name,
+                        "type": column.type,
+                        "key": keys.get(column.name),
+                        "null": "yes" if column.nullable else "no",
+                        "default": "" if column.default is None else text_value(column.default),
+                        "comment": column.comment,
+                    }
+                )
+        return pa.Table.from_pylist(rows, schema=_COLUMNS)
+
+    console.print_rows(console.runner.call(described).to_reader())
+
+
+def _changes(console: Console, arguments: Sequence[str]) -> None:
+    def changed() -> pa.RecordBatchReader:
+        table = console.database.table(arguments[0])
+        since = parse_moment(arguments[1]) if arguments[1:] else table.stats().oldest_readable
+        return table.changes(since, console.settings.at).to_reader()
+
+    console.print_rows(console.runner.call(changed))
+
+
+def _at(console: Console, arguments: Sequence[str]) -> None:
+    settings = console.settings
+    if not arguments:
+        console.tell(
+            "SELECT reads the present." if settings.at is None else f"SELECT reads {at_text(settings.at)}."
+        )
+    elif arguments[0].lower() == "now":
+        settings.at = None
+    elif console.runner.in_transaction:
+        raise InvalidArgumentError(
+            ".at is not possible inside a transaction, which reads the moment of its beginning: COMMIT or ROLLBACK "
+            "it first"
+        )
+    else:
+        settings.at = console.runner.call(
+            lambda: console.database._snapshot(parse_moment(arguments[0])).timestamp
+        )
+
+
+def at_text(timestamp: int) -> str:
+    """Return a moment as the prompt shows it."""
+    return text_value(to_datetime(timestamp))
+
+
+def _mode(console: Console, arguments: Sequence[str]) -> None:
+    console.settings.mode = _one_of(arguments[0], list(FORMATS))
+
+
+def _timing(console: Console, arguments: Sequence[str]) -> None:
+    console.settings.timing = _one_of(arguments[0], ["on", "off"]) == "on"
+
+
+def _rows(console: Console, arguments: Sequence[str]) -> None:
+    if arguments[0] != "all" and not (arguments[0].isdecimal() and int(arguments[0])):
+        raise InvalidArgumentError(f"expected a number from 1 on, or all, got {arguments[0]!r}")
+    console.settings.rows = None if arguments[0] == "all" else int(arguments[0])
+
+
+def _one_of(given: str, choices: Sequence[str]) -> str:
+    if given not in choices:
+        raise InvalidArgumentError(f"expected {', '.join(choices[:-1])} or {choices[-1]}, got {given!r}")
+    return given
+
+
+def _help(console: Console, arguments: Sequence[str]) -> None:
+    usages = [f"{name} {command.usage}".rstrip() for name, command in DOT_COMMANDS.items()]
+    width = max(map(len, usages))
+    for usage, command in zip(usages, DOT_COMMANDS.values(), strict=True):
+        console.tell(f"{usage:<{width}}  {command.help}")
+    console.tell("A statement ends with ;. Ctrl-C cancels it, Ctrl-D ends the shell.")
+
+
+def _quit(console: Console, arguments: Sequence[str]) -> None:
+    raise Quit
+
+
+DOT_COMMANDS: Final = {
+    ".tables": DotCommand("", "The tables and their keys.", _tables),
+    ".schema": DotCommand("[TABLE]", "The columns of a table, or of all.", _schema),
+    ".changes": DotCommand(
+        "TABLE [SINCE]", "The rows that changed since a time. Default: all history.", _changes
+    ),
+    ".at": DotCommand(
+        "[TIME]", "Let SELECT read a moment: ISO time, an age (2h, 1d), a tag; now ends it.", _at
+    ),
+    ".mode": DotCommand("|".join(FORMATS), "How rows are printed.", _mode),
+    ".rows": DotCommand("N|all", "How many rows of a result a terminal shows.", _rows),
+    ".timing": DotCommand("on|off", "Whether each statement prints its time.", _timing),
+    ".help": DotCommand("", "These lines.", _help),
+    ".quit": DotCommand("", "End the shell. An open transaction is rolled back.", _quit),
+}

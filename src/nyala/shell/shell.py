@@ -1,0 +1,105 @@
+"""Runs texts of SQL statements and dot commands on a store.
+
+A line that begins with `.` where a statement could begin is a dot command. A statement ends with `;`, and the last
+one of a text also with the text.
+
+Source: docs/how-to/shell.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from nyala.errors import Error
+from nyala.shell.console import Console, Settings
+from nyala.shell.dot_commands import run_dot_command
+from nyala.sql.tokens import statement_end, tokens
+
+if TYPE_CHECKING:
+    from nyala.api.database import Database
+
+__all__ = ["Shell", "is_complete"]
+
+
+class Shell:
+    """Runs texts on a store. Close it with `close`, or use it in a `with` block.
+
+    report: prints an error.
+    """
+
+    def __init__(self, database: Database, settings: Settings, report: Callable[[Exception], None]) -> None:
+        self.console = Console(database, settings)
+        self._report = report
+
+    def __enter__(self) -> Shell:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def run(self, text: str, *, keep_going: bool = False) -> bool:
+        """Run the statements and dot commands of the text, and return whether all succeeded.
+
+        keep_going: go on behind one that failed.
+        Raises: Cancelled after Ctrl-C; Quit.
+        """
+        succeeded = True
+        with self.console.runner.hearing():
+            for part in _parts(text):
+                try:
+                    self._run_part(part)
+                except Error as error:
+                    self.console.flush()
+                    self._report(error)
+                    succeeded = False
+                    if not keep_going:
+                        break
+        return succeeded
+
+    def _run_part(self, part: str) -> None:
+        console = self.console
+        if part.startswith("."):
+            run_dot_command(console, part)
+            return
+        began_s = time.monotonic()
+        console.print_result(console.runner.execute(part, console.settings.at))
+        if console.settings.timing:
+            console.tell(f"Time: {(time.monotonic() - began_s) * 1000:,.1f} ms")
+
+    def close(self) -> bool:
+        """Roll back an open transaction with a line, and return whether there was one."""
+        was_open = self.console.runner.close()
+        if was_open:
+            self.console.tell("The open transaction was rolled back.")
+        return was_open
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield the statements and dot commands of the text."""
+    place = 0
+    while True:
+        while place < len(text) and (text[place].isspace() or text[place] == ";"):
+            place += 1
+        if place == len(text):
+            return
+        if text[place] == ".":
+            end = text.find("\n", place)
+        else:
+            end = statement_end(text, place) or -1
+        end = len(text) if end < 0 else end
+        part = text[place:end].rstrip()
+        if part.startswith(".") or tokens(part):
+            yield part
+        place = end
+
+
+def is_complete(text: str) -> bool:
+    """Whether Enter runs the text: its last statement has its `;`, or it is a dot command or empty."""
+    place: int | None = 0
+    while place is not None and (rest := text[place:].strip()):
+        if rest.startswith("."):
+            return True
+        place = statement_end(text, place)
+    return place is not None

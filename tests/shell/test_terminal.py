@@ -1,0 +1,157 @@
+"""The shell on a terminal: what a person types, and the screen that they see."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import children
+from tests.shell.terminal import Terminal
+
+SLOW = "SELECT sum(a.i * b.i) FROM range(1000000) a(i), range(10000000) b(i);"
+
+
+@pytest.fixture
+def terminal(store: Path, tmp_path: Path) -> Iterator[Terminal]:
+    with open_shell(store, tmp_path) as opened:
+        yield opened
+
+
+def open_shell(store: Path, tmp_path: Path, *options: str) -> Terminal:
+    made = Terminal("sql", store, *options, environment={"NYALA_HISTORY": str(tmp_path / "history")})
+    made.wait_for("nyala>")
+    made.screen.reset()
+    made.type("\x0c")  # a clear screen, without the folder's name
+    made.wait_for("nyala>")
+    return made
+
+
+def test_a_statement_of_several_lines(terminal: Terminal) -> None:
+    terminal.type("SELECT host, time\rFROM metrics\rWHERE value > 1;\r")
+    assert terminal.wait_for("nyala>") == [
+        "nyala> SELECT host, time",
+        "    -> FROM metrics",
+        "    -> WHERE value > 1;",
+        "host  time",
+        "a        2",
+        "b        2",
+        "2 rows",
+        "nyala>",
+    ]
+
+
+def test_dot_commands(terminal: Terminal) -> None:
+    for line in (".tables", ".mode csv", ".schema numbers", ".mode line", "SELECT 1 AS one, 'x' AS letter;"):
+        terminal.type(line + "\r")
+        terminal.wait_for("nyala>")
+    assert terminal.lines == [
+        "nyala> .tables",
+        "table    key",
+        "metrics  host, time",
+        "numbers  n",
+        "2 rows",
+        "nyala> .mode csv",
+        "nyala> .schema numbers",
+        '"table","column","type","key","null","default","comment"',
+        '"numbers","n","int64",1,"no","",""',
+        "nyala> .mode line",
+        "nyala> SELECT 1 AS one, 'x' AS letter;",
+        "   one = 1",
+        "letter = x",
+        "1 row",
+        "nyala>",
+    ]
+
+
+def test_a_moment_of_the_past(terminal: Terminal) -> None:
+    terminal.type(".at before\r")
+    while not (prompt := terminal.lines[-1]).startswith("nyala @"):
+        terminal.read()
+    assert prompt.endswith("Z>")
+    terminal.type("SELECT count(*) AS n FROM metrics;\r")
+    assert terminal.wait_for(prompt)[-4:] == ["n", "3", "1 row", prompt]
+    terminal.type("BEGIN;\r")
+    assert "use .at now" in terminal.wait_for(prompt)[-2]
+    terminal.type(".at now\r")
+    terminal.wait_for("nyala>")
+    terminal.type("SELECT count(*) AS n FROM metrics;\r")
+    assert terminal.wait_for("nyala>")[-4:] == ["n", "4", "1 row", "nyala>"]
+
+
+def test_a_terminal_shows_the_first_rows(terminal: Terminal) -> None:
+    terminal.type("SELECT n FROM numbers ORDER BY n;\r")
+    lines = terminal.wait_for("nyala>")
+    assert lines[-3:] == ["39", "50 rows; the first 40 are shown (.rows all shows all)", "nyala>"]
+    terminal.type(".rows all\rSELECT n FROM numbers ORDER BY n;\r")
+    terminal.wait_for("nyala>")
+    assert terminal.wait_for("nyala>")[-3:] == ["49", "50 rows", "nyala>"]
+
+
+def test_ctrl_c_cancels_the_statement_and_not_the_shell(terminal: Terminal) -> None:
+    terminal.type(f"SELECT 1; {SLOW} SELECT 'never';\r")
+    terminal.wait_for("1 row")
+    terminal.type("\x03")
+    assert terminal.wait_for("nyala>")[-2] == "Cancelled."
+    terminal.type("SELECT 1 AS one;\r")
+    assert terminal.wait_for("nyala>")[-4:] == ["one", "  1", "1 row", "nyala>"]
+
+
+def test_ctrl_c_discards_the_line(terminal: Terminal) -> None:
+    terminal.type("SELECT 1")
+    terminal.wait_for("nyala> SELECT 1")
+    terminal.type("\x03")
+    terminal.wait_for("nyala>")
+    terminal.type(".quit\r")
+    assert terminal.ended()[0] == 0
+
+
+def test_a_transaction_is_shown_and_rolled_back_at_the_end(terminal: Terminal) -> None:
+    terminal.type("BEGIN;\r")
+    terminal.wait_for("nyala*>")
+    terminal.type("\x04")
+    code, lines = terminal.ended()
+    assert code == 0
+    assert lines[-1] == "The open transaction was rolled back."
+
+
+def test_tab_completes(terminal: Terminal) -> None:
+    for text, line in (
+        ("SEL\t", "SELECT"),
+        (" metrics.val\t", "SELECT metrics.value"),
+        (" FROM metr\t", "SELECT metrics.value FROM metrics"),
+    ):
+        terminal.type(text)
+        terminal.wait_for(f"nyala> {line}")
+    terminal.type(";\r")
+    assert terminal.wait_for("nyala>")[0] == "nyala> SELECT metrics.value FROM metrics;"
+
+
+def test_the_history_stays(store: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        with open_shell(store, tmp_path) as terminal:
+            terminal.type("SELECT 7;\r")
+            terminal.wait_for("nyala>")
+            terminal.type(".quit\r")
+            assert terminal.ended()[0] == 0
+    with open_shell(store, tmp_path) as terminal:
+        terminal.type("\x1b[A\x1b[A")
+        terminal.wait_for("nyala> SELECT 7;")
+    assert (tmp_path / "history").stat().st_mode & 0o777 == 0o600
+
+
+def test_beside_a_program(tmp_path: Path) -> None:
+    with children(tmp_path / "s", 1) as [child]:
+        child.run("t = db.create_table('t', {'k': 'int64'}, 'k'); t.insert([(1,)])")
+        with open_shell(tmp_path / "s", tmp_path) as terminal:
+            for expected in ("1", "2"):
+                terminal.type("SELECT count(*) AS n FROM t;\r")
+                assert terminal.wait_for("nyala>")[-4:] == ["n", expected, "1 row", "nyala>"]
+                child.run("t.insert([(2,)])") if expected == "1" else None
+
+
+def test_a_hang_up_ends_the_shell(terminal: Terminal) -> None:
+    terminal.process.send_signal(signal.SIGHUP)
+    assert terminal.ended()[0] != 0
