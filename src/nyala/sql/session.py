@@ -26,6 +26,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
+from nyala.sql.select.by_key import look_up
 from nyala.sql.tokens import Token, TokenReader, main_keyword, split_statements, tokens
 
 if TYPE_CHECKING:
@@ -226,7 +227,8 @@ def _statements(text: Any) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
 
 
 def _select(context: Context, text: str) -> Result:
-    return context.select(context.readable(), text)
+    source = context.readable()
+    return look_up(source, text, context.parameters) or context.select(source, text)
 
 
 def _executor(package: str) -> Callable[[Context, str], Result]:

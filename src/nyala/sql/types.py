@@ -25,7 +25,7 @@ _NAMES: Final = {
     "string": "VARCHAR",
     "binary": "BLOB",
     "date": "DATE",
-    "unixtime_micros": "TIMESTAMP WITH TIME ZONE",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
 }
 
 

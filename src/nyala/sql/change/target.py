@@ -15,6 +15,7 @@ from nyala.errors import ColumnNotFoundError, InvalidArgumentError, TableNotFoun
 from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
 from nyala.sql.change.rows import collected
 from nyala.sql.context import Context, Source
+from nyala.sql.select.by_key import rows_by_key
 from nyala.sql.tokens import TokenReader, quoted
 from nyala.sql.types import cast_to, literal
 from nyala.suggestion import nearest
@@ -27,6 +28,7 @@ __all__ = [
     "find_target",
     "key_columns",
     "returned",
+    "selected",
 ]
 
 
@@ -88,6 +90,26 @@ class Statement:
         """Return the rows of a SELECT at the source. Raises: as `Database.sql`."""
         bound = self.context.select(source, self.prefix + select, objects or {})
         return collected(bound.to_reader())
+
+
+def selected(
+    statement: Statement, source: Source, target: Target, listed: str, others: str, where: str
+) -> pa.Table:
+    """Return `SELECT listed` of the target's rows that satisfy WHERE, each once, joined with `others`.
+
+    Rows that WHERE gives by key are looked up, and DuckDB computes only the list.
+    """
+    if where and not others and not statement.prefix:
+        found = rows_by_key(source, target.table, target.alias, where, statement.context.parameters)
+        if found is not None:
+            given = {"nyala_found": found}
+            text = f"SELECT {listed}\nFROM nyala_found AS {quoted(target.alias)}"
+            rows = statement.context.computed(text, given)
+            return statement.rows(source, text, given) if rows is None else rows
+    once = f"DISTINCT ON ({key_columns(target)}) " if others else ""
+    joined = f", {others}\n" if others else ""  # line breaks end comments in the texts
+    condition = f" WHERE {where}\n" if where else ""
+    return statement.rows(source, f"SELECT {once}{listed}\nFROM {target.clause}{joined}{condition}")
 
 
 def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:

@@ -10,7 +10,7 @@ If several rows of FROM match one row of the table, one of them is used, as in P
 from __future__ import annotations
 
 from nyala.sql.change.change import Change, Plan
-from nyala.sql.change.target import Statement, Target, assignments, find_target, key_columns, returned
+from nyala.sql.change.target import Statement, assignments, find_target, returned, selected
 from nyala.sql.context import Source
 from nyala.sql.tokens import TokenReader, quoted
 from nyala.tablet.write.write_path import Request
@@ -39,8 +39,7 @@ def plan_update(statement: Statement, text: str) -> Plan:
         ]
         if moves:
             listed += [f"{target.alias_of(key)} AS {quoted(_OLD + key)}" for key in target.keys]
-        once = f"DISTINCT ON ({key_columns(target)}) " if others else ""
-        rows = statement.rows(source, f"SELECT {once}{', '.join(listed)}\n{_from(target, others, where)}")
+        rows = selected(statement, source, target, ", ".join(listed), others, where)
         if moves:
             old = rows.select([_OLD + key for key in target.keys]).rename_columns(target.keys)
             requests = [
@@ -74,10 +73,7 @@ def plan_delete(statement: Statement, text: str) -> Plan:
         returning = reader.rest() if reader.take("RETURNING") else None
         reader.finish()
         names = target.keys if returning is None else target.columns
-        once = f"DISTINCT ON ({key_columns(target)}) " if others else ""
-        rows = statement.rows(
-            source, f"SELECT {once}{target.of_alias(names)}\n{_from(target, others, where)}"
-        )
+        rows = selected(statement, source, target, target.of_alias(names), others, where)
         return Change(
             [Request(target.table, "delete", rows.select(target.keys))],
             rows.num_rows,
@@ -85,10 +81,3 @@ def plan_delete(statement: Statement, text: str) -> Plan:
         )
 
     return plan
-
-
-def _from(target: Target, others: str, where: str) -> str:
-    """The FROM and WHERE clauses; line breaks end comments in the texts."""
-    return (
-        f"FROM {target.clause}" + (f", {others}\n" if others else "") + (f" WHERE {where}\n" if where else "")
-    )

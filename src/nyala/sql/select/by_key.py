@@ -1,0 +1,216 @@
+"""SELECT by primary key without DuckDB: the rows are looked up as in `get_many`.
+
+    SELECT a, b FROM t WHERE k = 5
+    SELECT * FROM t AS x WHERE x.k1 = $1 AND x.k2 IN ('a', 'b')
+
+Only this form is recognised: columns or `*`, one table, and a WHERE of `=` and IN that gives each
+column of the key, and no other column, integers or text of its type. DuckDB executes everything else.
+
+Cost: 0.2 to 0.5 ms, where planning by DuckDB takes 2 ms.
+Source: docs/design/keys-and-look-ups.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.sql.result import FixedResult
+from nyala.sql.tokens import Token, TokenReader
+
+if TYPE_CHECKING:
+    from nyala.api.database import Snapshot
+    from nyala.api.transaction import Transaction
+
+__all__ = ["look_up", "rows_by_key"]
+
+_TEXT_CHARS_MAX: Final = 4096
+_KEYS_MAX: Final = 10_000
+# Words after a name that begin another clause, or that make the name something else.
+_NO_ALIAS: Final = frozenset(("WHERE", "AT", "FOR", "VERSION", "TIMESTAMP", "TABLESAMPLE", "JOIN", "CROSS"))
+
+Source: TypeAlias = Union["Snapshot", "Transaction"]
+
+
+Values: TypeAlias = Mapping[str, tuple[tuple[bool, Token], ...]]
+"""The constants of each column: whether a minus is before it, and its token."""
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """A recognised statement. columns: None for `*`. values: the tokens of each column."""
+
+    table: str
+    columns: tuple[str, ...] | None
+    values: Values
+
+
+def look_up(source: Source, text: str, parameters: Mapping[str, Any]) -> FixedResult | None:
+    """Return the rows of a SELECT by key; None if the statement has another form."""
+    if len(text) > _TEXT_CHARS_MAX:
+        return None
+    found = _recognised(text)
+    if found is None or found.table not in source.list_tables():
+        return None
+    schema = source[found.table]._view(None)[1].schema
+    columns = _columns(schema, found.columns)
+    keys = _keys(schema, found.values, parameters)
+    if columns is None or keys is None:
+        return None
+    rows = source[found.table].get_many(keys, columns)
+    plan = f"LOOK UP {found.table} BY KEY ({', '.join(schema.key_names)}): {keys.num_rows} keys"
+    return FixedResult("SELECT", rows, source.timestamp, plan=plan)
+
+
+def rows_by_key(
+    source: Source, table: str, alias: str, where: str, parameters: Mapping[str, Any]
+) -> pa.Table | None:
+    """Return the whole rows that a WHERE clause gives by key; None if it has another form."""
+    values = _conditions_of(where, alias) if len(where) <= _TEXT_CHARS_MAX else None
+    if values is None:
+        return None
+    keys = _keys(source[table]._view(None)[1].schema, values, parameters)
+    return None if keys is None else source[table].get_many(keys)
+
+
+@lru_cache(maxsize=256)
+def _recognised(text: str) -> _Lookup | None:
+    try:
+        return _parsed(TokenReader(text))
+    except InvalidArgumentError:  # DuckDB says what is wrong
+        return None
+
+
+def _parsed(reader: TokenReader) -> _Lookup | None:
+    if not reader.take("SELECT"):
+        return None
+    listed: list[list[str]] | None = None
+    if not reader.take("*"):
+        listed = [reader.qualified()]
+        while reader.take(","):
+            listed.append(reader.qualified())
+    reader.need("FROM")
+    table = alias = reader.identifier()
+    if reader.take("AS") or ((ahead := reader.peek()) and ahead.keyword not in _NO_ALIAS):
+        alias = reader.identifier()
+    reader.need("WHERE")
+    values = _conditions(reader, alias)
+    if values is None:
+        return None
+    columns = None if listed is None else [_of_table(names, alias) for names in listed]
+    if columns is not None and None in columns:
+        return None
+    return _Lookup(table, None if columns is None else tuple(name for name in columns if name), values)
+
+
+@lru_cache(maxsize=256)
+def _conditions_of(where: str, alias: str) -> Values | None:
+    try:
+        return _conditions(TokenReader(where), alias)
+    except InvalidArgumentError:
+        return None
+
+
+def _conditions(reader: TokenReader, alias: str) -> Values | None:
+    """Read `column = constant AND column IN (…)` up to the end; None for another form."""
+    values: dict[str, tuple[tuple[bool, Token], ...]] = {}
+    while True:
+        name = _of_table(reader.qualified(), alias)
+        if name is None or name in values:
+            return None
+        values[name] = _constants(reader)
+        if not reader.take("AND"):
+            return values if reader.ended else None
+
+
+def _of_table(names: Sequence[str], alias: str) -> str | None:
+    """Return the column that `column` or `alias.column` names."""
+    if len(names) == 1:
+        return names[0]
+    return names[1] if len(names) == 2 and names[0] == alias else None
+
+
+def _constants(reader: TokenReader) -> tuple[tuple[bool, Token], ...]:
+    """Read `= constant` or `IN (constant, …)`. Raises: InvalidArgumentError."""
+    if not reader.take("IN"):
+        if not reader.take("=="):
+            reader.need("=")
+        return (_constant(reader),)
+    reader.need("(")
+    out = [_constant(reader)]
+    while reader.take(","):
+        out.append(_constant(reader))
+    reader.need(")")
+    return tuple(out)
+
+
+def _constant(reader: TokenReader) -> tuple[bool, Token]:
+    negative = reader.take("-")
+    token = reader.next()
+    if token.kind not in ("number", "text", "parameter"):
+        raise reader.error("expected a constant")
+    return negative, token
+
+
+def _columns(schema: Schema, names: Sequence[str] | None) -> list[str] | None:
+    """Return the columns to read; None if one is unknown, or is there twice."""
+    if names is None:
+        return list(schema.names)
+    exact = {name.lower(): name for name in schema.names}
+    if len(exact) < len(schema.names) or any(name.lower() not in exact for name in names):
+        return None
+    found = [exact[name.lower()] for name in names]
+    return found if len(set(found)) == len(found) else None
+
+
+def _keys(schema: Schema, given: Values, parameters: Mapping[str, Any]) -> pa.Table | None:
+    """Return the keys, each once; None if the conditions do not give exactly the key's columns."""
+    folded = {name.lower(): tokens for name, tokens in given.items()}
+    columns = schema.key_columns
+    if len(folded) < len(given) or folded.keys() != {column.name.lower() for column in columns}:
+        return None
+    lists = []
+    count = 1
+    for column in columns:
+        values = [
+            _value(column, negative, token, parameters) for negative, token in folded[column.name.lower()]
+        ]
+        if None in values:
+            return None
+        lists.append(list(dict.fromkeys(values)))
+        count *= len(lists[-1])
+    if count > _KEYS_MAX:
+        return None
+    rows = list(itertools.product(*lists))
+    arrays = [
+        pa.array([row[place] for row in rows], column.type.arrow) for place, column in enumerate(columns)
+    ]
+    return pa.table(dict(zip(schema.key_names, arrays, strict=True)))
+
+
+def _value(column: ColumnSchema, negative: bool, token: Token, parameters: Mapping[str, Any]) -> Any:
+    """Return the constant if it is an integer or text of the column's type; otherwise None."""
+    kind = column.type
+    value: Any = None
+    if token.kind == "parameter":
+        value = parameters.get(token.text[1:])
+        if negative:
+            return None
+    elif token.kind == "number":
+        value = int(token.text) if token.text.isdecimal() else None
+        if value is not None and negative:
+            value = -value
+    elif not negative and token.text[:1] == "'":
+        value = token.text[1:-1].replace("''", "'")
+    if value.__class__ is int and kind.is_integer:
+        least, greatest = kind.value_min, kind.value_max
+        assert least is not None and greatest is not None
+        return value if least <= value <= greatest else None
+    return value if value.__class__ is str and kind.name == "string" else None

@@ -1,0 +1,195 @@
+"""SQL that writes: what the scripts of tests/scripts/sql do not show. Concurrency, transactions, large statements."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala.sql.change import rows as rows_module
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> nyala.Database:
+    return nyala.connect(tmp_path / "store", maintenance=False)
+
+
+@pytest.fixture
+def t(db: nyala.Database) -> nyala.Table:
+    made = db.create_table("t", {"id": "int64", "v": nyala.column("int64", default=7), "s": "string"}, "id")
+    db.sql("INSERT INTO t VALUES (1, 10, 'a'), (2, 20, NULL), (3, DEFAULT, 'c')")
+    return made
+
+
+def test_a_result_says_what_was_written(db: nyala.Database, t: nyala.Table) -> None:
+    result = db.sql("UPDATE t SET v = v + 1 WHERE id > 1")
+    assert (result.statement, result.rowcount, result.fetchall()) == ("UPDATE", 2, [(2,)])
+    assert result.write is not None and result.write.updated == 2
+    assert t.scan(at=result.write).to_arrow()["v"].to_pylist() == [10, 21, 8]
+    assert t.changes(since=result.timestamp - 1).to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE t SET v = v + 1 WHERE id = 1",
+        "INSERT INTO t (id, v) VALUES (1, 1) ON CONFLICT DO UPDATE SET v = v + excluded.v",
+        "MERGE INTO t USING (SELECT 1 AS id) AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = t.v + 1",
+        "UPDATE t SET v = v + 1 FROM (VALUES (1)) AS f(i) WHERE f.i = t.id",
+    ],
+)
+def test_statements_of_several_threads_lose_no_update(
+    db: nyala.Database, t: nyala.Table, statement: str
+) -> None:
+    def increment() -> None:
+        for _ in range(10):
+            db.sql(statement)
+
+    threads = [threading.Thread(target=increment) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert t[1]["v"] == 50
+
+
+def test_a_statement_that_fails_changes_nothing(db: nyala.Database, t: nyala.Table) -> None:
+    before = t.to_arrow()
+    for statement in (
+        "INSERT INTO t (id) VALUES (9), (1)",
+        "UPDATE t SET id = 5",
+        "UPDATE t SET v = v // (id - 2) / 0 + CAST('x' AS BIGINT)",
+        "MERGE INTO t USING (VALUES (1), (1)) AS s(id) ON s.id = t.id WHEN MATCHED THEN DELETE",
+        "INSERT INTO t (id) VALUES (8), (8) ON CONFLICT DO UPDATE SET v = 1",
+        "DELETE FROM t RETURNING missing",
+    ):
+        with pytest.raises(nyala.Error):
+            db.sql(statement)
+    assert t.to_arrow() == before
+
+
+def test_a_statement_that_fails_leaves_the_transaction_as_it_was(db: nyala.Database, t: nyala.Table) -> None:
+    """Of the two operations of MERGE and of moved keys, none stays when the second one fails."""
+    db.sql("BEGIN; INSERT INTO t (id) VALUES (4)")
+    with pytest.raises(nyala.DuplicateKeyError):
+        db.sql("UPDATE t SET id = 4 WHERE id = 1")
+    with pytest.raises(nyala.DuplicateKeyError):
+        db.sql(
+            "MERGE INTO t USING (VALUES (1), (9), (9)) AS s(id) ON t.id = s.id "
+            "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+        )
+    assert db.sql("SELECT id FROM t ORDER BY id").fetchall() == [(1,), (2,), (3,), (4,)]
+    db.sql("COMMIT")
+    assert t.count() == 4
+
+
+def test_begin_belongs_to_its_thread(db: nyala.Database, t: nyala.Table) -> None:
+    db.sql("BEGIN")
+    db.sql("DELETE FROM t")
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(db.sql("SELECT count(*) FROM t").fetchall()[0][0]))
+    thread.start()
+    thread.join()
+    assert seen == [3] and db.sql("SELECT count(*) FROM t").fetchone() == (0,)
+    with pytest.raises(nyala.InvalidArgumentError, match="transaction"):
+        t.insert([(9, 1, "x")])
+    with pytest.raises(nyala.InvalidArgumentError, match="open already"):
+        db.sql("BEGIN")
+    db.sql("ROLLBACK")
+    t.insert([(9, 1, "x")])
+    assert t.count() == 4
+
+
+def test_the_first_committer_wins(db: nyala.Database, t: nyala.Table) -> None:
+    db.sql("BEGIN; UPDATE t SET v = 0 WHERE id = 1")
+    other = threading.Thread(target=lambda: db.sql("UPDATE t SET v = 1 WHERE id = 1"))
+    other.start()
+    other.join()
+    with pytest.raises(nyala.ConflictError):
+        db.sql("COMMIT")
+    assert t[1]["v"] == 1
+    db.sql("UPDATE t SET v = 2 WHERE id = 1")  # the transaction has ended
+
+
+def test_sql_of_a_transaction_block_belongs_to_it(db: nyala.Database, t: nyala.Table) -> None:
+    with db.transaction() as tx:
+        assert tx.sql("UPDATE t SET v = 0").rowcount == 3
+        assert tx.sql("SELECT sum(v) FROM t").fetchone() == (0,)
+        with pytest.raises(nyala.InvalidArgumentError, match="with db.transaction"):
+            tx.sql("COMMIT")
+        with pytest.raises(nyala.InvalidArgumentError):
+            db.sql("DELETE FROM t")
+    assert t.count(where="v = 0") == 3
+
+
+def test_the_past_cannot_be_written(db: nyala.Database, t: nyala.Table) -> None:
+    now = db.now()
+    with pytest.raises(nyala.InvalidArgumentError, match="past"):
+        db.sql("DELETE FROM t", at=now)
+    with db.snapshot() as snapshot, pytest.raises(nyala.InvalidArgumentError, match="past"):
+        snapshot.sql("DELETE FROM t")
+    assert t.count() == 3
+
+
+def test_a_reader_cannot_write(db: nyala.Database, t: nyala.Table, tmp_path: Path) -> None:
+    with (
+        nyala.connect(tmp_path / "store", read_only=True) as reader,
+        pytest.raises(nyala.ReadOnlyError, match="read_only"),
+    ):
+        reader.sql("DELETE FROM t")
+
+
+def test_a_table_without_a_key_of_the_user(db: nyala.Database) -> None:
+    events = db.create_table("events", {"text": "string", "n": "int32"})
+    db.sql("INSERT INTO events VALUES ('a', 1), ('a', 1)")
+    db.sql("INSERT INTO events (n) SELECT n + 1 FROM events")
+    assert db.sql("UPDATE events SET n = n * 10 WHERE text IS NULL").rowcount == 2
+    assert sorted(events.to_arrow()["n"].to_pylist()) == [1, 1, 20, 20]
+    with pytest.raises(nyala.InvalidArgumentError, match="the store gives"):
+        db.sql("INSERT INTO events (auto_incrementing_id) VALUES (1)")
+    with pytest.raises(nyala.InvalidArgumentError, match="cannot be set"):
+        db.sql("UPDATE events SET auto_incrementing_id = 1")
+
+
+def test_a_large_statement_goes_through_a_file(
+    db: nyala.Database, t: nyala.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "_SPILLED_BYTES_MIN", 100_000)
+    n = 300_000
+    assert db.sql("INSERT INTO t SELECT i + 100, i, 'x' || i FROM range(?) AS r(i)", [n]).rowcount == n
+    assert db.sql("UPDATE t SET v = v + 1, id = id + 1 WHERE id >= 100").rowcount == n
+    assert db.sql("SELECT count(*), sum(v) FROM t WHERE id > 100").fetchone() == (n, n * (n + 1) // 2)
+    assert db.sql("DELETE FROM t WHERE id > 100").rowcount == n
+
+
+def test_point_lookups_return_what_duckdb_returns(db: nyala.Database) -> None:
+    db.create_table("k", {"a": "string", "b": "int8", "v": "decimal(5,2)", "w": "timestamp"}, ["a", "b"])
+    db.sql("INSERT INTO k VALUES ('x', 1, 1.5, '2024-01-02'), ('y', -2, NULL, NULL), ('it''s', 3, 0, NULL)")
+    for where, parameters in (
+        ("a = 'x' AND b = 1", []),
+        ("a IN ('x', 'y', 'x', 'z') AND b IN (1, -2)", []),
+        ("K.a = ? AND b = ?", ["y", -2]),
+        ("a = 'it''s' AND b = 3", []),
+        ("b = 1000 AND a = 'x'", []),
+        ("b = NULL AND a = 'x'", []),
+        ("b = ? AND a = 'x'", [None]),
+        ("b = '1' AND a = 'x'", []),
+        ("b = 1.0 AND a = 'x'", []),
+        ("b = TRUE AND a = 'x'", []),
+        ("b = 1 AND a = 'x' AND v > 1", []),
+        ("b = 1 AND a = 'x' OR b = 3", []),
+        ("b = 1 + 0 AND a = 'x'", []),
+        ("b = 1", []),
+    ):
+        for columns in ("*", "v, b", "b AS other", "v, v", "k.w"):
+            select = f"SELECT {columns} FROM k WHERE {where}"
+            by_duckdb = db.sql(f"SELECT * FROM ({select}) ORDER BY ALL", parameters)
+            fast = db.sql(select, parameters)
+            assert sorted(fast.fetchall(), key=str) == sorted(by_duckdb.fetchall(), key=str), select
+            assert fast.to_arrow().schema.types == by_duckdb.to_arrow().schema.types, select
+            assert [name.split(":")[0] for name in fast.columns] == [
+                name.split(":")[0] for name in by_duckdb.columns
+            ]
+    assert "LOOK UP k BY KEY" in str(db.sql("SELECT v FROM k WHERE a = 'x' AND b = 1").explain())
