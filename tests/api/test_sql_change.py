@@ -193,3 +193,12 @@ def test_point_lookups_return_what_duckdb_returns(db: nyala.Database) -> None:
                 name.split(":")[0] for name in by_duckdb.columns
             ]
     assert "LOOK UP k BY KEY" in str(db.sql("SELECT v FROM k WHERE a = 'x' AND b = 1").explain())
+
+
+def test_rows_are_changed_by_long_lists_of_keys(db: nyala.Database, t: nyala.Table) -> None:
+    db.sql("INSERT INTO t (id) SELECT i FROM range(100, 2100) AS r(i)")
+    keys = ", ".join(map(str, range(50, 1100)))
+    assert db.sql(f"SELECT id FROM t WHERE id IN ({keys})").to_arrow().num_rows == 1000
+    assert db.sql(f"SELECT id FROM t WHERE id IN ({keys}) AND v > 0").to_arrow().num_rows == 1000
+    assert db.sql(f"UPDATE t SET v = id WHERE id IN ({keys})").rowcount == 1000
+    assert db.sql(f"DELETE FROM t WHERE id IN ({keys}) AND v = id").rowcount == 1000

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from nyala.errors import InvalidArgumentError
@@ -50,6 +51,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_REMEMBERED_CHARS: Final = 1 << 18
 _SHOWN_CHARS: Final = 40
 _MAIN_KEYWORDS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE")
@@ -81,8 +83,18 @@ class Token:
         return self.kind in ("word", "name")
 
 
-def tokens(text: str) -> list[Token]:
+def tokens(text: str) -> Sequence[Token]:
     """Return the tokens of the text, without spaces and comments."""
+    return _remembered(text) if len(text) <= _REMEMBERED_CHARS else _tokens(text)
+
+
+@lru_cache(maxsize=16)
+def _remembered(text: str) -> Sequence[Token]:
+    """The readers of one statement cut the same text several times."""
+    return _tokens(text)
+
+
+def _tokens(text: str) -> tuple[Token, ...]:
     out = []
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup
@@ -93,7 +105,7 @@ def tokens(text: str) -> list[Token]:
         found = match.group()
         keyword = found.upper() if kind == "word" else found if kind == "symbol" else ""
         out.append(Token(kind, found, match.start(), match.end(), keyword))  # type: ignore[arg-type]
-    return out
+    return tuple(out)
 
 
 def quoted(name: str) -> str:

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["look_up", "rows_by_key"]
 
-_TEXT_CHARS_MAX: Final = 4096
-_KEYS_MAX: Final = 10_000
+_REMEMBERED_CHARS: Final = 4096
+_TEXT_CHARS_MAX: Final = 1_000_000
+_KEYS_MAX: Final = 100_000
 # Words after a name that begin another clause, or that make the name something else.
 _NO_ALIAS: Final = frozenset(("WHERE", "AT", "FOR", "VERSION", "TIMESTAMP", "TABLESAMPLE", "JOIN", "CROSS"))
 
@@ -54,9 +55,7 @@ class _Lookup:
 
 def look_up(source: Source, text: str, parameters: Mapping[str, Any]) -> FixedResult | None:
     """Return the rows of a SELECT by key; None if the statement has another form."""
-    if len(text) > _TEXT_CHARS_MAX:
-        return None
-    found = _recognised(text)
+    found = _remembered(_recognised, text)
     if found is None or found.table not in source.list_tables():
         return None
     schema = source[found.table]._view(None)[1].schema
@@ -73,11 +72,18 @@ def rows_by_key(
     source: Source, table: str, alias: str, where: str, parameters: Mapping[str, Any]
 ) -> pa.Table | None:
     """Return the whole rows that a WHERE clause gives by key; None if it has another form."""
-    values = _conditions_of(where, alias) if len(where) <= _TEXT_CHARS_MAX else None
+    values = _remembered(_conditions_of, where, alias)
     if values is None:
         return None
     keys = _keys(source[table]._view(None)[1].schema, values, parameters)
     return None if keys is None else source[table].get_many(keys)
+
+
+def _remembered(recognise: Any, text: str, *arguments: str) -> Any:
+    """Call a function that remembers its results, which only short texts are worth."""
+    if len(text) > _TEXT_CHARS_MAX:
+        return None
+    return (recognise if len(text) <= _REMEMBERED_CHARS else recognise.__wrapped__)(text, *arguments)
 
 
 @lru_cache(maxsize=256)

@@ -214,7 +214,11 @@ class _Run:
             return
         if bound.glance is not bound.statement:
             with contextlib.suppress(Error):  # for instance a PIVOT, which makes columns from a list
-                self._do(lambda: self.session.cursor.execute(_DESCRIBE + bound.glance, *self._parameters))
+                self._do(
+                    lambda: self.session.cursor.execute(
+                        _DESCRIBE + bound.glance, *self._parameters
+                    ).fetchall()
+                )
                 return
         if not bound.can_be_prepared:
             self.execute(_BIND)
