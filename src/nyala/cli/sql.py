@@ -82,6 +82,7 @@ def sql(
 _RULES: Final = (
     (re.compile(r"use db\.sql\(…\) without at=$"), "use .at now first"),
     (re.compile(r"--at\b"), ".at"),
+    (re.compile(r"^since="), "SINCE "),
     (re.compile(r"--since\b"), "SINCE"),
     (re.compile(r"--until\b"), "the moment of .at"),
 )

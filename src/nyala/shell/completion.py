@@ -56,11 +56,11 @@ def candidates(text: str, cursor: int, catalogue: Callable[[], Catalogue]) -> tu
     tables = catalogue()
     if match["table"] is not None:
         columns = tables.get(_table_of(match["table"].strip('"'), text, tables), ())
-        return word, _matching(word, map(_written, columns))
+        return word, _names(word, columns)
     named = {token.name for token in tokens(text) if token.is_identifier} & tables.keys()
     columns = sorted({column for name in (named or tables) for column in tables[name]})
     keywords = KEYWORDS if word[:1].isupper() or not word else [keyword.lower() for keyword in KEYWORDS]
-    found = _matching(word, map(_written, [*columns, *sorted(tables)]))
+    found = _names(word, [*columns, *sorted(tables)])
     return word, list(dict.fromkeys([*found, *(_matching(word, keywords) if word else ())]))
 
 
@@ -82,15 +82,20 @@ def _table_of(name: str, text: str, tables: Catalogue) -> str:
     if name in tables:
         return name
     found = tokens(text)
-    for table, *after in zip(found, found[1:], found[2:], strict=False):
-        alias = after[1] if after[0].keyword == "AS" else after[0]
-        if table.name in tables and alias.name == name:
+    for place, table in enumerate(found):
+        after = [token for token in found[place + 1 : place + 3] if token.keyword != "AS"]
+        if table.name in tables and after and after[0].name == name:
             return table.name
     return ""
 
 
 def _matching(word: str, choices: Iterable[str]) -> list[str]:
     return [choice for choice in choices if choice.lower().startswith(word.lower())]
+
+
+def _names(word: str, names: Iterable[str]) -> list[str]:
+    """Return the names that begin with the word, as a statement writes them."""
+    return [_written(name) for name in _matching(word.strip('"'), names)]
 
 
 def _written(name: str) -> str:

@@ -44,14 +44,15 @@ class Console:
         self.settings = settings
         self.runner = Runner(database)
 
-    def print_result(self, result: Result) -> None:
-        """Print the rows of a statement, and what it changed."""
+    def print_result(self, result: Result, with_rows: bool) -> None:
+        """Print the rows of a statement, and what it changed. with_rows: it returns rows, if it changed some."""
         reader = self.runner.call(result.to_reader)
-        if reader.schema.names:
+        has_rows = bool(reader.schema.names) and (with_rows or result.rowcount < 0)
+        if has_rows:
             self.print_rows(reader)
         if result.rowcount >= 0:
             self.tell(f"{result.statement}: {_counted(result.rowcount)}")
-        elif not reader.schema.names:
+        elif not has_rows:
             self.tell(result.statement)
 
     def print_rows(self, reader: pa.RecordBatchReader) -> None:

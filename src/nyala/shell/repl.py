@@ -49,7 +49,7 @@ def run_repl(shell: Shell) -> None:
         except KeyboardInterrupt:
             continue
         except Cancelled:
-            console.tell("Cancelled.")
+            console.tell("\nCancelled.")  # the terminal has printed ^C
         except (EOFError, Quit):
             return
 

@@ -64,7 +64,8 @@ class Shell:
             run_dot_command(console, part)
             return
         began_s = time.monotonic()
-        console.print_result(console.runner.execute(part, console.settings.at))
+        result = console.runner.execute(part, console.settings.at)
+        console.print_result(result, any(token.keyword == "RETURNING" for token in tokens(part)))
         if console.settings.timing:
             console.tell(f"Time: {(time.monotonic() - began_s) * 1000:,.1f} ms")
 

@@ -1,0 +1,179 @@
+"""`nyala sql` with -c, -f and pipes: what it prints where, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala.cli.app import app
+from tests.shell.terminal import SOURCE
+from tests.shell.test_terminal import SLOW
+from tests.support import cli_runner
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE}
+
+
+def ran(*arguments: object, stdin: str | None = None) -> tuple[int, str, str]:
+    """The exit code, stdout and stderr of `nyala ARGUMENTS`."""
+    found = cli_runner().invoke(app, [str(each) for each in arguments], input=stdin, prog_name="nyala")
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found.exit_code, found.stdout, found.stderr
+
+
+TWO = "SELECT 1 AS one; SELECT 2 AS two"
+PRINTED = "one\n  1\ntwo\n  2\n"
+
+
+def test_statements_of_an_argument_a_file_and_a_pipe(store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "two.sql"
+    file.write_text(TWO)
+    expected = (0, PRINTED, "")
+    assert ran("sql", store, "-c", TWO) == expected
+    assert ran("sql", store, "-f", file) == expected
+    assert ran("sql", store, "-f", "-", stdin=TWO) == expected
+    assert ran("sql", store, stdin=TWO) == expected
+    assert ran(store, stdin=TWO) == expected
+    assert ran("sql", store, stdin="") == (0, "", "")
+
+
+def test_the_first_error_ends_the_run(store: Path) -> None:
+    text = "SELECT 1 AS one; SELECT x FROM metrics; SELECT 2 AS two"
+    code, printed, said = ran("sql", store, "-c", text)
+    assert (code, printed) == (1, "one\n  1\n")
+    assert said.startswith("Error: there is no column 'x'")
+    code, printed, said = ran("sql", store, "-c", text, "--keep-going")
+    assert (code, printed, said.count("Error")) == (1, PRINTED, 1)
+
+
+def test_errors_as_json(store: Path) -> None:
+    code, printed, said = ran("sql", store, "--json", "-c", "SELECT 1 AS one; SELECT * FROM nothing")
+    assert (code, json.loads(printed)) == (1, [{"one": 1}])
+    assert json.loads(said)["error"]["type"] == "TableNotFoundError"
+
+
+def test_dot_commands_stand_on_lines_of_their_own(store: Path) -> None:
+    text = ".mode csv\nSELECT\n.5 AS half; .mode md\nSELECT 1 AS one;\n.quit\nSELECT 3"
+    assert ran("sql", store, "-c", text) == (0, '"half"\n0.5\n| one |\n| --: |\n| 1 |\n', "")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (".table", "there is no dot command .table: did you mean .tables?"),
+        (".xyz", "there is no dot command .xyz; .help lists them"),
+        (".schema a b", "write .schema [TABLE]: The columns of a table, or of all."),
+        (
+            ".changes",
+            "write .changes TABLE [SINCE]: The rows that changed since a time. Default: all history.",
+        ),
+        (".mode xml", "expected table, csv, json, md or line, got 'xml'"),
+        (".timing yes", "expected on or off, got 'yes'"),
+        (".rows 0", "expected a number from 1 on, or all, got '0'"),
+        (".schema 'a", ".schema 'a: a quote has no end"),
+        (".schema nothing", "no table 'nothing' in this store"),
+    ],
+)
+def test_wrong_dot_commands(store: Path, line: str, said: str) -> None:
+    code, printed, error = ran("sql", store, "-c", f"{line}\nSELECT 1")
+    assert (code, printed) == (1, "")
+    assert error.startswith(f"Error: {said}")
+
+
+def test_wrong_times_are_told_in_the_words_of_the_shell(store: Path) -> None:
+    for line in (".at yesterday-ish", ".changes metrics yesterday-ish"):
+        code, _, said = ran("sql", store, "-c", line)
+        assert code == 1
+        assert "at=" not in said and "--" not in said and "since=" not in said, said
+
+
+def test_a_moment_and_changes(store: Path) -> None:
+    count = "SELECT count(*) AS n FROM metrics;\n"
+    _, printed, _ = ran("sql", store, "--mode", "json", "-c", f".at before\n{count}.at now\n{count}")
+    assert printed == '[{"n": 3}]\n[{"n": 4}]\n'
+    _, printed, _ = ran("sql", store, "--mode", "json", "-c", ".changes metrics before")
+    (row,) = json.loads(printed)
+    assert (row["host"], row["time"], row["_change_type"]) == ("b", 2, "insert")
+    assert len(json.loads(ran("sql", store, "--mode", "json", "-c", ".changes metrics")[1])) == 4
+
+
+def test_an_open_transaction_is_rolled_back(store: Path) -> None:
+    write = "BEGIN; INSERT INTO numbers VALUES (77); SELECT max(n) AS n FROM numbers;"
+    assert ran("sql", store, "-c", write) == (
+        1, " n\n77\n", "BEGIN\nINSERT: 1 row\nThe open transaction was rolled back.\n",
+    )  # fmt: skip
+    assert ran("sql", store, "-c", f"{write} COMMIT; SELECT 1 AS one") == (
+        0, " n\n77\none\n  1\n", "BEGIN\nINSERT: 1 row\nCOMMIT\n",
+    )  # fmt: skip
+
+
+def test_returning_prints_the_rows(store: Path) -> None:
+    assert ran("sql", store, "-c", "DELETE FROM numbers WHERE n < 2 RETURNING n AS gone") == (
+        0, "gone\n   0\n   1\n", "DELETE: 2 rows\n",
+    )  # fmt: skip
+
+
+def test_read_only_refuses_writes(store: Path) -> None:
+    assert ran("sql", store, "--read-only", "-c", "SELECT count(*) AS n FROM numbers")[:2] == (0, " n\n50\n")
+    code, _, said = ran("sql", store, "--read-only", "-c", "DELETE FROM numbers")
+    assert code == 1
+    assert "read-only" in said or "read_only" in said
+
+
+def test_timing_goes_to_stderr(store: Path) -> None:
+    _, printed, said = ran("sql", store, "-c", ".timing on\nSELECT 1 AS one")
+    assert printed == "one\n  1\n"
+    assert said.startswith("Time: ") and said.endswith(" ms\n")
+
+
+def test_wrong_usage(store: Path, tmp_path: Path) -> None:
+    assert ran("sql", store, "-c", "SELECT 1", "-f", "-")[0] == 2
+    assert ran("sql", tmp_path / "none", "-c", "SELECT 1")[0] == 1
+    (tmp_path / "folder").mkdir()
+    code, _, said = ran(tmp_path / "folder")
+    assert code == 2 and "No such command" in said
+
+
+def test_without_prompt_toolkit_only_the_terminal_is_missing(store: Path) -> None:
+    code = "import sys; sys.modules['prompt_toolkit'] = None; from nyala.cli import main; main()"
+    found = subprocess.run(
+        [sys.executable, "-c", code, "sql", str(store), "-c", "SELECT 1 AS one"],
+        capture_output=True, text=True, env=ENVIRONMENT, timeout=60,
+    )  # fmt: skip
+    assert (found.returncode, found.stdout) == (0, "one\n  1\n"), found.stderr
+
+
+def test_a_reader_that_ends_early(store: Path) -> None:
+    """`nyala sql … | head`: no error."""
+    command = f"{sys.executable} -m nyala sql {store} -c 'SELECT * FROM range(10000000)' | head -2"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert (found.stdout, found.stderr) == ("range\n    0\n", "")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [SLOW, f"UPDATE numbers SET n = n + 100 WHERE n > ({SLOW.rstrip(';')}) - 1e30"],
+    ids=["SELECT", "UPDATE"],
+)
+def test_ctrl_c(store: Path, statement: str) -> None:
+    """A statement that is cancelled changes nothing, and none behind it runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nyala", "sql", str(store), "--mode", "csv", "-c",
+         f"SELECT 1 AS one; BEGIN; COMMIT; {statement}; DELETE FROM numbers"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert [process.stderr.readline() for _ in range(2)] == ["BEGIN\n", "COMMIT\n"]
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert (process.returncode, printed, said) == (130, '"one"\n1\n', "Stopped.\n")
+    with nyala.connect(store) as db:
+        assert db["numbers"].count() == 50
+        assert db["numbers"].count(where="n < 50") == 50
