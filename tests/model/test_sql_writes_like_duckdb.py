@@ -260,7 +260,7 @@ class Both:
     def run(self, text: str) -> bool:
         """Run the statement on both, compare what it did, and return whether both did it."""
         theirs = self.twin_outcome(text)
-        if isinstance(theirs, duckdb.InternalException):  # a fault of DuckDB
+        if self.is_fault(text, theirs):
             return False
         ours = self.outcome(text)
         if isinstance(ours, Exception) or isinstance(theirs, Exception):
@@ -268,6 +268,21 @@ class Both:
         else:
             assert ours == theirs, (text, ours, theirs)
         return not isinstance(ours, Exception)
+
+    def is_fault(self, text: str, theirs: Any) -> bool:
+        """Whether the refusal is a fault of DuckDB, such as keys that move one after the other."""
+        if isinstance(theirs, duckdb.InternalException):
+            return True
+        if not (isinstance(theirs, duckdb.ConstraintException) and text.startswith("UPDATE t SET id")):
+            return False
+        try:
+            self.twin.execute("CREATE OR REPLACE TEMP TABLE moved AS FROM t")
+        except duckdb.TransactionException:  # the refusal ended the transaction
+            return True
+        self.twin.execute(text.replace("t SET", "moved AS t SET", 1))
+        counts = self.twin.execute("SELECT count(*), count(DISTINCT id) FROM moved").fetchone()
+        self.twin.execute("DROP TABLE moved")
+        return counts is not None and counts[0] == counts[1]
 
     def outcome(self, text: str) -> Any:
         """Return the count, the rows, or the error."""

@@ -21,9 +21,11 @@ Output
 
 Markers
     nyala-only: reason      DuckDB lacks the statements of the block. It does not run them.
-    differs: reason         DuckDB runs them too, and at least one has another outcome.
+    differs: reason         DuckDB runs them too, and at least one has another outcome. What the store
+                            refuses is undone in DuckDB.
     duckdb: STATEMENT       DuckDB runs this instead of the next statement. Without text it runs nothing.
     parameters: [1, 'a']    Values of the next statement, as Python: a list, or a dict by name.
+                            A `duckdb` statement has none.
     moment: a               Remembers the time. Later statements write it as `{a}`, or `{a.version}`.
     reopen                  Closes the store and opens it again.
 
@@ -150,8 +152,12 @@ class SqlRunner:
             else:
                 values = eval(markers.pop("parameters", "None"), dict(_VALUES))
                 ours = self._run(self._filled(text), values)
-                if "nyala-only" not in markers and (theirs := markers.pop("duckdb", text)):
-                    problem = ours.problem(self._run_twin(theirs, values))
+                theirs = markers.pop("duckdb", None)
+                if "nyala-only" not in markers and theirs != "":
+                    twin = self._run_twin(
+                        theirs or text, None if theirs else values, undo="differs" in markers and ours.error
+                    )
+                    problem = ours.problem(twin)
                     problems += [f"{text}\n{problem}"] if problem else []
                 printed += _printed(ours, expected)
         if "differs" in markers:
@@ -197,8 +203,13 @@ class SqlRunner:
             return Outcome([], error=error)
         return Outcome([_count(result.rowcount)] if result.rowcount >= 0 else [])
 
-    def _run_twin(self, text: str, values: Any) -> Outcome:
+    def _run_twin(self, text: str, values: Any, *, undo: object = False) -> Outcome:
         try:
+            if undo:
+                self._twin.execute("BEGIN")
+                outcome = self._run_twin(text, values)
+                self._twin.execute("ROLLBACK")
+                return outcome
             found = self._twin.execute(text, values)
             columns = [column[0] for column in found.description]
             rows = found.fetchall()

@@ -108,12 +108,13 @@ def plan_merge(statement: Statement, text: str) -> Plan:
                 "their order. Nothing was written: make the source distinct by the columns of ON"
             )
 
-        parts = merge.returned or [merge.target.schema.arrow_schema(None).empty_table()]
-        changed = pa.concat_tables(parts, promote_options="permissive")
+        if returning is not None and not merge.returned:
+            _note(merge, "", merge.target.schema.arrow_schema(None).empty_table())
+        changed = pa.concat_tables(merge.returned, promote_options="permissive") if merge.returned else rows
         return Change(
             _in_order(merge.requests),
             sum(request.data.num_rows for request in merge.requests),
-            returned(statement, source, target, returning, changed),
+            returned(statement, source, target, returning and _listed(returning), changed),
         )
 
     return plan
@@ -265,6 +266,16 @@ def _add(merge: _Merge, request: Request, rows: pa.Table) -> None:
     merge.changed_keys.append(request.data.select(merge.target.keys))
     if merge.whole:
         _note(merge, request.operation.upper(), rows)
+
+
+def _listed(returning: str) -> str:
+    """Return the expressions of RETURNING, where `*` does not have the name of the action."""
+    items = TokenReader(returning).listed()
+    stars = [TokenReader(item).tokens[-1:] for item in items]
+    return ", ".join(
+        f"{item} EXCLUDE ({_ACTION})" if star and star[0].text == "*" else item
+        for item, star in zip(items, stars, strict=True)
+    )
 
 
 def _note(merge: _Merge, action: str, rows: pa.Table) -> None:

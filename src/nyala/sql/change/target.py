@@ -190,9 +190,14 @@ def key_columns(target: Target) -> str:
 def returned(
     statement: Statement, source: Source, target: Target, expressions: str | None, rows: pa.Table
 ) -> pa.Table | None:
-    """Return the rows of RETURNING; None without such a clause. Raises: as `Database.sql`."""
+    """Return the rows of RETURNING, where `*` has the table's columns in their order; None without such a clause.
+
+    Raises: as `Database.sql`.
+    """
     if expressions is None:
         return None
+    others = [name for name in rows.column_names if name not in target.columns]
+    rows = rows.select([*others, *(name for name in target.columns if name in rows.column_names)])
     name = "nyala_returned"
     return statement.rows(
         source, f"SELECT {expressions}\nFROM {name} AS {quoted(target.alias)}", {name: rows}
