@@ -1,0 +1,197 @@
+"""ALTER TABLE. Several actions, separated by commas, are one alteration.
+
+ALTER TABLE t ADD COLUMN c INT DEFAULT 5, DROP COLUMN d, RENAME COLUMN a TO b
+ALTER TABLE t ALTER COLUMN c TYPE BIGINT | SET DEFAULT 7 | DROP DEFAULT | DROP NOT NULL | SET ENCODING rle | …
+ALTER TABLE t ADD RANGE PARTITION 10 <= VALUES < 20
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError
+from nyala.sql.context import Context
+from nyala.sql.define.columns import constant, read_columns, storage_words
+from nyala.sql.define.partitions import read_bound
+from nyala.sql.result import FixedResult
+from nyala.sql.tokens import TokenReader, quoted
+
+if TYPE_CHECKING:
+    from nyala.api.alter import Alteration
+    from nyala.api.table import Table
+    from nyala.partition.ranges import RangeBound
+
+__all__ = ["alter_table"]
+
+
+def alter_table(context: Context, reader: TokenReader) -> FixedResult:
+    """Execute ALTER TABLE; ALTER was read. Raises: as `Table.alter`, InvalidArgumentError."""
+    database = context.database
+    reader.need("TABLE")
+    if_exists = reader.take("IF", "EXISTS")
+    name = reader.qualified()[-1]
+    if if_exists and name not in database:
+        return FixedResult("ALTER TABLE", pa.table({}), database.now())
+    table = database.table(name)
+    actions = reader.listed()
+    reader.finish()
+    with table.alter() as alteration:
+        for action in actions:
+            _apply(alteration, table, TokenReader(action))
+    return FixedResult("ALTER TABLE", pa.table({}), database.now())
+
+
+def _apply(alteration: Alteration, table: Table, reader: TokenReader) -> None:
+    """Add the steps of one action. Raises: as `Alteration`; InvalidArgumentError."""
+    if reader.take("RENAME"):
+        _rename(alteration, reader)
+    elif reader.take("ADD"):
+        _add(alteration, table, reader)
+    elif reader.take("DROP"):
+        _drop(alteration, table, reader)
+    elif reader.take("UNDROP", "RANGE", "PARTITION"):
+        bound = read_bound(reader)
+        alteration.undrop_range(bound.lower, bound.upper, **_inclusive(bound))
+    elif reader.take("ALTER") or reader.take("CHANGE"):
+        _change(alteration, reader)
+    elif reader.take("SET"):
+        _set(alteration, reader)
+    else:
+        raise reader.error("expected ADD, DROP, RENAME, ALTER COLUMN, CHANGE or SET")
+    reader.finish()
+
+
+def _rename(alteration: Alteration, reader: TokenReader) -> None:
+    if reader.take("TO"):
+        alteration.rename(reader.qualified()[-1])
+        return
+    reader.take("COLUMN")
+    old = reader.identifier()
+    reader.need("TO")
+    alteration.rename_column(_exact(alteration, old), reader.identifier())
+
+
+def _add(alteration: Alteration, table: Table, reader: TokenReader) -> None:
+    if_not_exists = False
+    if reader.take("IF", "NOT", "EXISTS"):
+        if_not_exists = True
+    if reader.take("RANGE", "PARTITION"):
+        bound = read_bound(reader)
+        if if_not_exists and _has_range(table, bound):
+            return
+        alteration.add_range(bound.lower, bound.upper, **_inclusive(bound))
+        return
+    _ = reader.take("COLUMNS") or reader.take("COLUMN")
+    if reader.take("IF", "NOT", "EXISTS"):
+        if_not_exists = True
+    items = TokenReader(reader.parenthesised()).listed() if reader.at("(") else [reader.rest()]
+    described = read_columns(items)
+    if described.key is not None:
+        raise InvalidArgumentError("a column of the key cannot be added: the key of a table does not change")
+    present = [column.name.lower() for column in alteration.schema.columns]
+    for name, spec in described.by_name.items():
+        if not (if_not_exists and name.lower() in present):
+            alteration.add_column(name, spec)
+
+
+def _drop(alteration: Alteration, table: Table, reader: TokenReader) -> None:
+    if_exists = reader.take("IF", "EXISTS")
+    if reader.take("RANGE", "PARTITION"):
+        text = reader.rest()
+        purge = text.upper().endswith(" PURGE")
+        bound = read_bound(TokenReader(text[: -len(" PURGE")] if purge else text))
+        if not if_exists or _has_range(table, bound):
+            alteration.drop_range(bound.lower, bound.upper, purge=purge, **_inclusive(bound))
+        return
+    reader.take("COLUMN")
+    if_exists = reader.take("IF", "EXISTS") or if_exists
+    name = reader.identifier()
+    present = [column.name.lower() for column in alteration.schema.columns]
+    if not if_exists or name.lower() in present:
+        alteration.drop_column(_exact(alteration, name))
+    reader.take("RESTRICT")
+
+
+def _change(alteration: Alteration, reader: TokenReader) -> None:
+    """ALTER [COLUMN] c …, and Impala's CHANGE c new TYPE. Raises: InvalidArgumentError."""
+    impala = reader.tokens[0].keyword == "CHANGE"
+    reader.take("COLUMN")
+    name = _exact(alteration, reader.identifier())
+    if impala:
+        new = reader.identifier()
+        spec = read_columns([f"{quoted(new)} {reader.rest()}"]).by_name[new]
+        if str(spec.type) != str(alteration.schema.by_name(name).type):
+            alteration.alter_column(name, type=spec.type)
+        if new != name:
+            alteration.rename_column(name, new)
+        return
+    if reader.take("SET", "DATA", "TYPE") or reader.take("TYPE") or reader.take("SET", "TYPE"):
+        kind = read_columns([f"nyala_column {reader.rest()}"]).by_name["nyala_column"].type
+        alteration.alter_column(name, type=kind)
+    elif reader.take("SET", "DEFAULT"):
+        alteration.alter_column(name, default=_default(alteration, name, reader.rest()))
+    elif reader.take("DROP", "DEFAULT"):
+        alteration.alter_column(name, default=None)
+    elif reader.take("DROP", "NOT", "NULL"):
+        alteration.alter_column(name, nullable=True)
+    elif reader.take("SET", "NOT", "NULL"):
+        alteration.alter_column(name, nullable=False)
+    elif reader.take("SET"):
+        words: dict[str, Any] = {}
+        while (found := storage_words(reader)) is not None:
+            words |= found
+        if not words:
+            raise reader.error("expected DEFAULT, TYPE, ENCODING, COMPRESSION, BLOCK_SIZE or COMMENT")
+        alteration.alter_column(name, **words)
+    else:
+        raise reader.error("expected TYPE, SET …, DROP DEFAULT or DROP NOT NULL")
+
+
+def _set(alteration: Alteration, reader: TokenReader) -> None:
+    """SET TBLPROPERTIES ('nyala.history' = '30d'), SET COMMENT '…'."""
+    if reader.take("COMMENT"):
+        alteration.set_comment(str(constant(reader.next().text)))
+        return
+    reader.need("TBLPROPERTIES")
+    for item in TokenReader(reader.parenthesised()).listed():
+        option = TokenReader(item)
+        name = str(constant(option.until(("=",))))
+        option.need("=")
+        if name != "nyala.history":
+            raise InvalidArgumentError(
+                f"the option {name!r} is not known: there is 'nyala.history', such as '30d'"
+            )
+        alteration.set_history(str(constant(option.rest())))
+
+
+def _default(alteration: Alteration, name: str, text: str) -> Any:
+    from nyala.sql.types import sql_type
+
+    return constant(f"CAST(({text}) AS {sql_type(alteration.schema.by_name(name).type)})")
+
+
+def _exact(alteration: Alteration, name: str) -> str:
+    """Return the column's name as the table has it; upper and lower case are the same."""
+    names = [column.name for column in alteration.schema.columns]
+    return name if name in names else next((each for each in names if each.lower() == name.lower()), name)
+
+
+def _has_range(table: Table, bound: RangeBound) -> bool:
+    bounds = [
+        each for level in table.description.partition_by for each in getattr(level, "bounds", None) or ()
+    ]
+    return any(
+        (
+            isinstance(each, tuple | list)
+            and len(each) == 2
+            and (each[0], each[1]) == (bound.lower, bound.upper)
+        )
+        or each == bound
+        for each in bounds
+    )
+
+
+def _inclusive(bound: RangeBound) -> dict[str, bool]:
+    return {"lower_inclusive": bound.lower_inclusive, "upper_inclusive": bound.upper_inclusive}

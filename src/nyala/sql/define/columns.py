@@ -1,0 +1,233 @@
+"""Columns of CREATE TABLE and ALTER TABLE.
+
+Kudu's words (ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT) are cut out of each column's text. What is
+left is executed in an empty DuckDB, whose catalogue says the type, NOT NULL, the key and the default.
+
+Source: docs/reference/sql.md, "CREATE TABLE".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nyala.errors import Error, InvalidArgumentError, SchemaError
+from nyala.schema.schema import ColumnSpec, column
+from nyala.sql.tokens import TokenReader, quoted, replaced
+
+__all__ = ["Columns", "constant", "read_columns", "scratch", "storage_words"]
+
+_ENCODINGS: Final = {
+    "AUTO_ENCODING": "auto",
+    "PLAIN_ENCODING": "plain",
+    "PREFIX_ENCODING": "prefix",
+    "DICT_ENCODING": "dictionary",
+    "DICT": "dictionary",
+    "BIT_SHUFFLE": "bitshuffle",
+}
+_COMPRESSIONS: Final = {"DEFAULT_COMPRESSION": "default", "NO_COMPRESSION": "none"}
+_REFUSED: Final = {
+    "UNIQUE": "UNIQUE is not enforced besides the primary key",
+    "CHECK": "CHECK is not enforced: check values before they are inserted",
+    "REFERENCES": "foreign keys are not enforced",
+    "FOREIGN": "foreign keys are not enforced",
+    "AS": "generated columns are not supported: compute the value in INSERT or SELECT",
+    "GENERATED": "generated columns are not supported: compute the value in INSERT or SELECT",
+    "COLLATE": "collations are not supported: text compares by its bytes",
+}
+# Types of DuckDB by the names of Nyala's.
+_TYPES: Final = {
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INTEGER": "int32",
+    "BIGINT": "int64",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "BOOLEAN": "bool",
+    "VARCHAR": "string",
+    "BLOB": "binary",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMP WITH TIME ZONE": "timestamp",
+}
+_INSTEAD: Final = {
+    "HUGEINT": "DECIMAL(38,0)",
+    "UTINYINT": "SMALLINT",
+    "USMALLINT": "INTEGER",
+    "UINTEGER": "BIGINT",
+    "UBIGINT": "DECIMAL(20,0)",
+    "UUID": "VARCHAR",
+    "JSON": "VARCHAR",
+    "TIME": "VARCHAR, or TIMESTAMP",
+    "INTERVAL": "BIGINT, in microseconds",
+    "TIMESTAMP_NS": "TIMESTAMP, which has microseconds",
+}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a new table, and its key; None: the text names no key."""
+
+    by_name: dict[str, ColumnSpec]
+    key: list[str] | None
+    unique: bool = True
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Any]:
+    """An empty DuckDB that reaches nothing."""
+    import duckdb
+
+    with contextlib.closing(
+        duckdb.connect(":memory:", config={"enable_external_access": "false"})
+    ) as connection:
+        connection.execute("SET TimeZone = 'UTC'; SET lock_configuration = true")
+        yield connection
+
+
+def constant(text: str, parameters: dict[str, Any] | None = None) -> Any:
+    """Return the value of a constant expression. Raises: InvalidArgumentError."""
+    import duckdb
+
+    with scratch() as connection:
+        try:
+            ((value,),) = connection.execute(f"SELECT {text}", parameters or None).fetchall()
+        except duckdb.Error as error:
+            raise InvalidArgumentError(f"{text} is not a constant: {error}") from error
+    return value
+
+
+def storage_words(reader: TokenReader) -> dict[str, Any] | None:
+    """Read one of ENCODING, COMPRESSION, BLOCK_SIZE and COMMENT; None if none of them comes next."""
+    if reader.take("ENCODING"):
+        word = reader.identifier()
+        return {"encoding": _ENCODINGS.get(word.upper(), word.lower())}
+    if reader.take("COMPRESSION"):
+        word = reader.identifier()
+        return {"compression": _COMPRESSIONS.get(word.upper(), word.lower())}
+    if reader.take("BLOCK_SIZE"):
+        return {"block_size": int(reader.next().text)}
+    if reader.take("COMMENT"):
+        return {"comment": str(constant(reader.next().text))}
+    return None
+
+
+def read_columns(items: Sequence[str]) -> Columns:
+    """Return the columns that the items of a column list describe.
+
+    Raises: SchemaError, InvalidArgumentError.
+    """
+    import duckdb
+
+    storage: dict[str, dict[str, Any]] = {}
+    lengths: dict[str, str] = {}
+    kept = []
+    key: list[str] | None = None
+    unique = True
+    for item in items:
+        reader = TokenReader(item)
+        if reader.at("PRIMARY", "KEY") or reader.at("NON", "UNIQUE"):
+            unique = not reader.take("NON", "UNIQUE")
+            reader.need("PRIMARY", "KEY")
+            key = reader.names()
+            reader.finish()
+            continue
+        if reader.at("CONSTRAINT") or (reader.tokens and reader.tokens[0].keyword in _REFUSED):
+            raise SchemaError(_refusal(reader))
+        name = reader.identifier()
+        kept.append(_without_storage(reader, name, storage, lengths))
+    with scratch() as connection:
+        try:
+            connection.execute(f"CREATE TABLE nyala_columns ({', '.join(kept)}\n)")
+        except duckdb.Error as error:
+            raise SchemaError(f"the columns are not valid: {error}") from error
+        found = connection.execute(
+            "SELECT column_name, is_nullable, column_default, data_type FROM duckdb_columns() "
+            "WHERE table_name = 'nyala_columns' ORDER BY column_index"
+        ).fetchall()
+        keys = connection.execute(
+            "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type = 'PRIMARY KEY'"
+        ).fetchall()
+        if keys and key is not None:
+            raise SchemaError("PRIMARY KEY is there twice")
+        if keys:
+            key = list(keys[0][0])
+        specs = {}
+        for name, nullable, default, type in found:
+            value = None if default is None else _default(connection, name, default, type)
+            in_key = key is not None and name.lower() in [each.lower() for each in key]
+            try:
+                specs[name] = column(
+                    lengths.get(name) or _type(type),
+                    nullable=bool(nullable) and not in_key,
+                    default=value,
+                    **storage.get(name, {}),
+                )
+            except (Error, TypeError) as error:
+                raise SchemaError(f"column {name!r}: {error}") from None
+    if key is not None:
+        by_folded = {name.lower(): name for name in specs}
+        key = [by_folded.get(name.lower(), name) for name in key]
+        # Kudu wants the key columns first, in the key's order.
+        specs = {name: specs[name] for name in key if name in specs} | specs
+    return Columns(specs, key, unique)
+
+
+def _without_storage(
+    reader: TokenReader, name: str, storage: dict[str, dict[str, Any]], lengths: dict[str, str]
+) -> str:
+    """Return the column's text without Kudu's words, which go to `storage`."""
+    edits = [(token.begin, token.end, quoted(token.name)) for token in reader.tokens if token.text[:1] == "`"]
+    first = reader.peek()
+    if first is not None and first.keyword in ("VARCHAR", "CHAR") and (ahead := reader.peek(2)):
+        if ahead.kind == "number":  # DuckDB forgets the length
+            lengths[name] = f"varchar({ahead.text})"
+    while not reader.ended:
+        token = reader.peek()
+        assert token is not None
+        if token.keyword in _REFUSED:
+            raise SchemaError(f"column {name!r}: {_REFUSED[token.keyword]}")
+        begin = reader.here
+        words = storage_words(reader)
+        if words is None and token.text == "(":
+            reader.parenthesised()
+        elif words is None:
+            reader.next()
+        else:
+            storage.setdefault(name, {}).update(words)
+            edits.append((begin, reader.tokens[reader.index - 1].end, ""))
+    return replaced(reader.text, edits)
+
+
+def _refusal(reader: TokenReader) -> str:
+    for token in reader.tokens:
+        if token.keyword in _REFUSED:
+            return _REFUSED[token.keyword]
+    return "CONSTRAINT is not supported: write PRIMARY KEY (…) without a name"
+
+
+def _type(name: str) -> str:
+    """Return Nyala's name of DuckDB's type. Raises: SchemaError."""
+    if name.startswith("DECIMAL"):
+        return name.lower()
+    if name not in _TYPES:
+        instead = _INSTEAD.get(name)
+        raise SchemaError(f"type {name} is not supported" + (f": use {instead}" if instead else ""))
+    return _TYPES[name]
+
+
+def _default(connection: Any, name: str, default: str, type: str) -> Any:
+    import duckdb
+
+    lowered = default.lower()
+    if any(word in lowered for word in ("now(", "current_", "random(", "uuid(", "nextval(", "today(")):
+        raise SchemaError(
+            f"column {name!r}: the default {default} changes from call to call, and Nyala's defaults are constants"
+        )
+    try:
+        ((value,),) = connection.execute(f"SELECT CAST(({default}) AS {type})").fetchall()
+    except duckdb.Error as error:
+        raise SchemaError(f"column {name!r}: the default {default} is not a constant: {error}") from error
+    return value

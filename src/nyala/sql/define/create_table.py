@@ -1,0 +1,212 @@
+"""CREATE TABLE: with columns, AS SELECT, LIKE and CLONE.
+
+    CREATE [OR REPLACE] TABLE [IF NOT EXISTS] t (columns) [PRIMARY KEY (…)] [PARTITION BY …] [COMMENT '…'] [AS SELECT …]
+
+CREATE TABLE … AS fills the table under another name and then renames it, so no reader sees it
+without its rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from nyala.errors import Error, InvalidArgumentError, SchemaError, TableExistsError
+from nyala.schema.schema import ColumnSpec, column
+from nyala.sql.context import Context
+from nyala.sql.define.columns import Columns, constant, read_columns
+from nyala.sql.define.partitions import read_partitions
+from nyala.sql.result import FixedResult
+from nyala.sql.tokens import TokenReader
+
+if TYPE_CHECKING:
+    from nyala.api.table import Table
+    from nyala.partition.levels import HashSpec, RangeSpec
+
+__all__ = ["create_table"]
+
+_OPTIONS: Final = ("nyala.history",)
+
+
+@dataclass
+class _Definition:
+    """The clauses of a CREATE TABLE."""
+
+    name: str
+    columns: Columns | None = None
+    key: list[str] | None = None
+    unique: bool = True
+    partitions: list[HashSpec | RangeSpec] | None = None
+    comment: str | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    select: str | None = None
+
+
+def create_table(context: Context, reader: TokenReader) -> FixedResult:
+    """Execute CREATE TABLE; CREATE was read. Raises: SchemaError, TableExistsError, InvalidArgumentError."""
+    database = context.database
+    replaces = reader.take("OR", "REPLACE")
+    reader.take("EXTERNAL")
+    if not reader.take("TABLE"):
+        what = reader.peek()
+        raise InvalidArgumentError(
+            f"CREATE {what.keyword if what else ''} is not supported: only CREATE TABLE is"
+            + ("; write the SELECT as a WITH clause" if what and what.keyword in ("VIEW", "TEMP") else "")
+        )
+    if_not_exists = reader.take("IF", "NOT", "EXISTS")
+    if replaces and if_not_exists:
+        raise InvalidArgumentError("OR REPLACE and IF NOT EXISTS contradict each other: use one")
+    name = reader.qualified()[-1]
+    if if_not_exists and name in database:
+        return FixedResult("CREATE TABLE", pa.table({}), database.now(), rowcount=0)
+    if name in database and not replaces:
+        raise TableExistsError(
+            f"there is a table {name!r} already: use CREATE TABLE IF NOT EXISTS, CREATE OR REPLACE TABLE, or another "
+            "name"
+        )
+    if reader.take("CLONE") or reader.at("LIKE"):
+        return _copied(context, reader, name, replaces)
+    definition = _read(reader, name)
+    hidden = f"nyala_new_{uuid.uuid4().hex[:12]}"
+    built = name if definition.select is None and name not in database else hidden
+    rows = -1
+    made = None
+    try:
+        made, rows = _build(context, definition, built)
+        if built != name:
+            if name in database:
+                database.drop_table(name)
+            database.rename_table(built, name)
+    except BaseException:
+        if built == hidden and made is not None:
+            database.drop_table(hidden, missing_ok=True, purge=True)
+        raise
+    return FixedResult("CREATE TABLE", pa.table({}), database.now(), rowcount=rows)
+
+
+def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) -> FixedResult:
+    """CREATE TABLE t CLONE old [AT (TIMESTAMP => moment)], and CREATE TABLE t LIKE old."""
+    database = context.database
+    like = reader.take("LIKE")
+    old = reader.qualified()[-1]
+    at: Any = None
+    if not like and reader.take("AT"):
+        inside = TokenReader(reader.parenthesised())
+        if not inside.take("TIMESTAMP", "=>"):
+            inside.need("VERSION", "=>")
+        at = constant(inside.rest(), context.parameters_of(inside.text))
+    reader.finish()
+    if replaces:
+        database.drop_table(name, missing_ok=True)
+    if like:
+        database.create_table(name, like=database[old])
+    else:
+        database.clone_table(old, name, at)
+    return FixedResult("CREATE TABLE", pa.table({}), database.now())
+
+
+def _read(reader: TokenReader, name: str) -> _Definition:
+    """Read the clauses after the name. Raises: InvalidArgumentError, SchemaError."""
+    made = _Definition(name)
+    if reader.at("("):
+        made.columns = read_columns(TokenReader(reader.parenthesised()).listed())
+        made.key, made.unique = made.columns.key, made.columns.unique
+    while not reader.ended:
+        if reader.at("PRIMARY", "KEY") or reader.at("NON", "UNIQUE"):
+            made.unique = not reader.take("NON", "UNIQUE")
+            reader.need("PRIMARY", "KEY")
+            if made.key is not None:
+                raise SchemaError("PRIMARY KEY is there twice")
+            made.key = reader.names()
+        elif reader.take("PARTITION", "BY"):
+            made.partitions = read_partitions(reader, made.key or [])
+        elif reader.take("STORED", "AS"):
+            if reader.identifier().upper() != "KUDU":
+                raise InvalidArgumentError("STORED AS takes KUDU, which is how every table is stored")
+        elif reader.take("COMMENT"):
+            made.comment = str(constant(reader.next().text))
+        elif reader.take("TBLPROPERTIES") or reader.take("WITH"):
+            made.options |= _options(reader)
+        elif reader.take("AS"):
+            made.select = reader.rest()
+        else:
+            raise reader.error(
+                "expected PRIMARY KEY, PARTITION BY, COMMENT, WITH (…), STORED AS or AS SELECT"
+            )
+    if made.columns is not None and made.select is not None:
+        raise InvalidArgumentError("CREATE TABLE … AS takes its columns from the SELECT: leave out the list")
+    if made.columns is None and made.select is None:
+        raise InvalidArgumentError(f"CREATE TABLE {name} needs columns, AS SELECT, LIKE or CLONE")
+    return made
+
+
+def _options(reader: TokenReader) -> dict[str, str]:
+    """Read `('nyala.history' = '30d')`. Raises: InvalidArgumentError for any other option."""
+    out = {}
+    for item in TokenReader(reader.parenthesised()).listed():
+        option = TokenReader(item)
+        name = str(constant(option.until(("=",))))
+        option.need("=")
+        if name not in _OPTIONS:
+            raise InvalidArgumentError(
+                f"the option {name!r} is not known: there is 'nyala.history', such as '30d'"
+            )
+        out[name] = str(constant(option.rest()))
+    return out
+
+
+def _build(context: Context, definition: _Definition, name: str) -> tuple[Table, int]:
+    """Create the table under this name, with its rows. Raises: as `create_table`."""
+    source = None if definition.select is None else context.select(context.readable(), definition.select)
+    key = definition.key
+    if source is None:
+        assert definition.columns is not None
+        columns = definition.columns.by_name
+    else:
+        columns = {each.name: _of_arrow(each, each.name in (key or ())) for each in source.schema}
+    if key is not None:
+        missing = [each for each in key if each not in columns]
+        if missing:
+            raise SchemaError(f"the primary key names {missing[0]!r}, which is not a column")
+        for each in key:
+            if columns[each].nullable:
+                columns[each] = replace(columns[each], nullable=False)
+        columns = {each: columns[each] for each in key} | columns
+    made = context.database.create_table(
+        name,
+        columns,
+        key,
+        definition.partitions,
+        unique=None if key is None else definition.unique,
+        comment=definition.comment,
+        history=definition.options.get("nyala.history"),
+    )
+    if source is None:
+        return made, -1
+    try:
+        from nyala.sql.change.rows import collected
+
+        return made, made.insert(collected(source.to_reader())).inserted
+    except Error:
+        context.database.drop_table(name, purge=True)
+        raise
+
+
+def _of_arrow(given: pa.Field, in_key: bool) -> ColumnSpec:
+    """Return the column for one of a SELECT. Raises: SchemaError."""
+    kind = given.type
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+        kind = pa.string()
+    elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_timestamp(kind):
+        kind = pa.timestamp("us", "UTC")
+    elif pa.types.is_null(kind):
+        kind = pa.int32()
+    try:
+        return column(kind, nullable=not in_key)
+    except Error as error:
+        raise SchemaError(f"column {given.name!r} of the SELECT: {error}: cast it to another type") from None

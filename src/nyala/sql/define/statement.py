@@ -1,0 +1,97 @@
+"""Executes CREATE, ALTER, DROP and UNDROP TABLE, and COMMENT ON.
+
+These change the catalogue at once, so they are refused inside a transaction.
+Source: docs/reference/sql.md.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError, TableNotFoundError
+from nyala.sql.context import Context
+from nyala.sql.define.alter_table import alter_table
+from nyala.sql.define.columns import constant
+from nyala.sql.define.create_table import create_table
+from nyala.sql.result import FixedResult
+from nyala.sql.tokens import TokenReader
+
+__all__ = ["execute"]
+
+
+def execute(context: Context, text: str) -> FixedResult:
+    """Execute a statement that changes tables. Raises: as `Database.sql`."""
+    reader = TokenReader(text)
+    word = reader.next().keyword
+    context.check_writable(word)
+    if context.transaction is not None:
+        raise InvalidArgumentError(
+            f"{word} is not possible inside a transaction, because it changes tables at once: run it before BEGIN or "
+            "after COMMIT"
+        )
+    if word == "CREATE":
+        return create_table(context, reader)
+    if word == "ALTER":
+        return alter_table(context, reader)
+    if word == "COMMENT":
+        return _comment(context, reader)
+    return _drop(context, reader) if word == "DROP" else _undrop(context, reader)
+
+
+def _drop(context: Context, reader: TokenReader) -> FixedResult:
+    """DROP TABLE [IF EXISTS] t, … [PURGE]."""
+    database = context.database
+    _need_table(reader, "DROP")
+    if_exists = reader.take("IF", "EXISTS")
+    names = [reader.qualified()[-1]]
+    while reader.take(","):
+        names.append(reader.qualified()[-1])
+    purge = reader.take("PURGE")
+    _ = reader.take("CASCADE") or reader.take("RESTRICT")
+    reader.finish()
+    if not if_exists:
+        for name in names:
+            database.table(name)  # a wrong name drops none of them
+    for name in names:
+        database.drop_table(name, missing_ok=if_exists, purge=purge)
+    return FixedResult("DROP TABLE", pa.table({}), database.now())
+
+
+def _undrop(context: Context, reader: TokenReader) -> FixedResult:
+    """UNDROP TABLE t [AS new | RENAME TO new]."""
+    _need_table(reader, "UNDROP")
+    name = reader.qualified()[-1]
+    new = reader.qualified()[-1] if reader.take("AS") or reader.take("RENAME", "TO") else None
+    reader.finish()
+    context.database.undrop_table(name, new)
+    return FixedResult("UNDROP TABLE", pa.table({}), context.database.now())
+
+
+def _comment(context: Context, reader: TokenReader) -> FixedResult:
+    """COMMENT ON TABLE t IS '…', COMMENT ON COLUMN t.c IS '…'."""
+    reader.need("ON")
+    of_table = reader.take("TABLE")
+    if not of_table:
+        reader.need("COLUMN")
+    names = reader.qualified()
+    reader.need("IS")
+    text = constant(reader.rest())
+    if not of_table and len(names) < 2:
+        raise InvalidArgumentError("COMMENT ON COLUMN takes table.column")
+    table = context.database.table(names[-1] if of_table else names[-2])
+    with table.alter() as alteration:
+        if of_table:
+            alteration.set_comment(str(text or ""))
+        else:
+            alteration.alter_column(names[-1], comment=str(text or ""))
+    return FixedResult("COMMENT", pa.table({}), context.database.now())
+
+
+def _need_table(reader: TokenReader, word: str) -> None:
+    """Read TABLE. Raises: InvalidArgumentError for other objects, such as views."""
+    if reader.take("TABLE"):
+        return
+    what = reader.peek()
+    if what is None:
+        raise TableNotFoundError(f"{word} TABLE needs the name of a table")
+    raise InvalidArgumentError(f"{word} {what.text.upper()} is not supported: a store has tables only")

@@ -1,0 +1,90 @@
+"""The CREATE TABLE statement that makes a table again.
+
+Source: docs/reference/sql.md, "SHOW CREATE TABLE".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nyala.partition.levels import HashSpec, RangeSpec
+from nyala.partition.ranges import RangeBound
+from nyala.schema.schema import AUTO_INCREMENT
+from nyala.schema.types import ColumnType, parse_type
+from nyala.sql.tokens import quoted, quoted_text
+from nyala.sql.types import literal, sql_type
+
+if TYPE_CHECKING:
+    from nyala.api.table import Table
+
+__all__ = ["create_table_text"]
+
+
+def create_table_text(table: Table) -> str:
+    """Return the statement, with partitions, storage, defaults, comments and the history."""
+    described = table.description
+    types = {each.name: parse_type(each.type) for each in described.columns}
+    lines = []
+    for each in described.columns:
+        if each.name == AUTO_INCREMENT:
+            continue
+        kind = types[each.name]
+        words = [quoted(each.name), sql_type(kind)]
+        if not each.nullable:
+            words.append("NOT NULL")
+        if each.default is not None:
+            words.append(f"DEFAULT {literal(each.default, kind)}")
+        if each.encoding != "auto":
+            words.append(f"ENCODING {each.encoding}")
+        if each.compression != "default":
+            words.append(f"COMPRESSION {each.compression}")
+        if each.block_size is not None:
+            words.append(f"BLOCK_SIZE {each.block_size}")
+        if each.comment:
+            words.append(f"COMMENT {quoted_text(each.comment)}")
+        lines.append(" ".join(words))
+    key = [name for name in described.primary_key if name != AUTO_INCREMENT or described.unique]
+    if key:
+        unique = "" if described.unique else "NON UNIQUE "
+        lines.append(f"{unique}PRIMARY KEY ({', '.join(map(quoted, key))})")
+    parts = [f"CREATE TABLE {quoted(described.name)} (\n  " + ",\n  ".join(lines) + "\n)"]
+    levels = [_level(each, types) for each in described.partition_by]
+    if levels:
+        parts.append("PARTITION BY " + ",\n  ".join(levels))
+    if described.comment:
+        parts.append(f"COMMENT {quoted_text(described.comment)}")
+    if described.history != dt.timedelta(days=7):
+        history = described.history
+        text = history if isinstance(history, str) else f"{history.total_seconds():.0f}s"
+        parts.append(f"WITH ('nyala.history' = {quoted_text(text)})")
+    return "\n".join(parts)
+
+
+def _level(level: HashSpec | RangeSpec, types: dict[str, ColumnType]) -> str:
+    names = ", ".join(map(quoted, level.columns))
+    if isinstance(level, HashSpec):
+        return f"HASH ({names}) PARTITIONS {level.buckets}"
+    bounds = [] if level.bounds is None else [_bound(each, level.columns, types) for each in level.bounds]
+    return f"RANGE ({names}) ({', '.join(bounds)})"
+
+
+def _bound(bound: Any, columns: Sequence[str], types: dict[str, ColumnType]) -> str:
+    if isinstance(bound, RangeBound):
+        lower, upper = bound.lower, bound.upper
+        below, above = "<=" if bound.lower_inclusive else "<", "<=" if bound.upper_inclusive else "<"
+    else:
+        (lower, upper), below, above = bound, "<=", "<"
+    text = "VALUES"
+    if lower is not None:
+        text = f"{_value(lower, columns, types)} {below} {text}"
+    if upper is not None:
+        text = f"{text} {above} {_value(upper, columns, types)}"
+    return f"PARTITION {text}"
+
+
+def _value(value: Any, columns: Sequence[str], types: dict[str, ColumnType]) -> str:
+    values = value if isinstance(value, tuple) else (value,)
+    texts = [literal(each, types[name]) for each, name in zip(values, columns, strict=False)]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"

@@ -1,0 +1,238 @@
+"""CREATE, ALTER, DROP and UNDROP TABLE by SQL."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala.sql.define.table_text import create_table_text
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> nyala.Database:
+    return nyala.connect(tmp_path / "store", maintenance=False)
+
+
+def types(table: nyala.Table) -> dict[str, str]:
+    return {each.name: each.type for each in table.description.columns}
+
+
+def test_standard_sql(db: nyala.Database) -> None:
+    db.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, a BIGINT NOT NULL DEFAULT 5, b VARCHAR(10) DEFAULT 'x''y', c DECIMAL(10,2), "
+        "d DATE DEFAULT '2024-01-02', e TIMESTAMP, f DOUBLE, g REAL, h BOOLEAN DEFAULT true, i BLOB, j TEXT, k INT64, "
+        "l STRING, m TIMESTAMPTZ, n SMALLINT, o TINYINT)"
+    )
+    described = db["t"].description
+    assert described.primary_key == ("id",)
+    assert types(db["t"]) == {
+        "id": "int32", "a": "int64", "b": "varchar(10)", "c": "decimal(10,2)", "d": "date", "e": "timestamp",
+        "f": "double", "g": "float", "h": "bool", "i": "binary", "j": "string", "k": "int64", "l": "string",
+        "m": "timestamp", "n": "int16", "o": "int8",
+    }  # fmt: skip
+    columns = {each.name: each for each in described.columns}
+    assert not columns["id"].nullable and not columns["a"].nullable and columns["c"].nullable
+    assert columns["a"].default == 5 and columns["b"].default == "x'y"
+    assert columns["d"].default == dt.date(2024, 1, 2) and columns["h"].default is True
+
+
+def test_the_examples_of_the_specification_run_as_they_are_typed(db: nyala.Database) -> None:
+    db.sql(
+        """CREATE TABLE metrics (
+    host STRING NOT NULL,
+    metric STRING NOT NULL,
+    time INT64 NOT NULL,
+    value DOUBLE NOT NULL,
+    PRIMARY KEY (host, metric, time)
+);"""
+    )
+    assert db["metrics"].primary_key == ["host", "metric", "time"]
+    db.sql("CREATE TABLE x (col_a int, col_b int);")
+    db.sql("INSERT INTO x VALUES (1, 1);")
+    db.sql("ALTER TABLE x DROP COLUMN col_b;")
+    db.sql("ALTER TABLE x ADD COLUMN col_b int not null default 999;")
+    assert db.sql("SELECT col_a, col_b from x;").fetchall() == [(1, 999)]
+
+
+def test_kudus_and_impalas_words(db: nyala.Database) -> None:
+    db.sql(
+        """CREATE TABLE IF NOT EXISTS m (
+            host STRING ENCODING DICT_ENCODING COMPRESSION LZ4 COMMENT 'which, machine',
+            time BIGINT ENCODING BIT_SHUFFLE BLOCK_SIZE 65536,
+            value DOUBLE NULL DEFAULT 1.5,
+            PRIMARY KEY (host, time)
+        )
+        PARTITION BY HASH (host) PARTITIONS 4,
+            RANGE (time) (PARTITION VALUES < 0, PARTITION 0 <= VALUES < 10, PARTITION VALUE = 10)
+        COMMENT 'all of it'
+        STORED AS KUDU
+        TBLPROPERTIES ('nyala.history' = '2d')"""
+    )
+    described = db["m"].description
+    host, time, value = described.columns
+    assert (host.encoding, host.compression, host.comment) == ("dictionary", "lz4", "which, machine")
+    assert (time.encoding, time.block_size, value.default) == ("bitshuffle", 65536, 1.5)
+    assert described.tablets == 12 and described.comment == "all of it"
+    assert described.history == dt.timedelta(days=2)
+    db.sql("INSERT INTO m VALUES ('a', 10, DEFAULT)")
+    with pytest.raises(nyala.NoPartitionError):
+        db.sql("INSERT INTO m VALUES ('a', 11, 1)")
+    db.sql("ALTER TABLE m ADD RANGE PARTITION 11 <= VALUES < 20, ADD RANGE PARTITION VALUE = 20")
+    db.sql("INSERT INTO m VALUES ('a', 11, 1), ('a', 20, 1)")
+    db.sql("ALTER TABLE m DROP RANGE PARTITION VALUE = 20")
+    db.sql("ALTER TABLE m DROP IF EXISTS RANGE PARTITION VALUE = 20")
+    assert db["m"].count() == 2
+    db.sql("ALTER TABLE m UNDROP RANGE PARTITION VALUE = 20")
+    assert db["m"].count() == 3
+
+
+def test_a_table_without_a_key_counts_up(db: nyala.Database) -> None:
+    db.sql("CREATE TABLE events (text STRING); INSERT INTO events VALUES ('a'), ('b')")
+    assert db["events"].primary_key == ["auto_incrementing_id"]
+    db.sql(
+        "CREATE TABLE groups (g INT, v INT, NON UNIQUE PRIMARY KEY (g)); INSERT INTO groups VALUES (1, 1), (1, 2)"
+    )
+    assert db["groups"].primary_key == ["g", "auto_incrementing_id"] and db["groups"].count() == 2
+
+
+def test_create_as_select(db: nyala.Database) -> None:
+    db.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT); INSERT INTO t VALUES (1, 10), (2, 20)")
+    made = db.sql(
+        "CREATE TABLE u PRIMARY KEY (k) PARTITION BY HASH (k) PARTITIONS 2 AS SELECT id AS k, v * 2 AS w FROM t"
+    )
+    assert made.rowcount == 2
+    assert sorted(db.sql("FROM u").fetchall()) == [(1, 20), (2, 40)]
+    assert db["u"].description.tablets == 2
+    with pytest.raises(nyala.TableExistsError):
+        db.sql("CREATE TABLE u AS SELECT 1 AS a")
+    with pytest.raises(nyala.DuplicateKeyError):
+        db.sql("CREATE OR REPLACE TABLE u PRIMARY KEY (k) AS SELECT 1 AS k FROM t")
+    assert sorted(db.list_tables()) == ["t", "u"] and db["u"].count() == 2
+    assert db.sql("CREATE OR REPLACE TABLE u AS SELECT * FROM u WHERE k = $1", [1]).rowcount == 1
+    assert sorted(db.list_tables()) == ["t", "u"] and db["u"].count() == 1
+    assert db.sql("CREATE TABLE IF NOT EXISTS u AS SELECT 1 AS a").rowcount == 0
+
+
+def test_like_and_clone(db: nyala.Database) -> None:
+    db.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT DEFAULT 3); INSERT INTO t (id) VALUES (1)")
+    before = db.now()
+    db.sql("DELETE FROM t; CREATE TABLE c CLONE t AT (TIMESTAMP => $1); CREATE TABLE e LIKE t", [before])
+    assert db["c"].count() == 1 and db["e"].count() == 0
+    assert db["e"].description.columns == db["t"].description.columns
+
+
+def test_alter_table(db: nyala.Database) -> None:
+    db.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT NOT NULL DEFAULT 1); INSERT INTO t VALUES (1, 2, 3)"
+    )
+    db.sql("ALTER TABLE t ADD COLUMN c STRING DEFAULT 'n', RENAME COLUMN a TO z, ALTER COLUMN z TYPE BIGINT")
+    db.sql("ALTER TABLE t ADD COLUMNS (d DATE, e DOUBLE ENCODING plain)")
+    db.sql("ALTER TABLE t ADD COLUMN IF NOT EXISTS d INT, DROP COLUMN IF EXISTS nothing, DROP COLUMN e")
+    db.sql(
+        "ALTER TABLE t ALTER b DROP NOT NULL, ALTER b SET DEFAULT 2 + 5, ALTER COLUMN c SET ENCODING prefix COMMENT 'x'"
+    )
+    db.sql(
+        "ALTER TABLE t CHANGE z y BIGINT, RENAME TO u; COMMENT ON TABLE u IS 'why'; COMMENT ON COLUMN u.y IS 'w'"
+    )
+    columns = {each.name: each for each in db["u"].description.columns}
+    assert types(db["u"]) == {"id": "int32", "y": "int64", "b": "int32", "c": "string", "d": "date"}
+    assert columns["b"].nullable and columns["b"].default == 7 and columns["c"].encoding == "prefix"
+    assert (
+        columns["c"].comment == "x" and columns["y"].comment == "w" and db["u"].description.comment == "why"
+    )
+    with pytest.raises(nyala.Error):
+        db.sql("ALTER TABLE u ADD COLUMN f INT, DROP COLUMN nothing")
+    assert "f" not in db["u"].columns
+
+
+def test_drop_and_undrop(db: nyala.Database) -> None:
+    db.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1); CREATE TABLE u (id INT PRIMARY KEY)"
+    )
+    with pytest.raises(nyala.TableNotFoundError):
+        db.sql("DROP TABLE t, nothing")
+    assert "t" in db
+    db.sql("DROP TABLE t; DROP TABLE IF EXISTS t, nothing; UNDROP TABLE t AS v")
+    assert db["v"].count() == 1
+    db.sql("DROP TABLE u PURGE")
+    with pytest.raises(nyala.Error):
+        db.sql("UNDROP TABLE u")
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("CREATE VIEW v AS SELECT 1", "VIEW is not supported"),
+        ("CREATE INDEX i ON t (a)", "INDEX is not supported"),
+        ("CREATE SCHEMA s", "SCHEMA is not supported"),
+        ("CREATE TEMP TABLE x (a INT)", "only CREATE TABLE"),
+        ("CREATE TABLE x (a INT UNIQUE)", "UNIQUE is not enforced"),
+        ("CREATE TABLE x (a INT PRIMARY KEY, CHECK (a > 1))", "CHECK is not enforced"),
+        ("CREATE TABLE x (a INT PRIMARY KEY, b INT REFERENCES t (id))", "foreign keys"),
+        ("CREATE TABLE x (a INT PRIMARY KEY, b UUID)", "column 'b': type UUID .* VARCHAR"),
+        ("CREATE TABLE x (a INT PRIMARY KEY, b TIMESTAMP DEFAULT now())", "defaults are constants"),
+        ("CREATE TABLE x (a INT PRIMARY KEY, b INT AS (a + 1))", "generated|not valid"),
+        ("CREATE TABLE x (a NOTHING PRIMARY KEY)", "NOTHING"),
+        ("CREATE TABLE x (a INT, PRIMARY KEY (b))", "b"),
+        ("CREATE TABLE x (a INT PRIMARY KEY ENCODING zip)", "encoding"),
+        ("CREATE TABLE t (a INT PRIMARY KEY)", "already"),
+        ("CREATE TABLE x", "needs columns"),
+        ("CREATE TABLE x (a INT PRIMARY KEY) ENGINE = InnoDB", "expected PRIMARY KEY"),
+        ("CREATE TABLE x (a INT PRIMARY KEY) WITH ('other' = 1)", "not known"),
+        ("CREATE TABLE x (a INT PRIMARY KEY) PARTITION BY HASH (a) PARTITIONS 1", "at least two"),
+        ("ALTER TABLE t ADD COLUMN q INT NOT NULL", "q"),
+        ("ALTER TABLE t ALTER COLUMN id TYPE BIGINT", "id"),
+        ("ALTER TABLE t OWNER TO ada", "expected ADD"),
+        ("DROP VIEW v", "VIEW is not supported"),
+    ],
+)
+def test_what_is_refused(db: nyala.Database, statement: str, words: str) -> None:
+    db.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT)")
+    with pytest.raises(nyala.Error, match=words):
+        db.sql(statement)
+    assert db.list_tables() == ["t"]
+
+
+def test_not_inside_a_transaction(db: nyala.Database) -> None:
+    db.sql("BEGIN")
+    with pytest.raises(nyala.InvalidArgumentError, match="inside a transaction"):
+        db.sql("CREATE TABLE t (id INT PRIMARY KEY)")
+    db.sql("ROLLBACK; CREATE TABLE t (id INT PRIMARY KEY)")
+
+
+def test_the_text_of_a_table_makes_an_equal_table(db: nyala.Database) -> None:
+    chance = random.Random(5)
+    values = {
+        "int8": 3, "int64": -5, "string": "it's", "varchar(7)": "q", "date": dt.date(2020, 2, 3), "double": 0.1,
+        "timestamp": dt.datetime(2020, 1, 2, 3, 4, 5, 678, dt.UTC), "binary": b"\x00a", "decimal(9,3)": "1.250",
+        "bool": False, "float": float("inf"),
+    }  # fmt: skip
+    for number in range(25):
+        columns: dict[str, object] = {
+            "key one": nyala.column("int64", False),
+            "k2": nyala.column("string", False),
+        }
+        for place in range(chance.randrange(6)):
+            kind = chance.choice(list(values))
+            columns[f'c"{place}'] = nyala.column(
+                kind,
+                default=values[kind] if chance.random() < 0.5 else None,
+                compression=chance.choice(["default", "zstd"]),
+                comment=chance.choice(["", "a 'comment', x"]),
+            )
+        levels: list[object] = [nyala.hash_partition("k2", buckets=3)] if chance.random() < 0.5 else []
+        if chance.random() < 0.5:
+            levels.append(nyala.range_partition("key one", bounds=[(None, 0), (0, 10), (20, None)]))
+        table = db.create_table(
+            f"t {number}", columns, ["key one", "k2"], levels or None,  # type: ignore[arg-type]
+            comment=chance.choice([None, "it's"]), history=chance.choice([None, "forever", "3h"]),
+        )  # fmt: skip
+        before = table.description
+        text = create_table_text(table)
+        db.drop_table(table.name)
+        db.sql(text)
+        assert db[f"t {number}"].description == before, text
