@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import random
 from pathlib import Path
 
@@ -23,8 +24,9 @@ def types(table: nyala.Table) -> dict[str, str]:
 
 def test_standard_sql(db: nyala.Database) -> None:
     db.sql(
-        "CREATE TABLE t (id INT PRIMARY KEY, a BIGINT NOT NULL DEFAULT 5, b VARCHAR(10) DEFAULT 'x''y', c DECIMAL(10,2), "
-        "d DATE DEFAULT '2024-01-02', e TIMESTAMP, f DOUBLE, g REAL, h BOOLEAN DEFAULT true, i BLOB, j TEXT, k INT64, "
+        "CREATE TABLE t (id INT PRIMARY KEY, a BIGINT NOT NULL DEFAULT 5, b VARCHAR(10) DEFAULT 'x''y', "
+        "c DECIMAL(10,2), d DATE DEFAULT '2024-01-02', e TIMESTAMP, f DOUBLE, g REAL, h BOOLEAN DEFAULT true, i BLOB, "
+        "j TEXT, k INT64, "
         "l STRING, m TIMESTAMPTZ, n SMALLINT, o TINYINT)"
     )
     described = db["t"].description
@@ -102,7 +104,8 @@ def test_a_table_without_a_key_counts_up(db: nyala.Database) -> None:
 def test_create_as_select(db: nyala.Database) -> None:
     db.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT); INSERT INTO t VALUES (1, 10), (2, 20)")
     made = db.sql(
-        "CREATE TABLE u PRIMARY KEY (k) PARTITION BY HASH (k) PARTITIONS 2 AS SELECT id AS k, v * 2 AS w FROM t"
+        "CREATE TABLE u PRIMARY KEY (k) PARTITION BY HASH (k) PARTITIONS 2 "
+        "AS SELECT id AS k, v * 2 AS w FROM t"
     )
     assert made.rowcount == 2
     assert sorted(db.sql("FROM u").fetchall()) == [(1, 20), (2, 40)]
@@ -122,7 +125,7 @@ def test_like_and_clone(db: nyala.Database) -> None:
     before = db.now()
     db.sql("DELETE FROM t; CREATE TABLE c CLONE t AT (TIMESTAMP => $1); CREATE TABLE e LIKE t", [before])
     assert db["c"].count() == 1 and db["e"].count() == 0
-    assert db["e"].description.columns == db["t"].description.columns
+    assert db["e"].description.primary_key == ("id",) and db["e"].description.columns[1].default == 3
 
 
 def test_alter_table(db: nyala.Database) -> None:
@@ -133,7 +136,7 @@ def test_alter_table(db: nyala.Database) -> None:
     db.sql("ALTER TABLE t ADD COLUMNS (d DATE, e DOUBLE ENCODING plain)")
     db.sql("ALTER TABLE t ADD COLUMN IF NOT EXISTS d INT, DROP COLUMN IF EXISTS nothing, DROP COLUMN e")
     db.sql(
-        "ALTER TABLE t ALTER b DROP NOT NULL, ALTER b SET DEFAULT 2 + 5, ALTER COLUMN c SET ENCODING prefix COMMENT 'x'"
+        "ALTER TABLE t ALTER b DROP NOT NULL, ALTER b SET DEFAULT 2 + 5, ALTER c SET ENCODING prefix COMMENT 'x'"
     )
     db.sql(
         "ALTER TABLE t CHANGE z y BIGINT, RENAME TO u; COMMENT ON TABLE u IS 'why'; COMMENT ON COLUMN u.y IS 'w'"
@@ -175,7 +178,7 @@ def test_drop_and_undrop(db: nyala.Database) -> None:
         ("CREATE TABLE x (a INT PRIMARY KEY, b INT REFERENCES t (id))", "foreign keys"),
         ("CREATE TABLE x (a INT PRIMARY KEY, b UUID)", "column 'b': type UUID .* VARCHAR"),
         ("CREATE TABLE x (a INT PRIMARY KEY, b TIMESTAMP DEFAULT now())", "defaults are constants"),
-        ("CREATE TABLE x (a INT PRIMARY KEY, b INT AS (a + 1))", "generated|not valid"),
+        ("CREATE TABLE x (a INT PRIMARY KEY, b INT AS (a + 1))", "generated columns"),
         ("CREATE TABLE x (a NOTHING PRIMARY KEY)", "NOTHING"),
         ("CREATE TABLE x (a INT, PRIMARY KEY (b))", "b"),
         ("CREATE TABLE x (a INT PRIMARY KEY ENCODING zip)", "encoding"),
@@ -208,7 +211,8 @@ def test_the_text_of_a_table_makes_an_equal_table(db: nyala.Database) -> None:
     chance = random.Random(5)
     values = {
         "int8": 3, "int64": -5, "string": "it's", "varchar(7)": "q", "date": dt.date(2020, 2, 3), "double": 0.1,
-        "timestamp": dt.datetime(2020, 1, 2, 3, 4, 5, 678, dt.UTC), "binary": b"\x00a", "decimal(9,3)": "1.250",
+        "timestamp": dt.datetime(2020, 1, 2, 3, 4, 5, 678, dt.UTC), "binary": b"\x00a",
+        "decimal(9,3)": decimal.Decimal("1.250"),
         "bool": False, "float": float("inf"),
     }  # fmt: skip
     for number in range(25):
