@@ -1,0 +1,286 @@
+"""Text of statements, of changes of tables and of types, as the store's SQL reads it.
+
+Source: docs/reference/sql.md; docs/reference/sqlalchemy.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import exc
+from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
+from sqlalchemy.dialects.sqlite import dml
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+from sqlalchemy.engine.default import DefaultExecutionContext
+from sqlalchemy.sql import compiler, elements
+
+from nyala.schema.schema import AUTO_INCREMENT
+from nyala.sql.tokens import quoted_text
+from nyala.sqlalchemy.counting import with_values
+
+__all__ = [
+    "Insert",
+    "NyalaCompiler",
+    "NyalaDDLCompiler",
+    "NyalaExecutionContext",
+    "NyalaIdentifierPreparer",
+    "NyalaTypeCompiler",
+    "insert",
+]
+
+_DUCKDB_WORDS: Final = {"describe", "lambda", "pivot", "pivot_longer", "pivot_wider", "qualify", "show"}
+_DUCKDB_WORDS.update(("summarize", "unpivot", "at", "returning", "excluded"))
+
+
+class Insert(dml.Insert):
+    """An INSERT with `on_conflict_do_nothing` and `on_conflict_do_update`, as SQLite's of SQLAlchemy."""
+
+    stringify_dialect = "nyala"
+    inherit_cache = True
+
+
+def insert(table: Any) -> Insert:
+    """Return an INSERT that may have ON CONFLICT.
+
+    Examples
+    --------
+    >>> import sqlalchemy as sa
+    >>> from nyala.sqlalchemy import insert
+    >>> t = sa.Table("t", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), sa.Column("n", sa.Text))
+    >>> rows = insert(t).values(id=1, n="a")
+    >>> print(rows.on_conflict_do_update(index_elements=["id"], set_={"n": rows.excluded.n}))
+    INSERT INTO t (id, n) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET n = excluded.n
+    """
+    return Insert(table)
+
+
+def counted_column(table: Any) -> Any:
+    """Return the table's integer key that counts up, or None."""
+    column = getattr(table, "_autoincrement_column", None)
+    if column is None or column.default is not None and not column.default.is_sequence:
+        return None
+    return column if column.server_default is None or column.identity is not None else None
+
+
+class NyalaExecutionContext(DefaultExecutionContext):
+    """Gives an INSERT the values of a key that counts up."""
+
+    @classmethod
+    def _init_compiled(  # type: ignore[override]
+        cls,
+        dialect: Any,
+        connection: Any,
+        dbapi_connection: Any,
+        execution_options: Any,
+        compiled: Any,
+        parameters: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if compiled.counted is not None:
+            rows = [dict(row) for row in parameters] or [{}]
+            parameters = with_values(dbapi_connection.driver_connection, compiled.counted, rows)
+        return super()._init_compiled(
+            dialect, connection, dbapi_connection, execution_options, compiled, parameters, *args, **kwargs
+        )
+
+
+class NyalaCompiler(compiler.SQLCompiler):
+    """Text of SELECT, INSERT, UPDATE and DELETE."""
+
+    counted: Any = None
+    """The column whose values the execution adds to the parameters."""
+
+    visit_on_conflict_do_nothing = SQLiteCompiler.visit_on_conflict_do_nothing
+    visit_on_conflict_do_update = SQLiteCompiler.visit_on_conflict_do_update
+    _on_conflict_target = SQLiteCompiler._on_conflict_target
+
+    def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
+        column = None if self.stack else counted_column(insert_stmt.table)
+        if column is not None and column.name == AUTO_INCREMENT:
+            insert_stmt = insert_stmt.inline()  # the store gives its values at the commit
+        elif column is not None and self.column_keys is not None and not insert_stmt._select_names:
+            self._count(column, insert_stmt)
+        return super().visit_insert(insert_stmt, *args, **kw)
+
+    def _count(self, column: Any, insert_stmt: Any) -> None:
+        keys = {getattr(key, "key", key) for key in insert_stmt._values or ()}
+        keys.update(self.column_keys or ())
+        if insert_stmt._multi_values:
+            first = insert_stmt._multi_values[0][0]
+            if isinstance(first, dict) and column.key not in {getattr(key, "key", key) for key in first}:
+                raise exc.CompileError(
+                    f"INSERT with several rows of VALUES must give {column.name!r}, which only rows of parameters "
+                    "count up: pass the rows to execute(insert(table), [{…}, {…}])"
+                )
+        elif column.key not in keys:
+            self.column_keys = [*(self.column_keys or ()), column.key]
+            self.counted = column
+
+    def limit_clause(self, select: Any, **kw: Any) -> str:
+        text = ""
+        if select._limit_clause is not None:
+            text += "\n LIMIT " + self.process(select._limit_clause, **kw)
+        if select._offset_clause is not None:
+            text += "\n OFFSET " + self.process(select._offset_clause, **kw)
+        return text
+
+    def for_update_clause(self, select: Any, **kw: Any) -> str:
+        return ""  # a commit checks all written keys
+
+    def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
+        nulls = ", ".join(
+            f"CAST(NULL AS {self.dialect.type_compiler_instance.process(each)})"
+            if not each._isnull
+            else "NULL"
+            for each in element_types
+        )
+        return f"SELECT {nulls or 'NULL'} WHERE 1 != 1"
+
+    def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return self._regexp("regexp_matches", binary, **kw)
+
+    def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return "NOT " + self._regexp("regexp_matches", binary, **kw)
+
+    def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return self._regexp("regexp_replace", binary, **kw)
+
+    def _regexp(self, function: str, binary: Any, **kw: Any) -> str:
+        arguments = [self.process(binary.left, **kw), self.process(binary.right, **kw)]
+        if flags := binary.modifiers.get("flags"):
+            arguments.append(quoted_text(flags))
+        return f"{function}({', '.join(arguments)})"
+
+    def update_from_clause(
+        self, update_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
+    ) -> str:
+        kw["asfrom"] = True
+        return "FROM " + ", ".join(each._compiler_dispatch(self, fromhints=from_hints, **kw) for each in extra_froms)
+
+    def delete_extra_from_clause(
+        self, delete_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
+    ) -> str:
+        kw["asfrom"] = True
+        return "USING " + ", ".join(each._compiler_dispatch(self, fromhints=from_hints, **kw) for each in extra_froms)
+
+
+class NyalaDDLCompiler(compiler.DDLCompiler):
+    """Text of CREATE TABLE and its relatives. Foreign keys and indexes are left out."""
+
+    def get_column_specification(self, column: Any, **kw: Any) -> str:
+        kind = self.dialect.type_compiler_instance.process(column.type, type_expression=column)
+        parts = [self.preparer.format_column(column), kind]
+        default = self.get_column_default_string(column)
+        if default is not None:
+            parts.append(f"DEFAULT {default}")
+        if not column.nullable:
+            parts.append("NOT NULL")
+        if column.comment:
+            parts.append(f"COMMENT {quoted_text(column.comment)}")
+        return " ".join(parts)
+
+    def visit_create_table(self, create: Any, **kw: Any) -> str:
+        names = [column.name for column in create.element.primary_key]
+        if names and names != [AUTO_INCREMENT] and AUTO_INCREMENT in names:
+            raise exc.CompileError(
+                f"{AUTO_INCREMENT!r} beside other key columns is not possible here: make the table with "
+                "db.create_table(…, unique=False)"
+            )
+        return super().visit_create_table(create, **kw)
+
+    def visit_create_column(self, create: Any, first_pk: bool = False, **kw: Any) -> str | None:
+        if create.element.name == AUTO_INCREMENT:
+            return None  # the store adds it to a table without a key
+        text: str | None = super().visit_create_column(create, **kw)
+        return text
+
+    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> str:
+        names = [each for each in constraint.columns_autoinc_first if each.name != AUTO_INCREMENT]
+        if not names:
+            return ""
+        return f"PRIMARY KEY ({', '.join(self.preparer.format_column(each) for each in names)})"
+
+    def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> str:
+        return ""
+
+    def visit_unique_constraint(self, constraint: Any, **kw: Any) -> str:
+        raise _no("UNIQUE", "make the columns the primary key")
+
+    def visit_check_constraint(self, constraint: Any, **kw: Any) -> str:
+        raise _no("CHECK", "check the values in the program")
+
+    def visit_computed_column(self, generated: Any, **kw: Any) -> str:
+        raise _no("a computed column", "compute the value in the program or in SELECT")
+
+    def visit_create_index(self, create: Any, **kw: Any) -> str:
+        if create.element.unique:
+            raise _no("a unique index", "make the columns the primary key")
+        return ""  # the key is the only index; no statement is executed
+
+    def visit_drop_index(self, drop: Any, **kw: Any) -> str:
+        return ""
+
+    def visit_add_constraint(self, create: Any, **kw: Any) -> str:
+        text: str = self.process(create.element)
+        return text
+
+    def visit_drop_constraint(self, drop: Any, **kw: Any) -> str:
+        return ""
+
+    def post_create_table(self, table: Any) -> str:
+        return f"\nCOMMENT {quoted_text(table.comment)}" if table.comment else ""
+
+
+def _no(what: str, instead: str) -> exc.CompileError:
+    return exc.CompileError(f"a store has no {what.removeprefix('a ')}: {instead}")
+
+
+class NyalaTypeCompiler(compiler.GenericTypeCompiler):
+    """Names of types. A store has no exact type for times of day, JSON and UUIDs: they are text."""
+
+    def visit_INTEGER(self, type_: Any, **kw: Any) -> str:
+        return "INTEGER"
+
+    def visit_DOUBLE(self, type_: Any, **kw: Any) -> str:
+        return "DOUBLE"
+
+    visit_DOUBLE_PRECISION = visit_DOUBLE
+
+    def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
+        return "DOUBLE"
+
+    visit_REAL = visit_FLOAT
+
+    def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
+        precision = 38 if type_.precision is None else type_.precision
+        scale = (10 if type_.precision is None else 0) if type_.scale is None else type_.scale
+        return f"DECIMAL({precision}, {scale})"
+
+    visit_DECIMAL = visit_NUMERIC
+
+    def visit_VARCHAR(self, type_: Any, **kw: Any) -> str:
+        return f"VARCHAR({type_.length})" if type_.length else "VARCHAR"
+
+    visit_CHAR = visit_NCHAR = visit_NVARCHAR = visit_VARCHAR
+
+    def visit_TEXT(self, type_: Any, **kw: Any) -> str:
+        return "VARCHAR"
+
+    visit_CLOB = visit_NCLOB = visit_JSON = visit_TIME = visit_TEXT
+
+    def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
+        return "TIMESTAMP WITH TIME ZONE"
+
+    visit_TIMESTAMP = visit_DATETIME
+
+    def visit_BLOB(self, type_: Any, **kw: Any) -> str:
+        return "BLOB"
+
+    visit_BINARY = visit_VARBINARY = visit_BLOB
+
+
+class NyalaIdentifierPreparer(compiler.IdentifierPreparer):
+    """Quotes names. Reserved words are those of PostgreSQL and DuckDB."""
+
+    reserved_words = RESERVED_WORDS | _DUCKDB_WORDS

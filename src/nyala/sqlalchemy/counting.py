@@ -1,0 +1,43 @@
+"""The next values of an integer key that counts up.
+
+A store counts up only its own column `auto_incrementing_id`. For another integer key the dialect
+takes the greatest value that the transaction sees, and counts on from there. All connections of a
+process count together. Two processes that insert into one table at the same time can take the same
+value: then the second commit fails, and is repeated by its program.
+
+Source: docs/reference/sqlalchemy.md, "Keys that count up".
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+from nyala.dbapi import Connection
+from nyala.sql.tokens import quoted
+
+__all__ = ["take", "with_values"]
+
+_LOCK: Final = threading.Lock()
+# The last value given, by store and table.
+_LAST: Final[dict[tuple[str, int], int]] = {}
+
+
+def take(connection: Connection, table: str, column: str, count: int) -> range:
+    """Return the next `count` values of the column."""
+    found = connection.execute(f"SELECT max({quoted(column)}) FROM {quoted(table)}").fetchone()
+    greatest = (found[0] if found else None) or 0
+    # A table that was dropped and made again has another id.
+    database = connection.database
+    key = database.path, database._root().table(table).id
+    with _LOCK:
+        first = max(greatest, _LAST.get(key, 0)) + 1
+        _LAST[key] = first + count - 1
+    return range(first, first + count)
+
+
+def with_values(connection: Connection, column: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of parameters with a value of the column in each."""
+    lacking = [row for row in rows if row.get(column.key) is None]
+    values = iter(take(connection, column.table.name, column.name, len(lacking)))
+    return [row if row.get(column.key) is not None else row | {column.key: next(values)} for row in rows]

@@ -1,0 +1,252 @@
+"""The dialect `nyala`: connections by `nyala.dbapi`, and reflection from the descriptions of tables.
+
+    nyala:///relative/folder      nyala:////absolute/folder      nyala:///s3://bucket/prefix
+    nyala:///folder?read_only=true&memory_limit=4GB
+
+Source: docs/reference/sqlalchemy.md.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import inspect
+from typing import Any, Final
+
+from sqlalchemy import exc, types
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.engine.reflection import cache  # type: ignore[attr-defined]
+from sqlalchemy.pool import QueuePool
+
+import nyala
+from nyala.schema.schema import AUTO_INCREMENT
+from nyala.schema.types import ColumnType, parse_type
+from nyala.sql.tokens import quoted_text
+from nyala.sqlalchemy.compiler import (
+    NyalaCompiler,
+    NyalaDDLCompiler,
+    NyalaExecutionContext,
+    NyalaIdentifierPreparer,
+    NyalaTypeCompiler,
+)
+from nyala.sqlalchemy.types import NyalaDateTime, NyalaTime
+
+__all__ = ["NyalaDialect"]
+
+_TYPES: Final[dict[str, Any]] = {
+    "bool": types.BOOLEAN,
+    "int8": types.SMALLINT,
+    "int16": types.SMALLINT,
+    "int32": types.INTEGER,
+    "int64": types.BIGINT,
+    "float": types.FLOAT,
+    "double": types.DOUBLE,
+    "string": types.VARCHAR,
+    "binary": types.BLOB,
+    "date": types.DATE,
+}
+_SNAPSHOT, _AUTOCOMMIT = "SNAPSHOT", "AUTOCOMMIT"
+
+
+class NyalaDialect(DefaultDialect):
+    """The dialect of stores."""
+
+    name = "nyala"
+    driver = "dbapi"
+    statement_compiler = NyalaCompiler
+    ddl_compiler = NyalaDDLCompiler
+    type_compiler_cls = NyalaTypeCompiler
+    preparer = NyalaIdentifierPreparer
+    execution_ctx_cls = NyalaExecutionContext
+    colspecs = {types.DateTime: NyalaDateTime, types.Time: NyalaTime}  # noqa: RUF012
+
+    default_paramstyle = "qmark"
+    max_identifier_length = 128
+    supports_statement_cache = True
+    supports_native_boolean = True
+    supports_native_decimal = True
+    supports_native_enum = False
+    supports_native_uuid = False
+    supports_alter = True
+    supports_comments = True
+    inline_comments = True
+    supports_sequences = False
+    supports_identity_columns = False
+    supports_default_values = True
+    supports_default_metavalue = True
+    supports_empty_insert = False
+    supports_multivalues_insert = True
+    supports_is_distinct_from = True
+    supports_sane_rowcount = True
+    supports_sane_multi_rowcount = True
+    insert_returning = True
+    update_returning = True
+    delete_returning = True
+    update_returning_multifrom = True
+    delete_returning_multifrom = True
+    use_insertmanyvalues = True
+    postfetch_lastrowid = False
+    preexecute_autoincrement_sequences = False
+    div_is_floordiv = False
+    default_schema_name = None
+    default_isolation_level = _SNAPSHOT
+
+    @classmethod
+    def import_dbapi(cls) -> Any:
+        from nyala import dbapi
+
+        return dbapi
+
+    @classmethod
+    def get_pool_class(cls, url: Any) -> Any:
+        return QueuePool
+
+    # ---------------------------------------------------------------------------------------- connections
+
+    def create_connect_args(self, url: Any) -> Any:
+        """Return the path, and the options of the URL with the types that `nyala.connect` takes."""
+        path = url.database
+        if not path or url.host:
+            raise exc.ArgumentError(
+                "the URL of a store is nyala:///folder, with three slashes, or four for an absolute path"
+            )
+        known = inspect.signature(nyala.connect).parameters
+        options = {}
+        for name, text in url.query.items():
+            if name not in known:
+                raise exc.ArgumentError(f"{name!r} in the URL of a store is not an option of nyala.connect")
+            options[name] = _option(str(text), known[name].default)
+        return (path,), options
+
+    def get_isolation_level_values(self, dbapi_connection: Any) -> list[Any]:
+        return [_SNAPSHOT, _AUTOCOMMIT]
+
+    def get_isolation_level(self, dbapi_connection: Any) -> Any:
+        return _AUTOCOMMIT if dbapi_connection.autocommit else _SNAPSHOT
+
+    def set_isolation_level(self, dbapi_connection: Any, level: Any) -> None:
+        dbapi_connection.autocommit = level == _AUTOCOMMIT
+
+    def detect_autocommit_setting(self, dbapi_connection: Any) -> bool:
+        return bool(dbapi_connection.autocommit)
+
+    def do_ping(self, dbapi_connection: Any) -> bool:
+        dbapi_connection.database.now()
+        return True
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
+        return isinstance(e, self.loaded_dbapi.InterfaceError) and "connection is closed" in str(e)
+
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        if statement.strip():  # an index that is left out
+            cursor.execute(statement, parameters)
+
+    def do_execute_no_params(self, cursor: Any, statement: str, context: Any = None) -> None:
+        self.do_execute(cursor, statement, None)
+
+    def do_savepoint(self, connection: Any, name: str) -> None:
+        raise exc.NotSupportedError("SAVEPOINT", None, Exception("a transaction has no savepoints"))  # type: ignore[arg-type]
+
+    # ---------------------------------------------------------------------------------------- reflection
+
+    def _get_default_schema_name(self, connection: Any) -> None:
+        return None
+
+    def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
+        return tuple(int(part) for part in nyala.__version__.split(".") if part.isdigit())
+
+    def _description(self, connection: Any, table_name: str, schema: str | None) -> Any:
+        database = _database(connection)
+        if schema is not None or table_name not in database:
+            raise exc.NoSuchTableError(table_name if schema is None else f"{schema}.{table_name}")
+        return database[table_name].description
+
+    def has_table(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> bool:
+        return schema is None and table_name in _database(connection)
+
+    def has_index(self, *args: Any, **kw: Any) -> bool:
+        return False
+
+    def has_sequence(self, *args: Any, **kw: Any) -> bool:
+        return False
+
+    def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
+        return ["main"]
+
+    def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        return _database(connection).list_tables() if schema is None else []
+
+    def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        return []
+
+    get_temp_table_names = get_temp_view_names = get_materialized_view_names = get_sequence_names = get_view_names
+
+    def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None, **kw: Any) -> Any:
+        raise exc.NoSuchTableError(view_name)
+
+    @cache
+    def get_columns(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        found = self._description(connection, table_name, schema)
+        return [
+            {
+                "name": each.name,
+                "type": _type_of(parse_type(each.type)),
+                "nullable": each.nullable,
+                "default": _default_text(each.default),
+                "autoincrement": each.name == AUTO_INCREMENT,
+                "comment": each.comment or None,
+            }
+            for each in found.columns
+        ]
+
+    @cache
+    def get_pk_constraint(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        found = self._description(connection, table_name, schema)
+        return {"constrained_columns": list(found.primary_key), "name": None}
+
+    @cache
+    def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        return {"text": self._description(connection, table_name, schema).comment or None}
+
+    @cache
+    def get_foreign_keys(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        self._description(connection, table_name, schema)
+        return []
+
+    get_indexes = get_unique_constraints = get_check_constraints = get_foreign_keys
+
+
+def _database(connection: Any) -> nyala.Database:
+    database: nyala.Database = connection.connection.driver_connection.database
+    return database
+
+
+def _option(text: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise exc.ArgumentError(f"{text!r} in the URL of a store is not true or false")
+        return text.lower() in ("true", "1")
+    return float(text) if isinstance(default, float) else text
+
+
+def _type_of(type: ColumnType) -> Any:
+    if type.name == "decimal":
+        return types.NUMERIC(type.precision, type.scale)
+    if type.name == "varchar":
+        return types.VARCHAR(type.length)
+    if type.name == "timestamp":
+        return types.TIMESTAMP(timezone=True)
+    return _TYPES[type.name]()
+
+
+def _default_text(value: Any) -> str | None:
+    """Return a column's default as an expression of SQL."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, bytes):
+        return f"from_hex('{value.hex()}')"
+    if isinstance(value, int | float | decimal.Decimal):
+        return str(value)
+    return quoted_text(value.isoformat() if isinstance(value, dt.date) else str(value))

@@ -1,0 +1,50 @@
+"""Types of SQLAlchemy whose values a store keeps in another form.
+
+    DateTime()    a moment, which is returned without its zone (UTC)
+    Time()        text such as 03:04:05.000006
+
+Source: docs/reference/sqlalchemy.md, "Types".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from sqlalchemy import types
+
+__all__ = ["NyalaDateTime", "NyalaTime"]
+
+
+class NyalaDateTime(types.DateTime):
+    """A moment. Without `timezone=True` its values are in UTC and have no zone."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        def process(value: Any) -> Any:
+            if isinstance(value, dt.datetime) and value.tzinfo is None:
+                return value.replace(tzinfo=dt.UTC)
+            return value
+
+        return process
+
+    def result_processor(self, dialect: Any, coltype: object) -> Any:
+        if self.timezone:
+            return None
+
+        def process(value: Any) -> Any:
+            return value.astimezone(dt.UTC).replace(tzinfo=None) if value is not None and value.tzinfo else value
+
+        return process
+
+
+class NyalaTime(types.Time):
+    """A time of day, which is stored as text."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return lambda value: value.isoformat() if isinstance(value, dt.time) else value
+
+    def result_processor(self, dialect: Any, coltype: object) -> Any:
+        return lambda value: dt.time.fromisoformat(value) if isinstance(value, str) else value
+
+    def literal_processor(self, dialect: Any) -> Any:
+        return lambda value: f"'{value.isoformat()}'"
