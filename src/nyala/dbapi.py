@@ -667,8 +667,8 @@ class Cursor:
             return result.to_pandas()
 
     def close(self) -> None:
-        """Close the cursor; may be called twice."""
-        self._forget()
+        """Close the cursor; may be called twice. `rowcount` stays."""
+        self._result = self._rows = None
         self._closed = True
 
     def __enter__(self) -> Cursor:

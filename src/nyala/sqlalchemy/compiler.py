@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 from sqlalchemy.dialects.sqlite import dml
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.engine.default import DefaultExecutionContext
-from sqlalchemy.sql import compiler, elements
+from sqlalchemy.sql import compiler
 
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.tokens import quoted_text
@@ -57,7 +57,7 @@ def insert(table: Any) -> Insert:
 def counted_column(table: Any) -> Any:
     """Return the table's integer key that counts up, or None."""
     column = getattr(table, "_autoincrement_column", None)
-    if column is None or column.default is not None and not column.default.is_sequence:
+    if column is None or (column.default is not None and not column.default.is_sequence):
         return None
     return column if column.server_default is None or column.identity is not None else None
 
@@ -66,7 +66,7 @@ class NyalaExecutionContext(DefaultExecutionContext):
     """Gives an INSERT the values of a key that counts up."""
 
     @classmethod
-    def _init_compiled(  # type: ignore[override]
+    def _init_compiled(
         cls,
         dialect: Any,
         connection: Any,
@@ -156,19 +156,25 @@ class NyalaCompiler(compiler.SQLCompiler):
         self, update_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
     ) -> str:
         kw["asfrom"] = True
-        return "FROM " + ", ".join(each._compiler_dispatch(self, fromhints=from_hints, **kw) for each in extra_froms)
+        return "FROM " + ", ".join(
+            each._compiler_dispatch(self, fromhints=from_hints, **kw) for each in extra_froms
+        )
 
     def delete_extra_from_clause(
         self, delete_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
     ) -> str:
         kw["asfrom"] = True
-        return "USING " + ", ".join(each._compiler_dispatch(self, fromhints=from_hints, **kw) for each in extra_froms)
+        return "USING " + ", ".join(
+            each._compiler_dispatch(self, fromhints=from_hints, **kw) for each in extra_froms
+        )
 
 
 class NyalaDDLCompiler(compiler.DDLCompiler):
     """Text of CREATE TABLE and its relatives. Foreign keys and indexes are left out."""
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
+        if column.computed is not None:
+            raise _no("a computed column", "compute the value in the program or in SELECT")
         kind = self.dialect.type_compiler_instance.process(column.type, type_expression=column)
         parts = [self.preparer.format_column(column), kind]
         default = self.get_column_default_string(column)
@@ -187,7 +193,8 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
                 f"{AUTO_INCREMENT!r} beside other key columns is not possible here: make the table with "
                 "db.create_table(…, unique=False)"
             )
-        return super().visit_create_table(create, **kw)
+        text: str = super().visit_create_table(create, **kw)
+        return text
 
     def visit_create_column(self, create: Any, first_pk: bool = False, **kw: Any) -> str | None:
         if create.element.name == AUTO_INCREMENT:
@@ -195,14 +202,14 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
         text: str | None = super().visit_create_column(create, **kw)
         return text
 
-    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> str:
+    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> Any:
         names = [each for each in constraint.columns_autoinc_first if each.name != AUTO_INCREMENT]
         if not names:
-            return ""
+            return None
         return f"PRIMARY KEY ({', '.join(self.preparer.format_column(each) for each in names)})"
 
-    def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> str:
-        return ""
+    def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> Any:
+        return None
 
     def visit_unique_constraint(self, constraint: Any, **kw: Any) -> str:
         raise _no("UNIQUE", "make the columns the primary key")
@@ -210,10 +217,7 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
     def visit_check_constraint(self, constraint: Any, **kw: Any) -> str:
         raise _no("CHECK", "check the values in the program")
 
-    def visit_computed_column(self, generated: Any, **kw: Any) -> str:
-        raise _no("a computed column", "compute the value in the program or in SELECT")
-
-    def visit_create_index(self, create: Any, **kw: Any) -> str:
+    def visit_create_index(self, create: Any, *args: Any, **kw: Any) -> str:
         if create.element.unique:
             raise _no("a unique index", "make the columns the primary key")
         return ""  # the key is the only index; no statement is executed
@@ -223,7 +227,7 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
 
     def visit_add_constraint(self, create: Any, **kw: Any) -> str:
         text: str = self.process(create.element)
-        return text
+        return text or ""
 
     def visit_drop_constraint(self, drop: Any, **kw: Any) -> str:
         return ""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import exc, types
 from sqlalchemy.engine.default import DefaultDialect
-from sqlalchemy.engine.reflection import cache  # type: ignore[attr-defined]
+from sqlalchemy.engine.reflection import cache
 from sqlalchemy.pool import QueuePool
 
 import nyala
@@ -89,7 +89,7 @@ class NyalaDialect(DefaultDialect):
     preexecute_autoincrement_sequences = False
     div_is_floordiv = False
     default_schema_name = None
-    default_isolation_level = _SNAPSHOT
+    default_isolation_level: Any = _SNAPSHOT
 
     @classmethod
     def import_dbapi(cls) -> Any:
@@ -145,11 +145,11 @@ class NyalaDialect(DefaultDialect):
         self.do_execute(cursor, statement, None)
 
     def do_savepoint(self, connection: Any, name: str) -> None:
-        raise exc.NotSupportedError("SAVEPOINT", None, Exception("a transaction has no savepoints"))  # type: ignore[arg-type]
+        raise exc.NotSupportedError("SAVEPOINT", None, Exception("a transaction has no savepoints"))
 
     # ---------------------------------------------------------------------------------------- reflection
 
-    def _get_default_schema_name(self, connection: Any) -> None:
+    def _get_default_schema_name(self, connection: Any) -> Any:
         return None
 
     def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
@@ -179,9 +179,13 @@ class NyalaDialect(DefaultDialect):
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         return []
 
-    get_temp_table_names = get_temp_view_names = get_materialized_view_names = get_sequence_names = get_view_names
+    get_temp_table_names = get_temp_view_names = get_materialized_view_names = get_sequence_names = (
+        get_view_names
+    )
 
-    def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None, **kw: Any) -> Any:
+    def get_view_definition(
+        self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
         raise exc.NoSuchTableError(view_name)
 
     @cache
@@ -200,12 +204,16 @@ class NyalaDialect(DefaultDialect):
         ]
 
     @cache
-    def get_pk_constraint(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+    def get_pk_constraint(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
         found = self._description(connection, table_name, schema)
         return {"constrained_columns": list(found.primary_key), "name": None}
 
     @cache
-    def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+    def get_table_comment(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
         return {"text": self._description(connection, table_name, schema).comment or None}
 
     @cache

@@ -32,7 +32,9 @@ class NyalaDateTime(types.DateTime):
             return None
 
         def process(value: Any) -> Any:
-            return value.astimezone(dt.UTC).replace(tzinfo=None) if value is not None and value.tzinfo else value
+            return (
+                value.astimezone(dt.UTC).replace(tzinfo=None) if value is not None and value.tzinfo else value
+            )
 
         return process
 

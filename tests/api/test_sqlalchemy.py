@@ -1,0 +1,258 @@
+"""The dialect `nyala` of SQLAlchemy over tables that exist: statements, reflection, the ORM."""
+
+import datetime as dt
+import decimal
+
+import pandas as pd
+import polars as pl
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+from sqlalchemy.dialects import registry
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+import nyala
+from nyala.sqlalchemy import NyalaDialect, insert
+
+registry.register("nyala", "nyala.sqlalchemy.dialect", "NyalaDialect")
+
+Base = orm.declarative_base()
+
+
+class Item(Base):
+    __tablename__ = "items"
+    id = sa.Column(sa.BigInteger, primary_key=True)
+    name = sa.Column(sa.String(20), nullable=False)
+    price = sa.Column(sa.Numeric(9, 2))
+    seen = sa.Column(sa.DateTime)
+
+
+ITEMS = Item.__table__
+
+
+@pytest.fixture
+def db(tmp_path):
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        columns = {
+            "id": "int64",
+            "name": nyala.column("varchar(20)", nullable=False, default="it's", comment="what it is"),
+            "price": "decimal(9,2)",
+            "seen": "timestamp",
+        }
+        db.create_table("items", columns, primary_key="id", comment="things")
+        yield db
+
+
+@pytest.fixture
+def engine(db, tmp_path):
+    engine = sa.create_engine(f"nyala:///{tmp_path}/store?maintenance=false")
+    yield engine
+    engine.dispose()
+
+
+# -------------------------------------------------------------------------------------------------- connections
+
+
+def test_options_of_the_url(tmp_path, db):
+    engine = sa.create_engine(f"nyala:///{tmp_path}/store?read_only=true&memory_limit=64MB")
+    with engine.connect() as connection:
+        assert connection.connection.driver_connection.database.read_only
+        assert connection.execute(sa.select(ITEMS)).all() == []
+    engine.dispose()
+    for url in ("nyala:///", "nyala:///s?nothing=1", "nyala:///s?read_only=perhaps", "nyala://host/s"):
+        with pytest.raises(sa.exc.ArgumentError, match="URL of a store"):
+            sa.create_engine(url).connect()
+
+
+def test_a_block_commits_or_rolls_back(engine, db):
+    with engine.begin() as connection:
+        connection.execute(ITEMS.insert(), {"id": 1, "name": "pen"})
+    with pytest.raises(ZeroDivisionError), engine.begin() as connection:
+        connection.execute(ITEMS.insert(), {"id": 2, "name": "ink"})
+        assert connection.scalar(sa.select(sa.func.count()).select_from(ITEMS)) == 2
+        1 / 0  # noqa: B018
+    assert db["items"].count() == 1
+    with engine.connect() as connection:
+        assert connection.get_isolation_level() == "SNAPSHOT"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(ITEMS.insert(), {"id": 3, "name": "pad"})
+        assert db["items"].count() == 2
+
+
+def test_errors_are_those_of_sqlalchemy(engine):
+    with engine.connect() as connection:
+        connection.execute(ITEMS.insert(), {"id": 1, "name": "pen"})
+        with pytest.raises(sa.exc.IntegrityError):
+            connection.execute(ITEMS.insert(), {"id": 1, "name": "ink"})
+        with pytest.raises(sa.exc.ProgrammingError):
+            connection.execute(sa.text("SELECT * FROM nothing"))
+
+
+def test_the_first_of_two_commits_wins(engine, db):
+    db["items"].insert([{"id": 1, "name": "pen"}])
+    change = ITEMS.update().where(ITEMS.c.id == 1)
+    with engine.connect() as one, engine.connect() as other:
+        one.execute(change.values(name="a"))
+        other.execute(change.values(name="b"))
+        one.commit()
+        with pytest.raises(sa.exc.OperationalError):
+            other.commit()
+    assert db["items"][1]["name"] == "a"
+
+
+# -------------------------------------------------------------------------------------------------- statements
+
+
+def test_values_come_back(engine):
+    row = {
+        "id": 1, "name": "pen", "price": decimal.Decimal("1.50"), "seen": dt.datetime(2026, 1, 2, 3, 4, 5, 6),
+    }  # fmt: skip
+    with engine.begin() as connection:
+        connection.execute(ITEMS.insert(), row)
+        assert dict(connection.execute(sa.select(ITEMS)).mappings().one()) == row
+        found = connection.scalars(sa.select(ITEMS.c.id).where(ITEMS.c.seen == row["seen"])).all()
+        assert found == [1]
+
+
+def test_update_delete_and_returning(engine):
+    with engine.begin() as connection:
+        connection.execute(ITEMS.insert(), [{"id": i, "name": f"n{i}"} for i in range(1, 6)])
+        changed = connection.execute(ITEMS.update().where(ITEMS.c.id > 3).values(price=2))
+        assert changed.rowcount == 2
+        gone = connection.execute(ITEMS.delete().where(ITEMS.c.id < 3).returning(ITEMS.c.name))
+        assert sorted(gone.scalars()) == ["n1", "n2"]
+        made = connection.execute(ITEMS.insert().values(id=9, name="x").returning(ITEMS.c.id, ITEMS.c.name))
+        assert made.one() == (9, "x")
+        assert connection.execute(
+            sa.select(ITEMS.c.id).order_by("id").limit(2).offset(1)
+        ).scalars().all() == [4, 5]
+        assert connection.execute(sa.select(ITEMS.c.id).where(ITEMS.c.id.in_([]))).all() == []
+
+
+def test_on_conflict(engine):
+    with engine.begin() as connection:
+        connection.execute(ITEMS.insert(), {"id": 1, "name": "pen", "price": 1})
+        rows = insert(ITEMS).values(id=1, name="ink", price=2)
+        connection.execute(rows.on_conflict_do_nothing(index_elements=["id"]))
+        assert connection.scalar(sa.select(ITEMS.c.name)) == "pen"
+        connection.execute(
+            rows.on_conflict_do_update(index_elements=["id"], set_={"name": rows.excluded.name})
+        )
+        assert connection.execute(sa.select(ITEMS.c.name, ITEMS.c.price)).one() == ("ink", 1)
+
+
+# -------------------------------------------------------------------------------------------------- keys
+
+
+def test_integer_keys_count_up(engine, db):
+    with engine.begin() as connection:
+        made = connection.execute(ITEMS.insert().values(name="a"))
+        assert made.inserted_primary_key == (1,)
+        connection.execute(ITEMS.insert(), [{"name": "b"}, {"name": "c"}])
+        connection.execute(ITEMS.insert(), {"id": 10, "name": "d"})
+        assert connection.execute(ITEMS.insert().values(name="e")).inserted_primary_key == (11,)
+        with pytest.raises(sa.exc.CompileError, match="must give 'id'"):
+            connection.execute(ITEMS.insert().values([{"name": "x"}, {"name": "y"}]))
+    assert {row["id"]: row["name"] for row in db["items"].scan().to_arrow().to_pylist()} == {
+        1: "a", 2: "b", 3: "c", 10: "d", 11: "e",
+    }  # fmt: skip
+
+
+def test_connections_count_together(engine):
+    with engine.connect() as one, engine.connect() as other:
+        keys = [c.execute(ITEMS.insert().values(name="x")).inserted_primary_key[0] for c in (one, other, one)]
+        one.commit()
+        other.commit()
+    assert keys == [1, 2, 3]
+
+
+# -------------------------------------------------------------------------------------------------- reflection
+
+
+def test_reflection(engine, db):
+    db.create_table("events", {"what": "string", "raw": "binary", "ok": "bool", "day": "date"})
+    found = sa.inspect(engine)
+    assert found.get_table_names() == ["events", "items"]
+    assert found.has_table("items") and not found.has_table("nothing")
+    assert found.get_pk_constraint("items")["constrained_columns"] == ["id"]
+    assert found.get_table_comment("items") == {"text": "things"}
+    for nothing in (found.get_foreign_keys, found.get_indexes, found.get_unique_constraints):
+        assert nothing("items") == []
+    columns = {each["name"]: each for each in found.get_columns("items")}
+    assert {name: str(each["type"]) for name, each in columns.items()} == {
+        "id": "BIGINT", "name": "VARCHAR(20)", "price": "NUMERIC(9, 2)", "seen": "TIMESTAMP",
+    }  # fmt: skip
+    assert [each["nullable"] for each in columns.values()] == [False, False, True, True]
+    assert columns["name"]["default"] == "'it''s'" and columns["name"]["comment"] == "what it is"
+    with pytest.raises(sa.exc.NoSuchTableError):
+        found.get_columns("nothing")
+    table = sa.Table("events", sa.MetaData(), autoload_with=engine)
+    assert [c.name for c in table.primary_key] == ["auto_incrementing_id"]
+    with engine.begin() as connection:
+        connection.execute(table.insert().values(what="a"))
+        connection.execute(table.insert(), [{"what": "b"}, {"what": "c"}])
+    assert db["events"].count() == 3
+
+
+# -------------------------------------------------------------------------------------------------- the ORM
+
+
+def test_the_orm(engine, db):
+    with orm.Session(engine) as session:
+        session.add_all(
+            [Item(name="pen"), Item(name="ink", price=decimal.Decimal("2.5")), Item(id=7, name="pad")]
+        )
+        session.commit()
+        pen = session.scalars(sa.select(Item).where(Item.name == "pen")).one()
+        pen.price = decimal.Decimal("3.25")
+        session.delete(session.get(Item, 7))
+        session.commit()
+        assert dict(session.execute(sa.select(Item.name, Item.price)).all()) == {
+            "pen": decimal.Decimal("3.25"),
+            "ink": decimal.Decimal("2.50"),
+        }
+    assert db["items"].count() == 2
+
+
+# -------------------------------------------------------------------------------------------------- tables
+
+
+def test_text_of_create_table():
+    table = sa.Table(
+        "t", sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("name", sa.String(20), nullable=False, server_default="x", comment="c"),
+        sa.Column("other", sa.ForeignKey("items.id"), index=True),
+        sa.Column("at", sa.Time),
+        comment="about",
+    )  # fmt: skip
+    sa.Table("items", table.metadata, sa.Column("id", sa.BigInteger, primary_key=True))
+    text = " ".join(str(CreateTable(table).compile(dialect=NyalaDialect())).split())
+    assert text == (
+        "CREATE TABLE t ( id INTEGER NOT NULL, name VARCHAR(20) DEFAULT 'x' NOT NULL COMMENT 'c', other BIGINT, "
+        "\"at\" VARCHAR, PRIMARY KEY (id) ) COMMENT 'about'"
+    )
+    assert str(CreateIndex(next(iter(table.indexes))).compile(dialect=NyalaDialect())) == ""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [sa.UniqueConstraint("n"), sa.CheckConstraint("n > 1"), sa.Column("c", sa.Integer, sa.Computed("n"))],
+)
+def test_constraints_that_a_store_does_not_check_are_refused(given):
+    table = sa.Table("t", sa.MetaData(), sa.Column("n", sa.Integer, primary_key=True), given)
+    with pytest.raises(sa.exc.CompileError, match="a store has no"):
+        CreateTable(table).compile(dialect=NyalaDialect())
+
+
+# -------------------------------------------------------------------------------------------------- callers
+
+
+def test_pandas_and_polars(engine, db):
+    frame = pd.DataFrame({"id": [1, 2], "name": ["a", "b"]})
+    assert frame.to_sql("items", engine, if_exists="append", index=False) == 2
+    assert pd.read_sql_table("items", engine)["name"].tolist() == ["a", "b"]
+    found = pd.read_sql(sa.select(ITEMS.c.id).where(ITEMS.c.id > 1), engine)
+    assert found["id"].tolist() == [2]
+    pl.DataFrame({"id": [3], "name": ["c"]}).write_database("items", engine, if_table_exists="append")
+    assert pl.read_database("SELECT count(*) AS n FROM items", engine)["n"].to_list() == [3]
