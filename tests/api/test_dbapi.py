@@ -204,6 +204,56 @@ def test_connections_have_transactions_of_their_own(db):
         assert other.execute("SELECT count(*) FROM items").fetchone() == (0,)
 
 
+def test_writes_are_committed_together(db, connection):
+    cursor = connection.executemany("INSERT INTO items (id, name) VALUES (?, ?)", [(7, "a"), (8, "b")])
+    assert cursor.rowcount == 2
+    assert connection.execute("UPDATE items SET name = 'c' WHERE id > 6").rowcount == 2
+    assert db["items"].count() == 5
+    connection.commit()
+    assert db["items"].count() == 7
+    connection.execute("DELETE FROM items")
+    connection.rollback()
+    assert db["items"].count() == 7
+
+
+def test_executemany_with_autocommit_writes_all_or_nothing(db):
+    with dbapi.connect(db, autocommit=True) as connection:
+        with pytest.raises(dbapi.IntegrityError):
+            connection.executemany("INSERT INTO items (id) VALUES (?)", [(7,), (1,)])
+        assert db["items"].count() == 5
+        before = db.now()
+        connection.executemany("INSERT INTO items (id) VALUES ($id)", [{"id": 7}, {"id": 8}])
+        assert len(db["items"].commits(since=before)) == 1
+        assert connection.autocommit and not connection.in_transaction
+
+
+def test_a_change_of_tables_is_refused_after_writes(db, connection):
+    connection.execute("SELECT 1 FROM items")
+    connection.execute("INSERT INTO items (id) VALUES (7)")
+    with pytest.raises(dbapi.NotSupportedError, match="commit or roll back first"):
+        connection.execute("DROP TABLE items")
+    connection.commit()
+    assert db["items"].count() == 6
+
+
+def test_a_failed_statement_leaves_the_transaction(db, connection):
+    connection.execute("INSERT INTO items (id) VALUES (7)")
+    with pytest.raises(dbapi.IntegrityError) as caught:
+        connection.execute("INSERT INTO items (id) VALUES (1)")
+    assert isinstance(caught.value.__cause__, nyala.DuplicateKeyError)
+    connection.commit()
+    assert db["items"].count() == 6
+
+
+def test_the_first_of_two_commits_wins(db, connection):
+    connection.execute("UPDATE items SET name = 'a' WHERE id = 1")
+    db["items"].update([{"id": 1, "name": "b"}])
+    with pytest.raises(dbapi.OperationalError) as caught:
+        connection.commit()
+    assert isinstance(caught.value.__cause__, nyala.ConflictError)
+    assert not connection.in_transaction
+
+
 # -------------------------------------------------------------------------------------------------- errors
 
 

@@ -3,8 +3,7 @@
     dialect.py       connections, options of the URL, reflection from the descriptions of tables
     compiler.py      text of statements, of CREATE TABLE and of types
     counting.py      keys that count up: the next numbers of a table
-    types.py         values that a store has no type for: local times, times of day, JSON
-    migrations.py    what Alembic emits
+    types.py         values that a store has no type for: moments without a zone, times of day
 
 Source: docs/reference/sqlalchemy.md.
 """
