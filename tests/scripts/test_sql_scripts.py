@@ -9,19 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.sql_runner import HAS_CREATE_TABLE, SqlRunner, parse, render
+from tests.scripts.sql_runner import SqlRunner, parse, render
 from tests.support import folder_in_memory
 
 SCRIPTS = sorted((Path(__file__).parent / "sql").glob("*.txt"))
 STATEMENTS_MIN = 300
-OF_DEFINITIONS = {"create_as", "ddl", "keyless"}
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, request: pytest.FixtureRequest) -> None:
     """Each block prints what the script says, and each statement does what it does in DuckDB."""
-    if path.stem in OF_DEFINITIONS and not HAS_CREATE_TABLE:
-        pytest.skip("CREATE TABLE is not there yet")
     blocks = parse(path.read_text())
     with folder_in_memory() as folder:
         runner = SqlRunner(folder / "store")
