@@ -197,7 +197,7 @@ class NyalaDialect(DefaultDialect):
                 "type": _type_of(parse_type(each.type)),
                 "nullable": each.nullable,
                 "default": _default_text(each.default),
-                "autoincrement": each.name == AUTO_INCREMENT,
+                "autoincrement": True if each.name == AUTO_INCREMENT else "auto",
                 "comment": each.comment or None,
             }
             for each in found.columns
