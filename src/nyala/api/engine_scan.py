@@ -24,6 +24,7 @@ from nyala.tablet.scan.token import Token
 
 if TYPE_CHECKING:
     from nyala.api.scan import Scan
+    from nyala.tablet.state.root import TableState
 
 __all__ = ["EngineScan"]
 
@@ -46,6 +47,11 @@ class EngineScan:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
         return self.scan.schema
+
+    @property
+    def table(self) -> TableState:
+        """The table, with the schema that the scan reads by."""
+        return self.scan._take()[1]
 
     @property
     def has_limit(self) -> bool:

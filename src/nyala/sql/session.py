@@ -227,6 +227,12 @@ def _statements(text: Any) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
 
 
 def _select(context: Context, text: str) -> Result:
+    from nyala.sql.select.statement import reads_catalogue
+
+    if reads_catalogue(text):
+        from nyala.sql.describe.statement import select
+
+        return select(context, text)
     source = context.readable()
     return look_up(source, text, context.parameters) or context.select(source, text)
 

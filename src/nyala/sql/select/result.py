@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nyala.api.database import Snapshot
     from nyala.api.engine_scan import EngineScan
     from nyala.api.transaction import Transaction
+    from nyala.presentation.explanation import Explanation
     from nyala.sql.select.connection import Connection
 
 # Plans a statement and keeps the plan on its connection.
@@ -141,11 +142,24 @@ class SelectResult(Result):
         run = _Run(self._statement)
         for _ in run.reader():
             pass
-        plan = _Run(self._statement)
-        plan.execute("EXPLAIN\n", "")
-        text = "\n".join(str(row[-1]).rstrip("\n") for row in plan.fetch_rows(None))
-        runs = [scan for source in run.sources for scan in source.runs]
-        return SqlExplanation([scan.explanation_of_last_run() for scan in runs], text)
+        return SqlExplanation(run.explanations(), self.plan())
+
+    def analyze(self) -> SqlExplanation:
+        """As `explain`, with DuckDB's measurements in its plan."""
+        run = _Run(self._statement)
+        plan = run.explained("EXPLAIN ANALYZE\n")
+        return SqlExplanation(run.explanations(), plan)
+
+    def plan(self) -> str:
+        """Return DuckDB's plan and the predicates that the scans would apply. Runs nothing."""
+        run = _Run(self._statement)
+        plan = run.explained("EXPLAIN\n")
+        pushed = [
+            f"{source.scan.name} at {source.scan.scan.timestamp}: the scan applies {' AND '.join(map(str, taken))}"
+            for source in run.sources
+            if (taken := source.planning.applied)
+        ]
+        return "\n".join([plan, *pushed])
 
     def _run(self) -> _Run:
         with self._lock:
@@ -276,6 +290,15 @@ class _Run:
             cursor.fetchall if count is None else partial(cursor.fetchmany, count)
         )
         return rows
+
+    def explained(self, before: str) -> str:
+        """Return what DuckDB says about the statement behind EXPLAIN."""
+        self.execute(before)
+        return "\n".join(str(row[-1]).rstrip("\n") for row in self.fetch_rows(None))
+
+    def explanations(self) -> list[Explanation]:
+        """Return what each scan of this run did."""
+        return [scan.explanation_of_last_run() for source in self.sources for scan in source.runs]
 
     def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
         """Return the rows as a stream that raises our errors."""

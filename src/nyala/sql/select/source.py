@@ -79,6 +79,7 @@ class Planning:
         ] = []  # matching shares of offered predicates that exclude half of the rows or more
         self.together = False  # whether together they match so little that all are accepted
         self.taken: list[float] = []  # matching shares of accepted predicates
+        self.applied: list[Node] = []  # accepted predicates
         self.bound = 0  # how often the statement names the table
         self.matching = 1.0  # share of the rows that is reported to DuckDB
 
@@ -92,7 +93,7 @@ class Planning:
     def begin(self) -> None:
         """Note that the statement is planned, for the first time or again."""
         self.together, self.matching = self._learnt()
-        self.taken, self.offered, self.bound = [], [], 0
+        self.taken, self.applied, self.offered, self.bound = [], [], [], 0
 
     @property
     def would_change(self) -> bool:
@@ -183,6 +184,12 @@ class ScanSource:
         joins better if it sees the predicate. If a range partition of the moment was dropped, every predicate is
         accepted, because it may exclude the partition's rows.
         """
+        accepted = self._accepts(predicate)
+        if accepted:
+            self.planning.applied.append(predicate)
+        return accepted
+
+    def _accepts(self, predicate: Node) -> bool:
         known = self.planning.takes
         try:
             if predicate not in known:

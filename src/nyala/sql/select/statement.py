@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from nyala.errors import InvalidArgumentError
+from nyala.sql.tokens import tokens
 
 _INSTEAD: Final = {
     "INSERT": "table.insert(rows) or table.upsert(rows)",
@@ -96,6 +97,51 @@ def _parsed(text: str) -> tuple[str, str, Any]:
             "they are to see one moment"
         )
     return text, glance, statements[0]
+
+
+_CATALOGUE: Final = re.compile(
+    r"\b(?:information_schema|pg_\w+|duckdb_\w+|pragma_\w+|sqlite_\w+|describe|desc|show)\b", re.IGNORECASE
+)
+_CATALOGUE_SCHEMAS: Final = frozenset(("information_schema", "pg_catalog"))
+_CATALOGUE_NAMES: Final = frozenset(
+    "duckdb_columns duckdb_constraints duckdb_databases duckdb_indexes duckdb_schemas duckdb_tables duckdb_views "
+    "pragma_show pragma_table_info sqlite_master sqlite_schema sqlite_temp_master sqlite_temp_schema "
+    "pg_am pg_attrdef pg_attribute pg_class pg_collation pg_constraint pg_database pg_depend pg_description pg_enum "
+    "pg_index pg_indexes pg_namespace pg_proc pg_sequence pg_sequences pg_settings pg_tables pg_tablespace pg_type "
+    "pg_views".split()
+)
+
+
+def reads_catalogue(text: str) -> bool:
+    """Whether a SELECT reads the catalogue, such as `information_schema.tables` or `(DESCRIBE t)`.
+
+    Cost: a search for a few words; the tokens of a text that has one are read once.
+    """
+    if not _CATALOGUE.search(text):
+        return False
+    return _names_catalogue(text) if len(text) <= _REMEMBERED_CHARS else _names_catalogue.__wrapped__(text)
+
+
+@lru_cache(maxsize=64)
+def _names_catalogue(text: str) -> bool:
+    found = tokens(text)
+    for place, token in enumerate(found):
+        before = found[place - 1].text if place else ""
+        after = found[place + 1].text if place + 1 < len(found) else ""
+        if token.keyword in ("DESCRIBE", "DESC", "SHOW") and before == "(":
+            return True
+        if not token.is_identifier:
+            continue
+        name = token.name.lower()
+        if name in _CATALOGUE_SCHEMAS and after == ".":
+            return True
+        if (
+            name in _CATALOGUE_NAMES
+            and after != "."
+            and (before != "." or found[place - 2].name.lower() == "main")
+        ):
+            return True
+    return False
 
 
 _SHOW: Final = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b", re.IGNORECASE)

@@ -1,0 +1,230 @@
+"""Answers questions about the catalogue: DESCRIBE, `information_schema`, `duckdb_tables()`, `pg_catalog`.
+
+    the tables' schemas ──► CREATE TABLE … ──► an empty DuckDB, kept for these definitions ──► the answer
+
+DuckDB sees Nyala's tables as views, which are nullable and have no keys. So a second DuckDB has a table without
+rows for each: with its types, NOT NULL, primary key, defaults and comments. Its database is called `nyala`, its
+schema `main`.
+
+Invariants
+    C1  A catalogue is never changed once it is built, so any number of threads may read it.
+    C2  At most `_KEPT_MAX` catalogues are kept, those that were used last.
+    C3  A statement that reads rows of a table is refused here: the tables have no rows.
+
+Two tables whose names differ only in case: the one that the statement spells exactly is in the catalogue, or none. A
+table with two such columns is left out.
+
+Source: docs/how-to/sql.md; SQL:2011 part 11 (information schema); DuckDB, "Metadata functions".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError
+from nyala.schema.schema import NO_DEFAULT, ColumnSchema
+from nyala.sql.context import Context, Source
+from nyala.sql.select.closing import LeftCursors, close_all
+from nyala.sql.select.connection import SETTINGS
+from nyala.sql.select.errors import our_error
+from nyala.sql.select.statement import check_statement, tables_named
+from nyala.sql.tokens import Token, quoted, quoted_text, replaced, tokens
+from nyala.tablet.state.root import TableState
+
+__all__ = ["answer", "describe", "states_of"]
+
+_KEPT_MAX: Final = 4
+_TYPES: Final = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "varchar": "VARCHAR",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+}
+_NUMBERS: Final = frozenset(("int8", "int16", "int32", "int64", "decimal"))
+_DESCRIBING: Final = frozenset(("DESCRIBE", "DESC", "SHOW"))
+
+
+class _Catalogue:
+    """An empty DuckDB with these definitions (C1)."""
+
+    def __init__(self, definitions: Iterable[str]) -> None:
+        import duckdb
+
+        opened = duckdb.connect(":memory:", config={"threads": 1, **_WITHOUT_ATTACH})
+        weakref.finalize(self, close_all, [opened], LeftCursors())
+        self._opened = opened
+        opened.execute("ATTACH ':memory:' AS nyala")
+        opened.execute("USE nyala")
+        opened.execute("BEGIN")
+        for text in definitions:
+            opened.execute(text)
+        opened.execute("COMMIT")
+        opened.execute("SET GLOBAL TimeZone = 'UTC'")
+        opened.execute("SET GLOBAL enable_external_access = false")
+        opened.execute("SET GLOBAL lock_configuration = true")
+
+    @contextlib.contextmanager
+    def cursor(self) -> Any:
+        with contextlib.closing(self._opened.cursor()) as cursor:
+            cursor.execute("USE nyala")
+            yield cursor
+
+
+_WITHOUT_ATTACH: Final[dict[str, Any]] = {
+    name: value for name, value in SETTINGS.items() if name != "enable_external_access"
+}
+_kept: Final[OrderedDict[tuple[str, ...], _Catalogue]] = OrderedDict()
+_lock: Final = threading.Lock()
+
+
+def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
+    """Return the catalogue with these definitions, built at the first call (C2)."""
+    with _lock:
+        found = _kept.pop(definitions, None) or _Catalogue(definitions)
+        _kept[definitions] = found
+        while len(_kept) > _KEPT_MAX:
+            _kept.popitem(last=False)
+        return found
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def answer(context: Context, source: Source, text: str) -> pa.Table:
+    """Return the rows of a SELECT over the catalogue.
+
+    Raises: InvalidArgumentError for a statement that also reads rows of tables (C3); as `Database.sql`.
+    """
+    statement, glance, _ = check_statement(text)
+    states = states_of(source)
+    chosen = {name: states[name] for name in tables_named("SHOW " + glance, states)}
+    with _catalogue(_definitions(chosen)).cursor() as cursor:
+        _check_no_rows(cursor, statement, states)
+        return _rows(cursor, statement, context.parameters_of(statement), states)
+
+
+def describe(state: TableState) -> pa.Table:
+    """Return what DESCRIBE shows of a table. Raises: InvalidArgumentError for columns that differ only in case."""
+    from nyala.sql.select.source import check_distinct_names
+
+    check_distinct_names(state.name, state.schema.names)
+    with _catalogue(_definitions({state.name: state})).cursor() as cursor:
+        return _rows(cursor, f"DESCRIBE {quoted(state.name)}", {}, {state.name: state})
+
+
+def states_of(source: Source) -> dict[str, TableState]:
+    """Return the tables by name, each with the schema that the source reads it by."""
+    return {name: source[name]._view(None)[1] for name in source.list_tables()}
+
+
+def _rows(
+    cursor: Any, text: str, parameters: Mapping[str, Any], states: Mapping[str, TableState]
+) -> pa.Table:
+    import duckdb
+
+    try:
+        return cursor.execute(text, *([dict(parameters)] if parameters else [])).to_arrow_table()
+    except duckdb.Error as error:
+        columns = [name for state in states.values() for name in state.schema.names]
+        raise our_error(error, [], list(states), columns, 0) from error
+
+
+def _check_no_rows(cursor: Any, statement: str, states: Mapping[str, TableState]) -> None:
+    """Check that the statement names no table outside of DESCRIBE and texts (C3). Raises: InvalidArgumentError."""
+    known = {name.lower() for name in states}
+    named = {
+        name.rsplit(".", 1)[-1].strip('"') for name in cursor.get_table_names(_without_describe(statement))
+    }
+    if rows := sorted(name for name in named if name.lower() in known):
+        raise InvalidArgumentError(
+            f"a statement reads either the catalogue or rows of tables, and this one also reads table {rows[0]!r}: "
+            "write two statements"
+        )
+
+
+def _without_describe(statement: str) -> str:
+    """Return the statement with `(SELECT 1)` in place of each `(DESCRIBE …)` and `(SHOW …)`."""
+    found, edits = tokens(statement), []
+    for place, token in enumerate(found[:-1]):
+        if token.text == "(" and found[place + 1].keyword in _DESCRIBING:
+            edits.append((token.end, _closing(found, place).begin, "SELECT 1"))
+    return replaced(statement, edits) if edits else statement
+
+
+def _closing(found: list[Token], opening: int) -> Token:
+    depth = 0
+    for token in found[opening:]:
+        depth += (token.text == "(") - (token.text == ")")
+        if depth == 0:
+            return token
+    return found[-1]
+
+
+# ------------------------------------------------------------------------------------------------ definitions
+
+
+def _definitions(states: Mapping[str, TableState]) -> tuple[str, ...]:
+    """Return the statements that make a catalogue of these tables."""
+    out: list[str] = []
+    seen: set[str] = set()
+    for name, state in states.items():
+        columns = state.schema.columns
+        if name.lower() in seen or len({each.name.lower() for each in columns}) < len(columns):
+            continue
+        seen.add(name.lower())
+        keys = ", ".join(map(quoted, state.schema.key_names))
+        listed = ", ".join([*map(_column, columns), f"PRIMARY KEY ({keys})"])
+        out.append(f"CREATE TABLE {quoted(name)} ({listed})")
+        if state.entry.comment:
+            out.append(f"COMMENT ON TABLE {quoted(name)} IS {quoted_text(state.entry.comment)}")
+        for each in columns:
+            if each.comment:
+                place = f"{quoted(name)}.{quoted(each.name)}"
+                out.append(f"COMMENT ON COLUMN {place} IS {quoted_text(each.comment)}")
+    return tuple(out)
+
+
+def _column(column: ColumnSchema) -> str:
+    kind = column.type
+    name = f"DECIMAL({kind.precision},{kind.scale})" if kind.name == "decimal" else _TYPES[kind.name]
+    null = "" if column.nullable else " NOT NULL"
+    default = (
+        "" if column.write_default is NO_DEFAULT else f" DEFAULT {_literal(column.write_default, column)}"
+    )
+    return f"{quoted(column.name)} {name}{null}{default}"
+
+
+def _literal(value: Any, column: ColumnSchema) -> str:
+    """Return a default as an expression of SQL."""
+    kind = column.type
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if kind.name in _NUMBERS:
+        return f"{value:f}" if kind.name == "decimal" else str(value)
+    if isinstance(value, bytes):
+        return f"from_hex({quoted_text(value.hex())})"
+    if isinstance(value, float):
+        return (
+            repr(value)
+            if re.fullmatch(r"-?[\d.e+-]+", repr(value))
+            else f"{quoted_text(repr(value))}::DOUBLE"
+        )
+    if kind.is_text:
+        return quoted_text(value)
+    return f"{_TYPES[kind.name]} {quoted_text(value.isoformat())}"

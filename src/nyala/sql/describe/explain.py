@@ -1,0 +1,87 @@
+"""EXPLAIN [ANALYZE]: how a statement is executed, and what it would write.
+
+A SELECT gives DuckDB's plan and the predicates that Nyala's scans apply. With ANALYZE it is run, its rows are
+discarded, and the plan has times and row counts. A statement that writes is never executed.
+
+Source: docs/how-to/sql.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError
+from nyala.sql.context import Context, Source
+from nyala.sql.tokens import TokenReader
+
+__all__ = ["explain"]
+
+_DEFINES: Final = {
+    "CREATE": "would change the catalogue in one commit",
+    "ALTER": "would change the table's catalogue entry in one commit, and rewrite no rows",
+    "DROP": "would drop the table; UNDROP TABLE brings it back as long as its history lasts",
+    "UNDROP": "would bring back the dropped table",
+    "COMMENT": "would change a comment in the catalogue",
+    "TRUNCATE": "would delete all rows of the table in one commit",
+}
+_CHANGES: Final = frozenset(("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE"))
+_READS: Final = frozenset(("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "("))
+
+
+def explain(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
+    """Execute the EXPLAIN that follows in the text. Raises: as the statement that it explains."""
+    analyze = reader.take("ANALYZE")
+    if reader.at("(", "ANALYZE", ")"):
+        analyze = reader.take("(", "ANALYZE", ")")
+    source = context.readable()
+    first = reader.peek()
+    if first is None:
+        raise reader.error("EXPLAIN takes a statement")
+    word, text = first.keyword, reader.rest()
+    if word in _READS:
+        return source, _of_select(context, source, text, analyze)
+    if word in _DEFINES:
+        return source, _made(
+            [("statement", _of_definition(text, word)), *_source_plan(context, source, text)]
+        )
+    if word in _CHANGES:
+        raise InvalidArgumentError(f"EXPLAIN of {word} is not available yet: EXPLAIN its SELECT")
+    raise InvalidArgumentError(f"EXPLAIN takes a statement that reads or writes tables, not {first.text}")
+
+
+def _of_select(context: Context, source: Source, text: str, analyze: bool) -> pa.Table:
+    result = context.select(source, text)
+    if not analyze:
+        return _made([("physical_plan", result.plan())])
+    found = result.analyze()
+    return _made([("analyzed_plan", found.plan), *(("scan", str(scan)) for scan in found.scans)])
+
+
+def _of_definition(text: str, word: str) -> str:
+    return (
+        f"{' '.join(text.split())[:60]} … : {_DEFINES[word]}"
+        if len(text) > 60
+        else f"{text}: {_DEFINES[word]}"
+    )
+
+
+def _source_plan(context: Context, source: Source, text: str) -> list[tuple[str, str]]:
+    """Return the plan of the SELECT in CREATE TABLE … AS SELECT."""
+    reader = TokenReader(text)
+    if not reader.at("CREATE"):
+        return []
+    reader.until(*(("AS", word) for word in _READS))
+    if not reader.take("AS"):
+        return []
+    rest = reader.rest()
+    result = context.select(source, rest)
+    return [("physical_plan", result.plan())]
+
+
+def _made(rows: list[tuple[str, str]]) -> pa.Table:
+    keys, values = zip(*rows, strict=True)
+    return pa.table(
+        {"explain_key": pa.array(keys, pa.string()), "explain_value": pa.array(values, pa.string())}
+    )

@@ -1,0 +1,165 @@
+"""SHOW: tables, columns, partitions, commits, tags and dropped tables.
+
+    SHOW TABLES | SHOW ALL TABLES | SHOW DATABASES | SHOW SCHEMAS
+    SHOW COLUMNS FROM t | SHOW CREATE TABLE t | SHOW PARTITIONS t | SHOW RANGE PARTITIONS t
+    SHOW COMMITS [FROM t] [LIMIT n] | SHOW TAGS | SHOW DROPPED TABLES
+
+Source: docs/how-to/sql.md; Impala, "SHOW Statement".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError, TableNotFoundError
+from nyala.partition.describe import describe_range
+from nyala.sql.context import Context, Source
+from nyala.sql.describe.catalogue import answer, describe
+from nyala.sql.tokens import TokenReader
+from nyala.suggestion import nearest
+from nyala.tablet.state.root import TableState
+
+__all__ = ["show", "state_of", "table_name"]
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_TAGS: Final = pa.schema({"name": pa.string(), "timestamp": pa.int64(), "time": _TIME})
+_DROPPED: Final = pa.schema(
+    {
+        "name": pa.string(),
+        "id": pa.int64(),
+        "created": pa.int64(),
+        "dropped": pa.int64(),
+        "recoverable_until": _TIME,
+        "bytes": pa.int64(),
+    }
+)
+_PARTITIONS: Final = pa.schema(
+    {
+        "id": pa.int64(),
+        "partition": pa.string(),
+        "rowsets": pa.int64(),
+        "rows": pa.int64(),
+        "bytes": pa.int64(),
+        "memory_bytes": pa.int64(),
+    }
+)
+_RANGES: Final = pa.schema({"range": pa.string(), "tablets": pa.int64()})
+_WAYS: Final = (
+    "SHOW TABLES, ALL TABLES, DATABASES, SCHEMAS, COLUMNS FROM t, CREATE TABLE t, PARTITIONS t, RANGE PARTITIONS t, "
+    "COMMITS [FROM t] [LIMIT n], TAGS, DROPPED TABLES"
+)
+
+
+def show(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
+    """Execute the SHOW that follows in the text; return what it read, and its rows.
+
+    Raises: InvalidArgumentError for another SHOW; TableNotFoundError.
+    """
+    source = context.readable()
+    if reader.take("TABLES"):
+        return source, pa.table({"name": pa.array(source.list_tables(), pa.string())})
+    if reader.at("ALL", "TABLES") or reader.at("DATABASES") or reader.at("SCHEMAS"):
+        return source, answer(context, source, f"SHOW {reader.rest()}")
+    if reader.take("COLUMNS"):
+        if not reader.take("IN"):
+            reader.need("FROM")
+        return source, describe(state_of(source, table_name(reader)))
+    if reader.take("CREATE", "TABLE"):
+        return source, _create_table(context, source, table_name(reader))
+    if reader.take("RANGE", "PARTITIONS"):
+        return source, _ranges(state_of(source, table_name(reader)))
+    if reader.take("PARTITIONS"):
+        _check_present(context, "SHOW PARTITIONS")
+        name = state_of(source, table_name(reader)).name
+        return source, _table(_PARTITIONS, context.database[name].tablets())
+    if reader.take("COMMITS"):
+        return source, _commits(context, source, reader)
+    if reader.take("TAGS"):
+        return source, _table(_TAGS, context.database.tags())
+    if reader.take("DROPPED", "TABLES"):
+        return source, _table(_DROPPED, context.database.dropped_tables())
+    token = reader.peek()
+    if token is not None and token.is_identifier and reader.peek(1) is None:
+        name = token.name
+        if name.lower() in {each.lower() for each in source.list_tables()}:
+            return source, describe(state_of(source, table_name(reader)))
+    raise reader.error(f"expected {_WAYS}")
+
+
+def table_name(reader: TokenReader) -> str:
+    """Read the name of a table, qualified or not. Raises: InvalidArgumentError."""
+    names = reader.qualified()
+    if [each.lower() for each in names[:-1]] not in ([], ["main"], ["public"], ["nyala"], ["nyala", "main"]):
+        raise InvalidArgumentError(f"there is no schema {'.'.join(names[:-1])!r}: tables are in nyala.main")
+    return names[-1]
+
+
+def state_of(source: Source, name: str) -> TableState:
+    """Return the table that SQL means by the name. Raises: TableNotFoundError, InvalidArgumentError."""
+    names = source.list_tables()
+    alike = [name] if name in names else [each for each in names if each.lower() == name.lower()]
+    if not alike:
+        guess = nearest(name, names)
+        raise TableNotFoundError(
+            f"there is no table {name!r}" + (f": did you mean {guess!r}?" if guess else "")
+        )
+    if len(alike) > 1:
+        raise InvalidArgumentError(
+            f"the name {name!r} may mean one of the tables {alike}: write it as it is called"
+        )
+    return source[alike[0]]._view(None)[1]
+
+
+def _create_table(context: Context, source: Source, name: str) -> pa.Table:
+    found = state_of(source, name)
+    raise InvalidArgumentError(
+        f"SHOW CREATE TABLE is not available yet: db[{found.name!r}].description has all that makes the table"
+    )
+
+
+def _ranges(state: TableState) -> pa.Table:
+    """Return the range partitions, each with the number of its tablets."""
+    levels = state.entry.partition_schema
+    if not levels.range_column_ids:
+        raise InvalidArgumentError(
+            f"table {state.name!r} has no range partitions: see SHOW PARTITIONS {state.name}"
+        )
+    found = Counter((each.range_lower, each.range_upper) for each in state.partitions)
+    bounds = sorted(found, key=lambda each: each[0] or b"")
+    rows = [{"range": describe_range(each, levels, state.schema), "tablets": found[each]} for each in bounds]
+    return pa.Table.from_pylist(rows, _RANGES)
+
+
+def _commits(context: Context, source: Source, reader: TokenReader) -> pa.Table:
+    """Return the commits, the newest first."""
+    name = table_name(reader) if reader.take("FROM") or reader.take("IN") else None
+    count = None
+    if reader.take("LIMIT"):
+        token = reader.next()
+        if token.kind == "parameter":
+            count = context.parameters[token.text[1:]]
+        elif token.kind == "number" and token.text.isdecimal():
+            count = int(token.text)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidArgumentError("LIMIT of SHOW COMMITS takes a whole number, 0 or more")
+    reader.finish()
+    past = context.at is not None or context.source is not None
+    until = source.timestamp if past else None
+    table = None if name is None else context.database[state_of(source, name).name]
+    found = (context.database if table is None else table).commits(until=until).to_arrow()
+    begin = 0 if count is None else max(0, found.num_rows - count)
+    return found.take(pa.array(range(found.num_rows - 1, begin - 1, -1), pa.int64()))
+
+
+def _check_present(context: Context, what: str) -> None:
+    if context.at is not None or context.source is not None:
+        raise InvalidArgumentError(f"{what} shows the present: use it without at= and outside of snapshots")
+
+
+def _table(schema: pa.Schema, rows: Sequence[Any]) -> pa.Table:
+    return pa.Table.from_pylist([dataclasses.asdict(row) for row in rows], schema)

@@ -1,0 +1,64 @@
+"""Executes DESCRIBE, SHOW and EXPLAIN, and a SELECT over the catalogue.
+
+Source: docs/how-to/sql.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from nyala.sql.context import Context, Source
+from nyala.sql.describe.catalogue import answer, describe
+from nyala.sql.describe.explain import explain
+from nyala.sql.describe.listings import show, state_of, table_name
+from nyala.sql.result import FixedResult
+from nyala.sql.select.moments import read_moments
+from nyala.sql.tokens import TokenReader
+
+__all__ = ["execute", "select"]
+
+_QUERIES: Final = frozenset(("SELECT", "FROM", "VALUES", "WITH", "PIVOT", "UNPIVOT"))
+
+
+def execute(context: Context, text: str) -> FixedResult:
+    """Execute DESCRIBE, SHOW or EXPLAIN. Raises: InvalidArgumentError; TableNotFoundError; as the store."""
+    reader = TokenReader(text)
+    word = reader.next().keyword
+    if word == "SHOW":
+        source, rows = show(context, reader)
+    elif word == "EXPLAIN":
+        source, rows = explain(context, reader)
+    else:
+        word = "DESCRIBE"
+        source, rows = _describe(context, reader)
+    reader.finish()
+    return FixedResult(word, rows, source.timestamp)
+
+
+def select(context: Context, text: str) -> FixedResult:
+    """Execute a SELECT over the catalogue. Raises: as `catalogue.answer`."""
+    source = context.readable()
+    return FixedResult("SELECT", answer(context, source, text), source.timestamp)
+
+
+def _describe(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
+    """DESCRIBE of a table, also at a moment, or of a SELECT."""
+    source = context.readable()
+    _ = reader.take("TABLE")
+    first = reader.peek()
+    begin = reader.here
+    if first is not None and first.is_identifier and first.keyword not in _QUERIES:
+        name = table_name(reader)
+        if reader.ended:
+            return source, describe(state_of(source, name))
+        rest = reader.text[begin:]
+        moments = read_moments(context.database, source.timestamp, f"FROM {rest}", context.parameters)
+        if len(moments.scans) == 1:
+            reader.rest()
+            (scan,) = moments.scans.values()
+            return source, describe(scan.table)
+        raise reader.error("expected the end of the statement")
+    rest = reader.rest()
+    return source, context.select(source, f"DESCRIBE {rest}").to_arrow()
