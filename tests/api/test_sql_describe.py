@@ -24,7 +24,10 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "name": nyala.column("string", default="it's"),
         },
         ["host", "time"],
-        partition_by=[nyala.hash("host", 2), nyala.range("time", ["2026-01-01", "2027-01-01"])],
+        partition_by=[
+            nyala.hash_partition("host", buckets=2),
+            nyala.range_partition("time", bounds=[("2026-01-01", "2027-01-01")]),
+        ],
     )
     database.create_table("old", {"k": "int64"}, "k").insert({"k": [1]}, message="first")
     database.tag("before")
@@ -53,7 +56,7 @@ def test_a_table_has_its_key_and_defaults(db: Any, text: str) -> None:
 
 
 def test_a_query_is_described(db: Any) -> None:
-    assert db.sql("DESCRIBE SELECT n + 1 AS m FROM t").fetchall()[0][:2] == ("m", "BIGINT")
+    assert db.sql("DESCRIBE SELECT n + 1 AS m FROM t").fetchall()[0][:2] == ("m", "INTEGER")
 
 
 def test_a_dropped_table_is_described_at_a_moment(db: Any) -> None:

@@ -139,7 +139,7 @@ def _rows(
     import duckdb
 
     try:
-        return cursor.execute(text, *([dict(parameters)] if parameters else [])).to_arrow_table()
+        return cursor.sql(text, **({"params": dict(parameters)} if parameters else {})).to_arrow_table()
     except duckdb.Error as error:
         columns = [name for state in states.values() for name in state.schema.names]
         raise our_error(error, [], list(states), columns, 0) from error
