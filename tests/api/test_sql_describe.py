@@ -102,6 +102,8 @@ def test_show(db: Any) -> None:
     assert len(db.sql("SHOW PARTITIONS t").fetchall()) == len(db["t"].tablets())
     ranges = db.sql("SHOW RANGE PARTITIONS t").fetchall()
     assert ("RANGE (time) [2026-01-01, 2027-01-01)", 2) in ranges
+    ((statement,),) = db.sql("SHOW CREATE TABLE t").fetchall()
+    assert statement.startswith('CREATE TABLE "t" (') and "PARTITION BY HASH" in statement
     commits = db.sql("SHOW COMMITS").to_arrow()
     assert commits["message"].to_pylist() == [None, "first"], "the newest first"
     assert db.sql("SHOW COMMITS LIMIT 1").to_arrow()["tables"].to_pylist() == [["u"]]

@@ -159,11 +159,14 @@ def _check_no_rows(cursor: Any, statement: str, states: Mapping[str, TableState]
 
 
 def _without_describe(statement: str) -> str:
-    """Return the statement with `(SELECT 1)` in place of each `(DESCRIBE …)` and `(SHOW …)`."""
-    found, edits = tokens(statement), []
+    """Return the statement with `(SELECT 1)` for each `(DESCRIBE …)` and `(SHOW …)`, and NULL for parameters."""
+    found = tokens(statement)
+    edits = [(token.begin, token.end, "NULL") for token in found if token.kind == "parameter"]
     for place, token in enumerate(found[:-1]):
         if token.text == "(" and found[place + 1].keyword in _DESCRIBING:
-            edits.append((token.end, _closing(found, place).begin, "SELECT 1"))
+            end = _closing(found, place).begin
+            edits = [edit for edit in edits if not token.end <= edit[0] < end]
+            edits.append((token.end, end, "SELECT 1"))
     return replaced(statement, edits) if edits else statement
 
 

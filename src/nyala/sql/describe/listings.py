@@ -19,6 +19,7 @@ import pyarrow as pa
 from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.partition.describe import describe_range
 from nyala.sql.context import Context, Source
+from nyala.sql.define.table_text import create_table_text
 from nyala.sql.describe.catalogue import answer, describe
 from nyala.sql.tokens import TokenReader
 from nyala.suggestion import nearest
@@ -70,7 +71,9 @@ def show(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
             reader.need("FROM")
         return source, describe(state_of(source, table_name(reader)))
     if reader.take("CREATE", "TABLE"):
-        return source, _create_table(context, source, table_name(reader))
+        _check_present(context, "SHOW CREATE TABLE")
+        name = state_of(source, table_name(reader)).name
+        return source, pa.table({"statement": [create_table_text(context.database[name])]})
     if reader.take("RANGE", "PARTITIONS"):
         return source, _ranges(state_of(source, table_name(reader)))
     if reader.take("PARTITIONS"):
@@ -113,13 +116,6 @@ def state_of(source: Source, name: str) -> TableState:
             f"the name {name!r} may mean one of the tables {alike}: write it as it is called"
         )
     return source[alike[0]]._view(None)[1]
-
-
-def _create_table(context: Context, source: Source, name: str) -> pa.Table:
-    found = state_of(source, name)
-    raise InvalidArgumentError(
-        f"SHOW CREATE TABLE is not available yet: db[{found.name!r}].description has all that makes the table"
-    )
 
 
 def _ranges(state: TableState) -> pa.Table:
