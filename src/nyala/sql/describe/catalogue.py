@@ -24,7 +24,7 @@ import re
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -170,7 +170,7 @@ def _without_describe(statement: str) -> str:
     return replaced(statement, edits) if edits else statement
 
 
-def _closing(found: list[Token], opening: int) -> Token:
+def _closing(found: Sequence[Token], opening: int) -> Token:
     depth = 0
     for token in found[opening:]:
         depth += (token.text == "(") - (token.text == ")")
