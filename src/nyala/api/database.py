@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overlo
 import pyarrow as pa
 
 from nyala.api.opening.open_store import Handle, OpenStore, open_for_writing
-from nyala.api.sql_transaction import ThreadSlot
+from nyala.api.opening.sql_transaction import ThreadSlot
 from nyala.catalog.checkpoint import birth_path
 from nyala.env import SYSTEM
 from nyala.env.paths import is_bucket_url, utf8_path

@@ -25,6 +25,8 @@ EXEMPT = {
     ("handover/channel.py", "os.symlink"),
     # Files that may be lost in a power cut: the spill files of an SQL query.
     ("sql/select/connection.py", "tempfile"),
+    ("sql/change/rows.py", "tempfile"),
+    ("sql/change/rows.py", "os.unlink"),
     # Which program a user's command would start.
     ("spark/cluster.py", "shutil"),
     # Descriptors of the process itself, and its rank among the processes that the system kills.

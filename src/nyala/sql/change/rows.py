@@ -3,7 +3,7 @@
 A large result goes to a temporary file that is mapped into memory, so that one batch can be larger
 than memory.
 
-Source: docs/design/sql-and-polars.md, "SQL that writes".
+Source: docs/design/sql-and-polars.md, "Statements that write".
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ without its rows.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,7 +69,7 @@ def create_table(context: Context, reader: TokenReader) -> FixedResult:
     if reader.take("CLONE") or reader.at("LIKE"):
         return _copied(context, reader, name, replaces)
     definition = _read(reader, name)
-    hidden = f"nyala_new_{uuid.uuid4().hex[:12]}"
+    hidden = f"nyala_new_{database._store.env.randomness.token_hex(6)}"
     built = name if definition.select is None and name not in database else hidden
     rows = -1
     made = None
@@ -190,7 +189,7 @@ def _build(context: Context, definition: _Definition, name: str) -> tuple[Table,
         from nyala.sql.change.rows import collected
 
         return made, made.insert(collected(source.to_reader())).inserted
-    except Error:
+    except BaseException:  # Ctrl-C, too
         context.database.drop_table(name, purge=True)
         raise
 
