@@ -3,7 +3,7 @@
 Kudu's words (ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT) are cut out of each column's text. What is
 left is executed in an empty DuckDB, whose catalogue says the type, NOT NULL, the key and the default.
 
-Source: docs/reference/sql.md, "CREATE TABLE".
+Source: docs/reference/sql.md.
 """
 
 from __future__ import annotations

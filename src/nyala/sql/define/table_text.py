@@ -1,6 +1,6 @@
 """The CREATE TABLE statement that makes a table again.
 
-Source: docs/reference/sql.md, "SHOW CREATE TABLE".
+Source: docs/reference/sql.md.
 """
 
 from __future__ import annotations
