@@ -1241,15 +1241,16 @@ class Database:
 
         return Table(self, name)
 
-    def _connection(self) -> Connection:
-        """Return the DuckDB connection for statements, which the first call opens."""
+    def _connection(self, *, files: bool = False) -> Connection:
+        """Return the DuckDB connection for statements with or without access to files; the first call opens it."""
         need("duckdb", "sql")
         from nyala.sql.select.connection import Connection
 
         with self._open.sql_lock:
-            if self._open.sql is None:
-                self._open.sql = Connection(self._store.memory_limit_bytes)
-            return self._open.sql
+            made = self._open.sql.get(files)
+            if made is None:
+                made = self._open.sql[files] = Connection(self._store.memory_limit_bytes, files=files)
+            return made
 
     def _changing(self, call: str) -> Writer:
         """Return the writer for a change of tables or tags. Raises: as `_writing`; inside a block."""

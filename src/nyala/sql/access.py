@@ -18,7 +18,12 @@ __all__ = ["Access", "ProgramAccess", "StoreAccess", "of_caller"]
 
 
 class Access(Protocol):
-    """The rights of a session."""
+    """The rights of a session.
+
+    files: whether statements can read and write files.
+    """
+
+    files: bool
 
     def variable(self, name: str) -> Any:
         """Return the program's object with this name, or None."""
@@ -32,6 +37,8 @@ class ProgramAccess:
 
     frame: where the statement was called, whose variables can be read; None: no variables.
     """
+
+    files = True
 
     def __init__(self, frame: FrameType | None = None) -> None:
         self._frame = frame
@@ -54,6 +61,8 @@ def of_caller() -> ProgramAccess:
 
 class StoreAccess:
     """The rights of SQL that does not come from the program: the tables of the store, and nothing else."""
+
+    files = False
 
     def variable(self, name: str) -> Any:
         return None

@@ -221,7 +221,7 @@ class OpenStore:
         self.maintenance: Maintenance | None = None
         self.server: HandoverServer | None = None
         self.group_sync: GroupSync | None = None
-        self.sql: Connection | None = None
+        self.sql: dict[bool, Connection] = {}  # without and with access to files
         self.sql_lock = threading.Lock()
         self.pid = os.getpid()
         # Of a store whose writer is, or was, another process.
@@ -352,8 +352,8 @@ class OpenStore:
                 parts.callback(self._reader.close)
             if self._remote is not None:
                 parts.callback(self._remote.close)
-            if self.sql is not None:
-                parts.callback(self.sql.close)
+            for connection in list(self.sql.values()):
+                parts.callback(connection.close)
             if self.group_sync is not None:
                 parts.callback(self.group_sync.stop)
             if self.server is not None:

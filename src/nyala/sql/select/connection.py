@@ -1,10 +1,13 @@
-"""The private DuckDB of one open store: in memory, without access to files, with locked settings.
+"""The private DuckDB of one open store: in memory, with locked settings.
+
+A store has two of them at most. One has access to files, for the program's own SQL (`ProgramAccess`). The other has
+none, for SQL from elsewhere (`StoreAccess`). Each is opened at its first use.
 
 Its memory is bounded by the store's `memory_limit`, at least `MEMORY_BYTES_MIN`; it spills the rest to a
 temporary folder. The store's own scans have their memory apart from that.
 
-Statements cannot read or write files, load extensions, see variables of the calling program, or change any
-of these settings. The time zone is UTC, as everywhere in Nyala.
+Statements cannot load extensions, see variables of the calling program, or change any of these settings. The time
+zone is UTC, as everywhere in Nyala.
 
 A `Session` is a cursor with the tables of one statement registered and the statement prepared. A run that
 reads all rows returns its session, and the next run of the same statement takes it: that saves about half a
@@ -37,7 +40,6 @@ from nyala.sql.select.closing import LeftCursors, close_all
 from nyala.sql.select.partners import Partner
 
 SETTINGS: Final = {
-    "enable_external_access": "false",
     "autoload_known_extensions": "false",
     "autoinstall_known_extensions": "false",
     "allow_community_extensions": "false",
@@ -75,7 +77,9 @@ class Session:
 class Connection:
     """Makes cursors, each with tables of its own, on one DuckDB instance. Thread-safe; opened at first use."""
 
-    def __init__(self, memory_limit_bytes: int) -> None:
+    def __init__(self, memory_limit_bytes: int, *, files: bool = False) -> None:
+        """files: whether statements can read and write files."""
+        self._files = files
         self._memory_bytes = max(memory_limit_bytes, MEMORY_BYTES_MIN)
         self._lock = threading.Lock()
         self._sessions: list[tuple[Hashable, Session]] = []  # the last used one is last
@@ -95,6 +99,7 @@ class Connection:
                 spill = os.path.join(tempfile.gettempdir(), f"nyala-sql-{os.getpid()}-{id(self):x}")
                 settings: Any = {
                     **SETTINGS,
+                    "enable_external_access": "true" if self._files else "false",
                     "temp_directory": spill,
                     "memory_limit": f"{self._memory_bytes}B",
                 }
