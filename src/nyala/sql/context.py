@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 import pyarrow as pa
 
-from nyala.errors import InvalidArgumentError
+from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.sql.access import Access
 from nyala.sql.tokens import Token, replaced, tokens
 
@@ -65,17 +65,24 @@ class Context:
         Raises: as `Database.sql`.
         """
         from nyala.sql.select.moments import read_moments
+        from nyala.sql.select.program_objects import find_object
         from nyala.sql.select.result import run
 
         reading = read_moments(self.database, source.timestamp, text, self.parameters)
-        return run(
-            self.database._connection(),
-            source,
-            reading.text,
-            self.parameters_of(reading.text) or None,
-            {**objects, **reading.feeds} if reading.feeds else objects,
-            reading.scans,
-        )
+        connection = self.database._connection(files=self.access.files)
+        values = self.parameters_of(reading.text) or None
+        scans = reading.scans
+        if reading.feeds:
+            objects = {**objects, **reading.feeds}
+        while True:
+            try:
+                return run(connection, source, reading.text, values, objects, scans)
+            except TableNotFoundError as error:
+                name, data = find_object(source, self.access, error, {*objects, *scans})
+            if hasattr(data, "with_cheap_types"):
+                scans = {**scans, name: data}
+            else:
+                objects = {**objects, name: data}
 
     def computed(self, text: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table | None:
         """Return the rows of a SELECT that reads no table but `objects`; None if it does, or if it has an error.

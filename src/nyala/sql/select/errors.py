@@ -72,6 +72,12 @@ def our_error(
     return Error(f"DuckDB could not run the statement: {text}")
 
 
+def missing_table(error: TableNotFoundError) -> str | None:
+    """Return the name that DuckDB found no table for, of an error of `our_error`; None for another error."""
+    match = _NO_TABLE.search(str(error.__cause__)) if error.__cause__ is not None else None
+    return match[1] if match else None
+
+
 def _with_line(message: str, by: int) -> str:
     """The message with its line numbers moved."""
     return re.sub(

@@ -1,0 +1,117 @@
+"""Finds data of the embedding program by the names of its variables: `FROM frame`.
+
+    pandas.DataFrame, polars.DataFrame and LazyFrame      pyarrow Table, RecordBatch, Dataset
+    dict of columns, list of rows as dicts                streams of Arrow, such as readers and relations of DuckDB
+    Scan and Table of a store, Result, ChangeFeed
+
+The names are looked up after DuckDB has found that a table is missing. So the tables of the store and the names
+of WITH come first, and a statement without such names costs nothing more.
+
+Invariants
+    V1  The data can be read any number of times, because a result runs again whenever its rows are read. A stream
+        that can be read once is read here, into memory.
+    V2  A result refers to the data, and not to the frame of the program.
+
+Source: docs/how-to/sql.md, "Data of your program".
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from nyala.errors import Error, InvalidArgumentError, TableNotFoundError
+from nyala.sql.access import Access
+from nyala.sql.select.errors import missing_table
+from nyala.sql.select.moments import Feed
+
+if TYPE_CHECKING:
+    from nyala.api.database import Snapshot
+    from nyala.api.engine_scan import EngineScan
+    from nyala.api.transaction import Transaction
+
+__all__ = ["find_object"]
+
+_KINDS: Final = (
+    "a frame of pandas or polars, Arrow data, a dict of columns, a list of rows, or a scan, table, result or "
+    "change feed of Nyala"
+)
+
+
+def find_object(
+    source: Snapshot | Transaction, access: Access, error: TableNotFoundError, known: Collection[str]
+) -> tuple[str, Any]:
+    """Return the name of the table that is missing, and the program's data of that name.
+
+    known: names that were found before, which DuckDB still misses: they have a qualifier.
+    The data is an `EngineScan`, into which DuckDB pushes predicates, or what DuckDB reads itself.
+    Raises: `error` if there is no such data; InvalidArgumentError for data that cannot be read.
+    """
+    name = missing_table(error)
+    value = None if name is None else access.variable(name)
+    if name is None or name in known or value is None:
+        raise error
+    try:
+        data = _scan_of(value, source) or _data_of(value)
+    except (pa.ArrowException, TypeError, ValueError) as problem:
+        if isinstance(problem, Error):
+            raise
+        raise InvalidArgumentError(
+            f"the variable {name!r} cannot be read as a table: {problem}"
+        ) from problem
+    if data is None:
+        raise TableNotFoundError(
+            f"{error}\nThe variable {name!r} is {_article(type(value).__name__)}, which is no table: use {_KINDS}"
+        ) from error
+    return name, data
+
+
+def _scan_of(value: Any, source: Snapshot | Transaction) -> EngineScan | None:
+    """Return the scan of a Scan or table of Nyala; a table of the same store is read as `source` sees it."""
+    if not type(value).__module__.startswith("nyala."):
+        return None
+    if hasattr(value, "_view"):
+        is_present = not hasattr(value, "_snapshot")
+        if is_present and value._database._open is source._database._open:
+            value = source[value.name]
+        value = value.scan()
+    if not hasattr(value, "_engine"):
+        return None
+    scan: EngineScan = value._engine()
+    return scan
+
+
+def _data_of(value: Any) -> Any:
+    """Return the value as something that DuckDB reads any number of times (V1); None if it is no data."""
+    if isinstance(value, pa.Table | pa.RecordBatch | ds.Dataset):
+        return value
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.DataFrame):
+        return value
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(value, polars.LazyFrame):
+        value = value.collect()
+    if type(value).__module__.startswith("nyala.") and hasattr(value, "to_reader"):
+        return Feed(value)
+    if isinstance(value, ds.Scanner):
+        return value.to_table()
+    if isinstance(value, dict):
+        return pa.table(value) if value and all(map(_is_column, value.values())) else None
+    if isinstance(value, list):
+        is_rows = value and all(isinstance(row, dict) for row in value)
+        return pa.Table.from_pylist(value) if is_rows else None
+    if isinstance(value, type) or not hasattr(value, "__arrow_c_stream__"):
+        return None
+    return pa.RecordBatchReader.from_stream(value).read_all()
+
+
+def _is_column(value: Any) -> bool:
+    return not isinstance(value, str | bytes | dict) and hasattr(value, "__len__")
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
