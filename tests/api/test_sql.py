@@ -165,26 +165,6 @@ def test_what_does_not_read_is_refused_with_the_way_to_do_it(db: Any, text: Any,
         db.sql(text)
 
 
-def test_the_connection_reaches_no_file_and_no_variable(db: Any, tmp_path: Path) -> None:
-    """A statement may come from anywhere."""
-    path = tmp_path / "x.csv"
-    path.write_text("a\n1\n")
-    for text in (f"SELECT * FROM '{path}'", f"SELECT * FROM read_csv('{path}')", f"SELECT * FROM glob('{tmp_path}/*')",
-                 f"FROM read_text('{path}')"):  # fmt: skip
-        with pytest.raises(nyala.InvalidArgumentError, match="no files"):
-            db.sql(text).fetchall()
-    secret = pa.table({"a": [1]})
-    with pytest.raises(nyala.TableNotFoundError):
-        db.sql("SELECT * FROM secret")
-    del secret
-    settings = dict(
-        db.sql(
-            "SELECT name, value FROM duckdb_settings() WHERE name IN ('lock_configuration', 'TimeZone')"
-        ).fetchall()
-    )
-    assert settings["lock_configuration"] == "true" and settings["TimeZone"].endswith("UTC")
-
-
 def test_wrong_names_are_our_errors(db: Any) -> None:
     """With the place in the statement, and with names that there are."""
     with pytest.raises(nyala.TableNotFoundError, match=r"did you mean 'small'(?s:.*)LINE 2"):

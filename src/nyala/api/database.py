@@ -84,6 +84,12 @@ _MEMORY_MIN_BYTES: Final = 16_000_000
 _ROWSET_MIN_BYTES: Final = 1_000_000
 
 
+# Names of schemas and databases that SQL has already.
+_RESERVED_NAMES: Final = frozenset(
+    ("main", "public", "nyala", "temp", "memory", "system", "information_schema", "pg_catalog")
+)
+
+
 def connect(
     path: str | bytes | os.PathLike[str],
     *,
@@ -366,6 +372,7 @@ class Database:
         self._reopen = reopen  # after another process became the writer; None: never
         self._reopen_lock = threading.Lock()
         self._closed = False
+        self._attached: dict[str, Database] = {}  # by name in lower case
         self._sql_transaction = ThreadSlot(self._open)
         self._ahead = AheadOfClock()
         self._ahead.note(self._store.view()[1], self._store.env.clock.now_us())
@@ -1168,6 +1175,9 @@ class Database:
         """
         with self._reopen_lock:
             self._closed = True
+            attached, self._attached = self._attached, {}
+            for other in attached.values():
+                other.close()
             self._handle.close()
 
     def __enter__(self) -> Database:
@@ -1251,6 +1261,35 @@ class Database:
             if made is None:
                 made = self._open.sql[files] = Connection(self._store.memory_limit_bytes, files=files)
             return made
+
+    def _attach(self, name: str, path: str) -> None:
+        """Open another store, read-only, whose tables SQL reads as `name.table`.
+
+        Raises: InvalidArgumentError for a name that is in use and for a path that is no store; as `connect`.
+        """
+        self._opened()
+        key = name.lower()
+        if key in _RESERVED_NAMES or key in self._attached:
+            raise InvalidArgumentError(f"the name {name!r} is in use: ATTACH '{path}' AS another_name")
+        if not is_bucket_url(path) and not os.path.isdir(os.path.expanduser(path)):
+            raise InvalidArgumentError(
+                f"ATTACH takes the folder or bucket of a Nyala store, and {path!r} is no folder: read other databases "
+                "with their own libraries, and pass the rows as a frame"
+            )
+        opened = connect(path if is_bucket_url(path) else os.path.expanduser(path), read_only=True)
+        self._attached = {**self._attached, key: opened}
+
+    def _detach(self, name: str, *, missing_ok: bool = False) -> None:
+        """Close an attached store. Raises: InvalidArgumentError for an unknown name, unless `missing_ok`."""
+        left = dict(self._attached)
+        found = left.pop(name.lower(), None)
+        if found is None:
+            if missing_ok:
+                return
+            there = ", ".join(sorted(left)) or "none"
+            raise InvalidArgumentError(f"no store is attached as {name!r}; attached are: {there}")
+        self._attached = left
+        found.close()
 
     def _changing(self, call: str) -> Writer:
         """Return the writer for a change of tables or tags. Raises: as `_writing`; inside a block."""

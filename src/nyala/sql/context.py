@@ -64,14 +64,18 @@ class Context:
 
         Raises: as `Database.sql`.
         """
+        from nyala.sql.select.attached import read_attached
         from nyala.sql.select.moments import read_moments
         from nyala.sql.select.program_objects import find_object
         from nyala.sql.select.result import run
 
+        others: Mapping[str, Any] = {}
+        if self.database._attached and self.access.files:
+            text, others = read_attached(self.database._attached, text)
         reading = read_moments(self.database, source.timestamp, text, self.parameters)
         connection = self.database._connection(files=self.access.files)
         values = self.parameters_of(reading.text) or None
-        scans = reading.scans
+        scans = {**reading.scans, **others} if others else reading.scans
         if reading.feeds:
             objects = {**objects, **reading.feeds}
         while True:

@@ -27,6 +27,7 @@ from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
 from nyala.sql.select.by_key import look_up
+from nyala.sql.select.store_only import check_store_only
 from nyala.sql.tokens import Token, TokenReader, main_keyword, split_statements, tokens
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ class SqlSession:
                 f"{first or reader.tokens[0].text} is not a statement of Nyala's SQL: see the SQL reference "
                 "(docs/reference/sql.md) for those that are"
             )
+        if not self._access.files:
+            check_store_only(text)
         return executor(context, text)
 
     def _control(self, first: str, reader: TokenReader, context: Context) -> Result:

@@ -41,7 +41,7 @@ Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol
 # One alternative per kind. A dollar-quoted text ends with its own tag.
 _TOKEN: Final = re.compile(
     r"""
-      (?P<space>\s+ | --[^\n]* | /\*.*?\*/)
+      (?P<space>\s+ | --[^\n\r]* | /\*.*?\*/)
     | (?P<text>[eE]'(?:[^'\\]|''|\\.)*' | [xXbB]?'(?:[^']|'')*' | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
     | (?P<name>"(?:[^"]|"")*" | `[^`]*`)
     | (?P<number>(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?)

@@ -54,6 +54,13 @@ def our_error(
                 return ColumnNotFoundError(
                     f"there is no column {match[1]!r} here{guess}" + (f"\n\n{place}" if place else "")
                 )
+    if isinstance(error, duckdb.IOException) and "No files found" in message:
+        return InvalidArgumentError(f"a file cannot be read: {text}")
+    if "requires the extension" in message or "exists in the" in message:
+        return InvalidArgumentError(
+            f"this needs an extension of DuckDB, and SQL of Nyala loads none: {text.splitlines()[0]}\nRead the data by "
+            "another library, and name it in the statement as a variable"
+        )
     if isinstance(error, duckdb.PermissionException):
         return InvalidArgumentError(
             f"sql() reads the tables of the store and no files: {text}\nTo read both, use a DuckDB connection of your "

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nyala.api.database import Database, Snapshot
     from nyala.api.engine_scan import EngineScan
 
-__all__ = ["Feed", "Reading", "read_moments"]
+__all__ = ["NO_NAMES", "Feed", "Reading", "read_moments"]
 
 _REMEMBERED_CHARS: Final = 4096
 _WORDS: Final = re.compile(r"\b(?:at|of|changes|public|nyala)\b", re.IGNORECASE)
@@ -53,7 +53,7 @@ _ARROWS: Final = ("=>", ":=")
 _ENDS_FROM: Final = frozenset(
     "WHERE GROUP HAVING ORDER LIMIT OFFSET FETCH WINDOW QUALIFY UNION INTERSECT EXCEPT SELECT SET RETURNING".split()
 )
-_NO_NAMES: Final = _ENDS_FROM | frozenset(
+NO_NAMES: Final = _ENDS_FROM | frozenset(
     "FROM JOIN INNER LEFT RIGHT FULL CROSS NATURAL ASOF POSITIONAL SEMI ANTI ON USING TABLESAMPLE PIVOT UNPIVOT FOR AS "
     "VALUES WITH LATERAL AND OR NOT".split()
 )
@@ -309,7 +309,7 @@ class _Finder:
         while place < len(self.tokens):
             token, frame = self.tokens[place], frames[-1]
             word = token.keyword
-            if at_table and token.is_identifier and word not in _NO_NAMES:
+            if at_table and token.is_identifier and word not in NO_NAMES:
                 place, at_table, first = self._table(place), False, False
                 continue
             stays = at_table and word == "LATERAL"
@@ -410,7 +410,7 @@ class _Finder:
         if behind >= len(self.tokens):
             return place
         token = self.tokens[behind]
-        if not token.is_identifier or token.keyword in _NO_NAMES:
+        if not token.is_identifier or token.keyword in NO_NAMES:
             return place
         return behind + 1
 
@@ -452,7 +452,7 @@ class _Finder:
                 place += 1
         elif token.kind in ("text", "number", "parameter"):
             place += 1
-        elif token.is_identifier and word not in _NO_NAMES:
+        elif token.is_identifier and word not in NO_NAMES:
             place = self._path(place)[1]
             for words in (("WITH", "TIME", "ZONE"), ("WITHOUT", "TIME", "ZONE")):
                 if all(self._keyword(place + i) == each for i, each in enumerate(words)):

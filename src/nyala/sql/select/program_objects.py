@@ -60,9 +60,7 @@ def find_object(
     except (pa.ArrowException, TypeError, ValueError) as problem:
         if isinstance(problem, Error):
             raise
-        raise InvalidArgumentError(
-            f"the variable {name!r} cannot be read as a table: {problem}"
-        ) from problem
+        raise InvalidArgumentError(f"the variable {name!r} cannot be read as a table: {problem}") from problem
     if data is None:
         raise TableNotFoundError(
             f"{error}\nThe variable {name!r} is {_article(type(value).__name__)}, which is no table: use {_KINDS}"

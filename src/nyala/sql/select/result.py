@@ -161,6 +161,13 @@ class SelectResult(Result):
         ]
         return "\n".join([plan, *pushed])
 
+    def run_within(self, before: str, after: str) -> int:
+        """Run the statement inside of another one, such as COPY (…) TO, and return the rows that this counts."""
+        run = _Run(self._statement)
+        run.execute(before + "\n", "\n" + after)
+        ((count, *_),) = run.fetch_rows(None)
+        return int(count)
+
     def _run(self) -> _Run:
         with self._lock:
             run, self._bound = self._bound, None

@@ -1,0 +1,77 @@
+"""COPY … TO: DuckDB writes the rows of a SELECT to a file.
+
+The file is written under a temporary name in the same folder, synced and renamed. So a file of this name is
+complete, and it stays as it was if the statement fails. A folder of files (PARTITION_BY, PER_THREAD_OUTPUT,
+FILE_SIZE_BYTES) is written in its place by DuckDB's rules.
+
+Source: DuckDB, "COPY Statement", "COPY … TO".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from nyala.errors import InvalidArgumentError, StorageError
+from nyala.sql.context import Context
+from nyala.sql.result import FixedResult
+from nyala.sql.tokens import quoted, quoted_text, tokens
+
+__all__ = ["copy_to"]
+
+_FOLDERS = frozenset(("PARTITION_BY", "PER_THREAD_OUTPUT", "FILE_SIZE_BYTES"))
+_REFUSED = frozenset(("RETURN_FILES", "RETURN_STATS", "USE_TMP_FILE"))
+
+
+def copy_to(
+    context: Context, query: str | None, table: str, columns: Sequence[str] | None, path: str, options: str
+) -> FixedResult:
+    """Write the rows of the query, or of the table, to a file. Raises: as `Database.sql`; StorageError."""
+    if query is None:
+        query = f"SELECT {', '.join(map(quoted, columns)) if columns else '*'} FROM {table}"
+    words = {token.text.upper() for token in tokens(options) if token.is_identifier}
+    if refused := sorted(words & _REFUSED):
+        raise InvalidArgumentError(f"COPY … TO has no option {refused[0]}: leave it out")
+    if "://" in path:
+        raise InvalidArgumentError(
+            f"COPY writes files of this machine, and not to {path!r}: write a file, or use db.sql(…).to_reader()"
+        )
+    selected = context.select(context.readable(), query)
+    path = os.path.realpath(os.path.expanduser(path))
+    in_place = bool(words & _FOLDERS) or (os.path.exists(path) and not os.path.isfile(path))
+    folder, base = os.path.split(path)
+    if not os.path.isdir(folder):
+        raise InvalidArgumentError(f"there is no folder {folder!r} to write {base!r} in")
+    if os.path.isdir(path) and not words & _FOLDERS:
+        raise InvalidArgumentError(
+            f"{path!r} is a folder: name a file, or add PARTITION_BY or PER_THREAD_OUTPUT"
+        )
+    # The suffix says the format and the compression, so it stays.
+    target = path if in_place else os.path.join(folder, f".nyala-{secrets.token_hex(4)}-{base}")
+    try:
+        rows = selected.run_within("COPY (", f") TO {quoted_text(target)} {options}")
+        if not in_place:
+            _put(target, path)
+    except OSError as error:
+        raise StorageError(f"COPY could not write {path!r}: {error}", path=path) from error
+    finally:
+        if not in_place:
+            with contextlib.suppress(OSError):
+                os.unlink(target)
+    return FixedResult(
+        "COPY", pa.table({"Count": pa.array([rows], pa.int64())}), selected.timestamp, rowcount=rows
+    )
+
+
+def _put(written: str, path: str) -> None:
+    """Sync the file and rename it."""
+    file = os.open(written, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+    os.replace(written, path)

@@ -1,0 +1,171 @@
+"""SQL of the program reaches files, data in variables, and other stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+import nyala
+from tests.support import open_database
+
+ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "007"}]
+
+
+@pytest.fixture
+def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.chdir(tmp_path)
+    with open_database(tmp_path / "s") as database:
+        database.create_table("t", {"k": "int64", "v": "string"}, "k").insert(ROWS)
+        yield database
+
+
+@pytest.mark.parametrize("file", ["x.csv", "x.parquet", "x.json", "x.csv.gz"])
+def test_rows_go_to_a_file_and_back(db: Any, tmp_path: Path, file: str) -> None:
+    """One batch, with the types of the table: the text 007 stays a text."""
+    assert db.sql(f"COPY t TO '{file}'").rowcount == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", file]
+    u = db.create_table("u", {"k": "int64", "v": "string"}, "k")
+    copied = db.sql(f"COPY u FROM '{file}'")
+    assert (copied.statement, copied.rowcount, copied.write.inserted) == ("COPY", 2, 2)
+    assert u.scan().to_arrow().to_pylist() == ROWS
+    with pytest.raises(nyala.DuplicateKeyError):
+        db.sql(f"COPY u FROM '{file}'")
+    assert db.sql(f"SELECT count(*) FROM '{file}' JOIN t USING (k)").fetchall() == [(2,)]
+    with db.transaction() as tx:
+        assert tx.sql(f"SELECT count(*) FROM '{file}'").fetchall() == [(2,)]
+    with db.snapshot() as snapshot:
+        assert snapshot.sql(f"SELECT count(*) FROM '{file}'").fetchall() == [(2,)]
+
+
+def test_a_select_goes_to_a_file(db: Any, tmp_path: Path) -> None:
+    text = "COPY (SELECT v FROM t WHERE k > $low) TO $file (FORMAT csv, DELIM '|')"
+    assert db.sql(text, {"low": 1, "file": "y.csv"}).rowcount == 1
+    assert (tmp_path / "y.csv").read_text() == "v\n007\n"
+
+
+def test_a_failed_copy_leaves_the_file_as_it_was(db: Any, tmp_path: Path) -> None:
+    (tmp_path / "y.csv").write_text("before")
+    with pytest.raises(nyala.InvalidArgumentError, match="Could not convert"):
+        db.sql("COPY (SELECT v::INT FROM t) TO 'y.csv'")
+    assert (tmp_path / "y.csv").read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "y.csv"]
+
+
+def test_the_columns_of_files(db: Any, tmp_path: Path) -> None:
+    """By position in CSV, where a header in another order is an error; by name in Parquet and JSON."""
+    (tmp_path / "z.csv").write_text("v,k\nq,9\n")
+    with pytest.raises(nyala.InvalidArgumentError, match=r"write COPY t \(v, k\) FROM"):
+        db.sql("COPY t FROM 'z.csv'")
+    assert db.sql("COPY t (v, k) FROM 'z.csv'").rowcount == 1
+    db.sql("COPY (SELECT 'p' AS v, 10 AS k) TO 'z.parquet'")
+    db.sql("COPY (SELECT 11 AS k) TO 'z.json'")
+    assert db.sql("COPY t FROM 'z.parquet'").rowcount == db.sql("COPY t FROM 'z.json'").rowcount == 1
+    assert db.sql("SELECT * FROM t WHERE k > 8 ORDER BY k").fetchall() == [(9, "q"), (10, "p"), (11, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("COPY t FROM 'nosuch.csv'", nyala.InvalidArgumentError, "No files found"),
+        ("COPY t TO 'nosuch/x.csv'", nyala.InvalidArgumentError, "no folder"),
+        ("COPY t TO 's3://b/x.csv'", nyala.InvalidArgumentError, "files of this machine"),
+        ("COPY nosuch TO 'x.csv'", nyala.TableNotFoundError, "nosuch"),
+        ("COPY t FROM STDIN", nyala.InvalidArgumentError, "single quotes"),
+        ("COPY t FROM 'x.xyz'", nyala.InvalidArgumentError, "FORMAT csv"),
+        ("COPY t TO 'x.csv' (RETURN_FILES)", nyala.InvalidArgumentError, "leave it out"),
+        ("FROM 's3://b/x.parquet'", nyala.InvalidArgumentError, "extension"),
+        ("ATTACH 'x.db' AS x", nyala.InvalidArgumentError, "Nyala store"),
+        ("ATTACH 's' AS main", nyala.InvalidArgumentError, "in use"),
+        ("DETACH x", nyala.InvalidArgumentError, "no store is attached"),
+    ],
+)
+def test_what_cannot_be_read_or_written_says_so(
+    db: Any, text: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        db.sql(text)
+
+
+def test_data_of_the_program_by_name(db: Any) -> None:
+    """Every kind, as often as the rows are read."""
+    pandas_frame, polars_frame = pd.DataFrame({"k": [1]}), pl.DataFrame({"k": [1]})
+    lazy, arrow = polars_frame.lazy(), pa.table({"k": [1]})
+    reader, batch, dataset = arrow.to_reader(), arrow.to_batches()[0], ds.dataset(arrow)
+    arrays, relation, rows = {"k": np.array([1])}, duckdb.sql("SELECT 1 AS k"), [{"k": 1}]
+    scan, result = db["t"].scan(where="k = 1"), db.sql("SELECT * FROM t WHERE k = 1")
+    own, feed = db["t"].at(db.now()), db["t"].changes(since=0)
+    used = (
+        pandas_frame,
+        polars_frame,
+        lazy,
+        reader,
+        batch,
+        dataset,
+        arrays,
+        relation,
+        rows,
+        scan,
+        result,
+        own,
+        feed,
+    )
+    names = (
+        "pandas_frame polars_frame lazy arrow reader batch dataset arrays relation rows scan result".split()
+    )
+    for name in names:
+        found = db.sql(f"SELECT t.v FROM t JOIN {name} d USING (k)")
+        assert found.fetchall() == found.fetchall() == [("a",)], name
+    assert (
+        db.sql("SELECT count(*) FROM own").fetchall()
+        == db.sql("SELECT count(*) FROM feed").fetchall()
+        == [(2,)]
+    )
+    assert len(used) == 13
+
+
+def test_data_of_the_program_is_inserted(db: Any) -> None:
+    frame = pd.DataFrame({"k": [7], "v": ["x"]})
+    assert db.sql("INSERT INTO t SELECT * FROM frame").rowcount == len(frame)
+    assert db["t"].count() == 3
+
+
+def test_which_names_are_looked_up(db: Any) -> None:
+    """Tables and names of WITH come first, and a variable without rows is explained."""
+    t, number = pd.DataFrame({"k": [9]}), 5
+    assert db.sql("SELECT count(*) FROM t").fetchall() == [(2,)]
+    assert db.sql("WITH t AS (SELECT 1 AS x) SELECT * FROM t").fetchall() == [(1,)]
+    with pytest.raises(nyala.TableNotFoundError, match="'number' is an int, which is no table"):
+        db.sql("SELECT * FROM number")
+    with pytest.raises(nyala.TableNotFoundError, match="no table 'nosuch'"):
+        db.sql("SELECT * FROM nosuch")
+    assert len(t) == 1 and number == 5
+
+
+def test_tables_of_an_attached_store(db: Any, tmp_path: Path) -> None:
+    """They are read beside the store's own, at the moment of the statement."""
+    with open_database(tmp_path / "o") as other:
+        table = other.create_table("t", {"k": "int64", "x": "string"}, "k")
+        table.insert({"k": [1], "x": ["other"]})
+        db.sql("ATTACH 'o' AS other (READ_ONLY)")
+        assert db.sql("SELECT * FROM other.t").fetchall() == [(1, "other")]
+        assert db.sql("SELECT t.x FROM other.t WHERE t.k = 1").fetchall() == [("other",)]
+        both = "SELECT other.t.x, t.v FROM other.t JOIN t USING (k)"
+        assert db.sql(both).fetchall() == [("other", "a")]
+        assert db.sql("SELECT a.x FROM OTHER.t AS a, t b WHERE a.k = b.k").fetchall() == [("other",)]
+        assert db.sql("INSERT INTO t SELECT k + 100, x FROM other.t").rowcount == 1
+        table.insert({"k": [2], "x": ["new"]})
+        assert db.sql("SELECT count(*) FROM other.t").fetchall() == [(2,)]
+        with pytest.raises(nyala.TableNotFoundError, match="attached store 'other' has no table 'u'"):
+            db.sql("SELECT * FROM other.u")
+        db.sql("DETACH other")
+        with pytest.raises(nyala.TableNotFoundError):
+            db.sql("SELECT * FROM other.t")
