@@ -1271,9 +1271,9 @@ class Database:
         key = name.lower()
         if key in _RESERVED_NAMES or key in self._attached:
             raise InvalidArgumentError(f"the name {name!r} is in use: ATTACH '{path}' AS another_name")
-        if not is_bucket_url(path) and not os.path.isdir(os.path.expanduser(path)):
+        if not is_bucket_url(path) and not SYSTEM.files.exists(birth_path(os.path.expanduser(path))):
             raise InvalidArgumentError(
-                f"ATTACH takes the folder or bucket of a Nyala store, and {path!r} is no folder: read other databases "
+                f"ATTACH takes the folder or bucket of a Nyala store, and {path!r} is not one: read other databases "
                 "with their own libraries, and pass the rows as a frame"
             )
         opened = connect(path if is_bucket_url(path) else os.path.expanduser(path), read_only=True)

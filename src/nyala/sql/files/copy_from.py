@@ -74,7 +74,7 @@ def _format(path: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]
     named = given.pop("format", "").strip("'\"").lower() or _SUFFIXES.get(suffix, "")
     if named not in _SUFFIXES.values():
         raise InvalidArgumentError(
-            f"COPY … FROM reads Parquet, CSV and JSON, and {path!r} has the format {named or suffix!r}: add (FORMAT csv)"
+            f"COPY … FROM reads Parquet, CSV and JSON, and {path!r} is {named or suffix!r}: add (FORMAT csv)"
         )
     return named, {_RENAMED.get(name, name): _argument(value) for name, value in given.items()}
 

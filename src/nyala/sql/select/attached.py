@@ -10,7 +10,7 @@ Source: docs/how-to/sql.md, "Other stores".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nyala.errors import TableNotFoundError
@@ -73,11 +73,11 @@ def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dic
     return replaced(text, edits), scans
 
 
-def _keyword(found: list[Token], place: int) -> str:
+def _keyword(found: Sequence[Token], place: int) -> str:
     return found[place].keyword if 0 <= place < len(found) else ""
 
 
-def _has_alias(found: list[Token], place: int) -> bool:
+def _has_alias(found: Sequence[Token], place: int) -> bool:
     if place >= len(found):
         return False
     return found[place].keyword == "AS" or (
