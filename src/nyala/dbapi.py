@@ -1,4 +1,4 @@
-"""Python's DB-API 2.0 (PEP 249) for a store: what pandas, polars, jupysql and SQLAlchemy call.
+"""Python's DB-API 2.0 (PEP 249) for a store: what pandas, polars and SQLAlchemy call.
 
     connection = nyala.dbapi.connect("./store")
     cursor = connection.execute("SELECT host, value FROM metrics WHERE value > ?", [1])

@@ -868,12 +868,14 @@ class Database:
     def sql(
         self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Any = None
     ) -> Result:
-        """Return the result of a SELECT statement, which DuckDB executes over the tables at one moment.
+        """Execute SQL: queries, which DuckDB runs over the tables at one moment, and statements that write.
+
+        A statement is committed by itself, except between BEGIN and COMMIT of the same thread.
 
         Parameters
         ----------
         text
-            One SELECT statement.
+            One statement, or several that `;` separates. See docs/reference/sql.md.
         parameters
             Values for `?` in the text, or a dict for `$name`.
         at
@@ -882,12 +884,14 @@ class Database:
         Returns
         -------
         Result
-            Runs when rows are read.
+            That of the last statement. A query runs when its rows are read; other statements have run.
 
         Raises
         ------
         InvalidArgumentError
-            The statement does not parse or does more than read, or DuckDB cannot compute a value.
+            The statement does not parse or is of no known kind, or DuckDB cannot compute a value.
+        ConflictError
+            Other writers changed the rows at each try.
         TableNotFoundError, ColumnNotFoundError
             An unknown name.
         HistoryExpiredError
@@ -899,6 +903,8 @@ class Database:
         --------
         >>> db.sql("SELECT host, count(*) FROM metrics GROUP BY host ORDER BY host").fetchall()
         [('a', 2), ('b', 1)]
+        >>> db.sql("UPDATE metrics SET value = value + 1 WHERE host = ?", ["a"]).rowcount
+        2
         """
         need("duckdb", "sql")
         from nyala.sql.access import of_caller
