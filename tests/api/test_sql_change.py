@@ -202,3 +202,27 @@ def test_rows_are_changed_by_long_lists_of_keys(db: nyala.Database, t: nyala.Tab
     assert db.sql(f"SELECT id FROM t WHERE id IN ({keys}) AND v > 0").to_arrow().num_rows == 1000
     assert db.sql(f"UPDATE t SET v = id WHERE id IN ({keys})").rowcount == 1000
     assert db.sql(f"DELETE FROM t WHERE id IN ({keys}) AND v = id").rowcount == 1000
+
+
+@pytest.mark.parametrize(
+    ("statement", "operations"),
+    [
+        ("UPDATE t SET v = v + 1 WHERE v > 1", "update"),
+        ("UPDATE t SET id = id + 1", "delete, then insert"),
+        ("WITH x AS (SELECT 1 AS i) DELETE FROM t USING x WHERE x.i = id", "delete"),
+        ("INSERT OR IGNORE INTO t (id) SELECT id + 1 FROM t", "insert (existing keys are skipped)"),
+        ("UPSERT INTO t (id) SELECT id + 1 FROM t", "upsert"),
+        ("MERGE INTO t USING t AS s ON s.id = t.id WHEN MATCHED THEN DELETE", "delete"),
+        ("TRUNCATE t", "delete"),
+    ],
+)
+def test_explain_says_what_would_be_written_and_writes_nothing(
+    db: nyala.Database, t: nyala.Table, statement: str, operations: str
+) -> None:
+    before = t.to_arrow()
+    (what, told), *plans = db.sql(f"EXPLAIN {statement}").fetchall()
+    assert what == "statement" and told.endswith(f"on table t, as one batch: {operations}")
+    assert plans and all("SCAN" in plan for _, plan in plans)
+    assert t.to_arrow() == before
+    with pytest.raises(nyala.ColumnNotFoundError):
+        db.sql("EXPLAIN UPDATE t SET nothing = 1")

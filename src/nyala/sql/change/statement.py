@@ -8,6 +8,7 @@ Source: docs/reference/sql.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
@@ -39,9 +40,12 @@ def execute(context: Context, text: str) -> FixedResult:
     return commit(context, word, plan, checked=checked)
 
 
-def plan_of(context: Context, text: str) -> tuple[str, Plan, bool]:
+def plan_of(
+    context: Context, text: str, make: Callable[[Context, str], Statement] = Statement
+) -> tuple[str, Plan, bool]:
     """Return the statement's first keyword, its plan, and whether its rows depend on those in the table.
 
+    make: makes the statement, which runs the SELECTs, of the context and the WITH clause.
     Raises: InvalidArgumentError if it does not parse.
     """
     reader = TokenReader(text)
@@ -52,7 +56,7 @@ def plan_of(context: Context, text: str) -> tuple[str, Plan, bool]:
         reader = TokenReader(text)
     word = reader.tokens[0].keyword
     _check(prefix + (f"INSERT{text[len(word) :]}" if word == "UPSERT" else text))
-    plan = _PLANS[word](Statement(context, prefix), text)
+    plan = _PLANS[word](make(context, prefix), text)
     return word, plan, is_checked(text) if word in ("INSERT", "UPSERT") else True
 
 

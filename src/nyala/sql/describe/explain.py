@@ -13,8 +13,9 @@ from typing import Final
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
+from nyala.sql.change.explain import explain_change
 from nyala.sql.context import Context, Source
-from nyala.sql.tokens import TokenReader
+from nyala.sql.tokens import TokenReader, main_keyword, tokens
 
 __all__ = ["explain"]
 
@@ -24,9 +25,8 @@ _DEFINES: Final = {
     "DROP": "would drop the table; UNDROP TABLE brings it back as long as its history lasts",
     "UNDROP": "would bring back the dropped table",
     "COMMENT": "would change a comment in the catalogue",
-    "TRUNCATE": "would delete all rows of the table in one commit",
 }
-_CHANGES: Final = frozenset(("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE"))
+_CHANGES: Final = frozenset(("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE"))
 _READS: Final = frozenset(("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "("))
 
 
@@ -39,7 +39,8 @@ def explain(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
     first = reader.peek()
     if first is None:
         raise reader.error("EXPLAIN takes a statement")
-    word, text = first.keyword, reader.rest()
+    text = reader.rest()
+    word = main_keyword(tokens(text))
     if word in _READS:
         return source, _of_select(context, source, text, analyze)
     if word in _DEFINES:
@@ -47,7 +48,7 @@ def explain(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
             [("statement", _of_definition(text, word)), *_source_plan(context, source, text)]
         )
     if word in _CHANGES:
-        raise InvalidArgumentError(f"EXPLAIN of {word} is not available yet: EXPLAIN its SELECT")
+        return source, _made(explain_change(context, source, text))
     raise InvalidArgumentError(f"EXPLAIN takes a statement that reads or writes tables, not {first.text}")
 
 
