@@ -135,7 +135,13 @@ class Sources:
 
 
 def test_objects_get_their_attributes_in_their_constructor() -> None:
-    sources = {str(path): path.read_text() for folder in PACKAGES for path in folder.rglob("*.py")}
+    sources = {
+        str(path): path.read_text()
+        for folder in PACKAGES
+        for path in folder.rglob("*.py")
+        # SQLAlchemy compiles in the constructor of the compiler, by the methods of this subclass.
+        if path.parts[-2:] != ("sqlalchemy", "compiler.py")
+    }
     assert len(sources) > 250
     assert Sources(sources).faults() == []
 
