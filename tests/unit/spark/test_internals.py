@@ -56,6 +56,11 @@ def test_the_check_knows_private_names() -> None:
 
 def test_only_internals_use_what_is_private_in_spark() -> None:
     sources = [*SOURCES.joinpath("nyala").rglob("*.py"), *SOURCES.joinpath("pyspark_nyala").rglob("*.py")]
-    found = {str(path): private_uses(path.read_text()) for path in sources if INTERNALS not in path.parents}
+    found = {
+        str(path): private_uses(path.read_text())
+        for path in sources
+        # `f_locals` of a program that calls `db.sql`, which has nothing to do with Spark.
+        if INTERNALS not in path.parents and path.parts[-2:] != ("sql", "access.py")
+    }
     assert {path: names for path, names in found.items() if names} == {}
     assert private_uses((INTERNALS / "plans.py").read_text())
