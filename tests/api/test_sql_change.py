@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import nyala
+from nyala.sql.access import Access, ProgramAccess, StoreAccess
 from nyala.sql.change import rows as rows_module
+from nyala.sql.session import SqlSession
 
 
 @pytest.fixture
@@ -226,3 +228,23 @@ def test_explain_says_what_would_be_written_and_writes_nothing(
     assert t.to_arrow() == before
     with pytest.raises(nyala.ColumnNotFoundError):
         db.sql("EXPLAIN UPDATE t SET nothing = 1")
+
+
+@pytest.mark.parametrize("access", [ProgramAccess(None), StoreAccess()], ids=["program", "store"])
+def test_interrupt_ends_a_running_statement(db: nyala.Database, t: nyala.Table, access: Access) -> None:
+    """Whatever DuckDB the session's rights choose: without the interrupt this takes minutes."""
+    session = SqlSession(db, access)
+    stopped = threading.Event()
+
+    def stop() -> None:
+        while not stopped.wait(0.1):
+            session.interrupt()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        with pytest.raises(nyala.Error):
+            session.execute("SELECT count(*) FROM range(1000000) AS a, range(1000000) AS b, t").fetchall()
+    finally:
+        stopped.set()
+        thread.join()

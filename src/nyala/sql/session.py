@@ -157,7 +157,7 @@ class SqlSession:
 
         Called from another thread than the one that waits for them. A write that has begun to commit still ends.
         """
-        self._database._connection().interrupt()
+        self._database._connection(files=self._access.files).interrupt()
 
     def _end(self, keyword: str) -> Transaction | None:
         if self._callers is not None:
