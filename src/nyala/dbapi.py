@@ -20,9 +20,9 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from nyala.api.database import connect as open_store
 from nyala.optional import need
 from nyala.sql.access import ProgramAccess
 from nyala.sql.session import SqlSession
-from nyala.sql.tokens import TokenReader, split_statements
+from nyala.sql.tokens import main_keyword, split_statements, tokens
 
 if TYPE_CHECKING:
     from nyala.sql.result import Result
@@ -69,6 +69,8 @@ __all__ = [
     "paramstyle",
     "threadsafety",
 ]
+
+_Made = TypeVar("_Made")
 
 apilevel: Final = "2.0"
 threadsafety: Final = 2
@@ -457,11 +459,22 @@ class Connection:
             raise InterfaceError("the connection is closed: connect again")
 
     def _execute(self, operation: str, parameters: Any) -> Result:
+        return self._run(operation, lambda: self._session.execute(operation, parameters))
+
+    def _execute_many(self, operation: str, rows: list[Any]) -> list[int]:
+        """Execute the statement for each item of `rows`, and return the numbers of changed rows."""
+        result = self._run(operation, lambda: self._session.execute_many(operation, rows)) if rows else None
+        if result is not None:
+            return [result.rowcount]
+        return [self._execute(operation, each).rowcount for each in rows]
+
+    def _run(self, operation: str, execute: Callable[[], _Made]) -> _Made:
+        """Call `execute` in the transaction that the operation needs. Raises: errors of this module."""
         self._check_open()
         with self._lock, _mapped():
             self._prepare(operation)
             try:
-                return self._session.execute(operation, parameters)
+                return execute()
             except errors.TransactionEndedError:
                 self._has_written = False
                 self._session.roll_back()  # the next statement begins another one
@@ -471,7 +484,7 @@ class Connection:
         """Begin or end a transaction for the statements of the text, as PEP 249 asks."""
         if not isinstance(operation, str):
             raise ProgrammingError(f"execute takes the text of a statement, not {operation!r}")
-        keywords = {TokenReader(text).tokens[0].keyword for text in split_statements(operation)}
+        keywords = {main_keyword(tokens(text)) for text in split_statements(operation)}
         changes = sorted(keywords & _CHANGES_OF_TABLES)
         if changes and self._session.in_transaction:
             if self._has_written:
@@ -551,6 +564,8 @@ class Cursor:
     def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Cursor:
         """Execute a statement once for each item of `seq_of_parameters`: all together, or none.
 
+        `INSERT … VALUES (?, …)` is executed once with all rows, which costs much less.
+
         Returns
         -------
         Cursor
@@ -558,10 +573,9 @@ class Cursor:
         """
         self._check_open()
         self._forget()
+        rows = [_parameters(each) for each in seq_of_parameters]
         with self._one_transaction():
-            counts = [
-                self.connection._execute(operation, _parameters(each)).rowcount for each in seq_of_parameters
-            ]
+            counts = self.connection._execute_many(operation, rows)
         self._rowcount = sum(counts) if all(count >= 0 for count in counts) else -1
         return self
 

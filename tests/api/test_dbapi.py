@@ -357,3 +357,39 @@ def test_polars_reads(connection):
     assert frame.schema["price"] == pl.Decimal(9, 2)
     table = pl.from_arrow(connection.execute("SELECT id FROM items").fetch_arrow_table())
     assert table["id"].sum() == 15
+
+
+def test_many_rows_of_an_insert_are_one_statement(db: nyala.Database) -> None:
+    """Whatever the types of the values: rows without a common type are inserted one by one."""
+    db.sql("CREATE TABLE many (id BIGINT PRIMARY KEY, x DOUBLE, s VARCHAR, d TIMESTAMP)")
+    with dbapi.connect(db) as connection:
+        cursor = connection.cursor()
+        rows = [(i, i / 2 if i % 3 else None, str(i), dt.datetime(2024, 1, 2)) for i in range(5000)]
+        assert cursor.executemany("INSERT INTO many VALUES (?, ?, ?, ?)", rows).rowcount == 5000
+        assert (
+            cursor.executemany("UPSERT INTO many (id, s) VALUES (?, ?);", [(1, "a"), (1, "b")]).rowcount == 2
+        )
+        mixed = [(-1, "1.5"), (-2, 2), (-3, None)]
+        assert cursor.executemany("INSERT INTO many (id, x) VALUES (?, ?)", mixed).rowcount == 3
+        with pytest.raises(dbapi.IntegrityError):
+            cursor.executemany("INSERT INTO many (id) VALUES (?)", [(9000,), (1,)])
+        with pytest.raises(dbapi.ProgrammingError):
+            cursor.executemany("INSERT INTO many (id) VALUES (?)", [(9001,), (9002, 1)])
+        cursor.executemany(
+            "INSERT INTO many (id, s) VALUES (?, ?) ON CONFLICT DO UPDATE SET s = many.s || excluded.s",
+            [(2, "x"), (2, "y")],
+        )
+    # 5,000 single commits would be 5,000 versions; this is one commit.
+    assert len(db["many"].commits()) == 1
+    assert db.sql("SELECT s, x FROM many WHERE id IN (1, 2, -1, -2) ORDER BY id").fetchall() == [
+        (None, 2.0), (None, 1.5), ("b", 0.5), ("2xy", 1.0),
+    ]  # fmt: skip
+
+
+def test_rows_that_a_with_clause_has_written_are_not_lost(db: nyala.Database) -> None:
+    db.sql("CREATE TABLE w (id BIGINT PRIMARY KEY)")
+    with dbapi.connect(db) as connection:
+        connection.execute("WITH x AS (SELECT 1 AS id) INSERT INTO w SELECT * FROM x")
+        with pytest.raises(dbapi.NotSupportedError, match="commit or roll back"):
+            connection.execute("CREATE TABLE z (id INT PRIMARY KEY)")
+    assert db["w"].count() == 1

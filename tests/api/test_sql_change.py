@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import nyala
@@ -14,8 +17,9 @@ from nyala.sql.session import SqlSession
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> nyala.Database:
-    return nyala.connect(tmp_path / "store", maintenance=False)
+def db(tmp_path: Path) -> Iterator[nyala.Database]:
+    with nyala.connect(tmp_path / "store", maintenance=False) as database:
+        yield database
 
 
 @pytest.fixture
@@ -158,12 +162,16 @@ def test_a_table_without_a_key_of_the_user(db: nyala.Database) -> None:
 def test_a_large_statement_goes_through_a_file(
     db: nyala.Database, t: nyala.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    files: list[str] = []
+    mapped = pa.memory_map
     monkeypatch.setattr(rows_module, "_SPILLED_BYTES_MIN", 100_000)
+    monkeypatch.setattr(rows_module.pa, "memory_map", lambda path: files.append(path) or mapped(path))
     n = 300_000
     assert db.sql("INSERT INTO t SELECT i + 100, i, 'x' || i FROM range(?) AS r(i)", [n]).rowcount == n
     assert db.sql("UPDATE t SET v = v + 1, id = id + 1 WHERE id >= 100").rowcount == n
     assert db.sql("SELECT count(*), sum(v) FROM t WHERE id > 100").fetchone() == (n, n * (n + 1) // 2)
     assert db.sql("DELETE FROM t WHERE id > 100").rowcount == n
+    assert len(files) == 3 and not any(map(os.path.exists, files))
 
 
 def test_point_lookups_return_what_duckdb_returns(db: nyala.Database) -> None:
@@ -248,3 +256,49 @@ def test_interrupt_ends_a_running_statement(db: nyala.Database, t: nyala.Table, 
     finally:
         stopped.set()
         thread.join()
+
+
+def test_words_that_begin_no_clause(db: nyala.Database, t: nyala.Table) -> None:
+    """FROM of IS DISTINCT FROM, a table called `conflict`, and fields and names that are keywords."""
+    assert (
+        db.sql("UPDATE t SET v = CASE WHEN s IS DISTINCT FROM 'a' THEN 1 ELSE 0 END WHERE id > 0").rowcount
+        == 3
+    )
+    assert db.sql("UPDATE t SET s = (v IS NOT DISTINCT FROM 1)::VARCHAR WHERE id = 2").rowcount == 1
+    assert db.sql("UPDATE t SET v = 5, s = s IS DISTINCT FROM NULL WHERE id = 3").rowcount == 1
+    assert db.sql("FROM t ORDER BY id").fetchall() == [(1, 0, "a"), (2, 1, "true"), (3, 5, "true")]
+    db.create_table("conflict", {"id": "int64"}, "id").insert([(1,), (2,)])
+    joined = "SELECT t.id + 10, t.v, t.s FROM t JOIN conflict ON conflict.id = t.id"
+    assert db.sql(f"INSERT INTO t {joined}").rowcount == 2
+    assert db.sql(f"INSERT INTO t {joined} ON CONFLICT DO NOTHING RETURNING id").fetchall() == []
+    assert db.sql("UPDATE t SET v = {'from': 4, 'where': 2, 'end': 1}.from WHERE id = 1").rowcount == 1
+    assert db.sql(
+        "DELETE FROM t WHERE v = (CASE WHEN (s = 'a') THEN 4 END) RETURNING v AS where"
+    ).fetchall() == [(4,)]
+
+
+def test_the_source_of_a_write_may_be_the_past(db: nyala.Database, t: nyala.Table) -> None:
+    before = db.now()
+    db.sql("UPDATE t SET v = 0; DELETE FROM t WHERE id = 3")
+    db.sql("UPSERT INTO t SELECT * FROM t FOR SYSTEM_TIME AS OF $1 WHERE id > 1", [before])
+    assert db.sql("SELECT id, v FROM t ORDER BY id").fetchall() == [(1, 0), (2, 20), (3, 7)]
+    db.sql("UPDATE t SET v = old.v FROM t VERSION AS OF $1 AS old WHERE old.id = t.id", [before])
+    assert db.sql("SELECT id, v FROM t ORDER BY id").fetchall() == [(1, 10), (2, 20), (3, 7)]
+
+
+def test_names_of_tables_ignore_case(db: nyala.Database, t: nyala.Table) -> None:
+    assert db.sql("UPDATE T SET V = 1").rowcount == 3
+    with pytest.raises(nyala.TableExistsError):
+        db.sql("CREATE TABLE T (id INT PRIMARY KEY)")
+    db.sql("ALTER TABLE T ADD COLUMN w INT; COMMENT ON TABLE T IS 'x'; CREATE TABLE u LIKE T; DROP TABLE U")
+    assert db.list_tables() == ["t"] and "w" in t.columns
+    db.create_table("T", {"id": "int64"}, "id")
+    assert db.sql("DELETE FROM t").rowcount == 3
+    db.drop_table("T")
+    db.create_table("A", {"id": "int64"}, "id")
+    db.create_table("a", {"id": "int64"}, "id")
+    db.sql("DELETE FROM a")
+    db.rename_table("a", "aA")
+    db.create_table("AA", {"id": "int64"}, "id")
+    with pytest.raises(nyala.InvalidArgumentError, match="may mean one of"):
+        db.sql("DELETE FROM aa")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from nyala.sql.define.table_text import create_table_text
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> nyala.Database:
-    return nyala.connect(tmp_path / "store", maintenance=False)
+def db(tmp_path: Path) -> Iterator[nyala.Database]:
+    with nyala.connect(tmp_path / "store", maintenance=False) as database:
+        yield database
 
 
 def types(table: nyala.Table) -> dict[str, str]:

@@ -39,7 +39,7 @@ def tight(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nyala.Databa
 
 def spilled(db: nyala.Database) -> int:
     """Bytes that DuckDB has in the temporary folder now."""
-    cursor = db._connection().cursor()
+    cursor = db._connection(files=True).cursor()
     return int(cursor.execute("SELECT coalesce(sum(size), 0) FROM duckdb_temporary_files()").fetchall()[0][0])
 
 

@@ -3,7 +3,7 @@
     tables      `t` and `s` with a NULL or NaN in many places; in the store also hashed, flushed and compacted
     statements  INSERT … SELECT, ON CONFLICT, OR REPLACE, UPDATE (of keys, too), DELETE, MERGE, TRUNCATE,
                 with conditions of comparisons, lists, LIKE, functions, subqueries, NOT, AND and OR;
-                one part of them in transactions, of which some are rolled back
+                one part of them in transactions, and some of these are rolled back
 
 After each statement both must have refused it or have the same count, RETURNING rows and tables.
 A failure prints its seed: `run_history(seed)` repeats it.

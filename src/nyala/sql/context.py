@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from nyala.api.transaction import Transaction
     from nyala.sql.select.result import SelectResult
 
-__all__ = ["NO_PARAMETERS", "Context", "Source", "numbered", "parameters_by_name"]
+__all__ = ["NO_PARAMETERS", "ROWS_OF_PARAMETERS", "Context", "Source", "numbered", "parameters_by_name"]
 
 Source: TypeAlias = Union["Snapshot", "Transaction"]
 """Where a statement reads its tables: a moment, or a transaction with its own writes."""
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
+ROWS_OF_PARAMETERS: Final = "nyala_rows_of_parameters"
+"""The table of the rows of parameters of one INSERT."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Context:
     parameters:  values by name; the first positional parameter is called "1".
     at:          the moment to read; None: now, or that of the transaction.
     source:      what to read if it is not the store at `at`: the snapshot of `Snapshot.sql`.
+    objects:     further tables by name, which the statement can read.
     """
 
     database: Database
@@ -45,6 +48,7 @@ class Context:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     at: Any = None
     source: Snapshot | None = None
+    objects: Mapping[str, Any] = field(default_factory=dict)
 
     def readable(self) -> Source:
         """Return what a SELECT reads. Raises: InvalidArgumentError for `at` inside a transaction."""
@@ -69,11 +73,12 @@ class Context:
         from nyala.sql.select.program_objects import find_object
         from nyala.sql.select.result import run
 
+        objects = {**self.objects, **objects}
         others: Mapping[str, Any] = {}
         if self.database._attached and self.access.files:
             text, others = read_attached(self.database._attached, text)
-        reading = read_moments(self.database, source.timestamp, text, self.parameters)
         connection = self.database._connection(files=self.access.files)
+        reading = read_moments(self.database, connection, source.timestamp, text, self.parameters)
         values = self.parameters_of(reading.text) or None
         scans = {**reading.scans, **others} if others else reading.scans
         if reading.feeds:
@@ -95,7 +100,7 @@ class Context:
         """
         import duckdb
 
-        cursor = self.database._connection().cursor()
+        cursor = self.database._connection(files=self.access.files).cursor()
         try:
             for name, given in objects.items():
                 cursor.register(name, given)

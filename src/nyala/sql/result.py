@@ -10,6 +10,7 @@ Source: docs/how-to/sql.md; Python's DB-API for the fetch methods.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,7 +68,7 @@ class Rows(Protocol):
     def reader(self) -> pa.RecordBatchReader: ...
 
 
-class Result(LazyValues):
+class Result(LazyValues, ABC):
     """The rows of a statement. Made by `Database.sql`, `Snapshot.sql` and `Transaction.sql`; thread-safe.
 
     A SELECT reads one moment and runs whenever a method reads its rows. Any other statement has run.
@@ -165,13 +166,13 @@ class Result(LazyValues):
         return list(self.schema.names)
 
     @property
+    @abstractmethod
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explain(self) -> SqlExplanation:
         """Run the statement, discard its rows, and say what was pushed into each table and what was skipped."""
-        raise NotImplementedError
 
     @without_errors
     def __repr__(self) -> str:
@@ -187,17 +188,17 @@ class Result(LazyValues):
 
     # ---------------------------------------------------------------------------------------- inside
 
+    @abstractmethod
     def _run(self) -> Rows:
         """Begin a run of the statement."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _head(self, n: int) -> pa.Table:
         """Return at most `n` rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _count(self) -> int:
         """Return the number of rows, or a few more than `ROWS_COUNTED` if there are more."""
-        raise NotImplementedError
 
 
 class FixedResult(Result):

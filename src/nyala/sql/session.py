@@ -15,7 +15,7 @@ Source: docs/how-to/sql.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.access import Access
-from nyala.sql.context import NO_PARAMETERS, Context, numbered, parameters_by_name
+from nyala.sql.context import NO_PARAMETERS, ROWS_OF_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
 from nyala.sql.select.by_key import look_up
 from nyala.sql.select.store_only import check_store_only
@@ -95,6 +95,23 @@ class SqlSession:
     @property
     def _transaction(self) -> Transaction | None:
         return self._callers or self._slot.transaction
+
+    def execute_many(self, text: str, rows: Sequence[Any]) -> Result | None:
+        """Execute one INSERT with many rows of parameters as one statement; None if it has another form.
+
+        The form is `INSERT … VALUES (…)` with one row of positional parameters, and nothing after it. Cost:
+        per column and not per row.
+        Raises: as `execute`.
+        """
+        from nyala.sql.change.insert import insert_of_rows
+
+        found = insert_of_rows(text, rows)
+        if found is None:
+            return None
+        with self._lock:
+            statement, data = found
+            context = self._context(NO_PARAMETERS, None, {ROWS_OF_PARAMETERS: data})
+            return _EXECUTORS["INSERT"](context, statement)
 
     def execute(self, text: str, parameters: Any = None, *, at: Any = None) -> Result:
         """Execute the statements of the text, and return the result of the last one.
@@ -169,7 +186,7 @@ class SqlSession:
     def _execute(self, text: str, values: Mapping[str, Any], at: Any) -> Result:
         reader = TokenReader(text)
         first = main_keyword(reader.tokens)
-        context = Context(self._database, self._access, self._transaction, values, at, self._source)
+        context = self._context(values, at)
         if first in _TRANSACTION_STATEMENTS:
             return self._control(first, reader, context)
         executor = _EXECUTORS.get(first)
@@ -181,6 +198,11 @@ class SqlSession:
         if not self._access.files:
             check_store_only(text)
         return executor(context, text)
+
+    def _context(
+        self, values: Mapping[str, Any], at: Any, objects: Mapping[str, Any] = NO_PARAMETERS
+    ) -> Context:
+        return Context(self._database, self._access, self._transaction, values, at, self._source, objects)
 
     def _control(self, first: str, reader: TokenReader, context: Context) -> Result:
         """BEGIN, COMMIT and ROLLBACK."""

@@ -9,7 +9,8 @@ begins and ends. Expressions are cut out as they are, with their comments, and D
 Invariants
     K1  The text of a token is `text[begin:end]`, and tokens do not overlap. Comments and spaces are
         between tokens.
-    K2  A keyword inside parentheses, brackets, braces or CASE … END does not end a clause.
+    K2  A keyword inside parentheses, brackets, braces or CASE … END does not end a clause, nor does one
+        that is a name (after a point or AS) or the FROM of IS DISTINCT FROM.
 
 Source: PostgreSQL, "Lexical Structure", which DuckDB's parser follows.
 """
@@ -59,6 +60,7 @@ _MAIN_KEYWORDS: Final = frozenset(
 # As a symbol of its own, a sign that begins a text or a name without an end.
 _UNCLOSED: Final = frozenset("'\"`$")
 _OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
+_PAIRS: Final = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,18 +251,24 @@ class TokenReader:
 
     def until(self, *stops: Sequence[str]) -> str:
         """Return the text up to one of the keyword sequences, a closing bracket, or the end (K2)."""
-        begin, end, depth = self.here, self.here, 0
+        begin, end = self.here, self.here
+        open_: list[str] = []  # what closes each bracket and CASE that is open
+        before = ""
         while not self.ended:
             token = self.tokens[self.index]
-            if depth == 0 and (token.text in _CLOSES or self.at_any(*stops)):
+            word = "" if before in (".", "AS") and token.kind == "word" else token.keyword
+            if not open_ and (word in _CLOSES or (word and self._stops(stops, before))):
                 break
-            if token.keyword == "CASE" or (token.kind == "symbol" and token.text in _OPENS):
-                depth += 1
-            elif depth and (token.keyword == "END" or (token.kind == "symbol" and token.text in _CLOSES)):
-                depth -= 1
-            end = token.end
+            if word in _PAIRS:
+                open_.append(_PAIRS[word])
+            elif open_ and word == open_[-1]:
+                open_.pop()
+            end, before = token.end, token.keyword
             self.index += 1
         return self.text[begin:end]
+
+    def _stops(self, stops: Sequence[Sequence[str]], before: str) -> bool:
+        return self.at_any(*stops) and not (before == "DISTINCT" and self.at("FROM"))
 
     def rest(self) -> str:
         """Return the text that is left."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 from typing import Any, Final
 
 from nyala.schema.types import ColumnType
@@ -44,19 +45,19 @@ def cast_to(expression: str, type: ColumnType) -> str:
 
 
 def literal(value: Any, type: ColumnType) -> str:
-    """Return a value of a column as an expression of SQL, which has the column's type."""
+    """Return a value of a column as a constant of SQL, whose type may be narrower than the column's."""
     if value is None:
-        return f"CAST(NULL AS {sql_type(type)})"
+        return "NULL"
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
-    if isinstance(value, int) and type.is_integer:
-        return f"CAST({value} AS {sql_type(type)})"
     if isinstance(value, bytes):
-        return f"from_hex('{value.hex()}')"
+        return f"from_hex({quoted_text(value.hex())})"
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else f"CAST('{value}' AS {sql_type(type)})"
     if isinstance(value, dt.date | dt.datetime):
-        text = value.isoformat()
-    elif isinstance(value, decimal.Decimal):
-        text = format(value, "f")
-    else:
-        text = str(value)
-    return f"CAST({quoted_text(text)} AS {sql_type(type)})"
+        return f"{sql_type(type)} {quoted_text(value.isoformat())}"
+    return quoted_text(str(value))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -30,17 +30,18 @@ from nyala.sql.change.target import (
     returned,
     value_of,
 )
-from nyala.sql.context import Source
+from nyala.sql.context import ROWS_OF_PARAMETERS, Source
 from nyala.sql.tokens import TokenReader, quoted
 from nyala.sql.types import cast_to
 from nyala.tablet.write.write_path import Request
 
-__all__ = ["is_checked", "plan_insert"]
+__all__ = ["insert_of_rows", "is_checked", "plan_insert"]
 
 Mode: TypeAlias = Literal["insert", "ignore", "upsert"]
 
 _SOURCE_WORDS: Final = ("VALUES", "SELECT", "WITH", "FROM", "TABLE", "BY", "DEFAULT", "(")
-_ENDS: Final = (("ON", "CONFLICT"), ("RETURNING",))
+# With the token that follows, because a table may be called `conflict`: JOIN conflict ON conflict.id = …
+_ENDS: Final = (("ON", "CONFLICT", "("), ("ON", "CONFLICT", "DO"), ("RETURNING",))
 _EXCLUDED = "nyala_excluded"
 
 
@@ -103,6 +104,38 @@ def plan_insert(statement: Statement, text: str) -> Plan:
         return Change([request], returning=returned(statement, source, target, returning, stored))
 
     return plan
+
+
+def insert_of_rows(text: str, rows: Sequence[Any]) -> tuple[str, pa.Table] | None:
+    """Return `INSERT … SELECT * FROM rows` and the rows, for `INSERT … VALUES (?, …)` with many parameters.
+
+    None for a statement of another form, and for rows that have no common types.
+    """
+    reader = TokenReader(text)
+    if not (reader.at("INSERT") or reader.at("UPSERT")):
+        return None
+    head = reader.until(("VALUES",))
+    if not reader.take("VALUES", "("):
+        return None
+    count = 0
+    while (token := reader.peek()) is not None and token.text == "?":
+        reader.next()
+        count += 1
+        if not reader.take(","):
+            break
+    if not count or not reader.take(")"):
+        return None
+    reader.take(";")
+    if not reader.ended:
+        return None
+    if not all(isinstance(row, list | tuple) and len(row) == count for row in rows):
+        return None  # each row says what is wrong with it
+    try:
+        columns = [pa.array(values) for values in zip(*rows, strict=True)]
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    names = [f"c{place}" for place in range(count)]
+    return f"{head} SELECT * FROM {ROWS_OF_PARAMETERS}", pa.table(dict(zip(names, columns, strict=True)))
 
 
 def _names_auto(returning: str) -> bool:

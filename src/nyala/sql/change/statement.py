@@ -19,6 +19,7 @@ from nyala.sql.change.target import Statement
 from nyala.sql.change.update import plan_delete, plan_update
 from nyala.sql.context import Context
 from nyala.sql.result import FixedResult
+from nyala.sql.select.moments import parsable
 from nyala.sql.tokens import TokenReader
 
 __all__ = ["execute", "plan_of"]
@@ -65,6 +66,6 @@ def _check(text: str) -> None:
     import duckdb
 
     try:
-        duckdb.extract_statements(text)
+        duckdb.extract_statements(parsable(text))
     except duckdb.Error as error:
         raise InvalidArgumentError(f"the statement does not parse: {error}") from error

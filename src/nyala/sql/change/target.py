@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from nyala.errors import ColumnNotFoundError, InvalidArgumentError, TableNotFoundError
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError
 from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
 from nyala.sql.change.rows import collected
 from nyala.sql.context import Context, Source
+from nyala.sql.names import spelled
 from nyala.sql.select.by_key import rows_by_key
 from nyala.sql.tokens import TokenReader, quoted
 from nyala.sql.types import cast_to, literal
@@ -115,24 +116,14 @@ def selected(
 def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:
     """Read `table [AS] [alias]`. Raises: TableNotFoundError, InvalidArgumentError."""
     given = reader.qualified()[-1]
-    names = source.list_tables()
-    matches = [name for name in names if name == given] or [
-        name for name in names if name.lower() == given.lower()
-    ]
-    if not matches:
-        hint = nearest(given, names)
-        raise TableNotFoundError(
-            f"there is no table {given!r}" + (f": did you mean {hint!r}?" if hint else "")
-        )
-    if len(matches) > 1:
-        raise InvalidArgumentError(f"{given!r} can mean one of the tables {matches}: write the exact name")
+    table = spelled(given, source.list_tables())
     alias = given
     following = reader.peek()
     if reader.take("AS") or (
         following is not None and following.is_identifier and following.keyword not in stops
     ):
         alias = reader.identifier()
-    return Target(matches[0], alias, source[matches[0]]._view(None)[1].schema)
+    return Target(table, alias, source[table]._view(None)[1].schema)
 
 
 def assignments(reader: TokenReader, target: Target, *stops: Sequence[str]) -> dict[str, str]:
@@ -180,7 +171,7 @@ def value_of(expression: str, column: ColumnSchema) -> str:
 def default_of(column: ColumnSchema) -> str:
     """Return the value that an insert without the column stores, as an expression."""
     default = column.write_default
-    return literal(None if default is NO_DEFAULT else default, column.type)
+    return cast_to(literal(None if default is NO_DEFAULT else default, column.type), column.type)
 
 
 def key_columns(target: Target) -> str:

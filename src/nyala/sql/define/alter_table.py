@@ -15,6 +15,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.sql.context import Context
 from nyala.sql.define.columns import constant, read_columns, storage_words
 from nyala.sql.define.partitions import read_bound
+from nyala.sql.names import spelled
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader, quoted
 
@@ -31,7 +32,7 @@ def alter_table(context: Context, reader: TokenReader) -> FixedResult:
     database = context.database
     reader.need("TABLE")
     if_exists = reader.take("IF", "EXISTS")
-    name = reader.qualified()[-1]
+    name = spelled(reader.qualified()[-1], database.list_tables())
     if if_exists and name not in database:
         return FixedResult("ALTER TABLE", pa.table({}), database.now())
     table = database.table(name)

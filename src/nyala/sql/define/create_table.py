@@ -18,6 +18,7 @@ from nyala.schema.schema import ColumnSpec, column
 from nyala.sql.context import Context
 from nyala.sql.define.columns import Columns, constant, read_columns
 from nyala.sql.define.partitions import read_partitions
+from nyala.sql.names import spelled
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader
 
@@ -58,7 +59,7 @@ def create_table(context: Context, reader: TokenReader) -> FixedResult:
     if_not_exists = reader.take("IF", "NOT", "EXISTS")
     if replaces and if_not_exists:
         raise InvalidArgumentError("OR REPLACE and IF NOT EXISTS contradict each other: use one")
-    name = reader.qualified()[-1]
+    name = spelled(reader.qualified()[-1], database.list_tables())
     if if_not_exists and name in database:
         return FixedResult("CREATE TABLE", pa.table({}), database.now(), rowcount=0)
     if name in database and not replaces:
@@ -90,7 +91,7 @@ def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) ->
     """CREATE TABLE t CLONE old [AT (TIMESTAMP => moment)], and CREATE TABLE t LIKE old."""
     database = context.database
     like = reader.take("LIKE")
-    old = reader.qualified()[-1]
+    old = spelled(reader.qualified()[-1], database.list_tables())
     at: Any = None
     if not like and reader.take("AT"):
         inside = TokenReader(reader.parenthesised())

@@ -13,6 +13,7 @@ from nyala.sql.context import Context
 from nyala.sql.define.alter_table import alter_table
 from nyala.sql.define.columns import constant
 from nyala.sql.define.create_table import create_table
+from nyala.sql.names import spelled
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader
 
@@ -49,6 +50,7 @@ def _drop(context: Context, reader: TokenReader) -> FixedResult:
     purge = reader.take("PURGE")
     _ = reader.take("CASCADE") or reader.take("RESTRICT")
     reader.finish()
+    names = [spelled(name, database.list_tables()) for name in names]
     if not if_exists:
         for name in names:
             database.table(name)  # a wrong name drops none of them
@@ -78,7 +80,9 @@ def _comment(context: Context, reader: TokenReader) -> FixedResult:
     text = constant(reader.rest())
     if not of_table and len(names) < 2:
         raise InvalidArgumentError("COMMENT ON COLUMN takes table.column")
-    table = context.database.table(names[-1] if of_table else names[-2])
+    table = context.database.table(
+        spelled(names[-1] if of_table else names[-2], context.database.list_tables())
+    )
     with table.alter() as alteration:
         if of_table:
             alteration.set_comment(str(text or ""))

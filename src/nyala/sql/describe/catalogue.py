@@ -20,7 +20,6 @@ Source: docs/how-to/sql.md; SQL:2011 part 11 (information schema); DuckDB, "Meta
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import weakref
 from collections import OrderedDict
@@ -37,26 +36,12 @@ from nyala.sql.select.connection import SETTINGS
 from nyala.sql.select.errors import our_error
 from nyala.sql.select.statement import check_statement, tables_named
 from nyala.sql.tokens import Token, quoted, quoted_text, replaced, tokens
+from nyala.sql.types import literal, sql_type
 from nyala.tablet.state.root import TableState
 
 __all__ = ["answer", "describe", "states_of"]
 
 _KEPT_MAX: Final = 4
-_TYPES: Final = {
-    "bool": "BOOLEAN",
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP WITH TIME ZONE",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "varchar": "VARCHAR",
-    "string": "VARCHAR",
-    "binary": "BLOB",
-}
-_NUMBERS: Final = frozenset(("int8", "int16", "int32", "int64", "decimal"))
 _DESCRIBING: Final = frozenset(("DESCRIBE", "DESC", "SHOW"))
 
 
@@ -204,30 +189,7 @@ def _definitions(states: Mapping[str, TableState]) -> tuple[str, ...]:
 
 
 def _column(column: ColumnSchema) -> str:
-    kind = column.type
-    name = f"DECIMAL({kind.precision},{kind.scale})" if kind.name == "decimal" else _TYPES[kind.name]
     null = "" if column.nullable else " NOT NULL"
-    default = (
-        "" if column.write_default is NO_DEFAULT else f" DEFAULT {_literal(column.write_default, column)}"
-    )
-    return f"{quoted(column.name)} {name}{null}{default}"
-
-
-def _literal(value: Any, column: ColumnSchema) -> str:
-    """Return a default as an expression of SQL."""
-    kind = column.type
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if kind.name in _NUMBERS:
-        return f"{value:f}" if kind.name == "decimal" else str(value)
-    if isinstance(value, bytes):
-        return f"from_hex({quoted_text(value.hex())})"
-    if isinstance(value, float):
-        return (
-            repr(value)
-            if re.fullmatch(r"-?[\d.e+-]+", repr(value))
-            else f"{quoted_text(repr(value))}::DOUBLE"
-        )
-    if kind.is_text:
-        return quoted_text(value)
-    return f"{_TYPES[kind.name]} {quoted_text(value.isoformat())}"
+    default = column.write_default
+    given = "" if default is NO_DEFAULT else f" DEFAULT {literal(default, column.type)}"
+    return f"{quoted(column.name)} {sql_type(column.type)}{null}{given}"

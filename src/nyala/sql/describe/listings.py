@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from nyala.errors import InvalidArgumentError, TableNotFoundError
+from nyala.errors import InvalidArgumentError
 from nyala.partition.describe import describe_range
 from nyala.sql.context import Context, Source
 from nyala.sql.define.table_text import create_table_text
 from nyala.sql.describe.catalogue import answer, describe
+from nyala.sql.names import spelled
 from nyala.sql.tokens import TokenReader
-from nyala.suggestion import nearest
 from nyala.tablet.state.root import TableState
 
 __all__ = ["show", "state_of", "table_name"]
@@ -104,18 +104,7 @@ def table_name(reader: TokenReader) -> str:
 
 def state_of(source: Source, name: str) -> TableState:
     """Return the table that SQL means by the name. Raises: TableNotFoundError, InvalidArgumentError."""
-    names = source.list_tables()
-    alike = [name] if name in names else [each for each in names if each.lower() == name.lower()]
-    if not alike:
-        guess = nearest(name, names)
-        raise TableNotFoundError(
-            f"there is no table {name!r}" + (f": did you mean {guess!r}?" if guess else "")
-        )
-    if len(alike) > 1:
-        raise InvalidArgumentError(
-            f"the name {name!r} may mean one of the tables {alike}: write it as it is called"
-        )
-    return source[alike[0]]._view(None)[1]
+    return source[spelled(name, source.list_tables())]._view(None)[1]
 
 
 def _ranges(state: TableState) -> pa.Table:

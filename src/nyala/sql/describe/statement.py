@@ -54,7 +54,10 @@ def _describe(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
         if reader.ended:
             return source, describe(state_of(source, name))
         rest = reader.text[begin:]
-        moments = read_moments(context.database, source.timestamp, f"FROM {rest}", context.parameters)
+        connection = context.database._connection(files=context.access.files)
+        moments = read_moments(
+            context.database, connection, source.timestamp, f"FROM {rest}", context.parameters
+        )
         if len(moments.scans) == 1:
             reader.rest()
             (scan,) = moments.scans.values()

@@ -30,14 +30,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.errors import InvalidArgumentError
+from nyala.sql.names import spelled
 from nyala.sql.tokens import quoted, replaced, tokens
 
 if TYPE_CHECKING:
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.database import Database, Snapshot
     from nyala.api.engine_scan import EngineScan
+    from nyala.sql.select.connection import Connection
 
-__all__ = ["NO_NAMES", "Feed", "Reading", "read_moments"]
+__all__ = ["NO_NAMES", "Feed", "Reading", "parsable", "read_moments"]
 
 _REMEMBERED_CHARS: Final = 4096
 _WORDS: Final = re.compile(r"\b(?:at|of|changes|public|nyala)\b", re.IGNORECASE)
@@ -103,9 +105,22 @@ class Feed:
             raise
 
 
-def read_moments(database: Database, timestamp: int, text: str, parameters: Mapping[str, Any]) -> Reading:
+def parsable(text: str) -> str:
+    """Return the text with the present tables in place of moments and feeds, for DuckDB's parser."""
+    if not _WORDS.search(text):
+        return text
+    clauses = _clauses(text)
+    edits = [edit for moment in clauses.moments for edit in moment.edits("nyala_t", text)]
+    edits += [edit for feed in clauses.feeds for edit in feed.edits("nyala_t", text)]
+    return replaced(text, edits) if edits else text
+
+
+def read_moments(
+    database: Database, connection: Connection, timestamp: int, text: str, parameters: Mapping[str, Any]
+) -> Reading:
     """Return the statement with its moments and feeds replaced by names of scans and feeds.
 
+    connection: evaluates the moments.
     timestamp: the moment of the statement, at which feeds end that name no end.
     Raises: InvalidArgumentError for a clause or moment that is wrong; TableNotFoundError, HistoryExpiredError.
     """
@@ -114,7 +129,7 @@ def read_moments(database: Database, timestamp: int, text: str, parameters: Mapp
     clauses = _clauses(text) if len(text) <= _REMEMBERED_CHARS else _clauses.__wrapped__(text)
     if not clauses.moments and not clauses.feeds:
         return Reading(replaced(text, clauses.edits) if clauses.edits else text)
-    value = _Values(database, parameters)
+    value = _Values(connection, parameters)
     edits = list(clauses.edits)
     scans: dict[str, EngineScan] = {}
     feeds: dict[str, Feed] = {}
@@ -125,12 +140,12 @@ def read_moments(database: Database, timestamp: int, text: str, parameters: Mapp
         snapshot = snapshots.get(moment.expression)
         if snapshot is None:
             snapshot = snapshots[moment.expression] = database._snapshot(at)
-        name = _spelled(moment.table, {*snapshot._pinned().by_name, *snapshot.list_tables()})
+        name = spelled(moment.table, {*snapshot._pinned().by_name, *snapshot.list_tables()})
         made = _unused(moment.table, taken)
         scans[made] = snapshot[name].scan()._engine()
         edits += moment.edits(made, text)
     for feed in clauses.feeds:
-        name = _spelled(value.table(feed.table), database.list_tables())
+        name = spelled(value.table(feed.table), database.list_tables())
         given = {each: value.of(text, f"{each} of changes") for each, text in feed.arguments.items()}
         given["since"] = value.checked(given["since"], f"since of the changes of {name!r}")
         if given.get("until") is not None:
@@ -152,18 +167,11 @@ def _unused(name: str, taken: set[str]) -> str:
     return made
 
 
-def _spelled(name: str, names: Iterable[str]) -> str:
-    """Return the table that SQL means by the name: SQL ignores case in names."""
-    names = set(names)
-    alike = [each for each in names if each.lower() == name.lower()]
-    return name if name in names or len(alike) != 1 else alike[0]
-
-
 class _Values:
     """Evaluates expressions of constants and parameters, each once."""
 
-    def __init__(self, database: Database, parameters: Mapping[str, Any]) -> None:
-        self._database = database
+    def __init__(self, connection: Connection, parameters: Mapping[str, Any]) -> None:
+        self._connection = connection
         self._parameters = parameters
         self._known: dict[str, Any] = {}
 
@@ -215,7 +223,7 @@ class _Values:
                 return int(token.text)
         names = {token.text[1:] for token in found if token.kind == "parameter"}
         given = {name: self._parameters[name] for name in names}
-        with contextlib.closing(self._database._connection().cursor()) as cursor:
+        with contextlib.closing(self._connection.cursor()) as cursor:
             try:
                 ((value,),) = cursor.execute(f"SELECT {expression}", *([given] if given else [])).fetchall()
             except (duckdb.BinderException, duckdb.CatalogException) as error:
@@ -405,7 +413,7 @@ class _Finder:
                     self.edits.append((token.begin, self.tokens[after - 4].end, "main."))
 
     def _after_alias(self, place: int) -> int:
-        """Return the place behind an alias, or the same place if there is none."""
+        """Return the place behind the alias that may begin here; without one, the same place."""
         behind = place + 1 if self._keyword(place) == "AS" else place
         if behind >= len(self.tokens):
             return place

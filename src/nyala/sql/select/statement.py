@@ -15,27 +15,6 @@ from typing import Any, Final
 from nyala.errors import InvalidArgumentError
 from nyala.sql.tokens import tokens
 
-_INSTEAD: Final = {
-    "INSERT": "table.insert(rows) or table.upsert(rows)",
-    "UPDATE": 'table.update(rows), or table.update(set={"column": value}, where="…")',
-    "DELETE": 'table.delete(keys), or table.delete(where="…")',
-    "MERGE_INTO": "table.upsert(rows)",
-    "CREATE": "db.create_table(name, schema, primary_key), or WITH for a name inside one statement",
-    "CREATE_FUNC": "db.create_table(name, schema, primary_key), or WITH for a name inside one statement",
-    "DROP": "db.drop_table(name)",
-    "ALTER": "`with table.alter() as a:`, as a.add_column(name, type), or db.rename_table(old, new)",
-    "TRANSACTION": "db.batch() for several writes, db.snapshot() for several reads, at one moment",
-    "COPY": "db.sql(…).to_reader() or .to_arrow(), and write the file from that",
-    "COPY_DATABASE": "db.sql(…).to_reader() or .to_arrow(), and write the file from that",
-    "EXPORT": "db.sql(…).to_reader() or .to_arrow(), and write the file from that",
-    "EXPLAIN": "db.sql(…).explain()",
-    "VACUUM": "table.compact() and table.vacuum()",
-    "PREPARE": "db.sql(text, parameters)",
-    "EXECUTE": "db.sql(text, parameters)",
-}
-_OWN_CONNECTION: Final = "a DuckDB connection of your own, with table.scan().to_duckdb(connection)"
-
-
 _CONSTANT: Final = r"(?:[+-]?\d[\d.]*+|(?:(?:DATE|TIMESTAMP|TIMESTAMPTZ)\s++)?'(?:[^'\\]|'')*+')"
 # An IN list of more than 500 constants; the first constant stays.
 _LONG_LIST: Final = re.compile(
@@ -85,9 +64,8 @@ def _parsed(text: str) -> tuple[str, str, Any]:
             "and pivot there"
         )
     if refused is not None:
-        word = refused.replace("_", " ")
         raise InvalidArgumentError(
-            f"sql() only reads, and this is {word}: use {_INSTEAD.get(refused, _OWN_CONNECTION)}"
+            f"{refused.replace('_', ' ')} is not possible here, where a statement must be a SELECT"
         )
     if not kinds:
         raise InvalidArgumentError("sql() takes one statement, a SELECT, and this is empty")

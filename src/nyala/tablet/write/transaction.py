@@ -157,15 +157,18 @@ class OpenTransaction:
         """
         assert not self._written
         with self._statement():
+            how = "failed to commit"
             try:
                 tables = [self._base.table(request.table) for request in requests]
                 written = [
                     (request, table, prepare_request(table, request, borrow_above_bytes=_BORROWED_BYTES_MIN))
                     for request, table in zip(requests, tables, strict=True)
                 ]
-                return self._commit(written, self.since, message, False)
+                results = self._commit(written, self.since, message, False)
+                how = "was committed"
+                return results
             finally:
-                self._end("was committed")
+                self._end(how)
 
     def write_selected(
         self,
