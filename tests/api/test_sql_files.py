@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,23 @@ def test_tables_of_an_attached_store(db: Any, tmp_path: Path) -> None:
         db.sql("DETACH other")
         with pytest.raises(nyala.TableNotFoundError):
             db.sql("SELECT * FROM other.t")
+
+
+def test_two_threads_attach_one_name(db: Any, tmp_path: Path) -> None:
+    """One of them wins, and the other one's store is not left open."""
+    open_database(tmp_path / "other").close()
+    refused: list[str] = []
+
+    def attach() -> None:
+        try:
+            db.sql(f"ATTACH '{tmp_path / 'other'}' AS other")
+        except nyala.InvalidArgumentError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=attach) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 3 and all("is in use" in text for text in refused)
+    db.sql("DETACH other")

@@ -1275,26 +1275,28 @@ class Database:
         """
         self._opened()
         key = name.lower()
-        if key in _RESERVED_NAMES or key in self._attached:
-            raise InvalidArgumentError(f"the name {name!r} is in use: ATTACH '{path}' AS another_name")
-        if not is_bucket_url(path) and not SYSTEM.files.exists(birth_path(os.path.expanduser(path))):
-            raise InvalidArgumentError(
-                f"ATTACH takes the folder or bucket of a Nyala store, and {path!r} is not one: read other databases "
-                "with their own libraries, and pass the rows as a frame"
-            )
-        opened = connect(path if is_bucket_url(path) else os.path.expanduser(path), read_only=True)
-        self._attached = {**self._attached, key: opened}
+        with self._open.sql_lock:  # one thread changes the attached stores at a time
+            if key in _RESERVED_NAMES or key in self._attached:
+                raise InvalidArgumentError(f"the name {name!r} is in use: ATTACH '{path}' AS another_name")
+            if not is_bucket_url(path) and not SYSTEM.files.exists(birth_path(os.path.expanduser(path))):
+                raise InvalidArgumentError(
+                    f"ATTACH takes the folder or bucket of a Nyala store, and {path!r} is not one: read other "
+                    "databases with their own libraries, and pass the rows as a frame"
+                )
+            opened = connect(path if is_bucket_url(path) else os.path.expanduser(path), read_only=True)
+            self._attached = {**self._attached, key: opened}
 
     def _detach(self, name: str, *, missing_ok: bool = False) -> None:
         """Close an attached store. Raises: InvalidArgumentError for an unknown name, unless `missing_ok`."""
-        left = dict(self._attached)
-        found = left.pop(name.lower(), None)
-        if found is None:
-            if missing_ok:
-                return
-            there = ", ".join(sorted(left)) or "none"
-            raise InvalidArgumentError(f"no store is attached as {name!r}; attached are: {there}")
-        self._attached = left
+        with self._open.sql_lock:
+            left = dict(self._attached)
+            found = left.pop(name.lower(), None)
+            if found is None:
+                if missing_ok:
+                    return
+                there = ", ".join(sorted(left)) or "none"
+                raise InvalidArgumentError(f"no store is attached as {name!r}; attached are: {there}")
+            self._attached = left
         found.close()
 
     def _changing(self, call: str) -> Writer:

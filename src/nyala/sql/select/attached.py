@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nyala.errors import TableNotFoundError
+from nyala.sql.names import spelled
 from nyala.sql.select.moments import NO_NAMES
 from nyala.sql.tokens import Token, quoted, replaced, tokens
 from nyala.suggestion import nearest
@@ -51,9 +52,9 @@ def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dic
         if before == "." or after == "(":
             continue
         names = attached[store].list_tables()
-        table = _spelled(following.name, names)
+        table = spelled(following.name, names)
         is_column = after == "."
-        if table is None:
+        if table not in names:
             if before not in _BEFORE_TABLE or is_column:
                 continue
             hint = nearest(following.name, names)
@@ -83,10 +84,3 @@ def _has_alias(found: Sequence[Token], place: int) -> bool:
     return found[place].keyword == "AS" or (
         found[place].is_identifier and found[place].keyword not in NO_NAMES
     )
-
-
-def _spelled(name: str, names: list[str]) -> str | None:
-    if name in names:
-        return name
-    alike = [each for each in names if each.lower() == name.lower()]
-    return alike[0] if len(alike) == 1 else None
