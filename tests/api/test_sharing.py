@@ -335,6 +335,20 @@ def test_transactions_give_auto_incrementing_keys(shared: tuple[nyala.Database, 
     assert sorted(table.to_arrow()["v"].to_pylist()) == [1, 3, 4, 5]
 
 
+def test_returning_gives_auto_incrementing_keys(shared: tuple[nyala.Database, Child]) -> None:
+    """Two processes insert in turn, and each gets the numbers that its rows have."""
+    db, holder = shared
+    db.create_table("keyless", {"v": "int64"})
+    insert = "INSERT INTO keyless VALUES ({0}), ({0} + 1) RETURNING v, auto_incrementing_id"
+    given = []
+    for number in range(0, 40, 4):
+        given += map(list, db.sql(insert.format(number)).fetchall())
+        given += holder.value(f"db.sql({insert.format(number + 2)!r}).fetchall()")
+    assert given == [[number, number + 1] for number in range(40)]
+    stored = db.sql("SELECT v, auto_incrementing_id FROM keyless ORDER BY v").fetchall()
+    assert list(map(list, stored)) == given
+
+
 def test_transactions(shared: tuple[nyala.Database, Child]) -> None:
     """A transaction reads one snapshot and its own writes, and commits once; others see nothing before."""
     db, holder = shared

@@ -159,6 +159,31 @@ def test_a_table_without_a_key_of_the_user(db: nyala.Database) -> None:
         db.sql("UPDATE events SET auto_incrementing_id = 1")
 
 
+def test_returning_gives_the_numbers_of_new_rows_in_their_order(db: nyala.Database) -> None:
+    """Each partition counts by itself, so here the number of a row says where it is and not when it came."""
+    parts = nyala.hash_partition("host", buckets=3)
+    events = db.create_table("events", {"host": "string", "n": "int32"}, "host", parts, unique=False)
+    db.sql("INSERT INTO events VALUES ('a', 0), ('b', 0)")
+    query = "INSERT INTO events SELECT 'h' || i, i FROM (SELECT i FROM range(1, 9) AS r(i) ORDER BY i DESC)"
+    result = db.sql(f"{query} RETURNING n, host, auto_incrementing_id")
+    assert [row[0] for row in result.fetchall()] == list(range(8, 0, -1))
+    assert result.write is not None and result.write.inserted == 8
+    stored = events.scan(["n", "host", "auto_incrementing_id"], where="n > 0").to_arrow()
+    assert sorted(result.fetchall()) == sorted(zip(*stored.to_pydict().values(), strict=True))
+
+
+def test_a_refused_returning_inserts_nothing(db: nyala.Database) -> None:
+    events = db.create_table("events", {"host": "string", "n": nyala.column("int32", nullable=False)})
+    for refused in (
+        "INSERT INTO events VALUES ('a', 1) RETURNING CAST(host AS INT)",
+        "INSERT INTO events VALUES ('a', 1), ('b', NULL) RETURNING auto_incrementing_id",
+        "INSERT INTO events (host) VALUES ('a') RETURNING auto_incrementing_id",
+    ):
+        with pytest.raises(nyala.Error):
+            db.sql(refused)
+    assert events.count() == 0
+
+
 def test_a_large_statement_goes_through_a_file(
     db: nyala.Database, t: nyala.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,8 @@ class _Explained(Statement):
         self.plans.append(bound.plan())
         return bound.schema.empty_table()
 
+    rows_of = rows
+
 
 def explain_change(context: Context, source: Source, text: str) -> list[tuple[str, str]]:
     """Return what the statement would do, and the plans. Raises: errors of the statement."""

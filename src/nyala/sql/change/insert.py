@@ -27,6 +27,7 @@ from nyala.sql.change.target import (
     assignments,
     default_of,
     find_target,
+    numbered,
     returned,
     value_of,
 )
@@ -56,17 +57,15 @@ class _Insert:
 
 
 def is_checked(text: str) -> bool:
-    """Whether the written or returned rows depend on those in the table."""
+    """Whether the written or returned rows depend on those in the table, or on its numbers."""
     reader = TokenReader(text)
-    conditional = reader.at("UPSERT") or reader.at("INSERT", "OR")
     reader.until(*_ENDS)
     if reader.take("ON", "CONFLICT"):
         reader.until(("DO",))
         if reader.at("DO", "UPDATE"):
             return True
-        conditional = True
         reader.until(("RETURNING",))
-    return conditional and reader.at("RETURNING")
+    return reader.at("RETURNING")
 
 
 def plan_insert(statement: Statement, text: str) -> Plan:
@@ -87,11 +86,8 @@ def plan_insert(statement: Statement, text: str) -> Plan:
             sets, where = _conflict_clause(reader, target)
             mode = "ignore" if sets is None else "insert"
         returning = reader.rest() if reader.take("RETURNING") else None
-        if returning is not None and target.schema.auto_increment is not None and _names_auto(returning):
-            raise InvalidArgumentError(
-                f"RETURNING cannot return {AUTO_INCREMENT!r}, which the store gives at the commit: name the other "
-                "columns, or read the rows with SELECT … FROM changes(…)"
-            )
+        if target.schema.auto_increment is not None and mode != "upsert":
+            sets, mode = None, "insert"  # its numbers are new, so no row has the key of another
         if sets is not None:
             return _update_or_insert(statement, source, target, rows, sets, where, returning)
         if mode == "ignore" and returning is not None:
@@ -100,6 +96,8 @@ def plan_insert(statement: Statement, text: str) -> Plan:
         request = Request(target.table, operation, rows, ignore=mode == "ignore")
         if returning is None:
             return Change([request])
+        if mode == "insert":
+            request, rows = numbered(source, target, request, rows)
         stored = _stored(statement, source, target, rows, mode)
         return Change([request], returning=returned(statement, source, target, returning, stored))
 
@@ -136,11 +134,6 @@ def insert_of_rows(text: str, rows: Sequence[Any]) -> tuple[str, pa.Table] | Non
         return None
     names = [f"c{place}" for place in range(count)]
     return f"{head} SELECT * FROM {ROWS_OF_PARAMETERS}", pa.table(dict(zip(names, columns, strict=True)))
-
-
-def _names_auto(returning: str) -> bool:
-    names = [token.text.lower() for token in TokenReader(returning).tokens]
-    return AUTO_INCREMENT in names
 
 
 def _head(reader: TokenReader, source: Source) -> _Insert:

@@ -31,6 +31,7 @@ from nyala.sql.change.target import (
     assignments,
     default_of,
     find_target,
+    numbered,
     returned,
     value_of,
 )
@@ -122,7 +123,9 @@ def plan_merge(statement: Statement, text: str) -> Plan:
 
 def _in_order(requests: Sequence[Request]) -> list[Request]:
     """Deletes first: a key that one clause deletes can be inserted by another."""
-    return sorted(requests, key=lambda request: ("delete", "update", "insert").index(request.operation))
+    return sorted(
+        requests, key=lambda request: ("delete", "update", "insert", "upsert").index(request.operation)
+    )
 
 
 def _has_returning(reader: TokenReader) -> bool:
@@ -253,12 +256,15 @@ def _insert(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> N
             raise InvalidArgumentError(f"MERGE: INSERT gives {len(given)} values for {len(names)} columns")
         values = [value_of(value, target.column(name)) for name, value in zip(names, given, strict=True)]
     listed = [f"{value} AS {quoted(name)}" for name, value in zip(names, values, strict=True)]
-    rows = merge.select(", ".join(listed), kind, condition)
-    merge.requests.append(Request(target.table, "insert", rows))
     if merge.whole:
         left_out = [name for name in target.insert_columns if name not in names]
         listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in left_out]
-        _note(merge, "INSERT", merge.select(", ".join(listed), kind, condition) if left_out else rows)
+    rows = merge.select(", ".join(listed), kind, condition)
+    request = Request(target.table, "insert", rows.select(names))
+    if merge.whole:
+        request, rows = numbered(merge.source, target, request, rows)
+        _note(merge, "INSERT", rows)
+    merge.requests.append(request)
 
 
 def _add(merge: _Merge, request: Request, rows: pa.Table) -> None:

@@ -20,6 +20,7 @@ from nyala.sql.select.by_key import rows_by_key
 from nyala.sql.tokens import TokenReader, quoted
 from nyala.sql.types import cast_to, literal
 from nyala.suggestion import nearest
+from nyala.tablet.write.write_path import Request, prepare_request
 
 __all__ = [
     "Statement",
@@ -28,6 +29,7 @@ __all__ = [
     "default_of",
     "find_target",
     "key_columns",
+    "numbered",
     "returned",
     "selected",
 ]
@@ -92,6 +94,11 @@ class Statement:
         bound = self.context.select(source, self.prefix + select, objects or {})
         return collected(bound.to_reader())
 
+    def rows_of(self, source: Source, select: str, objects: Mapping[str, Any]) -> pa.Table:
+        """Return the rows of a SELECT that usually reads `objects` only: cheaper than `rows`, which binds it first."""
+        found = None if self.prefix else self.context.computed(select, objects)
+        return self.rows(source, select, objects) if found is None else found
+
 
 def selected(
     statement: Statement, source: Source, target: Target, listed: str, others: str, where: str
@@ -103,10 +110,8 @@ def selected(
     if where and not others and not statement.prefix:
         found = rows_by_key(source, target.table, target.alias, where, statement.context.parameters)
         if found is not None:
-            given = {"nyala_found": found}
             text = f"SELECT {listed}\nFROM nyala_found AS {quoted(target.alias)}"
-            rows = statement.context.computed(text, given)
-            return statement.rows(source, text, given) if rows is None else rows
+            return statement.rows_of(source, text, {"nyala_found": found})
     once = f"DISTINCT ON ({key_columns(target)}) " if others else ""
     joined = f", {others}\n" if others else ""  # line breaks end comments in the texts
     condition = f" WHERE {where}\n" if where else ""
@@ -178,6 +183,23 @@ def key_columns(target: Target) -> str:
     return target.of_alias(target.keys)
 
 
+def numbered(source: Source, target: Target, insert: Request, rows: pa.Table) -> tuple[Request, pa.Table]:
+    """Take the values of an auto-incrementing key for an insert, so that RETURNING has them before the commit.
+
+    Returns: the operation and `rows`, both with the values; as they were if the key has no such column or the store
+    refuses the insert. The commit must be checked, because another process can take the same values.
+    """
+    key = target.schema.auto_increment
+    if key is None:
+        return insert, rows
+    prepared = prepare_request(source[target.table]._view(None)[1], insert)
+    values = prepared.columns.get(key.id)
+    if prepared.errors or values is None:
+        return insert, rows
+    given = insert.data.append_column(key.name, values)
+    return Request(target.table, "upsert", given), rows.append_column(key.name, values)
+
+
 def returned(
     statement: Statement, source: Source, target: Target, expressions: str | None, rows: pa.Table
 ) -> pa.Table | None:
@@ -190,6 +212,6 @@ def returned(
     others = [name for name in rows.column_names if name not in target.columns]
     rows = rows.select([*others, *(name for name in target.columns if name in rows.column_names)])
     name = "nyala_returned"
-    return statement.rows(
+    return statement.rows_of(
         source, f"SELECT {expressions}\nFROM {name} AS {quoted(target.alias)}", {name: rows}
     )
