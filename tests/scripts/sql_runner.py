@@ -31,6 +31,9 @@ Markers
 
     `nyala-only` and `differs` hold for the rest of the block, the others for the next statement.
 
+Files
+    {files} is a folder for files. The store and DuckDB have one each, so each reads what it wrote itself.
+
 Both must print the same counts, rows and column names, and refuse the same statements. At the end
 DuckDB's tables must hold what the tables of the same names hold in the store. Times without a zone
 are UTC in both.
@@ -123,9 +126,12 @@ class SqlRunner:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._files, self._twins_files = folder.with_name("files"), folder.with_name("twins_files")
         self._clock = ManualClock()
         self._moments: dict[str, tuple[str, int]] = {}
         self._twin = duckdb.connect(":memory:")
+        for folder in (self._files, self._twins_files):
+            folder.mkdir()
         self._open()
 
     def _open(self) -> None:
@@ -152,15 +158,18 @@ class SqlRunner:
                 markers[kind] = text
             else:
                 values = eval(markers.pop("parameters", "None"), dict(_VALUES))
-                ours = self._run(self._filled(text), values)
+                text = self._filled(text)
+                ours = self._run(text.replace("{files}", str(self._files)), values)
                 theirs = markers.pop("duckdb", None)
                 if "nyala-only" not in markers and theirs != "":
                     twin = self._run_twin(
-                        theirs or text, None if theirs else values, undo="differs" in markers and ours.error
+                        (theirs or text).replace("{files}", str(self._twins_files)),
+                        None if theirs else values,
+                        undo="differs" in markers and ours.error,
                     )
                     problem = ours.problem(twin)
                     problems += [f"{text}\n{problem}"] if problem else []
-                printed += _printed(ours, expected)
+                printed += self._printed(ours, expected)
         if "differs" in markers:
             assert problems, f"differs: {markers['differs']}: but DuckDB did the same"
         else:
@@ -224,18 +233,18 @@ class SqlRunner:
             return Outcome([])
         return Outcome(_lines(text, rows), columns)
 
-
-def _printed(outcome: Outcome, expected: Iterator[str]) -> list[str]:
-    """Return the lines of the outcome. Of an error's message, the expected words if it has them."""
-    if outcome.error is None:
-        for _ in outcome.lines:
-            next(expected, "")
-        return outcome.lines
-    name, message = type(outcome.error).__name__, " ".join(str(outcome.error).split())
-    _, _, words = (next(expected, "") or "").removeprefix("error: ").partition(" ")
-    if not words or words not in message:
-        words = message if len(message) <= _WORDS_CHARS else message[:_WORDS_CHARS].rpartition(" ")[0]
-    return [f"error: {name} {words}"]
+    def _printed(self, outcome: Outcome, expected: Iterator[str]) -> list[str]:
+        """Return the lines of the outcome. Of an error's message, the expected words if it has them."""
+        if outcome.error is None:
+            for _ in outcome.lines:
+                next(expected, "")
+            return outcome.lines
+        name = type(outcome.error).__name__
+        message = " ".join(str(outcome.error).replace(str(self._files), "{files}").split())
+        _, _, words = (next(expected, "") or "").removeprefix("error: ").partition(" ")
+        if not words or words not in message:
+            words = message if len(message) <= _WORDS_CHARS else message[:_WORDS_CHARS].rpartition(" ")[0]
+        return [f"error: {name} {words}"]
 
 
 def _count(rows: int) -> str:

@@ -1,15 +1,36 @@
-"""Finds the table that a name in SQL means: SQL ignores upper and lower case in names.
+"""Reads the names of tables: SQL ignores upper and lower case in names, and a name can have a schema before it.
+
+    t, T, main.t, nyala.main.t      the table t of the store
 
 Source: docs/reference/sql.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from nyala.errors import InvalidArgumentError
+from nyala.sql.tokens import TokenReader
 
-__all__ = ["spelled"]
+__all__ = ["of_store", "spelled", "spelled_column", "table_name"]
+
+_SCHEMAS: Final = frozenset(((), ("main",), ("public",), ("nyala",), ("nyala", "main")))
+
+
+def table_name(reader: TokenReader) -> str:
+    """Read the name of a table, with or without a schema. Raises: InvalidArgumentError."""
+    return of_store(reader.qualified())
+
+
+def of_store(names: Sequence[str]) -> str:
+    """Return the last of the names; those before it are the schema. Raises: InvalidArgumentError."""
+    if tuple(each.lower() for each in names[:-1]) not in _SCHEMAS:
+        raise InvalidArgumentError(
+            f"there is no schema {'.'.join(names[:-1])!r}: the tables of the store are in nyala.main, and only SELECT "
+            "reads those of attached stores"
+        )
+    return names[-1]
 
 
 def spelled(name: str, names: Collection[str]) -> str:
@@ -25,3 +46,8 @@ def spelled(name: str, names: Collection[str]) -> str:
             f"the name {name!r} may mean one of the tables {sorted(alike)}: write it as it is called"
         )
     return alike[0] if alike else name
+
+
+def spelled_column(name: str, names: Collection[str]) -> str:
+    """Return the one of the columns that is meant, as it is spelled; `name` itself if there is no such one."""
+    return name if name in names else next((each for each in names if each.lower() == name.lower()), name)

@@ -15,7 +15,7 @@ from nyala.errors import ColumnNotFoundError, InvalidArgumentError
 from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
 from nyala.sql.change.rows import collected
 from nyala.sql.context import Context, Source
-from nyala.sql.names import spelled
+from nyala.sql.names import spelled, table_name
 from nyala.sql.select.by_key import rows_by_key
 from nyala.sql.tokens import TokenReader, quoted
 from nyala.sql.types import cast_to, literal
@@ -120,7 +120,7 @@ def selected(
 
 def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:
     """Read `table [AS] [alias]`. Raises: TableNotFoundError, InvalidArgumentError."""
-    given = reader.qualified()[-1]
+    given = table_name(reader)
     table = spelled(given, source.list_tables())
     alias = given
     following = reader.peek()

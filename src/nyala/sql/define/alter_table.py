@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
+from nyala.partition.alteration import ranges_of
+from nyala.partition.ranges import RangeBound, encode_range
 from nyala.sql.context import Context
 from nyala.sql.define.columns import constant, read_columns, storage_words
 from nyala.sql.define.partitions import read_bound
-from nyala.sql.names import spelled
+from nyala.sql.names import spelled, spelled_column, table_name
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader, quoted
 
 if TYPE_CHECKING:
     from nyala.api.alter import Alteration
-    from nyala.api.table import Table
-    from nyala.partition.ranges import RangeBound
+    from nyala.api.database import Database
 
-__all__ = ["alter_table"]
+__all__ = ["alter_table", "exact_column"]
 
 
 def alter_table(context: Context, reader: TokenReader) -> FixedResult:
@@ -32,7 +33,7 @@ def alter_table(context: Context, reader: TokenReader) -> FixedResult:
     database = context.database
     reader.need("TABLE")
     if_exists = reader.take("IF", "EXISTS")
-    name = spelled(reader.qualified()[-1], database.list_tables())
+    name = spelled(table_name(reader), database.list_tables())
     if if_exists and name not in database:
         return FixedResult("ALTER TABLE", pa.table({}), database.now())
     table = database.table(name)
@@ -40,19 +41,21 @@ def alter_table(context: Context, reader: TokenReader) -> FixedResult:
     reader.finish()
     with table.alter() as alteration:
         for action in actions:
-            _apply(alteration, table, TokenReader(action))
+            _apply(alteration, database, TokenReader(action))
     return FixedResult("ALTER TABLE", pa.table({}), database.now())
 
 
-def _apply(alteration: Alteration, table: Table, reader: TokenReader) -> None:
+def _apply(alteration: Alteration, database: Database, reader: TokenReader) -> None:
     """Add the steps of one action. Raises: as `Alteration`; InvalidArgumentError."""
     if reader.take("RENAME"):
-        _rename(alteration, reader)
+        _rename(alteration, database, reader)
     elif reader.take("ADD"):
-        _add(alteration, table, reader)
+        _add(alteration, reader)
     elif reader.take("DROP"):
-        _drop(alteration, table, reader)
-    elif reader.take("UNDROP", "RANGE", "PARTITION"):
+        _drop(alteration, reader)
+    elif reader.take("UNDROP"):
+        if not _takes_range(reader):
+            raise reader.error("expected RANGE PARTITION")
         bound = read_bound(reader)
         alteration.undrop_range(bound.lower, bound.upper, **_inclusive(bound))
     elif reader.take("ALTER") or reader.take("CHANGE"):
@@ -64,29 +67,26 @@ def _apply(alteration: Alteration, table: Table, reader: TokenReader) -> None:
     reader.finish()
 
 
-def _rename(alteration: Alteration, reader: TokenReader) -> None:
+def _rename(alteration: Alteration, database: Database, reader: TokenReader) -> None:
     if reader.take("TO"):
-        alteration.rename(reader.qualified()[-1])
+        others = [name for name in database.list_tables() if name != alteration._table.name]
+        alteration.rename(spelled(table_name(reader), others))
         return
     reader.take("COLUMN")
     old = reader.identifier()
     reader.need("TO")
-    alteration.rename_column(_exact(alteration, old), reader.identifier())
+    alteration.rename_column(exact_column(alteration, old), reader.identifier())
 
 
-def _add(alteration: Alteration, table: Table, reader: TokenReader) -> None:
-    if_not_exists = False
-    if reader.take("IF", "NOT", "EXISTS"):
-        if_not_exists = True
-    if reader.take("RANGE", "PARTITION"):
+def _add(alteration: Alteration, reader: TokenReader) -> None:
+    if_not_exists = reader.take("IF", "NOT", "EXISTS")
+    if _takes_range(reader):
         bound = read_bound(reader)
-        if if_not_exists and _has_range(table, bound):
-            return
-        alteration.add_range(bound.lower, bound.upper, **_inclusive(bound))
+        if not if_not_exists or not _has_range(alteration, bound):
+            alteration.add_range(bound.lower, bound.upper, **_inclusive(bound))
         return
     _ = reader.take("COLUMNS") or reader.take("COLUMN")
-    if reader.take("IF", "NOT", "EXISTS"):
-        if_not_exists = True
+    if_not_exists = reader.take("IF", "NOT", "EXISTS") or if_not_exists
     items = TokenReader(reader.parenthesised()).listed() if reader.at("(") else [reader.rest()]
     described = read_columns(items)
     if described.key is not None:
@@ -97,13 +97,12 @@ def _add(alteration: Alteration, table: Table, reader: TokenReader) -> None:
             alteration.add_column(name, spec)
 
 
-def _drop(alteration: Alteration, table: Table, reader: TokenReader) -> None:
+def _drop(alteration: Alteration, reader: TokenReader) -> None:
     if_exists = reader.take("IF", "EXISTS")
-    if reader.take("RANGE", "PARTITION"):
-        text = reader.rest()
-        purge = text.upper().endswith(" PURGE")
-        bound = read_bound(TokenReader(text[: -len(" PURGE")] if purge else text))
-        if not if_exists or _has_range(table, bound):
+    if _takes_range(reader):
+        bound = read_bound(TokenReader(reader.until(("PURGE",))))
+        purge = reader.take("PURGE")
+        if not if_exists or _has_range(alteration, bound):
             alteration.drop_range(bound.lower, bound.upper, purge=purge, **_inclusive(bound))
         return
     reader.take("COLUMN")
@@ -111,7 +110,7 @@ def _drop(alteration: Alteration, table: Table, reader: TokenReader) -> None:
     name = reader.identifier()
     present = [column.name.lower() for column in alteration.schema.columns]
     if not if_exists or name.lower() in present:
-        alteration.drop_column(_exact(alteration, name))
+        alteration.drop_column(exact_column(alteration, name))
     reader.take("RESTRICT")
 
 
@@ -119,7 +118,7 @@ def _change(alteration: Alteration, reader: TokenReader) -> None:
     """ALTER [COLUMN] c …, and Impala's CHANGE c new TYPE. Raises: InvalidArgumentError."""
     impala = reader.tokens[0].keyword == "CHANGE"
     reader.take("COLUMN")
-    name = _exact(alteration, reader.identifier())
+    name = exact_column(alteration, reader.identifier())
     if impala:
         new = reader.identifier()
         spec = read_columns([f"{quoted(new)} {reader.rest()}"]).by_name[new]
@@ -173,25 +172,24 @@ def _default(alteration: Alteration, name: str, text: str) -> Any:
     return constant(f"CAST(({text}) AS {sql_type(alteration.schema.by_name(name).type)})")
 
 
-def _exact(alteration: Alteration, name: str) -> str:
-    """Return the column's name as the table has it; upper and lower case are the same."""
-    names = [column.name for column in alteration.schema.columns]
-    return name if name in names else next((each for each in names if each.lower() == name.lower()), name)
+def exact_column(alteration: Alteration, name: str) -> str:
+    """Return the column's name as the table has it after the steps so far."""
+    return spelled_column(name, [column.name for column in alteration.schema.columns])
 
 
-def _has_range(table: Table, bound: RangeBound) -> bool:
-    bounds = [
-        each for level in table.description.partition_by for each in getattr(level, "bounds", None) or ()
-    ]
-    return any(
-        (
-            isinstance(each, tuple | list)
-            and len(each) == 2
-            and (each[0], each[1]) == (bound.lower, bound.upper)
-        )
-        or each == bound
-        for each in bounds
+def _takes_range(reader: TokenReader) -> bool:
+    """Read RANGE PARTITION, or Impala's PARTITION in front of a range."""
+    return reader.take("RANGE", "PARTITION") or (
+        any(token.keyword in ("VALUE", "VALUES") for token in reader.tokens) and reader.take("PARTITION")
     )
+
+
+def _has_range(alteration: Alteration, bound: RangeBound) -> bool:
+    """Whether the table has exactly this range after the steps so far. Raises: InvalidArgumentError."""
+    draft = alteration._draft
+    assert draft is not None
+    columns = draft.partition_schema.range_columns(draft.schema)
+    return bool(columns) and encode_range(bound, columns) in ranges_of(draft.partitions)
 
 
 def _inclusive(bound: RangeBound) -> dict[str, bool]:

@@ -1,6 +1,6 @@
 """Columns of CREATE TABLE and ALTER TABLE.
 
-Kudu's words (ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT) are cut out of each column's text. What is
+Kudu's words (ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT, IMMUTABLE) are cut out of each column's text. What is
 left is executed in an empty DuckDB, whose catalogue says the type, NOT NULL, the key and the default.
 
 Source: docs/reference/sql.md.
@@ -8,13 +8,17 @@ Source: docs/reference/sql.md.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from nyala.errors import Error, InvalidArgumentError, SchemaError
 from nyala.schema.schema import ColumnSpec, column
+from nyala.sql.names import spelled_column
+from nyala.sql.select.connection import MEMORY_BYTES_MIN, SETTINGS
 from nyala.sql.tokens import TokenReader, quoted, replaced
 
 __all__ = ["Columns", "constant", "read_columns", "scratch", "storage_words"]
@@ -75,15 +79,22 @@ class Columns:
     unique: bool = True
 
 
-@contextlib.contextmanager
-def scratch() -> Iterator[Any]:
-    """An empty DuckDB that reaches nothing."""
+@functools.cache
+def _empty() -> Any:
+    """Return the DuckDB of `scratch`, which the process keeps: opening one takes longer than 10 constants."""
     import duckdb
 
-    with contextlib.closing(
-        duckdb.connect(":memory:", config={"enable_external_access": "false"})
-    ) as connection:
-        connection.execute("SET TimeZone = 'UTC'; SET lock_configuration = true")
+    settings: dict[str, Any] = {"threads": 1, "memory_limit": f"{MEMORY_BYTES_MIN}B", **SETTINGS}
+    opened = duckdb.connect(":memory:", config={**settings, "enable_external_access": "false"})
+    opened.execute("SET GLOBAL TimeZone = 'UTC'; SET GLOBAL lock_configuration = true")
+    atexit.register(opened.close)
+    return opened
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Any]:
+    """A connection to an empty DuckDB that reaches nothing. Its temporary tables are its own."""
+    with contextlib.closing(_empty().cursor()) as connection:
         yield connection
 
 
@@ -95,12 +106,17 @@ def constant(text: str, parameters: dict[str, Any] | None = None) -> Any:
         try:
             ((value,),) = connection.execute(f"SELECT {text}", parameters or None).fetchall()
         except duckdb.Error as error:
-            raise InvalidArgumentError(f"{text} is not a constant: {error}") from error
+            raise InvalidArgumentError(f"{text} is not a constant: {_problem(error)}") from error
     return value
 
 
+def _problem(error: Exception) -> str:
+    """Return DuckDB's message without the lines that show our statement."""
+    return str(error).split("\n", 1)[0]
+
+
 def storage_words(reader: TokenReader) -> dict[str, Any] | None:
-    """Read one of ENCODING, COMPRESSION, BLOCK_SIZE and COMMENT; None if none of them comes next."""
+    """Read one of ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT and IMMUTABLE; None if none of them comes next."""
     if reader.take("ENCODING"):
         word = reader.identifier()
         return {"encoding": _ENCODINGS.get(word.upper(), word.lower())}
@@ -108,9 +124,11 @@ def storage_words(reader: TokenReader) -> dict[str, Any] | None:
         word = reader.identifier()
         return {"compression": _COMPRESSIONS.get(word.upper(), word.lower())}
     if reader.take("BLOCK_SIZE"):
-        return {"block_size": int(reader.next().text)}
+        return {"block_size": constant(reader.next().text)}
     if reader.take("COMMENT"):
         return {"comment": str(constant(reader.next().text))}
+    if reader.take("IMMUTABLE"):
+        return {"immutable": True}
     return None
 
 
@@ -140,9 +158,9 @@ def read_columns(items: Sequence[str]) -> Columns:
         kept.append(_without_storage(reader, name, storage, lengths))
     with scratch() as connection:
         try:
-            connection.execute(f"CREATE TABLE nyala_columns ({', '.join(kept)}\n)")
+            connection.execute(f"CREATE TEMP TABLE nyala_columns ({', '.join(kept)}\n)")
         except duckdb.Error as error:
-            raise SchemaError(f"the columns are not valid: {error}") from error
+            raise SchemaError(f"the columns are not valid: {_problem(error)}") from error
         found = connection.execute(
             "SELECT column_name, is_nullable, column_default, data_type FROM duckdb_columns() "
             "WHERE table_name = 'nyala_columns' ORDER BY column_index"
@@ -168,8 +186,7 @@ def read_columns(items: Sequence[str]) -> Columns:
             except (Error, TypeError) as error:
                 raise SchemaError(f"column {name!r}: {error}") from None
     if key is not None:
-        by_folded = {name.lower(): name for name in specs}
-        key = [by_folded.get(name.lower(), name) for name in key]
+        key = [spelled_column(name, specs) for name in key]
         # Kudu wants the key columns first, in the key's order.
         specs = {name: specs[name] for name in key if name in specs} | specs
     return Columns(specs, key, unique)
@@ -229,5 +246,7 @@ def _default(connection: Any, name: str, default: str, type: str) -> Any:
     try:
         ((value,),) = connection.execute(f"SELECT CAST(({default}) AS {type})").fetchall()
     except duckdb.Error as error:
-        raise SchemaError(f"column {name!r}: the default {default} is not a constant: {error}") from error
+        raise SchemaError(
+            f"column {name!r}: the default {default} is not a constant: {_problem(error)}"
+        ) from error
     return value

@@ -8,7 +8,9 @@ without its rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,12 +20,11 @@ from nyala.schema.schema import ColumnSpec, column
 from nyala.sql.context import Context
 from nyala.sql.define.columns import Columns, constant, read_columns
 from nyala.sql.define.partitions import read_partitions
-from nyala.sql.names import spelled
+from nyala.sql.names import spelled, spelled_column, table_name
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader
 
 if TYPE_CHECKING:
-    from nyala.api.table import Table
     from nyala.partition.levels import HashSpec, RangeSpec
 
 __all__ = ["create_table"]
@@ -59,7 +60,7 @@ def create_table(context: Context, reader: TokenReader) -> FixedResult:
     if_not_exists = reader.take("IF", "NOT", "EXISTS")
     if replaces and if_not_exists:
         raise InvalidArgumentError("OR REPLACE and IF NOT EXISTS contradict each other: use one")
-    name = spelled(reader.qualified()[-1], database.list_tables())
+    name = spelled(table_name(reader), database.list_tables())
     if if_not_exists and name in database:
         return FixedResult("CREATE TABLE", pa.table({}), database.now(), rowcount=0)
     if name in database and not replaces:
@@ -68,44 +69,46 @@ def create_table(context: Context, reader: TokenReader) -> FixedResult:
             "name"
         )
     if reader.take("CLONE") or reader.at("LIKE"):
-        return _copied(context, reader, name, replaces)
-    definition = _read(reader, name)
+        build, fills = _copier(context, reader), False
+    else:
+        definition = _read(reader, name)
+        build, fills = partial(_build, context, definition), definition.select is not None
     hidden = f"nyala_new_{database._store.env.randomness.token_hex(6)}"
-    built = name if definition.select is None and name not in database else hidden
-    rows = -1
-    made = None
+    built = hidden if fills or name in database else name
     try:
-        made, rows = _build(context, definition, built)
+        rows = build(built)
         if built != name:
             if name in database:
                 database.drop_table(name)
             database.rename_table(built, name)
-    except BaseException:
-        if built == hidden and made is not None:
+    except BaseException:  # Ctrl-C, too
+        if built == hidden:
             database.drop_table(hidden, missing_ok=True, purge=True)
         raise
     return FixedResult("CREATE TABLE", pa.table({}), database.now(), rowcount=rows)
 
 
-def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) -> FixedResult:
-    """CREATE TABLE t CLONE old [AT (TIMESTAMP => moment)], and CREATE TABLE t LIKE old."""
+def _copier(context: Context, reader: TokenReader) -> Callable[[str], int]:
+    """Read `CLONE old [AT (TIMESTAMP => moment)]` or `LIKE old`; return what makes the table under a name."""
     database = context.database
     like = reader.take("LIKE")
-    old = spelled(reader.qualified()[-1], database.list_tables())
+    old = spelled(table_name(reader), database.list_tables())
     at: Any = None
     if not like and reader.take("AT"):
         inside = TokenReader(reader.parenthesised())
-        if not inside.take("TIMESTAMP", "=>"):
-            inside.need("VERSION", "=>")
+        if not inside.take("TIMESTAMP", "=>") and not inside.take("VERSION", "=>"):
+            raise inside.error("expected TIMESTAMP => or VERSION =>")
         at = constant(inside.rest(), context.parameters_of(inside.text))
     reader.finish()
-    if replaces:
-        database.drop_table(name, missing_ok=True)
-    if like:
-        database.create_table(name, like=database[old])
-    else:
-        database.clone_table(old, name, at)
-    return FixedResult("CREATE TABLE", pa.table({}), database.now())
+
+    def build(name: str) -> int:
+        if like:
+            database.create_table(name, like=database[old])
+        else:
+            database.clone_table(old, name, at)
+        return -1
+
+    return build
 
 
 def _read(reader: TokenReader, name: str) -> _Definition:
@@ -158,8 +161,11 @@ def _options(reader: TokenReader) -> dict[str, str]:
     return out
 
 
-def _build(context: Context, definition: _Definition, name: str) -> tuple[Table, int]:
-    """Create the table under this name, with its rows. Raises: as `create_table`."""
+def _build(context: Context, definition: _Definition, name: str) -> int:
+    """Create the table under this name, with its rows; return their number, or -1 without a SELECT.
+
+    Raises: as `create_table`.
+    """
     source = None if definition.select is None else context.select(context.readable(), definition.select)
     key = definition.key
     if source is None:
@@ -167,7 +173,12 @@ def _build(context: Context, definition: _Definition, name: str) -> tuple[Table,
         columns = definition.columns.by_name
     else:
         columns = {each.name: _of_arrow(each, each.name in (key or ())) for each in source.schema}
+    partitions = definition.partitions and [
+        replace(level, columns=tuple(spelled_column(each, columns) for each in level.columns))
+        for level in definition.partitions
+    ]
     if key is not None:
+        key = [spelled_column(each, columns) for each in key]
         missing = [each for each in key if each not in columns]
         if missing:
             raise SchemaError(f"the primary key names {missing[0]!r}, which is not a column")
@@ -179,20 +190,16 @@ def _build(context: Context, definition: _Definition, name: str) -> tuple[Table,
         name,
         columns,
         key,
-        definition.partitions,
+        partitions,
         unique=None if key is None else definition.unique,
         comment=definition.comment,
         history=definition.options.get("nyala.history"),
     )
     if source is None:
-        return made, -1
-    try:
-        from nyala.sql.change.rows import collected
+        return -1
+    from nyala.sql.change.rows import collected
 
-        return made, made.insert(collected(source.to_reader())).inserted
-    except BaseException:  # Ctrl-C, too
-        context.database.drop_table(name, purge=True)
-        raise
+    return made.insert(collected(source.to_reader())).inserted
 
 
 def _of_arrow(given: pa.Field, in_key: bool) -> ColumnSpec:

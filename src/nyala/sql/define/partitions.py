@@ -1,4 +1,4 @@
-"""PARTITION BY clauses: HASH (columns) PARTITIONS n, RANGE (columns) (PARTITION …).
+"""PARTITION BY clauses: HASH (columns) PARTITIONS n [SEED n], RANGE (columns) (PARTITION …).
 
     PARTITION VALUES < 10             below 10
     PARTITION 10 <= VALUES < 20       [10, 20)
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nyala.errors import InvalidArgumentError
+from nyala.partition.hashing import DEFAULT_SEED
 from nyala.partition.levels import HashSpec, RangeSpec, hash_partition, range_partition
 from nyala.partition.ranges import RangeBound
 from nyala.sql.define.columns import constant
@@ -30,7 +31,9 @@ def read_partitions(reader: TokenReader, key: Sequence[str]) -> list[HashSpec | 
         if reader.take("HASH"):
             columns = reader.names() if reader.at("(") else list(key)
             reader.need("PARTITIONS") if not reader.take("BUCKETS") else None
-            out.append(hash_partition(*columns, buckets=_count(reader)))
+            buckets = _count(reader, "PARTITIONS")
+            seed = _count(reader, "SEED") if reader.take("SEED") else DEFAULT_SEED
+            out.append(hash_partition(*columns, buckets=buckets, seed=seed))
         elif reader.take("RANGE"):
             columns = reader.names() if _names_columns(reader) else list(key)
             bounds = None
@@ -50,44 +53,56 @@ def _names_columns(reader: TokenReader) -> bool:
     return reader.at("(") and following is not None and following.keyword != "PARTITION"
 
 
-def _count(reader: TokenReader) -> int:
+def _count(reader: TokenReader, word: str) -> int:
     token = reader.next()
     if not token.text.isdecimal():
-        raise InvalidArgumentError(f"PARTITIONS takes a number, not {token.text}")
+        raise InvalidArgumentError(f"{word} takes a number, not {token.text}")
     return int(token.text)
 
 
 def read_bound(reader: TokenReader) -> RangeBound:
     """Read `[PARTITION] …` of one range. Raises: InvalidArgumentError."""
     reader.take("PARTITION")
-    if reader.take("VALUE"):
-        reader.need("=")
+    if reader.take("VALUE", "="):
         value = _value(reader.rest())
         return RangeBound(value, value, True, True)
     lower: Any = None
     upper: Any = None
     lower_inclusive, upper_inclusive = True, False
     if not reader.at("VALUES"):
-        lower = _value(reader.until(("<",), ("<=",)))
-        lower_inclusive = reader.take("<=")
-        if not lower_inclusive:
-            reader.need("<")
+        text = reader.until(("<", "VALUES"), ("<=", "VALUES"))
+        if not text or reader.ended:
+            raise _no_range(reader)
+        lower_inclusive = reader.take("<=") or not reader.take("<")
+        lower = _value(text)
     reader.need("VALUES")
-    if reader.take("<="):
-        upper, upper_inclusive = _value(reader.rest()), True
-    elif reader.take("<"):
+    if not reader.ended:
+        upper_inclusive = reader.take("<=")
+        if not upper_inclusive and not reader.take("<"):
+            raise _no_range(reader)
+        if reader.ended:
+            raise _no_range(reader)
         upper = _value(reader.rest())
-    reader.finish()
     if lower is None and upper is None:
-        raise InvalidArgumentError("a range partition needs a lower bound, an upper bound, or VALUE = …")
+        raise _no_range(reader)
     return RangeBound(lower, upper, lower_inclusive, upper_inclusive)
 
 
+def _no_range(reader: TokenReader) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{' '.join(reader.text.split())!r} is not a range: write 10 <= VALUES < 20, VALUES < 10, 20 <= VALUES or "
+        "VALUE = 10, with constants of the range's columns"
+    )
+
+
 def _value(text: str) -> Any:
+    """Return a bound: a value, or a tuple of the values of several columns. Raises: InvalidArgumentError."""
     reader = TokenReader(text)
+    items = [text]
     if reader.at("("):
         inside = reader.parenthesised()
-        items = TokenReader(inside).listed()
-        if reader.ended and len(items) > 1:
-            return tuple(constant(item) for item in items)
-    return constant(text)
+        items = TokenReader(inside).listed() if reader.ended else items
+    values = tuple(constant(item) for item in items)
+    if None in values:
+        raise InvalidArgumentError(f"NULL is not a bound of a range, and {text} has it: leave out that side")
+    return values if len(values) > 1 else values[0]

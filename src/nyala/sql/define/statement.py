@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.sql.context import Context
-from nyala.sql.define.alter_table import alter_table
+from nyala.sql.define.alter_table import alter_table, exact_column
 from nyala.sql.define.columns import constant
 from nyala.sql.define.create_table import create_table
-from nyala.sql.names import spelled
+from nyala.sql.names import of_store, spelled, table_name
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader
 
@@ -44,9 +44,9 @@ def _drop(context: Context, reader: TokenReader) -> FixedResult:
     database = context.database
     _need_table(reader, "DROP")
     if_exists = reader.take("IF", "EXISTS")
-    names = [reader.qualified()[-1]]
+    names = [table_name(reader)]
     while reader.take(","):
-        names.append(reader.qualified()[-1])
+        names.append(table_name(reader))
     purge = reader.take("PURGE")
     _ = reader.take("CASCADE") or reader.take("RESTRICT")
     reader.finish()
@@ -62,10 +62,12 @@ def _drop(context: Context, reader: TokenReader) -> FixedResult:
 def _undrop(context: Context, reader: TokenReader) -> FixedResult:
     """UNDROP TABLE t [AS new | RENAME TO new]."""
     _need_table(reader, "UNDROP")
-    name = reader.qualified()[-1]
-    new = reader.qualified()[-1] if reader.take("AS") or reader.take("RENAME", "TO") else None
+    name = table_name(reader)
+    new = table_name(reader) if reader.take("AS") or reader.take("RENAME", "TO") else None
     reader.finish()
-    context.database.undrop_table(name, new)
+    database = context.database
+    name = spelled(name, {each.name for each in database.dropped_tables()})
+    database.undrop_table(name, spelled(new or name, database.list_tables()))
     return FixedResult("UNDROP TABLE", pa.table({}), context.database.now())
 
 
@@ -78,16 +80,15 @@ def _comment(context: Context, reader: TokenReader) -> FixedResult:
     names = reader.qualified()
     reader.need("IS")
     text = constant(reader.rest())
+    comment = "" if text is None else str(text)
     if not of_table and len(names) < 2:
         raise InvalidArgumentError("COMMENT ON COLUMN takes table.column")
-    table = context.database.table(
-        spelled(names[-1] if of_table else names[-2], context.database.list_tables())
-    )
-    with table.alter() as alteration:
+    name = of_store(names if of_table else names[:-1])
+    with context.database.table(spelled(name, context.database.list_tables())).alter() as alteration:
         if of_table:
-            alteration.set_comment(str(text or ""))
+            alteration.set_comment(comment)
         else:
-            alteration.alter_column(names[-1], comment=str(text or ""))
+            alteration.alter_column(exact_column(alteration, names[-1]), comment=comment)
     return FixedResult("COMMENT", pa.table({}), context.database.now())
 
 

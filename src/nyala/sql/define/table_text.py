@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from nyala.partition.hashing import DEFAULT_SEED
 from nyala.partition.levels import HashSpec, RangeSpec
 from nyala.partition.ranges import RangeBound
 from nyala.schema.schema import AUTO_INCREMENT
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from nyala.api.table import Table
 
 __all__ = ["create_table_text"]
+
+_UNITS: Final = (
+    (dt.timedelta(days=1), "d"),
+    (dt.timedelta(hours=1), "h"),
+    (dt.timedelta(minutes=1), "m"),
+    (dt.timedelta(seconds=1), "s"),
+)
 
 
 def create_table_text(table: Table) -> str:
@@ -44,6 +52,8 @@ def create_table_text(table: Table) -> str:
             words.append(f"BLOCK_SIZE {each.block_size}")
         if each.comment:
             words.append(f"COMMENT {quoted_text(each.comment)}")
+        if each.immutable:
+            words.append("IMMUTABLE")
         lines.append(" ".join(words))
     key = [name for name in described.primary_key if name != AUTO_INCREMENT or described.unique]
     if key:
@@ -56,16 +66,15 @@ def create_table_text(table: Table) -> str:
     if described.comment:
         parts.append(f"COMMENT {quoted_text(described.comment)}")
     if described.history != dt.timedelta(days=7):
-        history = described.history
-        text = history if isinstance(history, str) else f"{history.total_seconds():.0f}s"
-        parts.append(f"WITH ('nyala.history' = {quoted_text(text)})")
+        parts.append(f"WITH ('nyala.history' = {quoted_text(_duration(described.history))})")
     return "\n".join(parts)
 
 
 def _level(level: HashSpec | RangeSpec, types: dict[str, ColumnType]) -> str:
     names = ", ".join(map(quoted, level.columns))
     if isinstance(level, HashSpec):
-        return f"HASH ({names}) PARTITIONS {level.buckets}"
+        seed = "" if level.seed == DEFAULT_SEED else f" SEED {level.seed}"
+        return f"HASH ({names}) PARTITIONS {level.buckets}{seed}"
     bounds = [] if level.bounds is None else [_bound(each, level.columns, types) for each in level.bounds]
     return f"RANGE ({names}) ({', '.join(bounds)})"
 
@@ -88,3 +97,13 @@ def _value(value: Any, columns: Sequence[str], types: dict[str, ColumnType]) -> 
     values = value if isinstance(value, tuple) else (value,)
     texts = [literal(each, types[name]) for each, name in zip(values, columns, strict=False)]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _duration(history: dt.timedelta | str) -> str:
+    """Return a history as a person writes it, such as 30d."""
+    if isinstance(history, str):
+        return history
+    for unit, letter in _UNITS:
+        if history % unit == dt.timedelta(0):
+            return f"{history // unit}{letter}"
+    return f"{history.total_seconds():f}s"

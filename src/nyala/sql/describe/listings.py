@@ -21,11 +21,11 @@ from nyala.partition.describe import describe_range
 from nyala.sql.context import Context, Source
 from nyala.sql.define.table_text import create_table_text
 from nyala.sql.describe.catalogue import answer, describe
-from nyala.sql.names import spelled
+from nyala.sql.names import spelled, table_name
 from nyala.sql.tokens import TokenReader
 from nyala.tablet.state.root import TableState
 
-__all__ = ["show", "state_of", "table_name"]
+__all__ = ["show", "state_of"]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TAGS: Final = pa.schema({"name": pa.string(), "timestamp": pa.int64(), "time": _TIME})
@@ -92,14 +92,6 @@ def show(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
         if name.lower() in {each.lower() for each in source.list_tables()}:
             return source, describe(state_of(source, table_name(reader)))
     raise reader.error(f"expected {_WAYS}")
-
-
-def table_name(reader: TokenReader) -> str:
-    """Read the name of a table, qualified or not. Raises: InvalidArgumentError."""
-    names = reader.qualified()
-    if [each.lower() for each in names[:-1]] not in ([], ["main"], ["public"], ["nyala"], ["nyala", "main"]):
-        raise InvalidArgumentError(f"there is no schema {'.'.join(names[:-1])!r}: tables are in nyala.main")
-    return names[-1]
 
 
 def state_of(source: Source, name: str) -> TableState:

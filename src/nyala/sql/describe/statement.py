@@ -12,7 +12,8 @@ import pyarrow as pa
 from nyala.sql.context import Context, Source
 from nyala.sql.describe.catalogue import answer, describe
 from nyala.sql.describe.explain import explain
-from nyala.sql.describe.listings import show, state_of, table_name
+from nyala.sql.describe.listings import show, state_of
+from nyala.sql.names import table_name
 from nyala.sql.result import FixedResult
 from nyala.sql.select.moments import read_moments
 from nyala.sql.tokens import TokenReader
