@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nyala
-from nyala.sql.define.table_text import create_table_text
+from nyala.partition.ranges import RangeBound
+from nyala.sql.tokens import quoted
 
 
 @pytest.fixture
@@ -209,36 +213,92 @@ def test_not_inside_a_transaction(db: nyala.Database) -> None:
     db.sql("ROLLBACK; CREATE TABLE t (id INT PRIMARY KEY)")
 
 
-def test_the_text_of_a_table_makes_an_equal_table(db: nyala.Database) -> None:
-    chance = random.Random(5)
-    values = {
-        "int8": 3, "int64": -5, "string": "it's", "varchar(7)": "q", "date": dt.date(2020, 2, 3), "double": 0.1,
-        "timestamp": dt.datetime(2020, 1, 2, 3, 4, 5, 678, dt.UTC), "binary": b"\x00a",
-        "decimal(9,3)": decimal.Decimal("1.250"),
-        "bool": False, "float": float("inf"),
-    }  # fmt: skip
-    for number in range(25):
-        columns: dict[str, object] = {
-            "key one": nyala.column("int64", False),
-            "k2": nyala.column("string", False),
+TEXTS = [
+    "",
+    "it's",
+    'a "name"',
+    "two\nlines; -- no comment",
+    "$1 ? %s {x}",
+    "ÄÖ 漢 🐟",
+    "\\x00",
+    "E'x'",
+    "/* */",
+]
+DEFAULTS: dict[str, list[Any]] = {
+    "int8": [-128, 127], "int16": [-32768], "int32": [-(2**31), 7], "int64": [-(2**63), 2**63 - 1],
+    "float": [0.1, math.nan, -math.inf, 1e-45], "double": [0.1, math.nan, math.inf, -0.0, 1e300, 5e-324],
+    "bool": [True, False], "string": TEXTS, "varchar(40)": TEXTS, "binary": [b"", b"\x00'a\xff"],
+    "date": [dt.date(2020, 2, 3), dt.date(1, 1, 1), dt.date(9999, 12, 31)],
+    "timestamp": [dt.datetime(2020, 1, 2, 3, 4, 5, 678, dt.UTC), dt.datetime(1, 1, 1, tzinfo=dt.UTC)],
+    "decimal(9,3)": [decimal.Decimal("-1.250")], "decimal(38,0)": [decimal.Decimal("9" * 38)],
+}  # fmt: skip
+ENCODINGS = {
+    "string": ["plain", "dictionary", "prefix"],
+    "int32": ["plain", "bitshuffle", "rle"],
+    "bool": ["rle"],
+}
+BOUNDS: dict[str, list[Any]] = {
+    "int8": [-127, -1, 0, 127], "int64": [1 - 2**63, -5, 0, 10], "string": ["A", "it's", "z\x00", "漢"],
+    "date": [dt.date(2020, 1, 1), dt.date(2020, 2, 1), dt.date(2021, 1, 1)], "binary": [b"a", b"b'", b"\xff"],
+    "timestamp": [dt.datetime(2020, 1, 1, 0, 0, n, n, dt.UTC) for n in range(4)],
+    "decimal(9,3)": [decimal.Decimal(text) for text in ("-1.5", "0", "2.125")],
+}  # fmt: skip
+
+
+def random_table(db: nyala.Database, chance: random.Random, name: str) -> nyala.Table:
+    """Create a table with anything that a description can hold."""
+    keys = [chance.choice(list(BOUNDS)) for _ in range(chance.randrange(1, 4))]
+    columns: dict[str, Any] = {}
+    for place, kind in enumerate(keys):
+        columns[f"Key {place}"] = nyala.column(kind, False, comment=chance.choice(TEXTS))
+    for place in range(chance.randrange(5)):
+        kind = chance.choice(list(DEFAULTS))
+        columns[f'c"{place}'] = nyala.column(
+            kind,
+            default=chance.choice([None, *DEFAULTS[kind]]),
+            nullable=chance.random() < 0.5,
+            encoding=chance.choice(["auto", *ENCODINGS.get(kind, [])]),
+            compression=chance.choice(["default", "none", "zstd", "lz4"]),
+            block_size=chance.choice([None, 65536, "1MiB"]),
+            comment=chance.choice(TEXTS),
+            immutable=chance.random() < 0.2,
+        )
+    levels: list[Any] = []
+    left = [name for name in columns if name.startswith("Key")]
+    if chance.random() < 0.5:
+        levels.append(nyala.hash_partition(left.pop(), buckets=3, seed=chance.choice([42, 0, -(2**31)])))
+    if left and chance.random() < 0.3:
+        levels.append(nyala.hash_partition(left.pop(), buckets=2))
+    if chance.random() < 0.6:
+        ranged = [name for name in columns if name.startswith("Key")][: chance.randrange(1, 3)]
+        ends = [*itertools.product(*(BOUNDS[kind] for kind in keys[: len(ranged)]))]
+        cuts = sorted(chance.sample(range(len(ends)), 3))
+        first, second, third = (ends[cut][0] if len(ranged) == 1 else ends[cut] for cut in cuts)
+        bounds = [(None, first), (first, second), RangeBound(third, third, True, True), (third, None)]
+        levels.append(
+            nyala.range_partition(*ranged, bounds=chance.sample(bounds[:3], 2) if first != second else [])
+        )
+    key: list[str] | None = [name for name in columns if name.startswith("Key")]
+    unique = chance.random() < 0.8
+    if not levels and chance.random() < 0.2:
+        key, unique = None, True
+        columns = {name: spec for name, spec in columns.items() if not name.startswith("Key")} or {
+            "v": "int8"
         }
-        for place in range(chance.randrange(6)):
-            kind = chance.choice(list(values))
-            columns[f'c"{place}'] = nyala.column(
-                kind,
-                default=values[kind] if chance.random() < 0.5 else None,
-                compression=chance.choice(["default", "zstd"]),
-                comment=chance.choice(["", "a 'comment', x"]),
-            )
-        levels: list[object] = [nyala.hash_partition("k2", buckets=3)] if chance.random() < 0.5 else []
-        if chance.random() < 0.5:
-            levels.append(nyala.range_partition("key one", bounds=[(None, 0), (0, 10), (20, None)]))
-        table = db.create_table(
-            f"t {number}", columns, ["key one", "k2"], levels or None,  # type: ignore[arg-type]
-            comment=chance.choice([None, "it's"]), history=chance.choice([None, "forever", "3h"]),
-        )  # fmt: skip
-        before = table.description
-        text = create_table_text(table)
-        db.drop_table(table.name)
-        db.sql(text)
-        assert db[f"t {number}"].description == before, text
+    history = ["7d", "forever", "3h", "90m", "2w", dt.timedelta(0), dt.timedelta(microseconds=1_234_567)]
+    return db.create_table(
+        name, columns, key, levels or None, unique=unique if key else None,
+        comment=chance.choice(TEXTS), history=chance.choice(history),
+    )  # fmt: skip
+
+
+def test_the_text_of_a_table_makes_an_equal_table(db: nyala.Database, tmp_path: Path) -> None:
+    """SHOW CREATE TABLE of random tables, executed in a new store."""
+    chance = random.Random(5)
+    with nyala.connect(tmp_path / "other", maintenance=False) as other:
+        for number in range(40):
+            table = random_table(db, chance, f"t \"{number}'")
+            ((text,),) = db.sql("SHOW CREATE TABLE " + quoted(table.name)).fetchall()
+            other.sql(text)
+            assert repr(other[table.name].description) == repr(table.description), text
+            assert other.sql("SHOW CREATE TABLE " + quoted(table.name)).fetchall() == [(text,)]

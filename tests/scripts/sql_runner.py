@@ -16,8 +16,8 @@ Script
     error: DuplicateKeyError id=1
 
 Output
-    `3 rows` is the count of a write. Rows print as SQL literals; without ORDER BY they are sorted. A
-    refusal prints its class and words of its message.
+    `3 rows` is the count of a write. Rows print as SQL literals; without ORDER BY they are sorted,
+    except those of SHOW and DESCRIBE. A refusal prints its class and words of its message.
 
 Markers
     nyala-only: reason      DuckDB lacks the statements of the block. It does not run them.
@@ -61,7 +61,7 @@ from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
 
 _MARKER = re.compile(r"(nyala-only|differs|duckdb|parameters|moment|reopen)(?::\s*(.*))?$")
-_ORDERED = re.compile(r"\border\s+by\b", re.IGNORECASE)
+_ORDERED = re.compile(r"\border\s+by\b|^\s*(describe|desc|show)\b", re.IGNORECASE)
 _VALUES = {"nan": math.nan, "inf": math.inf, "Decimal": decimal.Decimal, "dt": dt}
 _WORDS_CHARS = 90
 

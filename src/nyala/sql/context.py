@@ -29,6 +29,7 @@ Source: TypeAlias = Union["Snapshot", "Transaction"]
 NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
 ROWS_OF_PARAMETERS: Final = "nyala_rows_of_parameters"
 """The table of the rows of parameters of one INSERT."""
+_CATALOGUE_ROWS: Final = "nyala_catalogue"
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,24 @@ class Context:
     ) -> SelectResult:
         """Bind a SELECT over the tables of `source` and further tables, with the parameters that it names.
 
+        A SELECT over the catalogue is answered at once, and the rows of the answer are bound.
         Raises: as `Database.sql`.
         """
         from nyala.sql.select.attached import read_attached
+        from nyala.sql.select.catalogue import answer
         from nyala.sql.select.moments import read_moments
         from nyala.sql.select.program_objects import find_object
         from nyala.sql.select.result import run
+        from nyala.sql.select.statement import reads_catalogue
 
         objects = {**self.objects, **objects}
+        if reads_catalogue(text):
+            if objects:
+                raise InvalidArgumentError(
+                    "a statement reads either the catalogue or rows, and this one reads both: write two statements"
+                )
+            rows = answer(source, text, self.parameters_of(text))
+            objects, text = {_CATALOGUE_ROWS: rows}, f"FROM {_CATALOGUE_ROWS}"
         others: Mapping[str, Any] = {}
         if self.database._attached and self.access.files:
             text, others = read_attached(self.database._attached, text)
@@ -100,6 +111,10 @@ class Context:
         """
         import duckdb
 
+        from nyala.sql.select.statement import reads_catalogue
+
+        if reads_catalogue(text):
+            return None
         cursor = self.database._connection(files=self.access.files).cursor()
         try:
             for name, given in objects.items():

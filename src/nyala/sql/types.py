@@ -15,6 +15,8 @@ from nyala.sql.tokens import quoted_text
 
 __all__ = ["cast_to", "literal", "sql_type"]
 
+# A decimal of at most 15 digits becomes the nearest double.
+_EXACT_CHARS: Final = 16
 _NAMES: Final = {
     "int8": "TINYINT",
     "int16": "SMALLINT",
@@ -57,7 +59,15 @@ def literal(value: Any, type: ColumnType) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else f"CAST('{value}' AS {sql_type(type)})"
+        return _float_literal(value, type)
     if isinstance(value, dt.date | dt.datetime):
         return f"{sql_type(type)} {quoted_text(value.isoformat())}"
     return quoted_text(str(value))
+
+
+def _float_literal(value: float, type: ColumnType) -> str:
+    """Return a constant that DuckDB reads as exactly this value: `0.1` is a decimal for it, `0.1e0` a double."""
+    text = repr(value)
+    if not math.isfinite(value) or (value == 0 and text.startswith("-")):
+        return f"CAST('{text}' AS {sql_type(type)})"
+    return text if "e" in text or len(text) <= _EXACT_CHARS else f"{text}e0"

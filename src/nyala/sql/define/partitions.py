@@ -32,7 +32,9 @@ def read_partitions(reader: TokenReader, key: Sequence[str]) -> list[HashSpec | 
             columns = reader.names() if reader.at("(") else list(key)
             reader.need("PARTITIONS") if not reader.take("BUCKETS") else None
             buckets = _count(reader, "PARTITIONS")
-            seed = _count(reader, "SEED") if reader.take("SEED") else DEFAULT_SEED
+            seed = DEFAULT_SEED
+            if reader.take("SEED"):
+                seed = -_count(reader, "SEED") if reader.take("-") else _count(reader, "SEED")
             out.append(hash_partition(*columns, buckets=buckets, seed=seed))
         elif reader.take("RANGE"):
             columns = reader.names() if _names_columns(reader) else list(key)

@@ -20,8 +20,8 @@ from nyala.errors import InvalidArgumentError
 from nyala.partition.describe import describe_range
 from nyala.sql.context import Context, Source
 from nyala.sql.define.table_text import create_table_text
-from nyala.sql.describe.catalogue import answer, describe
 from nyala.sql.names import spelled, table_name
+from nyala.sql.select.catalogue import answer, describe
 from nyala.sql.tokens import TokenReader
 from nyala.tablet.state.root import TableState
 
@@ -65,7 +65,7 @@ def show(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
     if reader.take("TABLES"):
         return source, pa.table({"name": pa.array(source.list_tables(), pa.string())})
     if reader.at("ALL", "TABLES") or reader.at("DATABASES") or reader.at("SCHEMAS"):
-        return source, answer(context, source, f"SHOW {reader.rest()}")
+        return source, answer(source, f"SHOW {reader.rest()}", {})
     if reader.take("COLUMNS"):
         if not reader.take("IN"):
             reader.need("FROM")

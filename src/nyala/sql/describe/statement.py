@@ -10,13 +10,14 @@ from typing import Final
 import pyarrow as pa
 
 from nyala.sql.context import Context, Source
-from nyala.sql.describe.catalogue import answer, describe
 from nyala.sql.describe.explain import explain
 from nyala.sql.describe.listings import show, state_of
-from nyala.sql.names import table_name
+from nyala.sql.names import spelled_column, table_name
 from nyala.sql.result import FixedResult
+from nyala.sql.select.catalogue import answer, describe, describe_storage
 from nyala.sql.select.moments import read_moments
 from nyala.sql.tokens import TokenReader
+from nyala.tablet.state.root import TableState
 
 __all__ = ["execute", "select"]
 
@@ -41,19 +42,29 @@ def execute(context: Context, text: str) -> FixedResult:
 def select(context: Context, text: str) -> FixedResult:
     """Execute a SELECT over the catalogue. Raises: as `catalogue.answer`."""
     source = context.readable()
-    return FixedResult("SELECT", answer(context, source, text), source.timestamp)
+    return FixedResult("SELECT", answer(source, text, context.parameters_of(text)), source.timestamp)
 
 
 def _describe(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
-    """DESCRIBE of a table, also at a moment, or of a SELECT."""
+    """DESCRIBE of a table, also at a moment, of one of its columns, or of a SELECT."""
     source = context.readable()
-    _ = reader.take("TABLE")
+    if reader.peek() is None:
+        return source, answer(source, "SHOW ALL TABLES", {})
+    described = describe
+    if (following := reader.peek(1)) is not None and following.is_identifier:
+        if reader.take("EXTENDED") or reader.take("FORMATTED"):
+            described = describe_storage
+        else:
+            reader.take("TABLE")
     first = reader.peek()
     begin = reader.here
     if first is not None and first.is_identifier and first.keyword not in _QUERIES:
         name = table_name(reader)
         if reader.ended:
-            return source, describe(state_of(source, name))
+            return source, described(state_of(source, name))
+        if (column := reader.peek()) is not None and column.is_identifier and reader.peek(1) is None:
+            state = state_of(source, name)
+            return source, _of_column(described(state), state, reader.identifier())
         rest = reader.text[begin:]
         connection = context.database._connection(files=context.access.files)
         moments = read_moments(
@@ -62,7 +73,14 @@ def _describe(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
         if len(moments.scans) == 1:
             reader.rest()
             (scan,) = moments.scans.values()
-            return source, describe(scan.table)
+            return source, described(scan.table)
         raise reader.error("expected the end of the statement")
     rest = reader.rest()
     return source, context.select(source, f"DESCRIBE {rest}").to_arrow()
+
+
+def _of_column(rows: pa.Table, state: TableState, name: str) -> pa.Table:
+    """Return the row of one column. Raises: ColumnNotFoundError."""
+    names = state.schema.names
+    found = state.schema.by_name(spelled_column(name, names)).name
+    return rows.slice(names.index(found), 1)

@@ -24,13 +24,12 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema
-from nyala.sql.context import Context, Source
 from nyala.sql.select.closing import LeftCursors, close_all
 from nyala.sql.select.connection import SETTINGS
 from nyala.sql.select.errors import our_error
@@ -39,7 +38,10 @@ from nyala.sql.tokens import Token, quoted, quoted_text, replaced, tokens
 from nyala.sql.types import literal, sql_type
 from nyala.tablet.state.root import TableState
 
-__all__ = ["answer", "describe", "states_of"]
+if TYPE_CHECKING:
+    from nyala.sql.context import Source
+
+__all__ = ["answer", "describe", "describe_storage", "states_of"]
 
 _KEPT_MAX: Final = 4
 _DESCRIBING: Final = frozenset(("DESCRIBE", "DESC", "SHOW"))
@@ -56,6 +58,7 @@ class _Catalogue:
         self._opened = opened
         opened.execute("ATTACH ':memory:' AS nyala")
         opened.execute("USE nyala")
+        opened.execute("DETACH memory")
         opened.execute("BEGIN")
         for text in definitions:
             opened.execute(text)
@@ -91,7 +94,7 @@ def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
 # ------------------------------------------------------------------------------------------------ answers
 
 
-def answer(context: Context, source: Source, text: str) -> pa.Table:
+def answer(source: Source, text: str, parameters: Mapping[str, Any]) -> pa.Table:
     """Return the rows of a SELECT over the catalogue.
 
     Raises: InvalidArgumentError for a statement that also reads rows of tables (C3); as `Database.sql`.
@@ -101,7 +104,7 @@ def answer(context: Context, source: Source, text: str) -> pa.Table:
     chosen = {name: states[name] for name in tables_named("SHOW " + glance, states)}
     with _catalogue(_definitions(chosen)).cursor() as cursor:
         _check_no_rows(cursor, statement, states)
-        return _rows(cursor, statement, context.parameters_of(statement), states)
+        return _rows(cursor, statement, parameters, states)
 
 
 def describe(state: TableState) -> pa.Table:
@@ -111,6 +114,23 @@ def describe(state: TableState) -> pa.Table:
     check_distinct_names(state.name, state.schema.names)
     with _catalogue(_definitions({state.name: state})).cursor() as cursor:
         return _rows(cursor, f"DESCRIBE {quoted(state.name)}", {}, {state.name: state})
+
+
+def describe_storage(state: TableState) -> pa.Table:
+    """Return what `describe` does, with lengths in the types and how the columns are stored."""
+    columns = state.schema.columns
+    rows = describe(state)
+    types = pa.array([sql_type(each.type) for each in columns], pa.string())
+    return pa.table(
+        {
+            **{name: types if name == "column_type" else rows[name] for name in rows.column_names},
+            "encoding": pa.array([each.encoding for each in columns], pa.string()),
+            "compression": pa.array([each.compression for each in columns], pa.string()),
+            "block_size": pa.array([each.block_size_bytes for each in columns], pa.int64()),
+            "immutable": pa.array([each.immutable for each in columns], pa.bool_()),
+            "comment": pa.array([each.comment or None for each in columns], pa.string()),
+        }
+    )
 
 
 def states_of(source: Source) -> dict[str, TableState]:
