@@ -263,6 +263,33 @@ def test_explain_says_what_would_be_written_and_writes_nothing(
         db.sql("EXPLAIN UPDATE t SET nothing = 1")
 
 
+@pytest.mark.parametrize(
+    ("statement", "operation"),
+    [
+        ("UPDATE t SET v = f.v FROM f WHERE t.id = f.id", "update"),
+        ("UPDATE t SET v = f.v * 2, s = DEFAULT FROM f WHERE f.id = t.id AND f.v > 3", "update"),
+        (
+            "UPDATE t AS x SET v = f.v FROM f JOIN (SELECT 1 AS one) AS o ON o.one = f.id WHERE x.id = f.id",
+            "update",
+        ),
+        ("DELETE FROM t USING f WHERE t.id = f.id", "delete"),
+    ],
+)
+def test_sources_that_give_the_keys_are_read_without_the_table(
+    db: nyala.Database, t: nyala.Table, statement: str, operation: str
+) -> None:
+    """The sources are a frame of the program, and a table of the store."""
+    for f in (pa.table({"id": [1, 4], "v": [5, 6]}), None):
+        if f is None:
+            db.create_table("f", {"id": "int64", "v": "int64"}, "id").insert([(1, 5), (4, 6)])
+        (_, told), *plans = db.sql(f"EXPLAIN {statement}").fetchall()
+        assert told.endswith(f"{operation} by key (missing keys are skipped)")
+        assert not any("FROM t" in plan or '"t"' in plan for _, plan in plans)
+        t.upsert([(1, 0, "a")])
+        assert db.sql(statement).rowcount == 1
+        assert t.count() == (3 if operation == "update" else 2)
+
+
 @pytest.mark.parametrize("access", [ProgramAccess(None), StoreAccess()], ids=["program", "store"])
 def test_interrupt_ends_a_running_statement(db: nyala.Database, t: nyala.Table, access: Access) -> None:
     """Whatever DuckDB the session's rights choose: without the interrupt this takes minutes."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
-import pyarrow as pa
-
 from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.sql.access import Access
 from nyala.sql.tokens import Token, replaced, tokens
@@ -103,28 +101,6 @@ class Context:
                 scans = {**scans, name: data}
             else:
                 objects = {**objects, name: data}
-
-    def computed(self, text: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table | None:
-        """Return the rows of a SELECT that reads no table but `objects`; None if it does, or if it has an error.
-
-        Cheaper than `select`, which plans the statement before it runs.
-        """
-        import duckdb
-
-        from nyala.sql.select.statement import reads_catalogue
-
-        if reads_catalogue(text):
-            return None
-        cursor = self.database._connection(files=self.access.files).cursor()
-        try:
-            for name, given in objects.items():
-                cursor.register(name, given)
-            rows: pa.Table = cursor.sql(text, params=self.parameters_of(text) or None).to_arrow_table()
-            return rows
-        except (duckdb.Error, pa.ArrowException):
-            return None
-        finally:
-            cursor.close()
 
     def parameters_of(self, text: str) -> dict[str, Any]:
         """Return the parameters that the text names."""

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from nyala.errors import InvalidArgumentError
 
@@ -39,16 +38,17 @@ __all__ = [
 
 Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol"]
 
-# One alternative per kind. A dollar-quoted text ends with its own tag.
+# Spaces and comments, then one alternative per kind, or the end. A dollar-quoted text ends with its own tag.
 _TOKEN: Final = re.compile(
     r"""
-      (?P<space>\s+ | --[^\n\r]* | /\*.*?\*/)
-    | (?P<text>[eE]'(?:[^'\\]|''|\\.)*' | [xXbB]?'(?:[^']|'')*' | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
-    | (?P<name>"(?:[^"]|"")*" | `[^`]*`)
-    | (?P<number>(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?)
-    | (?P<word>[^\W\d][\w$]*)
-    | (?P<parameter>\$\w+ | \?)
-    | (?P<symbol><=|>=|<>|!=|==|::|:=|=>|\|\||->>|->|.)
+    (?: \s+ | --[^\n\r]* | /\*.*?\*/ )*+
+    (?: (?P<number>(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?)
+      | (?P<text>[eE]'(?:[^'\\]|''|\\.)*' | [xXbB]?'(?:[^']|'')*' | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
+      | (?P<name>"(?:[^"]|"")*" | `[^`]*`)
+      | (?P<word>[^\W\d][\w$]*)
+      | (?P<parameter>\$\w+ | \?)
+      | (?P<symbol><=|>=|<>|!=|==|::|:=|=>|\|\||->>|->|.)
+      | \Z )
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -63,8 +63,7 @@ _OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
 _PAIRS: Final = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):  # six times as fast to make as a frozen dataclass
     """A token and its place. `keyword` is the text of a word in upper case, and of a symbol as it is."""
 
     kind: Kind
@@ -99,14 +98,13 @@ def _remembered(text: str) -> Sequence[Token]:
 def _tokens(text: str) -> tuple[Token, ...]:
     out = []
     for match in _TOKEN.finditer(text):
-        kind = match.lastgroup
-        if kind == "tag":
-            kind = "text"
-        if kind == "space" or kind is None:
-            continue
-        found = match.group()
+        kind: Any = "text" if match.lastgroup == "tag" else match.lastgroup
+        if kind is None:  # the end
+            break
+        found = match[kind]
+        end = match.end()
         keyword = found.upper() if kind == "word" else found if kind == "symbol" else ""
-        out.append(Token(kind, found, match.start(), match.end(), keyword))  # type: ignore[arg-type]
+        out.append(Token(kind, found, end - len(found), end, keyword))
     return tuple(out)
 
 
@@ -165,8 +163,8 @@ def statement_end(text: str, begin: int = 0) -> int | None:
     for match in _TOKEN.finditer(text, begin):
         if match.lastgroup != "symbol":
             continue
-        sign = match.group()
-        if sign in _UNCLOSED or text.startswith("/*", match.start()):
+        sign = match["symbol"]
+        if sign in _UNCLOSED or text.startswith("/*", match.end() - 1):
             return None
         depth += (sign in _OPENS) - (sign in _CLOSES)
         if sign == ";" and depth <= 0:
@@ -203,6 +201,8 @@ class TokenReader:
 
     def at(self, *keywords: str) -> bool:
         """Whether these keywords or symbols come next."""
+        if len(keywords) == 1:
+            return self.index < len(self.tokens) and self.tokens[self.index].keyword == keywords[0]
         upper = self.index + len(keywords)
         return upper <= len(self.tokens) and all(
             token.keyword == keyword

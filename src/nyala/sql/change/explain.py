@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -17,6 +17,12 @@ from nyala.sql.change.target import Statement
 from nyala.sql.context import Context, Source
 
 __all__ = ["explain_change"]
+
+_SKIPPED: Final = {
+    "insert": " (existing keys are skipped)",
+    "update": " by key (missing keys are skipped)",
+    "delete": " by key (missing keys are skipped)",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def explain_change(context: Context, source: Source, text: str) -> list[tuple[st
     word, plan, _ = plan_of(context, text, lambda context, prefix: _Explained(context, prefix, plans))
     change = plan(source)
     operations = ", then ".join(
-        f"{request.operation}{' (existing keys are skipped)' if request.ignore else ''}"
+        f"{request.operation}{_SKIPPED[request.operation] if request.ignore else ''}"
         for request in change.requests
     )
     table = change.requests[0].table if change.requests else ""

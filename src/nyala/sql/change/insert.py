@@ -187,7 +187,7 @@ def _source_rows(statement: Statement, source: Source, insert: _Insert, query: s
         return statement.rows(source, f"SELECT {values}")
     if reader.at("VALUES") and not insert.by_name:
         values = _with_casts(reader, target, names)
-        rows = None if statement.prefix else statement.context.computed(values)
+        rows = None if statement.prefix else statement.computed(values)
         return (statement.rows(source, values) if rows is None else rows).rename_columns(names)
     bound = statement.context.select(source, statement.prefix + query)
     given = bound.schema.names

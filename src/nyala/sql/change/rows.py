@@ -51,4 +51,6 @@ def are_distinct(rows: pa.Table, keys: Sequence[str]) -> bool:
     """Whether no two rows have the same key."""
     if rows.num_rows < 2:
         return True
+    if len(keys) == 1:
+        return bool(len(rows.column(keys[0]).unique()) == rows.num_rows)
     return bool(rows.select(keys).group_by(list(keys)).aggregate([]).num_rows == rows.num_rows)

@@ -20,6 +20,7 @@ from nyala.sql.change.update import plan_delete, plan_update
 from nyala.sql.context import Context
 from nyala.sql.result import FixedResult
 from nyala.sql.select.moments import parsable
+from nyala.sql.select.statement import shortened
 from nyala.sql.tokens import TokenReader
 
 __all__ = ["execute", "plan_of"]
@@ -66,6 +67,6 @@ def _check(text: str) -> None:
     import duckdb
 
     try:
-        duckdb.extract_statements(parsable(text))
+        duckdb.extract_statements(shortened(parsable(text)))
     except duckdb.Error as error:
         raise InvalidArgumentError(f"the statement does not parse: {error}") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,10 @@ from nyala.sql.change.rows import collected
 from nyala.sql.context import Context, Source
 from nyala.sql.names import spelled, table_name
 from nyala.sql.select.by_key import rows_by_key
-from nyala.sql.tokens import TokenReader, quoted
+from nyala.sql.select.connection import Session
+from nyala.sql.select.errors import our_error
+from nyala.sql.select.statement import reads_catalogue
+from nyala.sql.tokens import TokenReader, quoted, tokens
 from nyala.sql.types import cast_to, literal
 from nyala.suggestion import nearest
 from nyala.tablet.write.write_path import Request, prepare_request
@@ -77,6 +81,17 @@ class Target:
         """Return a column of the target's rows as an expression."""
         return f"{quoted(self.alias)}.{quoted(name)}"
 
+    def is_named_in(self, expression: str) -> bool:
+        """Whether an expression names the target, or something that could be a column of it."""
+        mine = {self.alias.lower(), *map(str.lower, self.columns)}
+        found = tokens(expression)
+        for place, token in enumerate(found):
+            if token.is_identifier and (not place or found[place - 1].text != "."):
+                qualifies = place + 1 < len(found) and found[place + 1].text == "."
+                if token.name.lower() in ((self.alias.lower(),) if qualifies else mine):
+                    return True
+        return False
+
     def of_alias(self, names: Iterable[str]) -> str:
         """Return columns of the target's rows for a SELECT list."""
         return ", ".join(map(self.alias_of, names))
@@ -96,8 +111,29 @@ class Statement:
 
     def rows_of(self, source: Source, select: str, objects: Mapping[str, Any]) -> pa.Table:
         """Return the rows of a SELECT that usually reads `objects` only: cheaper than `rows`, which binds it first."""
-        found = None if self.prefix else self.context.computed(select, objects)
+        found = None if self.prefix else self.computed(select, objects)
         return self.rows(source, select, objects) if found is None else found
+
+    def computed(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table | None:
+        """Return the rows of a SELECT that reads no table but `objects`; None if it does, or if it has an error."""
+        import duckdb
+
+        if reads_catalogue(select):
+            return None
+        context = self.context
+        session = Session(context.database._connection(files=context.access.files))
+        try:
+            for name, given in objects.items():
+                session.cursor.register(name, given)
+            reader = session.cursor.sql(
+                select, params=context.parameters_of(select) or None
+            ).to_arrow_reader()
+            session.made.append(reader)
+            return collected(reader)
+        except duckdb.InterruptException as error:
+            raise our_error(error, (), (), (), 0) from error
+        except (duckdb.Error, pa.ArrowException, OSError):
+            return None
 
 
 def selected(

@@ -9,6 +9,7 @@ If several rows of FROM match one row of the table, one of them is used, as in P
 
 from __future__ import annotations
 
+from nyala.sql.change.by_source import rows_by_source
 from nyala.sql.change.change import Change, Plan
 from nyala.sql.change.target import Statement, assignments, find_target, returned, selected
 from nyala.sql.context import Source
@@ -32,6 +33,10 @@ def plan_update(statement: Statement, text: str) -> Plan:
         others = reader.until(("WHERE",), ("RETURNING",)) if reader.take("FROM") else ""
         where = reader.until(("RETURNING",)) if reader.take("WHERE") else ""
         returning = reader.rest() if reader.take("RETURNING") else None
+        if returning is None and not any(key in values for key in target.keys):
+            found = rows_by_source(statement, source, target, values, others, where)
+            if found is not None:
+                return Change([Request(target.table, "update", found, ignore=True)])
         moves = any(key in values for key in target.keys)
         names = target.columns if moves or returning is not None else [*target.keys, *values]
         listed = [
@@ -72,6 +77,10 @@ def plan_delete(statement: Statement, text: str) -> Plan:
         where = reader.until(("RETURNING",)) if reader.take("WHERE") else ""
         returning = reader.rest() if reader.take("RETURNING") else None
         reader.finish()
+        if returning is None:
+            found = rows_by_source(statement, source, target, {}, others, where)
+            if found is not None:
+                return Change([Request(target.table, "delete", found, ignore=True)])
         names = target.keys if returning is None else target.columns
         rows = selected(statement, source, target, target.of_alias(names), others, where)
         return Change(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nyala.api.engine_scan import EngineScan
     from nyala.api.transaction import Transaction
 
-__all__ = ["find_object"]
+__all__ = ["data_named", "find_object"]
 
 _KINDS: Final = (
     "a frame of pandas or polars, Arrow data, a dict of columns, a list of rows, or a scan, table, result or "
@@ -55,17 +55,27 @@ def find_object(
     value = None if name is None else access.variable(name)
     if name is None or name in known or value is None:
         raise error
-    try:
-        data = _scan_of(value, source) or _data_of(value)
-    except (pa.ArrowException, TypeError, ValueError) as problem:
-        if isinstance(problem, Error):
-            raise
-        raise InvalidArgumentError(f"the variable {name!r} cannot be read as a table: {problem}") from problem
+    data = _table_of(name, value, source)
     if data is None:
         raise TableNotFoundError(
             f"{error}\nThe variable {name!r} is {_article(type(value).__name__)}, which is no table: use {_KINDS}"
         ) from error
     return name, data
+
+
+def data_named(source: Snapshot | Transaction, access: Access, name: str) -> Any:
+    """Return the program's data of that name, as `find_object` does; None if there is no such data."""
+    value = access.variable(name)
+    return None if value is None else _table_of(name, value, source)
+
+
+def _table_of(name: str, value: Any, source: Snapshot | Transaction) -> Any:
+    try:
+        return _scan_of(value, source) or _data_of(value)
+    except (pa.ArrowException, TypeError, ValueError) as problem:
+        if isinstance(problem, Error):
+            raise
+        raise InvalidArgumentError(f"the variable {name!r} cannot be read as a table: {problem}") from problem
 
 
 def _scan_of(value: Any, source: Snapshot | Transaction) -> EngineScan | None:
