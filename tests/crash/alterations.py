@@ -12,6 +12,7 @@ from typing import Any
 
 import nyala
 from nyala.api.database import Database
+from nyala.tablet.write.write_path import Request
 from tests.crash.workload import Step
 
 
@@ -44,6 +45,12 @@ def _several(a: nyala.Alteration) -> None:
     a.rename("u")
 
 
+def _create_with_rows(db: Database, name: str, rows: dict[str, list[int]]) -> None:
+    """CREATE OR REPLACE TABLE … AS, without DuckDB, which does not survive a fork."""
+    new = db._new_table(name, {"k": "int32", "w": "int64"}, "k", nyala.hash_partition("k", buckets=2))
+    db._changing("create").create_table(new, [Request(name, "insert", rows)], replaces=True)
+
+
 ALTERATIONS: dict[str, Step] = {
     "rename": _alter(lambda a: a.rename_column("v", "w")),
     "add column": _alter(lambda a: a.add_column("c", "int8", nullable=False, default=7)),
@@ -53,6 +60,10 @@ ALTERATIONS: dict[str, Step] = {
     "drop range": _alter(lambda a: a.drop_range(0, 10)),
     "several": _alter(_several),
     "repartition": lambda db: db["u"].repartition(nyala.hash_partition("key", buckets=2)),
+    "create with rows": lambda db: _create_with_rows(db, "n", {"k": [1, 2, 14], "w": [5, 6, 7]}),
+    "replace": lambda db: _create_with_rows(db, "u", {"k": [9], "w": [1]}),
+    "replace by a clone": lambda db: db._clone_table("n", "u", None, replaces=True),
+    "drop": lambda db: db._changing("drop").drop_tables(["u", "n"], purge=False),
 }
 # After the alteration of that name.
 WRITES: dict[str, Step] = {

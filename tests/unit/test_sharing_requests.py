@@ -22,6 +22,7 @@ from nyala.handover.local_writer import SeenTable, TableDraft
 from nyala.tablet.alter import Draft
 from nyala.tablet.state.idempotency import CALL_RETENTION_US, call_key, keys_to_forget
 from nyala.tablet.write.conditions import NewestBy
+from nyala.tablet.write.creation import NewTable
 from nyala.tablet.write.where_writes import ToDelete, ToUpdate
 from nyala.tablet.write.write_path import Request
 
@@ -56,17 +57,17 @@ def requests(db: nyala.Database) -> dict[str, tuple[dict[str, Any], list[bytes]]
         },
         "restore": {"table_id": table.id, "to": db.now(), "message": None},
         "create_table": {
-            "name": "made", "schema": table.schema, "partition_schema": table.entry.partition_schema,
-            "partitions": table.partitions, "comment": "", "history_us": None,
+            "new": NewTable("made", table.schema, table.entry.partition_schema, table.partitions),
+            "rows": [converted(table, Request("made", "insert", [{"k": 1}, {"k": 2, "s": "x"}]))], "replaces": True,
         },
-        "drop_table": {"name": "none", "purge": False},
+        "drop_tables": {"names": ["t", "none"], "purge": False},
         "undrop_table": {"table_id": 999, "new_name": "x"},
         "alter_to": {"table_id": table.id, "before": draft, "after": draft},
         "copy_table": {
             "table_id": table.id, "at": db.now(), "new_name": "copy",
             "partition_schema": table.entry.partition_schema, "partitions": table.partitions,
         },
-        "clone_table": {"name": "t", "new_name": "clone", "at": None},
+        "clone_table": {"name": "t", "new_name": "clone", "at": None, "replaces": True},
         "repartition": {
             "table_id": 999, "partition_schema": table.entry.partition_schema, "partitions": table.partitions,
         },
@@ -96,7 +97,7 @@ def test_each_call_has_an_example_here(db: nyala.Database) -> None:
         try:
             ask(db, request, attachments)
         except nyala.Error as error:
-            assert name in ("commit_set", "drop_table", "undrop_table", "repartition", "drop_tag"), (
+            assert name in ("commit_set", "drop_tables", "undrop_table", "repartition", "drop_tag"), (
                 name,
                 error,
             )
@@ -117,22 +118,22 @@ def test_each_call_has_an_example_here(db: nyala.Database) -> None:
         {"do": "call", "name": "flush", "arguments": {"name": 5}, "forget": []},
         {
             "do": "call",
-            "name": "drop_table",
-            "arguments": {"name": "t", "purge": 1},
+            "name": "drop_tables",
+            "arguments": {"names": ["t"], "purge": 1},
             "forget": [],
             "key": None,
         },
         {
             "do": "call",
-            "name": "drop_table",
-            "arguments": {"name": "t", "purge": True},
+            "name": "drop_tables",
+            "arguments": {"names": ["t"], "purge": True},
             "forget": [],
             "key": 7,
         },
         {
             "do": "call",
-            "name": "drop_table",
-            "arguments": {"name": "t", "purge": True},
+            "name": "drop_tables",
+            "arguments": {"names": ["t"], "purge": True},
             "forget": [5],
             "key": None,
         },

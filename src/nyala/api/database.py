@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
     from nyala.tablet.scan.split import ScanSpec
+    from nyala.tablet.write.creation import NewTable
 
 _Made = TypeVar("_Made")
 _MEMORY_MIN_BYTES: Final = 16_000_000
@@ -449,11 +450,51 @@ class Database:
         >>> events.scan().to_arrow()["auto_incrementing_id"].to_pylist()
         [1, 2]
         """
+        writer = self._changing("db.create_table(…)")
+        new = self._new_table(
+            name,
+            schema,
+            primary_key,
+            partition_by,
+            like=like,
+            unique=unique,
+            comment=comment,
+            history=history,
+        )
+        try:
+            writer.create_table(new)
+        except TableExistsError:
+            if not exist_ok:
+                raise
+            existing, built = self._root().table(name).schema, new.schema
+            same = [(c.name, c.type, c.nullable) for c in existing.columns] == [
+                (c.name, c.type, c.nullable) for c in built.columns
+            ]
+            if not same or existing.key_count != built.key_count:
+                raise SchemaError(
+                    f"table {name!r} exists with other columns: it has {_columns(existing)}, not {_columns(built)}"
+                ) from None
+        return self._table(name)
+
+    def _new_table(
+        self,
+        name: str,
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        primary_key: str | Sequence[str] | None = None,
+        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = None,
+        *,
+        like: TableDescription | Table | None = None,
+        unique: bool | None = None,
+        comment: str | None = None,
+        history: dt.timedelta | str | float | None = None,
+    ) -> NewTable:
+        """Check the arguments of `create_table`. Raises: SchemaError, InvalidArgumentError."""
         from nyala.api.description import TableDescription
         from nyala.partition.levels import build_partitions, specs_of
+        from nyala.tablet.write.creation import NewTable
 
-        writer = self._changing("db.create_table(…)")
-        check_table_name(name, writer.limits)
+        limits = self._writing().limits
+        check_table_name(name, limits)
         if like is not None:
             described = like if isinstance(like, TableDescription) else like.description
             if primary_key is None:
@@ -466,7 +507,7 @@ class Database:
             history = described.history if history is None else history
         elif schema is None:
             raise InvalidArgumentError(f"create_table({name!r}) needs a schema, or like=db[…].description")
-        check_comment(comment or "", f"table {name!r}: ", writer.limits)
+        check_comment(comment or "", f"table {name!r}: ", limits)
         if unique is None:
             unique = primary_key is not None
         if primary_key is None and _flag("unique", unique):
@@ -474,24 +515,10 @@ class Database:
                 f"create_table({name!r}, unique=True) needs the names of the key columns: primary_key=[…]"
             )
         key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key or [])
-        built = build_schema(schema, key, writer.limits, unique=_flag("unique", unique))
+        built = build_schema(schema, key, limits, unique=_flag("unique", unique))
         specs = [] if partition_by is None else specs_of(partition_by)
-        partition_schema, partitions = build_partitions(specs, built, writer.limits)
-        history_us = parse_history(history)
-        try:
-            writer.create_table(name, built, partition_schema, partitions, comment or "", history_us)
-        except TableExistsError:
-            if not exist_ok:
-                raise
-            existing = self._root().table(name).schema
-            same = [(c.name, c.type, c.nullable) for c in existing.columns] == [
-                (c.name, c.type, c.nullable) for c in built.columns
-            ]
-            if not same or existing.key_count != built.key_count:
-                raise SchemaError(
-                    f"table {name!r} exists with other columns: it has {_columns(existing)}, not {_columns(built)}"
-                ) from None
-        return self._table(name)
+        partition_schema, partitions = build_partitions(specs, built, limits)
+        return NewTable(name, built, partition_schema, partitions, comment or "", parse_history(history))
 
     @overload
     def table(self, name: str) -> Table: ...
@@ -625,6 +652,10 @@ class Database:
         >>> trial.delete(where="host = 'a'").deleted, metrics.count()
         (2, 3)
         """
+        self._clone_table(name, new_name, at, replaces=False)
+        return self._table(new_name)
+
+    def _clone_table(self, name: str, new_name: str, at: Moment | None, *, replaces: bool) -> None:
         writer = self._changing("db.clone_table(…)")
         writer.check_writable()
         check_table_name(new_name, writer.limits)
@@ -632,8 +663,7 @@ class Database:
         if at is not None:
             table_id = self._root().table(name).id
             moment = self._table(name)._view(at, table_id=table_id)[2]
-        writer.clone_table(name, new_name, moment)
-        return self._table(new_name)
+        writer.clone_table(name, new_name, moment, replaces)
 
     def drop_table(self, name: str, missing_ok: bool = False, *, purge: bool = False) -> None:
         """Drop a table. `undrop_table` brings it back as long as its history lasts.
@@ -661,7 +691,7 @@ class Database:
         3
         """
         try:
-            self._changing("db.drop_table(…)").drop_table(name, _flag("purge", purge))
+            self._changing("db.drop_table(…)").drop_tables([name], _flag("purge", purge))
         except TableNotFoundError:
             if not missing_ok:
                 raise

@@ -30,6 +30,7 @@ from nyala.tablet.jobs.staged_rows import apply_changes
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
 from nyala.tablet.state.unfinished import unfinished_name
+from nyala.tablet.write.creation import NewTable, create_table
 from nyala.tablet.write.write_path import Request, write
 
 if TYPE_CHECKING:
@@ -114,15 +115,18 @@ def filling(store: Store, target: Backup, wanted: str) -> Iterator[str]:
     """Create an empty table like the backed-up one, under a temporary name; drop it unless it was renamed."""
     name = unfinished_name(SYSTEM, wanted)
     with restoring(name, wanted):
-        store.create_table(
-            name, target.schema, target.partition_schema, [p for _, p in target.partitions],
-            comment=target.comment, history_us=target.history_us,
-        )  # fmt: skip
+        partitions = [partition for _, partition in target.partitions]
+        create_table(
+            store,
+            NewTable(
+                name, target.schema, target.partition_schema, partitions, target.comment, target.history_us
+            ),
+        )
     try:
         yield name
     finally:
         with contextlib.suppress(TableNotFoundError):
-            store.drop_table(name, purge=True)
+            store.drop_tables([name], purge=True)
 
 
 @contextlib.contextmanager

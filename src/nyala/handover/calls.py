@@ -51,6 +51,7 @@ from nyala.tablet.state.root import TableState
 from nyala.tablet.state.tags import check_tag_name
 from nyala.tablet.state.validation import validating
 from nyala.tablet.write.conditions import Condition, NewestBy, When
+from nyala.tablet.write.creation import NewTable
 from nyala.tablet.write.prepare import OPERATION_NAMES, OPERATIONS, PreparedOperation
 from nyala.tablet.write.prepare_rows import MixedRows, prepare_rows
 from nyala.tablet.write.where_writes import Select, ToDelete, ToUpdate
@@ -414,6 +415,33 @@ def _decode_draft(value: Any, data: Incoming) -> TableDraft:
     )
 
 
+def _encode_new_table(new: NewTable, out: Outgoing) -> Any:
+    return {
+        "name": new.name,
+        "schema": new.schema.to_json(),
+        "partition_schema": new.partition_schema.to_json(),
+        "partitions": [partition_to_json(partition) for partition in new.partitions],
+        "comment": new.comment,
+        "history_us": new.history_us,
+    }
+
+
+def _decode_new_table(value: Any, data: Incoming) -> NewTable:
+    new = NewTable(
+        _new_table_name(value["name"], data),
+        Schema.from_json(_is(str, value["schema"])),
+        PartitionSchema.from_json(_is(str, value["partition_schema"])),
+        _decode_partitions(value["partitions"], data),
+        _comment(value["comment"], data),
+        _history(value["history_us"], data),
+    )
+    _check_columns(new.schema, (), data.limits)
+    problem = problem_of(new.partition_schema, new.partitions, new.schema)
+    if problem is not None:
+        raise ValueError(problem)
+    return new
+
+
 def _encode_seen(seen: Sequence[SeenTable], out: Outgoing) -> Any:
     return [[each.table_id, each.schema_version, list(each.tablets)] for each in seen]
 
@@ -469,10 +497,11 @@ def _optional(kind: _Kind) -> _Kind:
 
 
 _TEXT: Final = _plain(str)
-_HISTORY: Final = _Kind(lambda value, out: value, _history)
+_TEXTS: Final = _Kind(
+    lambda value, out: value, lambda value, data: [_is(str, each) for each in _is(list, value)]
+)
 _MOMENT: Final = _Kind(lambda value, out: value, _moment)
 _NEW_TABLE: Final = _Kind(lambda value, out: value, _new_table_name)
-_COMMENT: Final = _Kind(lambda value, out: value, _comment)
 _TAG: Final = _Kind(lambda value, out: value, lambda value, data: check_tag_name(value))
 _INTEGER: Final = _plain(int)
 _FLAG: Final = _plain(bool)
@@ -481,9 +510,7 @@ _ROWS: Final = _Kind(lambda value, out: out.add(value), lambda value, data: data
 _SECONDS: Final = _plain(int | float)
 _REQUESTS: Final = _Kind(_encode_requests, _decode_requests)
 _SELECT: Final = _Kind(_encode_select, _decode_select)
-_SCHEMA: Final = _Kind(
-    lambda value, out: value.to_json(), lambda value, data: Schema.from_json(_is(str, value))
-)
+_TABLE: Final = _Kind(_encode_new_table, _decode_new_table)
 _LEVELS: Final = _Kind(
     lambda value, out: value.to_json(), lambda value, data: PartitionSchema.from_json(_is(str, value))
 )
@@ -514,21 +541,11 @@ CALLS: Final[Mapping[str, Call]] = {
         {"requests": _REQUESTS, "seen": _SEEN, "since": _INTEGER, "message": _MESSAGE, "collect": _FLAG},
         keyed=True,
     ),
-    "create_table": Call(
-        {
-            "name": _NEW_TABLE,
-            "schema": _SCHEMA,
-            "partition_schema": _LEVELS,
-            "partitions": _PARTITIONS,
-            "comment": _COMMENT,
-            "history_us": _HISTORY,
-        },
-        keyed=True,
-    ),
-    "drop_table": Call({"name": _TEXT, "purge": _FLAG}, keyed=True),
+    "create_table": Call({"new": _TABLE, "rows": _REQUESTS, "replaces": _FLAG}, keyed=True),
+    "drop_tables": Call({"names": _TEXTS, "purge": _FLAG}, keyed=True),
     "undrop_table": Call({"table_id": _INTEGER, "new_name": _NEW_TABLE}, keyed=True),
     "purge_dropped": Call({"name": _plain(str | None)}),
-    "clone_table": Call({"name": _TEXT, "new_name": _NEW_TABLE, "at": _optional(_MOMENT)}),
+    "clone_table": Call({"name": _TEXT, "new_name": _NEW_TABLE, "at": _optional(_MOMENT), "replaces": _FLAG}),
     "alter_to": Call({"table_id": _INTEGER, "before": _DRAFT, "after": _DRAFT}, keyed=True),
     "copy_table": Call(
         {
@@ -626,18 +643,16 @@ def answer_call(
 
 def _check_together(arguments: Mapping[str, Any], limits: Limits) -> None:
     """Check arguments that depend on each other. Raises: ValueError, SchemaError, InvalidArgumentError."""
-    if "schema" in arguments:
-        _check_columns(arguments["schema"], (), limits)
+    if "new" in arguments:
+        new, rows = arguments["new"], arguments["rows"]
+        if len(rows) > 1 or any((each.table, each.operation) != (new.name, "insert") for each in rows):
+            raise ValueError(f"a new table has the rows of at most one insert, not of {len(rows)} requests")
     if "after" in arguments:
         before, after = arguments["before"], arguments["after"]
         if after.name != before.name:
             check_table_name(after.name, limits)
         check_comment(after.comment, f"table {after.name!r}: ", limits)
         _check_columns(after.schema, before.schema.columns, limits)
-    if {"schema", "partition_schema", "partitions"} <= set(arguments):
-        problem = problem_of(arguments["partition_schema"], arguments["partitions"], arguments["schema"])
-        if problem is not None:
-            raise ValueError(problem)
     if "seen" in arguments and len(arguments["seen"]) != len(arguments["requests"]):
         raise ValueError(f"{len(arguments['requests'])} requests for {len(arguments['seen'])} tables")
 

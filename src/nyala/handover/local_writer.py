@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nyala.tablet.maintenance import Maintenance
     from nyala.tablet.state.root import TableState
     from nyala.tablet.store import Store
+    from nyala.tablet.write.creation import NewTable
     from nyala.tablet.write.transaction import OpenTransaction
     from nyala.tablet.write.where_writes import Select
     from nyala.tablet.write.write_path import Request
@@ -232,25 +233,14 @@ class LocalWriter:
     # ------------------------------------------------------------------------------------------ tables
 
     def create_table(
-        self,
-        name: str,
-        schema: Schema,
-        partition_schema: PartitionSchema,
-        partitions: Collection[Partition],
-        comment: str,
-        history_us: int | None,
-        *,
-        key: str | None = None,
+        self, new: NewTable, rows: Sequence[Request] = (), replaces: bool = False, *, key: str | None = None
     ) -> None:
-        self.store.change_once(
-            key,
-            lambda: self.store.create_table(
-                name, schema, partition_schema, partitions, comment=comment, history_us=history_us
-            ),
-        )
+        from nyala.tablet.write.creation import create_table
 
-    def drop_table(self, name: str, purge: bool, *, key: str | None = None) -> None:
-        self.store.change_once(key, lambda: self.store.drop_table(name, purge=purge))
+        self.store.change_once(key, lambda: create_table(self.store, new, rows, replaces=replaces))
+
+    def drop_tables(self, names: Sequence[str], purge: bool, *, key: str | None = None) -> None:
+        self.store.change_once(key, lambda: self.store.drop_tables(names, purge=purge))
 
     def undrop_table(self, table_id: int, new_name: str, *, key: str | None = None) -> None:
         self.store.change_once(key, lambda: self.store.undrop_table(table_id, new_name))
@@ -261,10 +251,10 @@ class LocalWriter:
         self.store.collect_garbage()
         return freed
 
-    def clone_table(self, name: str, new_name: str, at: int | None) -> None:
+    def clone_table(self, name: str, new_name: str, at: int | None, replaces: bool = False) -> None:
         from nyala.tablet.write.cloning import clone_table
 
-        clone_table(self.store, name, new_name, at)
+        clone_table(self.store, name, new_name, at, replaces=replaces)
 
     def alter(self, table_id: int, steps: Sequence[Step]) -> str:
         """Alter a table; returns its name."""

@@ -51,6 +51,7 @@ from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.tablet.state.idempotency import call_key
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.write.creation import NewTable
 from nyala.tablet.write.pins import HistoryPins, Pin
 from nyala.tablet.write.transaction import OpenTransaction, WriteSet
 from nyala.tablet.write.where_writes import Select
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nyala.partition.model import Partition, PartitionSchema
-    from nyala.schema.schema import Schema
     from nyala.tablet.maintenance import MaintenanceStatus
 
 __all__ = ["RemoteMaintenance", "RemoteWriter", "SharedReader", "Writer", "settings_of_writer"]
@@ -323,29 +323,13 @@ class RemoteWriter:
 
     # ------------------------------------------------------------------------------------------ tables
 
-    def create_table(
-        self,
-        name: str,
-        schema: Schema,
-        partition_schema: PartitionSchema,
-        partitions: Collection[Partition],
-        comment: str,
-        history_us: int | None,
-    ) -> None:
-        self._call(
-            "create_table",
-            {
-                "name": name,
-                "schema": schema,
-                "partition_schema": partition_schema,
-                "partitions": tuple(partitions),
-                "comment": comment,
-                "history_us": history_us,
-            },
-        )
+    def create_table(self, new: NewTable, rows: Sequence[Request] = (), replaces: bool = False) -> None:
+        bare = new.bare(self.limits)
+        sent = [calls.converted(bare, request) for request in rows]
+        self._call("create_table", {"new": new, "rows": sent, "replaces": replaces})
 
-    def drop_table(self, name: str, purge: bool) -> None:
-        self._call("drop_table", {"name": name, "purge": purge})
+    def drop_tables(self, names: Sequence[str], purge: bool) -> None:
+        self._call("drop_tables", {"names": list(names), "purge": purge})
 
     def undrop_table(self, table_id: int, new_name: str) -> None:
         self._call("undrop_table", {"table_id": table_id, "new_name": new_name})
@@ -353,8 +337,8 @@ class RemoteWriter:
     def purge_dropped(self, name: str | None) -> int:
         return self._number("purge_dropped", {"name": name})
 
-    def clone_table(self, name: str, new_name: str, at: int | None) -> None:
-        self._call("clone_table", {"name": name, "new_name": new_name, "at": at})
+    def clone_table(self, name: str, new_name: str, at: int | None, replaces: bool = False) -> None:
+        self._call("clone_table", {"name": name, "new_name": new_name, "at": at, "replaces": replaces})
 
     def alter(self, table_id: int, steps: Sequence[Step]) -> str:
         """The steps are computed here, and the writer takes the result if the table is still the same."""

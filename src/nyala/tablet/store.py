@@ -44,7 +44,6 @@ from nyala.catalog.model import (
     PartEntry,
     RowSetEntry,
     TableEntry,
-    TabletEntry,
     TagEntry,
     apply,
     purging_tables,
@@ -68,7 +67,6 @@ from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
 from nyala.mvcc.watermarks import Watermarks
 from nyala.objects.base import Objects
-from nyala.partition.model import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.part import Part
@@ -327,7 +325,7 @@ class Store:
         """Drop tables that a killed job left unfinished (`unfinished.py`)."""
         for name in abandoned(self._root.by_name):
             try:
-                self.drop_table(name, purge=True)
+                self.drop_tables([name], purge=True)
             except StorageError as error:  # a full disk must not keep the store from being opened
                 logger.warning("the unfinished table %r stays until the next open: %s", name, error)
             else:
@@ -891,43 +889,6 @@ class Store:
 
     # ---------------------------------------------------------------------------------------- tables
 
-    def create_table(
-        self,
-        name: str,
-        schema: Schema,
-        partition_schema: PartitionSchema,
-        partitions: Collection[Partition],
-        *,
-        comment: str,
-        history_us: int | None,
-    ) -> None:
-        """Create a table. Raises: TableExistsError."""
-        with Uninterrupted(), self.commit_lock:
-            self.check_writable()
-            if name in self._root.by_name:
-                raise TableExistsError(
-                    f"table {name!r} already exists: open it with table({name!r}), or pass exist_ok=True"
-                )
-            table_id = self.state.next_table_id
-            created = self.stamp()
-            entry = TableEntry(
-                table_id, name, comment, history_us, schema, {schema.version: schema}, partition_schema,
-                created=created, schema_since={schema.version: created},
-            )  # fmt: skip
-            # The ids are new, so no record of an earlier table with this name can be replayed into
-            # it (R1).
-            tablets = [
-                TabletEntry(self.allocate("tablet"), table_id, partition, 0, created)
-                for partition in partitions
-            ]
-            bare = TableState(entry, (), self.options.limits)
-            table = replace(
-                bare, tablets=tuple(TabletState(tablet, self.new_memory(bare)) for tablet in tablets)
-            )
-            change = CatalogChange(timestamp=created, put_tables=[entry], put_tablets=tablets)
-            root = self._root
-            self.transact(change, lambda version: root.with_table(table, version))
-
     def forget_calls(self, keys: Iterable[str]) -> None:
         """Forget the keys of calls whose results have arrived; so only few of them enter the catalogue."""
         with Uninterrupted(), self.commit_lock:
@@ -951,23 +912,38 @@ class Store:
             finally:
                 self._keys.pop(key, None)  # a change that was made has it
 
-    def drop_table(self, name: str, *, purge: bool) -> None:
-        """Drop a table; it stays recoverable for its history, unless `purge`. Raises: TableNotFoundError."""
+    def drop_tables(self, names: Collection[str], *, purge: bool) -> None:
+        """Drop tables at one moment; they stay recoverable for their history, unless `purge`.
+
+        Raises: TableNotFoundError; then none is dropped.
+        """
 
         def drop() -> None:
-            table, root = self._root.table(name), self._root
-            if purge or (table.entry.history_us == 0 and not table.entry.tagged):
-                self._purge_tables([table.id])
-                return
-            timestamp = self.stamp()
-            entry = replace(table.entry, drops=(*table.entry.drops, timestamp))
-            change = CatalogChange(timestamp=timestamp, put_tables=[entry])
-            dropped = replace(table, entry=entry)
-            self.transact(change, lambda version: root.with_table(dropped, version))
+            tables = [self._root.table(name) for name in dict.fromkeys(names)]
+            change, after = self.dropping(tables, self.stamp(), purge=purge)
+            self.transact(change, after.at_version, forget_log=bool(change.drop_tables))
 
         with Uninterrupted(), self.commit_lock:
             self.check_writable()
             self.reserve.use(drop)
+
+    def dropping(
+        self, tables: Collection[TableState], timestamp: int, *, purge: bool
+    ) -> tuple[CatalogChange, Root]:
+        """Return a change that drops these tables, and the root after it; under the commit lock.
+
+        The change removes those without history with their rows.
+        """
+        gone = {table.id for table in tables if purge or _has_no_history(table.entry)}
+        change, after = purging_tables(self.state, gone, timestamp), self._root
+        for table in tables:
+            if table.id in gone:
+                after = after.without_table(table.id, after.version)
+                continue
+            entry = replace(table.entry, drops=(*table.entry.drops, timestamp))
+            change.put_tables.append(entry)
+            after = after.with_table(replace(table, entry=entry))
+        return change, after
 
     def undrop_table(self, table_id: int, new_name: str) -> None:
         """Bring back a dropped table under a name. Raises: TableNotFoundError, TableExistsError."""
@@ -1136,6 +1112,10 @@ class Store:
             "cache_hits": self.cache.hits,
             "cache_misses": self.cache.misses,
         }
+
+
+def _has_no_history(entry: TableEntry) -> bool:
+    return entry.history_us == 0 and not entry.tagged
 
 
 def _reason(error: BaseException) -> str:

@@ -2,30 +2,31 @@
 
     CREATE [OR REPLACE] TABLE [IF NOT EXISTS] t (columns) [PRIMARY KEY (…)] [PARTITION BY …] [COMMENT '…'] [AS SELECT …]
 
-CREATE TABLE … AS fills the table under another name and then renames it, so no reader sees it
-without its rows.
+Each is one change of the catalogue. The rows of AS SELECT are part of it, and so is the drop of the
+table that OR REPLACE replaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from nyala.errors import Error, InvalidArgumentError, SchemaError, TableExistsError
 from nyala.schema.schema import ColumnSpec, column
+from nyala.sql.change.rows import collected
 from nyala.sql.context import Context
 from nyala.sql.define.columns import Columns, constant, read_columns
 from nyala.sql.define.partitions import read_partitions
 from nyala.sql.names import spelled, spelled_column, table_name
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader
+from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
     from nyala.partition.levels import HashSpec, RangeSpec
+    from nyala.tablet.write.creation import NewTable
 
 __all__ = ["create_table"]
 
@@ -69,27 +70,17 @@ def create_table(context: Context, reader: TokenReader) -> FixedResult:
             "name"
         )
     if reader.take("CLONE") or reader.at("LIKE"):
-        build, fills = _copier(context, reader), False
-    else:
-        definition = _read(reader, name)
-        build, fills = partial(_build, context, definition), definition.select is not None
-    hidden = f"nyala_new_{database._store.env.randomness.token_hex(6)}"
-    built = hidden if fills or name in database else name
-    try:
-        rows = build(built)
-        if built != name:
-            if name in database:
-                database.drop_table(name)
-            database.rename_table(built, name)
-    except BaseException:  # Ctrl-C, too
-        if built == hidden:
-            database.drop_table(hidden, missing_ok=True, purge=True)
-        raise
-    return FixedResult("CREATE TABLE", pa.table({}), database.now(), rowcount=rows)
+        return _copied(context, reader, name, replaces)
+    new, rows = _new_table(context, _read(reader, name))
+    requests = [] if rows is None else [Request(name, "insert", rows)]
+    database._changing("CREATE TABLE").create_table(new, requests, replaces)
+    return FixedResult(
+        "CREATE TABLE", pa.table({}), database.now(), rowcount=-1 if rows is None else rows.num_rows
+    )
 
 
-def _copier(context: Context, reader: TokenReader) -> Callable[[str], int]:
-    """Read `CLONE old [AT (TIMESTAMP => moment)]` or `LIKE old`; return what makes the table under a name."""
+def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) -> FixedResult:
+    """CREATE TABLE t CLONE old [AT (TIMESTAMP => moment)], and CREATE TABLE t LIKE old."""
     database = context.database
     like = reader.take("LIKE")
     old = spelled(table_name(reader), database.list_tables())
@@ -100,15 +91,13 @@ def _copier(context: Context, reader: TokenReader) -> Callable[[str], int]:
             raise inside.error("expected TIMESTAMP => or VERSION =>")
         at = constant(inside.rest(), context.parameters_of(inside.text))
     reader.finish()
-
-    def build(name: str) -> int:
-        if like:
-            database.create_table(name, like=database[old])
-        else:
-            database.clone_table(old, name, at)
-        return -1
-
-    return build
+    if like:
+        database._changing("CREATE TABLE").create_table(
+            database._new_table(name, like=database[old]), (), replaces
+        )
+    else:
+        database._clone_table(old, name, at, replaces=replaces)
+    return FixedResult("CREATE TABLE", pa.table({}), database.now())
 
 
 def _read(reader: TokenReader, name: str) -> _Definition:
@@ -161,11 +150,8 @@ def _options(reader: TokenReader) -> dict[str, str]:
     return out
 
 
-def _build(context: Context, definition: _Definition, name: str) -> int:
-    """Create the table under this name, with its rows; return their number, or -1 without a SELECT.
-
-    Raises: as `create_table`.
-    """
+def _new_table(context: Context, definition: _Definition) -> tuple[NewTable, pa.Table | None]:
+    """Return the table that is described, and its rows; None without AS. Raises: as `create_table`."""
     source = None if definition.select is None else context.select(context.readable(), definition.select)
     key = definition.key
     if source is None:
@@ -186,8 +172,8 @@ def _build(context: Context, definition: _Definition, name: str) -> int:
             if columns[each].nullable:
                 columns[each] = replace(columns[each], nullable=False)
         columns = {each: columns[each] for each in key} | columns
-    made = context.database.create_table(
-        name,
+    new = context.database._new_table(
+        definition.name,
         columns,
         key,
         partitions,
@@ -195,11 +181,7 @@ def _build(context: Context, definition: _Definition, name: str) -> int:
         comment=definition.comment,
         history=definition.options.get("nyala.history"),
     )
-    if source is None:
-        return -1
-    from nyala.sql.change.rows import collected
-
-    return made.insert(collected(source.to_reader())).inserted
+    return new, None if source is None else collected(source.to_reader())
 
 
 def _of_arrow(given: pa.Field, in_key: bool) -> ColumnSpec:

@@ -50,12 +50,12 @@ def _drop(context: Context, reader: TokenReader) -> FixedResult:
     purge = reader.take("PURGE")
     _ = reader.take("CASCADE") or reader.take("RESTRICT")
     reader.finish()
-    names = [spelled(name, database.list_tables()) for name in names]
-    if not if_exists:
-        for name in names:
-            database.table(name)  # a wrong name drops none of them
-    for name in names:
-        database.drop_table(name, missing_ok=if_exists, purge=purge)
+    there = database.list_tables()
+    names = [spelled(name, there) for name in names]
+    if if_exists:
+        names = [name for name in names if name in there]
+    if names:
+        database._changing("DROP TABLE").drop_tables(names, purge)
     return FixedResult("DROP TABLE", pa.table({}), database.now())
 
 

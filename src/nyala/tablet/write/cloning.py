@@ -33,7 +33,7 @@ from nyala.tablet.flush.lifecycle import flush
 from nyala.tablet.state.auto_ids import AutoIds
 from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.history import check_purged
-from nyala.tablet.state.root import TableState, TabletState
+from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.state.unfinished import unfinished_name
 from nyala.tablet.write.restore import restore
 
@@ -45,31 +45,32 @@ __all__ = ["clone_table"]
 logger = logging.getLogger("nyala.store")
 
 
-def clone_table(store: Store, name: str, new_name: str, at: int | None) -> None:
+def clone_table(store: Store, name: str, new_name: str, at: int | None, *, replaces: bool = False) -> None:
     """Create the table `new_name` with the rows that the table `name` has now, or had at a moment.
 
+    replaces: drop the table that has the new name, in the same change.
     Raises: TableNotFoundError, TableExistsError; HistoryExpiredError if the moment needs a purged
         range; StorageError. Nothing is created then.
     """
     source = store.root.table(name)
-    _check_free(store, new_name)
+    _check_free(store, new_name, replaces)
     if at is None:
-        _share(store, source.id, new_name, None)
+        _share(store, source.id, new_name, None, replaces=replaces)
         return
     check_purged(source.as_of(at), at)
     filled = unfinished_name(store.env, new_name)
     try:
         clone_id = _share(store, source.id, filled, at)
         restore(store, clone_id, at)
-        _complete(store, clone_id, new_name)
+        _complete(store, clone_id, new_name, replaces)
     except BaseException:
         with Uninterrupted(), store.commit_lock:
             if filled in store.root.by_name:
-                store.drop_table(filled, purge=True)
+                store.drop_tables([filled], purge=True)
         raise
 
 
-def _share(store: Store, table_id: int, name: str, at: int | None) -> int:
+def _share(store: Store, table_id: int, name: str, at: int | None, *, replaces: bool = False) -> int:
     """Create a table with the files of the source's tablets, those of a moment; returns its id.
 
     at: with their history, so that the clone can be restored to this moment; None: without.
@@ -85,21 +86,22 @@ def _share(store: Store, table_id: int, name: str, at: int | None) -> int:
         )
         flush(store, tablets)
         source = store.root.tables[table_id]
-        _check_free(store, name)
         created = store.stamp()
+        change, root = _replacing(store, name, created, replaces)
         entry = dataclasses.replace(source.entry, id=store.state.next_table_id, name=name)
         if at is None:
             entry = _without_past(entry, created)
         clone = TableState(entry, (), source.limits)
-        change = CatalogChange(timestamp=created, put_tables=[entry])
+        change.put_tables.append(entry)
         made = [
             _tablet(store, clone, tablet, change, created, with_past=at is not None)
             for tablet in source.every_tablet
             if tablet.id in tablets
         ]
         clone = dataclasses.replace(clone, tablets=tuple(made))
-        root = store.root
-        store.transact(change, lambda version: root.with_table(clone, version))
+        store.transact(
+            change, lambda version: root.with_table(clone, version), forget_log=bool(change.drop_tables)
+        )
     logger.info("cloned table %r as %r: they share %d files", source.name, name, len(change.shared))
     return entry.id
 
@@ -170,27 +172,33 @@ def _without_past(entry: TableEntry, created: int) -> TableEntry:
     )
 
 
-def _complete(store: Store, table_id: int, name: str) -> None:
+def _complete(store: Store, table_id: int, name: str, replaces: bool) -> None:
     """Give a restored clone its name and its beginning, in one change (K3)."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
-        _check_free(store, name)
         clone = store.root.tables[table_id]
         created = store.stamp()
+        change, root = _replacing(store, name, created, replaces)
         entry = _without_past(dataclasses.replace(clone.entry, name=name), created)
         tablets = tuple(
             dataclasses.replace(tablet, entry=dataclasses.replace(tablet.entry, created=created))
             for tablet in clone.tablets
         )
-        change = CatalogChange(
-            timestamp=created, put_tables=[entry], put_tablets=[tablet.entry for tablet in tablets]
-        )
-        root = store.root.with_table(TableState(entry, tablets, clone.limits))
-        store.transact(change, root.at_version)
+        change.put_tables.append(entry)
+        change.put_tablets += [tablet.entry for tablet in tablets]
+        root = root.with_table(TableState(entry, tablets, clone.limits))
+        store.transact(change, root.at_version, forget_log=bool(change.drop_tables))
 
 
-def _check_free(store: Store, name: str) -> None:
-    if name in store.root.by_name:
+def _replacing(store: Store, name: str, created: int, replaces: bool) -> tuple[CatalogChange, Root]:
+    """Return a change that makes the name free, and the root after it. Raises: TableExistsError."""
+    _check_free(store, name, replaces)
+    old = [table for table in [store.root.by_name.get(name)] if table is not None]
+    return store.dropping(old, created, purge=False)
+
+
+def _check_free(store: Store, name: str, replaces: bool) -> None:
+    if name in store.root.by_name and not replaces:
         raise TableExistsError(
             f"table {name!r} already exists: choose another name, or drop that table first"
         )

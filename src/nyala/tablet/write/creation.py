@@ -1,0 +1,152 @@
+"""Creates a table, empty or with its first rows, also in the place of another table.
+
+    prepare, settle        the rows, for tablets that are in no root yet     an error creates nothing
+    ── commit lock ───────────────────────────────────────────────────────────────────────────────
+    timestamp t            the moment of the table's creation, and of its rows
+    write the rows         as files, like a batch that is too large for the log (`direct_commit`)
+    commit                 one catalogue change: the table, its files, and the drop of the other table
+
+Invariants
+    C1  The table appears with all its rows, at the moment at which the other one disappears.
+        Before the change nothing is visible, and the next open removes files left by a crash (P3).
+    C2  The ids are new, so no record of an earlier table with this name can be replayed into it (R1).
+
+Source: docs/design/writes-and-batches.md; docs/design/rules.md, P3 and R1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nyala.catalog.model import TableEntry, TabletEntry
+from nyala.env.interrupts import Interruptible, Uninterrupted
+from nyala.errors import TableExistsError
+from nyala.partition.model import Partition, PartitionSchema
+from nyala.schema.limits import Limits
+from nyala.schema.schema import Schema
+from nyala.tablet.state.root import Root, TableState, TabletState
+from nyala.tablet.write.direct_commit import write_effects
+from nyala.tablet.write.effects import Settlement
+from nyala.tablet.write.settle import settle
+from nyala.tablet.write.write_path import Request, failure, prepare_request
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+__all__ = ["NewTable", "create_table"]
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """What a table is created from. history_us: None keeps its history for ever."""
+
+    name: str
+    schema: Schema
+    partition_schema: PartitionSchema
+    partitions: Sequence[Partition]
+    comment: str = ""
+    history_us: int | None = None
+
+    def bare(self, limits: Limits) -> TableState:
+        """Return the table without tablets, and with an id that no table has."""
+        schema = self.schema
+        entry = TableEntry(
+            0,
+            self.name,
+            self.comment,
+            self.history_us,
+            schema,
+            {schema.version: schema},
+            self.partition_schema,
+        )
+        return TableState(entry, (), limits)
+
+
+def create_table(
+    store: Store, new: NewTable, rows: Sequence[Request] = (), *, replaces: bool = False
+) -> None:
+    """Create a table at one moment (C1).
+
+    rows:     at most one request, whose rows the table has from the beginning.
+    replaces: drop the table that has the name, if there is one.
+    Raises: TableExistsError; WriteError or a subclass if a row cannot be inserted; StorageError.
+        Nothing changes then.
+    """
+    _check_free(store, new.name, replaces)
+    bare = new.bare(store.options.limits)
+    target = dataclasses.replace(
+        bare,
+        tablets=tuple(
+            TabletState(TabletEntry(store.allocate("tablet"), 0, partition, 0), store.new_memory(bare))
+            for partition in new.partitions
+        ),
+    )
+    settlement = _settled(store, target, rows)
+    with Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        _check_free(store, new.name, replaces)
+        old = store.root.by_name.get(new.name)
+        if old is None:
+            _commit(store, target, settlement, None)
+        else:
+            store.reserve.use(lambda: _commit(store, target, settlement, old))
+
+
+def _check_free(store: Store, name: str, replaces: bool) -> None:
+    if name in store.root.by_name and not replaces:
+        raise TableExistsError(
+            f"table {name!r} already exists: open it with table({name!r}), or pass exist_ok=True"
+        )
+
+
+def _settled(store: Store, target: TableState, rows: Sequence[Request]) -> Settlement | None:
+    """Return the rows, routed and checked for duplicate keys. Raises: WriteError; errors of `prepare`."""
+    if not rows:
+        return None
+    (request,) = rows
+    settlement = settle(target, [prepare_request(target, request, borrow_above_bytes=0)])
+    if settlement.errors[0]:
+        raise failure(settlement, rows)
+    return settlement
+
+
+def _commit(store: Store, target: TableState, settlement: Settlement | None, old: TableState | None) -> None:
+    """Write the rows and commit; under the commit lock."""
+    created = store.stamp()
+    schema = target.schema
+    entry = dataclasses.replace(
+        target.entry, id=store.state.next_table_id, created=created, schema_since={schema.version: created}
+    )
+    table = dataclasses.replace(
+        target,
+        entry=entry,
+        tablets=tuple(
+            dataclasses.replace(
+                tablet, entry=dataclasses.replace(tablet.entry, table_id=entry.id, created=created)
+            )
+            for tablet in target.tablets
+        ),
+    )
+    change, before = store.dropping([] if old is None else [old], created, purge=False)
+    change.put_tables.append(entry)
+    changed: dict[int, TabletState] = {}
+    written: list[str] = []
+    with contextlib.ExitStack() as failed:
+        failed.callback(store.discard_files, written)
+        if settlement is not None:
+            with Interruptible():
+                settlement = dataclasses.replace(settlement, table=table)
+                write_effects(store, settlement, created, change, changed, written)
+                store.sync_directories(written)
+        table = table.with_tablets(changed)
+        change.put_tablets = [tablet.entry for tablet in table.tablets]
+
+        def after(version: int) -> Root:
+            return before.with_table(table, version)
+
+        store.transact(change, after, forget_log=bool(change.drop_tables))
+        failed.pop_all()
