@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -308,6 +309,43 @@ def test_interrupt_ends_a_running_statement(db: nyala.Database, t: nyala.Table, 
     finally:
         stopped.set()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT count(*) FROM range(1000000) AS a, range(1000000) AS b, t",
+        "INSERT INTO t (id, v) VALUES (9, (SELECT count(*) FROM range(1000000) AS a, range(1000000) AS b))",
+        "UPDATE t SET v = (SELECT count(*) FROM range(1000000) AS a, range(1000000) AS b) WHERE id = 1",
+        "UPDATE t SET v = (SELECT count(*) FROM range(1000000) AS a, range(1000000) AS b)",
+    ],
+)
+def test_interrupt_ends_no_statement_of_another_session(
+    db: nyala.Database, t: nyala.Table, statement: str
+) -> None:
+    """The other one goes on reading its rows, on the same DuckDB."""
+    mine, other = SqlSession(db, ProgramAccess(None)), SqlSession(db, ProgramAccess(None))
+    before = t.to_arrow()
+    rows = other.execute("SELECT a.range + b.range AS n FROM range(3000) AS a, range(3000) AS b").to_reader()
+    done, errors = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            mine.execute(statement).fetchall()
+        except BaseException as error:
+            errors.append(error)
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    read = rows.read_next_batch().num_rows
+    while not done.wait(0.01):
+        mine.interrupt()
+        read += sum(batch.num_rows for batch in itertools.islice(rows, 1))
+    thread.join()
+    assert len(errors) == 1 and isinstance(errors[0], nyala.Error)
+    assert read + sum(batch.num_rows for batch in rows) == 3000 * 3000
+    assert t.to_arrow() == before
 
 
 def test_words_that_begin_no_clause(db: nyala.Database, t: nyala.Table) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.sql.access import Access
+from nyala.sql.select.running import Running
 from nyala.sql.tokens import Token, replaced, tokens
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Context:
     at:          the moment to read; None: now, or that of the transaction.
     source:      what to read if it is not the store at `at`: the snapshot of `Snapshot.sql`.
     objects:     further tables by name, which the statement can read.
+    running:     has the DuckDB sessions of the statements, for an interrupt.
     """
 
     database: Database
@@ -48,6 +50,7 @@ class Context:
     at: Any = None
     source: Snapshot | None = None
     objects: Mapping[str, Any] = field(default_factory=dict)
+    running: Running = field(default_factory=Running)
 
     def readable(self) -> Source:
         """Return what a SELECT reads. Raises: InvalidArgumentError for `at` inside a transaction."""
@@ -94,7 +97,7 @@ class Context:
             objects = {**objects, **reading.feeds}
         while True:
             try:
-                return run(connection, source, reading.text, values, objects, scans)
+                return run(connection, source, reading.text, values, objects, scans, running=self.running)
             except TableNotFoundError as error:
                 name, data = find_object(source, self.access, error, {*objects, *scans})
             if hasattr(data, "with_cheap_types"):

@@ -27,6 +27,7 @@ from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, ROWS_OF_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
 from nyala.sql.select.by_key import look_up
+from nyala.sql.select.running import Running
 from nyala.sql.select.store_only import check_store_only
 from nyala.sql.tokens import Token, TokenReader, main_keyword, split_statements, tokens
 
@@ -87,6 +88,7 @@ class SqlSession:
         self._slot = slot or TransactionSlot()
         self._callers = transaction
         self._lock = threading.RLock()
+        self._running = Running()
 
     @property
     def in_transaction(self) -> bool:
@@ -170,11 +172,11 @@ class SqlSession:
     close = roll_back
 
     def interrupt(self) -> None:
-        """Let the SELECTs that run on the store now fail, also those inside of statements that write.
+        """Let the SELECTs of this session that run now fail, also those inside of statements that write.
 
         Called from another thread than the one that waits for them. A write that has begun to commit still ends.
         """
-        self._database._connection(files=self._access.files).interrupt()
+        self._running.interrupt()
 
     def _end(self, keyword: str) -> Transaction | None:
         if self._callers is not None:
@@ -202,7 +204,16 @@ class SqlSession:
     def _context(
         self, values: Mapping[str, Any], at: Any, objects: Mapping[str, Any] = NO_PARAMETERS
     ) -> Context:
-        return Context(self._database, self._access, self._transaction, values, at, self._source, objects)
+        return Context(
+            self._database,
+            self._access,
+            self._transaction,
+            values,
+            at,
+            self._source,
+            objects,
+            self._running,
+        )
 
     def _control(self, first: str, reader: TokenReader, context: Context) -> Result:
         """BEGIN, COMMIT and ROLLBACK."""

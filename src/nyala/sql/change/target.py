@@ -122,6 +122,7 @@ class Statement:
             return None
         context = self.context
         session = Session(context.database._connection(files=context.access.files))
+        context.running.add(session)
         try:
             for name, given in objects.items():
                 session.cursor.register(name, given)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from nyala.errors import Error, InvalidArgumentError, SchemaError
 from nyala.schema.schema import ColumnSpec, column
 from nyala.sql.names import spelled_column
-from nyala.sql.select.connection import MEMORY_BYTES_MIN, SETTINGS
+from nyala.sql.select.connection import SMALL
 from nyala.sql.tokens import TokenReader, quoted, replaced
 
 __all__ = ["Columns", "constant", "read_columns", "scratch", "storage_words"]
@@ -84,8 +84,7 @@ def _empty() -> Any:
     """Return the DuckDB of `scratch`, which the process keeps: opening one takes longer than 10 constants."""
     import duckdb
 
-    settings: dict[str, Any] = {"threads": 1, "memory_limit": f"{MEMORY_BYTES_MIN}B", **SETTINGS}
-    opened = duckdb.connect(":memory:", config={**settings, "enable_external_access": "false"})
+    opened = duckdb.connect(":memory:", config={**SMALL, "enable_external_access": "false"})
     opened.execute("SET GLOBAL TimeZone = 'UTC'; SET GLOBAL lock_configuration = true")
     atexit.register(opened.close)
     return opened

@@ -31,7 +31,7 @@ import pyarrow as pa
 from nyala.errors import InvalidArgumentError
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema
 from nyala.sql.select.closing import LeftCursors, close_all
-from nyala.sql.select.connection import SETTINGS
+from nyala.sql.select.connection import SMALL
 from nyala.sql.select.errors import our_error
 from nyala.sql.select.statement import check_statement, tables_named
 from nyala.sql.tokens import Token, quoted, quoted_text, replaced, tokens
@@ -53,7 +53,7 @@ class _Catalogue:
     def __init__(self, definitions: Iterable[str]) -> None:
         import duckdb
 
-        opened = duckdb.connect(":memory:", config={"threads": 1, **_WITHOUT_ATTACH})
+        opened = duckdb.connect(":memory:", config=SMALL)
         weakref.finalize(self, close_all, [opened], LeftCursors())
         self._opened = opened
         opened.execute("ATTACH ':memory:' AS nyala")
@@ -74,9 +74,6 @@ class _Catalogue:
             yield cursor
 
 
-_WITHOUT_ATTACH: Final[dict[str, Any]] = {
-    name: value for name, value in SETTINGS.items() if name != "enable_external_access"
-}
 _kept: Final[OrderedDict[tuple[str, ...], _Catalogue]] = OrderedDict()
 _lock: Final = threading.Lock()
 

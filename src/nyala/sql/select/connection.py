@@ -39,7 +39,7 @@ from typing import Any, Final
 from nyala.sql.select.closing import LeftCursors, close_all
 from nyala.sql.select.partners import Partner
 
-SETTINGS: Final = {
+SETTINGS: Final[dict[str, Any]] = {
     "autoload_known_extensions": "false",
     "autoinstall_known_extensions": "false",
     "allow_community_extensions": "false",
@@ -50,6 +50,13 @@ SETTINGS: Final = {
 MEMORY_BYTES_MIN: Final = 512_000_000
 """DuckDB's memory limit is at least this: with less it fails to sort rows of some hundred bytes
 (docs/design/sql-and-polars.md)."""
+SMALL: Final[dict[str, Any]] = {
+    **SETTINGS,
+    "threads": 1,
+    "memory_limit": f"{MEMORY_BYTES_MIN}B",
+    "temp_directory": "",
+}
+"""The settings of a DuckDB without rows, which computes little and spills nothing."""
 _SESSIONS_MAX: Final = 32
 _RULE: Final = "outer_join_simplification"
 # The right answer is 1: the filter removes the only partner of row 0.
@@ -66,7 +73,6 @@ class Session:
         self.cursor = connection.cursor()
         # Also at the end of the program: DuckDB warns about connections that are open when the interpreter exits.
         self.made = connection.left.close_with(self, self.cursor)
-        connection.watch(self)
         self.tables: Sequence[Any] = ()
         """The registered tables, in the order of the statement's scans. Each has the `source` of the run (P1)."""
         self.partners: Sequence[Partner] = ()
@@ -85,7 +91,6 @@ class Connection:
         self._sessions: list[tuple[Hashable, Session]] = []  # the last used one is last
         self._opened: list[Any] = []  # DuckDB's connection, once there is one
         self.left = LeftCursors()
-        self._watched: weakref.WeakSet[Session] = weakref.WeakSet()
         # DuckDB warns about connections that are open when the interpreter exits.
         weakref.finalize(self, close_all, self._opened, self.left)
 
@@ -129,18 +134,6 @@ class Connection:
                 return  # closed in the meantime
             self._sessions.append((key, session))
             del self._sessions[:-_SESSIONS_MAX]
-
-    def watch(self, session: Session) -> None:
-        """Let `interrupt` reach the session."""
-        with self._lock:
-            self._watched.add(session)
-
-    def interrupt(self) -> None:
-        """Let the SELECTs that run now fail, from another thread. One that begins later is not affected."""
-        with self._lock:
-            sessions = list(self._watched)
-        for session in sessions:
-            session.cursor.interrupt()
 
     def close(self) -> None:
         """Close the instance as soon as no result uses it."""

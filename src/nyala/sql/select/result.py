@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nyala.api.transaction import Transaction
     from nyala.presentation.explanation import Explanation
     from nyala.sql.select.connection import Connection
+    from nyala.sql.select.running import Running
 
 # Plans a statement and keeps the plan on its connection.
 _PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
@@ -56,11 +57,14 @@ def run(
     parameters: Sequence[Any] | dict[str, Any] | None = None,
     objects: Mapping[str, Any] = MappingProxyType({}),
     moments: Mapping[str, EngineScan] = MappingProxyType({}),
+    *,
+    running: Running,
 ) -> SelectResult:
     """Check and bind a SELECT over the tables as `source` sees them.
 
     objects: further tables by name, in any form that DuckDB reads.
     moments: scans of other moments by the names that the text has for them (`select/moments.py`).
+    running: has the sessions of the user's statements, for an interrupt.
     Raises: as `Database.sql`.
     """
     statement, glance, parsed = check_statement(text)
@@ -70,7 +74,16 @@ def run(
     scans |= moments
     check_open = source._database._handle.check_open
     bound = _Statement(
-        connection, check_open, statement, glance, parsed, prepared(parameters), scans, names, objects
+        connection,
+        check_open,
+        statement,
+        glance,
+        parsed,
+        prepared(parameters),
+        scans,
+        names,
+        objects,
+        running,
     )
     return SelectResult(bound, source.timestamp)
 
@@ -92,6 +105,7 @@ class _Statement:
         scans: dict[str, EngineScan],
         tables: list[str],
         objects: Mapping[str, Any],
+        running: Running,
     ) -> None:
         self.connection = connection
         self.check_open = check_open
@@ -102,6 +116,7 @@ class _Statement:
         self.scans = scans
         self.tables = tables
         self.objects = objects
+        self.running = running
         rows = {name: scan.rows_held() for name, scan in scans.items()}
         self.planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
 
@@ -204,6 +219,7 @@ class _Run:
         self._key = bound.statement, *(source.planned_by for source in self.sources)
         kept = None if bound.objects else bound.connection.take(self._key)
         self.session = kept or self._opened()
+        bound.running.add(self.session)
         for table, source in zip(self.session.tables, self.sources, strict=True):
             table.source = source
         by_name = dict(zip(bound.scans, self.sources, strict=True))
@@ -279,6 +295,7 @@ class _Run:
 
     def _give_back(self) -> None:
         """Keep the session for the next run of the statement."""
+        self._statement.running.discard(self.session)
         if len(self._statement.statement) <= _KEPT_CHARS_MAX and not self._statement.objects:
             self._statement.connection.give_back(self._key, self.session)
 
