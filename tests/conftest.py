@@ -34,6 +34,7 @@ LONGEST = (
     "model/test_model.py",
     "api/test_every_encoding.py",
     "corruption/test_check.py",
+    "sqlalchemy_suite/test_suite.py",
     "unit/cfile/test_toy_encodings.py",
     "unit/tablet/test_compaction.py",
     "unit/cfile/encoding/test_every_encoding.py",

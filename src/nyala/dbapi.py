@@ -613,7 +613,7 @@ class Cursor:
     def description(self) -> list[tuple[str, TypeCode, None, None, None, None, None]] | None:
         """The columns of the rows: (name, type code, five times None). None for a statement without rows."""
         result = self._result
-        if result is None:
+        if result is None or result.is_count:
             return None
         with _mapped():
             schema = result.schema
@@ -708,7 +708,7 @@ class Cursor:
 
     def _with_rows(self) -> Result:
         self._check_open()
-        if self._result is None or not self._result.columns:
+        if self._result is None or self._result.is_count or not self._result.columns:
             raise ProgrammingError("there are no rows: execute a statement that returns rows first")
         return self._result
 

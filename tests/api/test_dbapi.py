@@ -78,6 +78,15 @@ def test_constructors_make_values_that_parameters_take():
 # -------------------------------------------------------------------------------------------------- rows
 
 
+def test_a_statement_that_writes_has_rows_only_by_returning(connection):
+    cursor = connection.execute("INSERT INTO items (id, name) VALUES (7, 'cap')")
+    assert cursor.description is None and cursor.rowcount == 1
+    with pytest.raises(dbapi.ProgrammingError, match="there are no rows"):
+        cursor.fetchall()
+    cursor = connection.execute("DELETE FROM items WHERE id = 7 RETURNING id AS Count")
+    assert cursor.description[0][0] == "Count" and cursor.fetchall() == [(7,)]
+
+
 def test_the_description_names_columns_and_types(connection):
     cursor = connection.cursor()
     assert cursor.description is None

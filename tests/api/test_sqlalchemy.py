@@ -186,12 +186,24 @@ def test_reflection(engine, db):
     assert columns["name"]["default"] == "'it''s'" and columns["name"]["comment"] == "what it is"
     with pytest.raises(sa.exc.NoSuchTableError):
         found.get_columns("nothing")
+
+
+def test_tables_without_a_key_are_reflected_without_a_key(engine, db):
+    db.create_table("events", {"what": "string"})
+    db.create_table("visits", {"who": "string"}, primary_key="who", unique=False)
+    found = sa.inspect(engine)
+    assert [each["name"] for each in found.get_columns("events")] == ["what"]
+    assert found.get_pk_constraint("events")["constrained_columns"] == []
+    assert [each["name"] for each in found.get_columns("visits")] == ["who", "auto_incrementing_id"]
     table = sa.Table("events", sa.MetaData(), autoload_with=engine)
-    assert [c.name for c in table.primary_key] == ["auto_incrementing_id"]
     with engine.begin() as connection:
         connection.execute(table.insert().values(what="a"))
         connection.execute(table.insert(), [{"what": "b"}, {"what": "c"}])
-    assert db["events"].count() == 3
+        assert sorted(connection.scalars(sa.select(table))) == ["a", "b", "c"]
+    key = sa.Column("auto_incrementing_id", sa.BigInteger, primary_key=True)
+    table = sa.Table("events", sa.MetaData(), key, autoload_with=engine)
+    with engine.begin() as connection:
+        assert sorted(connection.scalars(sa.select(table.c.auto_incrementing_id))) == [1, 2, 3]
 
 
 # -------------------------------------------------------------------------------------------------- the ORM

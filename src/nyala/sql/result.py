@@ -94,6 +94,7 @@ class Result(LazyValues, ABC):
     """
 
     statement = "SELECT"
+    is_count = False
     rowcount = -1
     write: WriteResult | None = None
     timestamp: int
@@ -202,7 +203,10 @@ class Result(LazyValues, ABC):
 
 
 class FixedResult(Result):
-    """Rows that exist already."""
+    """Rows that exist already.
+
+    is_count: whether the only row is the number of changed rows, because the statement returns no rows.
+    """
 
     def __init__(
         self,
@@ -213,9 +217,11 @@ class FixedResult(Result):
         rowcount: int = -1,
         write: WriteResult | None = None,
         plan: str = "",
+        is_count: bool = False,
     ) -> None:
         super().__init__()
         self._table = table
+        self.is_count = is_count
         self._plan = plan
         self.statement = statement
         self.rowcount = rowcount

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import exc
+from sqlalchemy import exc, types
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 from sqlalchemy.dialects.sqlite import dml
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
@@ -116,6 +116,23 @@ class NyalaCompiler(compiler.SQLCompiler):
         elif column.key not in keys:
             self.column_keys = [*(self.column_keys or ()), column.key]
             self.counted = column
+
+    def get_select_precolumns(self, select: Any, **kw: Any) -> str:
+        if columns := getattr(select, "_distinct_on", ()):
+            return f"DISTINCT ON ({', '.join(self.process(each, **kw) for each in columns)}) "
+        return "DISTINCT " if select._distinct else ""
+
+    def visit_bitwise_xor_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return f"xor({self.process(binary.left, **kw)}, {self.process(binary.right, **kw)})"
+
+    def visit_json_getitem_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        arguments = f"{self.process(binary.left, **kw)}, {self.process(binary.right, **kw)}"
+        if isinstance(binary.type, types.JSON):
+            return f"json_extract({arguments})"
+        kind = self.dialect.type_compiler_instance.process(binary.type)
+        return f"CAST(json_extract_string({arguments}) AS {kind})"
+
+    visit_json_path_getitem_op_binary = visit_json_getitem_op_binary
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
         text = ""

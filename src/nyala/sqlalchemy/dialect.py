@@ -14,6 +14,7 @@ import inspect
 from typing import Any, Final
 
 from sqlalchemy import exc, types
+from sqlalchemy.dialects.sqlite.json import JSONIndexType, JSONPathType
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.engine.reflection import cache
 from sqlalchemy.pool import QueuePool
@@ -29,7 +30,7 @@ from nyala.sqlalchemy.compiler import (
     NyalaIdentifierPreparer,
     NyalaTypeCompiler,
 )
-from nyala.sqlalchemy.types import NyalaDateTime, NyalaTime
+from nyala.sqlalchemy.types import NyalaDateTime, NyalaNumeric, NyalaTime
 
 __all__ = ["NyalaDialect"]
 
@@ -58,7 +59,14 @@ class NyalaDialect(DefaultDialect):
     type_compiler_cls = NyalaTypeCompiler
     preparer = NyalaIdentifierPreparer
     execution_ctx_cls = NyalaExecutionContext
-    colspecs = {types.DateTime: NyalaDateTime, types.Time: NyalaTime}  # noqa: RUF012
+    colspecs = {  # noqa: RUF012
+        types.DateTime: NyalaDateTime,
+        types.Float: types.Float,  # which is a Numeric
+        types.JSON.JSONIndexType: JSONIndexType,
+        types.JSON.JSONPathType: JSONPathType,
+        types.Numeric: NyalaNumeric,
+        types.Time: NyalaTime,
+    }
 
     default_paramstyle = "qmark"
     max_identifier_length = 128
@@ -90,6 +98,11 @@ class NyalaDialect(DefaultDialect):
     div_is_floordiv = False
     default_schema_name = None
     default_isolation_level: Any = _SNAPSHOT
+
+    def __init__(self, json_serializer: Any = None, json_deserializer: Any = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._json_serializer = json_serializer
+        self._json_deserializer = json_deserializer
 
     @classmethod
     def import_dbapi(cls) -> Any:
@@ -161,6 +174,7 @@ class NyalaDialect(DefaultDialect):
             raise exc.NoSuchTableError(table_name if schema is None else f"{schema}.{table_name}")
         return database[table_name].description
 
+    @cache
     def has_table(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> bool:
         return schema is None and table_name in _database(connection)
 
@@ -197,18 +211,18 @@ class NyalaDialect(DefaultDialect):
                 "type": _type_of(parse_type(each.type)),
                 "nullable": each.nullable,
                 "default": _default_text(each.default),
-                "autoincrement": True if each.name == AUTO_INCREMENT else "auto",
                 "comment": each.comment or None,
             }
             for each in found.columns
+            if list(found.primary_key) != [AUTO_INCREMENT] or each.name != AUTO_INCREMENT
         ]
 
     @cache
     def get_pk_constraint(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
-        found = self._description(connection, table_name, schema)
-        return {"constrained_columns": list(found.primary_key), "name": None}
+        key = list(self._description(connection, table_name, schema).primary_key)
+        return {"constrained_columns": [] if key == [AUTO_INCREMENT] else key, "name": None}
 
     @cache
     def get_table_comment(

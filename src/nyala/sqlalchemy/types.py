@@ -2,6 +2,7 @@
 
     DateTime()    a moment, which is returned without its zone (UTC)
     Time()        text such as 03:04:05.000006
+    Numeric()     a decimal; SQL divides decimals as floating-point numbers
 
 Source: docs/reference/sqlalchemy.md, "Types".
 """
@@ -9,11 +10,12 @@ Source: docs/reference/sqlalchemy.md, "Types".
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 from typing import Any
 
 from sqlalchemy import types
 
-__all__ = ["NyalaDateTime", "NyalaTime"]
+__all__ = ["NyalaDateTime", "NyalaNumeric", "NyalaTime"]
 
 
 class NyalaDateTime(types.DateTime):
@@ -50,3 +52,12 @@ class NyalaTime(types.Time):
 
     def literal_processor(self, dialect: Any) -> Any:
         return lambda value: f"'{value.isoformat()}'"
+
+
+class NyalaNumeric(types.Numeric):  # type: ignore[type-arg]
+    """A decimal number."""
+
+    def result_processor(self, dialect: Any, coltype: object) -> Any:
+        if not self.asdecimal:
+            return lambda value: None if value is None else float(value)
+        return lambda value: decimal.Decimal(str(value)) if isinstance(value, float) else value

@@ -109,4 +109,5 @@ def _result(context: Context, statement: str, change: Change, results: Sequence[
         table = change.returning
     moment: Any = results[0].timestamp if results else context.database.now()
     write = results[0] if len(results) == 1 and context.transaction is None else None
-    return FixedResult(statement, table, moment, rowcount=rows, write=write)
+    is_count = change.returning is None
+    return FixedResult(statement, table, moment, rowcount=rows, write=write, is_count=is_count)

@@ -63,7 +63,11 @@ def copy_to(
             with contextlib.suppress(OSError):
                 os.unlink(target)
     return FixedResult(
-        "COPY", pa.table({"Count": pa.array([rows], pa.int64())}), selected.timestamp, rowcount=rows
+        "COPY",
+        pa.table({"Count": pa.array([rows], pa.int64())}),
+        selected.timestamp,
+        rowcount=rows,
+        is_count=True,
     )
 
 
