@@ -32,7 +32,8 @@ def copy_to(
 ) -> FixedResult:
     """Write the rows of the query, or of the table, to a file. Raises: as `Database.sql`; StorageError."""
     if query is None:
-        query = f"SELECT {', '.join(map(quoted, columns)) if columns else '*'} FROM {table}"
+        listed = ", ".join(f"nyala_copied.{quoted(name)}" for name in columns) if columns else "*"
+        query = f"SELECT {listed} FROM {table} AS nyala_copied"
     words = {token.text.upper() for token in tokens(options) if token.is_identifier}
     if refused := sorted(words & _REFUSED):
         raise InvalidArgumentError(f"COPY … TO has no option {refused[0]}: leave it out")

@@ -10,15 +10,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from nyala.errors import ColumnNotFoundError, Error, InvalidArgumentError, StorageError, TableNotFoundError
+from nyala.schema.conversion.array_cast import shorten
 from nyala.suggestion import nearest
 
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
 _NO_COLUMN: Final = (
-    re.compile(r'Referenced column "(.+?)" not found'),
+    re.compile(r'Referenced column "(.+?)" (?:was )?not found'),
     re.compile(r'does not have a column named "(.+?)"'),
     re.compile(r'Column "(.+?)" does not exist on (?:left|right) side'),
     re.compile(r'Column "(.+?)" in (?:EXCLUDE|REPLACE|RENAME) list not found'),
 )
+_CSV_LINE: Final = re.compile(r"CSV Error on Line: (\d+)\n(?:Original Line: (.*?)\n)?(.+?)\n", re.DOTALL)
+_CSV_FILE: Final = re.compile(r"^\s*file = (.+)$", re.MULTILINE)
+_CSV_FORM: Final = re.compile(r'Error when sniffing file "(.+?)"\.\n')
 
 
 def our_error(
@@ -51,11 +55,15 @@ def our_error(
                 head, _, place = text.partition("\n\n")
                 del head
                 guess = _meant(match[1], sorted(set(columns)))
+                if re.search(rf'(?<!\.)"{re.escape(match[1])}"', place):
+                    guess += f". A text is written in single quotes: '{match[1]}'"
                 return ColumnNotFoundError(
                     f"there is no column {match[1]!r} here{guess}" + (f"\n\n{place}" if place else "")
                 )
     if isinstance(error, duckdb.IOException) and "No files found" in message:
         return InvalidArgumentError(f"a file cannot be read: {text}")
+    if problem := _csv_problem(message):
+        return InvalidArgumentError(problem)
     if "requires the extension" in message or "exists in the" in message:
         return InvalidArgumentError(
             f"this needs an extension of DuckDB, and SQL of Nyala loads none: {text.splitlines()[0]}\nRead the data by "
@@ -77,6 +85,21 @@ def our_error(
     if isinstance(error, duckdb.OperationalError | duckdb.InternalError):
         return StorageError(f"DuckDB could not run the statement: {text}")
     return Error(f"DuckDB could not run the statement: {text}")
+
+
+def _csv_problem(message: str) -> str | None:
+    """Return one sentence for DuckDB's page about a CSV file, or None if the message is about something else."""
+    if match := _CSV_LINE.search(message):
+        file = _CSV_FILE.search(message)
+        where = f" of {file[1]!r}" if file else ""
+        line = f": {shorten(repr(match[2]))}" if match[2] else ""
+        return f"line {match[1]}{where} cannot be read as CSV: {match[3].rstrip('.')}{line}"
+    if match := _CSV_FORM.search(message):
+        return (
+            f"{match[1]!r} cannot be read as CSV: its lines have different numbers of columns, or another number "
+            "than expected. Name the form by DELIM, QUOTE, ESCAPE and HEADER, or add NULL_PADDING for short lines"
+        )
+    return None
 
 
 def missing_table(error: TableNotFoundError) -> str | None:
