@@ -47,6 +47,16 @@ def test_rows_go_to_a_file_and_back(db: Any, tmp_path: Path, file: str) -> None:
         assert snapshot.sql(f"SELECT count(*) FROM '{file}'").fetchall() == [(2,)]
 
 
+@pytest.mark.parametrize("file", ["x.csv", "x.parquet", "x.json"])
+def test_rows_of_a_table_without_a_key_go_to_a_file_and_back(db: Any, file: str) -> None:
+    """The file has the numbers of the rows, and the rows get new ones."""
+    db.sql(f"CREATE TABLE u (a INT, b VARCHAR); INSERT INTO u VALUES (7, 'x'), (8, 'y'); COPY u TO '{file}'")
+    assert db.sql(f"COPY u FROM '{file}'").rowcount == 2
+    assert db.sql("SELECT a, b FROM u ORDER BY 1").fetchall() == [(7, "x"), (7, "x"), (8, "y"), (8, "y")]
+    assert db.sql("SELECT max(auto_incrementing_id) FROM u").fetchall() == [(4,)]
+    assert db.sql(f"COPY u (a, b) FROM '{file}'").rowcount == 2
+
+
 def test_a_select_goes_to_a_file(db: Any, tmp_path: Path) -> None:
     text = "COPY (SELECT v FROM t WHERE k > $low) TO $file (FORMAT csv, DELIM '|')"
     assert db.sql(text, {"low": 1, "file": "y.csv"}).rowcount == 1

@@ -22,4 +22,15 @@ def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     if not table.num_columns:
         return []
     with telling_damage(table):
-        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        try:
+            return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        except OverflowError:  # a time outside of the years 1 to 9999, which DuckDB returns as text
+            return _rows_of_duckdb(table)
+
+
+def _rows_of_duckdb(table: pa.Table) -> list[tuple[Any, ...]]:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return connection.from_arrow(table).fetchall()

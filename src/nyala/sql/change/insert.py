@@ -24,6 +24,7 @@ from nyala.sql.change.rows import are_distinct
 from nyala.sql.change.target import (
     Statement,
     Target,
+    as_stored,
     assignments,
     default_of,
     find_target,
@@ -186,34 +187,38 @@ def _source_rows(statement: Statement, source: Source, insert: _Insert, query: s
         )
         return statement.rows(source, f"SELECT {values}")
     if reader.at("VALUES") and not insert.by_name:
-        values = _with_casts(reader, target, names)
+        values = _with_casts(reader, insert, names)
         rows = None if statement.prefix else statement.computed(values)
         return (statement.rows(source, values) if rows is None else rows).rename_columns(names)
     bound = statement.context.select(source, statement.prefix + query)
-    given = bound.schema.names
+    found = bound.schema.names
+    kept = list(range(len(found)))
+    if target.schema.auto_increment is not None and (insert.by_name or len(found) == len(names) + 1):
+        # SELECT * of such a table has its numbers, and the rows get new ones.
+        kept = [place for place in kept if found[place].lower() != AUTO_INCREMENT]
     if insert.by_name:
-        names = [target.column(name).name for name in given]
-    elif len(given) != len(names):
-        raise _count_error(target, len(names), len(given))
+        names = [target.column(found[place]).name for place in kept]
+    elif len(kept) != len(names):
+        raise _count_error(insert, len(names), len(kept))
     listed = ", ".join(
         f"{cast_to(f'nyala_given.c{place}', target.column(name).type)} AS {quoted(name)}"
-        for place, name in enumerate(names)
+        for place, name in zip(kept, names, strict=True)
     )
-    places = ", ".join(f"c{place}" for place in range(len(names)))
+    places = ", ".join(f"c{place}" for place in range(len(found)))
     return statement.rows(source, f"SELECT {listed}\nFROM (\n{query}\n) AS nyala_given({places})")
 
 
-def _with_casts(reader: TokenReader, target: Target, names: Sequence[str]) -> str:
+def _with_casts(reader: TokenReader, insert: _Insert, names: Sequence[str]) -> str:
     """Return the VALUES list with a cast to the column's type around each value."""
     reader.need("VALUES")
-    columns: list[ColumnSchema] = [target.column(name) for name in names]
+    columns: list[ColumnSchema] = [insert.target.column(name) for name in names]
     rows = []
     for row in reader.listed():
         inside = TokenReader(row)
         values = TokenReader(inside.parenthesised()).listed()
         inside.finish()
         if len(values) != len(columns):
-            raise _count_error(target, len(columns), len(values))
+            raise _count_error(insert, len(columns), len(values))
         rows.append(
             f"({', '.join(value_of(value, column) for value, column in zip(values, columns, strict=True))})"
         )
@@ -221,10 +226,11 @@ def _with_casts(reader: TokenReader, target: Target, names: Sequence[str]) -> st
     return f"VALUES {', '.join(rows)}"
 
 
-def _count_error(target: Target, expected: int, given: int) -> InvalidArgumentError:
+def _count_error(insert: _Insert, expected: int, given: int) -> InvalidArgumentError:
+    listed = insert.target.insert_columns if insert.columns is None else insert.columns
     return InvalidArgumentError(
-        f"INSERT INTO {target.table} takes {expected} values a row ({', '.join(target.insert_columns)}, or the "
-        f"columns listed after the table), and {given} are given"
+        f"INSERT INTO {insert.target.table} ({', '.join(listed)}): expected {expected} "
+        f"value{'s' if expected != 1 else ''} per row, got {given}"
     )
 
 
@@ -258,7 +264,7 @@ def _update_or_insert(
 ) -> Change:
     """Update rows whose keys exist, and insert the others."""
     keys = target.keys
-    rows = _completed(statement, source, target, rows)
+    rows = as_stored(target, _completed(statement, source, target, rows))
     if not are_distinct(rows, keys):
         raise DuplicateKeyError(
             "ON CONFLICT DO UPDATE: the source has a key twice, and the result would depend on the order of its rows"
@@ -311,18 +317,23 @@ def _completed(statement: Statement, source: Source, target: Target, rows: pa.Ta
 
 
 def _stored(statement: Statement, source: Source, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:
-    """Return the rows as the table has them after the statement: an upsert keeps the columns it does not give."""
-    missing = [name for name in target.insert_columns if name not in rows.column_names]
-    if mode != "upsert" or not missing:
+    """Return the rows as the table has them after the statement.
+
+    An upsert keeps the immutable columns of an existing row, and those that it does not give.
+    """
+    given = [name for name in rows.column_names if not target.column(name).immutable]
+    if mode != "upsert" or len(given) == len(target.insert_columns):
         return _completed(statement, source, target, rows)
     same = " AND ".join(f"nyala_given.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
     first = target.alias_of(target.keys[0])
-    listed = [f"nyala_given.{quoted(name)}" for name in rows.column_names]
-    listed += [
-        f"CASE WHEN {first} IS NULL THEN {default_of(target.column(name))} ELSE {target.alias_of(name)} END AS "
-        f"{quoted(name)}"
-        for name in missing
-    ]
+    listed = [f"nyala_given.{quoted(name)}" for name in given]
+    for name in target.insert_columns:
+        if name not in given:
+            is_given = name in rows.column_names
+            new = f"nyala_given.{quoted(name)}" if is_given else default_of(target.column(name))
+            listed.append(
+                f"CASE WHEN {first} IS NULL THEN {new} ELSE {target.alias_of(name)} END AS {quoted(name)}"
+            )
     return statement.rows(
         source,
         f"SELECT {', '.join(listed)} FROM {_EXCLUDED} AS nyala_given LEFT JOIN {target.clause} ON {same}",

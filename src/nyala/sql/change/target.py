@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError
+from nyala.schema.conversion.convert import convert
+from nyala.schema.conversion.long_column import LongColumn
 from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
 from nyala.sql.change.rows import collected
 from nyala.sql.context import Context, Source
@@ -29,6 +31,7 @@ from nyala.tablet.write.write_path import Request, prepare_request
 __all__ = [
     "Statement",
     "Target",
+    "as_stored",
     "assignments",
     "default_of",
     "find_target",
@@ -237,15 +240,34 @@ def numbered(source: Source, target: Target, insert: Request, rows: pa.Table) ->
     return Request(target.table, "upsert", given), rows.append_column(key.name, values)
 
 
+def as_stored(target: Target, rows: pa.Table) -> pa.Table:
+    """Return the rows with the values that the table stores for them: text is cut to VARCHAR(n), for example.
+
+    Rows that the store refuses are returned as they are. Other columns than those of the table stay.
+    """
+    names = [name for name in target.columns if name in rows.column_names]
+    stored = convert(rows.select(names), target.schema, operation="update", copy=False)
+    if stored.errors:
+        return rows
+    for name, values in stored.columns.items():
+        if isinstance(values, LongColumn):
+            values = pa.chunked_array([part.array() for part in values.parts()])
+        rows = rows.set_column(rows.column_names.index(name), name, values)
+    return rows
+
+
 def returned(
     statement: Statement, source: Source, target: Target, expressions: str | None, rows: pa.Table
 ) -> pa.Table | None:
     """Return the rows of RETURNING, where `*` has the table's columns in their order; None without such a clause.
 
+    The values are the stored ones.
+
     Raises: as `Database.sql`.
     """
     if expressions is None:
         return None
+    rows = as_stored(target, rows)
     others = [name for name in rows.column_names if name not in target.columns]
     rows = rows.select([*others, *(name for name in target.columns if name in rows.column_names)])
     name = "nyala_returned"

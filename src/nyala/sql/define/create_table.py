@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from nyala.errors import Error, InvalidArgumentError, SchemaError, TableExistsError
-from nyala.schema.schema import ColumnSpec, column
+from nyala.schema.schema import AUTO_INCREMENT, ColumnSpec, column
 from nyala.sql.change.rows import collected
 from nyala.sql.context import Context
 from nyala.sql.define.columns import Columns, constant, read_columns
@@ -154,11 +154,13 @@ def _new_table(context: Context, definition: _Definition) -> tuple[NewTable, pa.
     """Return the table that is described, and its rows; None without AS. Raises: as `create_table`."""
     source = None if definition.select is None else context.select(context.readable(), definition.select)
     key = definition.key
+    gets_numbers = key is None or not definition.unique
     if source is None:
         assert definition.columns is not None
         columns = definition.columns.by_name
     else:
-        columns = {each.name: _of_arrow(each, each.name in (key or ())) for each in source.schema}
+        given = [each for each in source.schema if not gets_numbers or each.name.lower() != AUTO_INCREMENT]
+        columns = {each.name: _of_arrow(each, each.name in (key or ())) for each in given}
     partitions = definition.partitions and [
         replace(level, columns=tuple(spelled_column(each, columns) for each in level.columns))
         for level in definition.partitions
@@ -181,7 +183,10 @@ def _new_table(context: Context, definition: _Definition) -> tuple[NewTable, pa.
         comment=definition.comment,
         history=definition.options.get("nyala.history"),
     )
-    return new, None if source is None else collected(source.to_reader())
+    if source is None:
+        return new, None
+    rows = collected(source.to_reader())
+    return new, rows.select(list(columns)) if len(columns) < rows.num_columns else rows
 
 
 def _of_arrow(given: pa.Field, in_key: bool) -> ColumnSpec:

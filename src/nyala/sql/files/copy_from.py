@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
+from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.change import statement as change
 from nyala.sql.change.target import Target, find_target
 from nyala.sql.context import Context, Source
@@ -56,7 +57,7 @@ def copy_from(
     listed = ", ".join(map(quoted, names))
     if format == "csv":
         read = _csv(context, source, target, names, path, reader_options)
-        text = f"{into} ({listed}) SELECT * FROM {read}"
+        text = f"{into} ({listed}) SELECT {listed} FROM {read}"
     else:
         if format == "json":
             reader_options["columns"] = _json_columns(context, source, target, path, reader_options)
@@ -120,12 +121,14 @@ def _csv(
         read = _call("read_csv", path, untyped)
         first = context.select(source, f"SELECT * FROM {read} LIMIT 1").fetchone() or ()
         line = [str(cell).strip().lower() for cell in first]
-        if line == wanted:
+        named = [name for name in line if name != AUTO_INCREMENT or target.schema.auto_increment is None]
+        if named == wanted:
+            names = [target.column(name).name for name in line]
             options = {**options, "header": "true"}
         elif line and set(line) <= {name.lower() for name in target.columns}:
             raise InvalidArgumentError(
                 f"the first line of {path!r} names the columns ({', '.join(line)}), and COPY fills "
-                f"({', '.join(names)}): write COPY {target.table} ({', '.join(line)}) FROM …"
+                f"({', '.join(names)}): write COPY {target.table} ({', '.join(named)}) FROM …"
             )
     return _call("read_csv", path, {**options, "columns": _types(target, names)})
 
