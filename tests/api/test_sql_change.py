@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 import nyala
 from nyala.sql.access import Access, ProgramAccess, StoreAccess
-from nyala.sql.change import rows as rows_module
 from nyala.sql.session import SqlSession
 
 
@@ -183,21 +181,6 @@ def test_a_refused_returning_inserts_nothing(db: nyala.Database) -> None:
         with pytest.raises(nyala.Error):
             db.sql(refused)
     assert events.count() == 0
-
-
-def test_a_large_statement_goes_through_a_file(
-    db: nyala.Database, t: nyala.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files: list[str] = []
-    mapped = pa.memory_map
-    monkeypatch.setattr(rows_module, "_SPILLED_BYTES_MIN", 100_000)
-    monkeypatch.setattr(rows_module.pa, "memory_map", lambda path: files.append(path) or mapped(path))
-    n = 300_000
-    assert db.sql("INSERT INTO t SELECT i + 100, i, 'x' || i FROM range(?) AS r(i)", [n]).rowcount == n
-    assert db.sql("UPDATE t SET v = v + 1, id = id + 1 WHERE id >= 100").rowcount == n
-    assert db.sql("SELECT count(*), sum(v) FROM t WHERE id > 100").fetchone() == (n, n * (n + 1) // 2)
-    assert db.sql("DELETE FROM t WHERE id > 100").rowcount == n
-    assert len(files) == 3 and not any(map(os.path.exists, files))
 
 
 def test_point_lookups_return_what_duckdb_returns(db: nyala.Database) -> None:

@@ -26,7 +26,7 @@ EXEMPT = {
     # Files that may be lost in a power cut: the spill files of an SQL query.
     ("sql/select/connection.py", "tempfile"),
     ("sql/change/rows.py", "tempfile"),
-    ("sql/change/rows.py", "os.unlink"),
+    ("sql/change/rows.py", "mmap"),
     # Users' own files that COPY writes.
     *(
         ("sql/files/copy_to.py", name)

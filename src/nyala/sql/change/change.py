@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from nyala.errors import ConflictError
+from nyala.sql.change.rows import SPILLED_BYTES_MIN, release_pages
 from nyala.sql.context import Context, Source
 from nyala.sql.result import FixedResult
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
+    from nyala.api.transaction import Transaction
     from nyala.tablet.write.transaction import OpenTransaction
 
 __all__ = ["Change", "Plan", "commit"]
@@ -69,8 +71,7 @@ def commit(context: Context, statement: str, plan: Plan, *, checked: bool) -> Fi
         change, results = _commit_checked(context, plan)
     else:
         change = plan(context.database._snapshot(None))
-        requests = _with_rows(change)
-        results = context.database._writing().write(requests) if requests else []
+        results = _commit_unchecked(context, _with_rows(change))
     return _result(context, statement, change, results)
 
 
@@ -83,6 +84,23 @@ def _write_inside(transaction: OpenTransaction, change: Change) -> list[WriteRes
     return transaction.write_together(requests) if requests else []
 
 
+def _commit_unchecked(context: Context, requests: list[Request]) -> list[WriteResult]:
+    """Commit operations that do not depend on what the table contains."""
+    if sum(request.data.nbytes for request in requests) >= SPILLED_BYTES_MIN:
+        transaction = context.database.transaction()
+        try:
+            return _commit_requests(transaction, requests)
+        except ConflictError:  # the keys are new, or not; the write decides about them
+            pass
+        finally:
+            transaction.rollback()
+    return context.database._writing().write(requests) if requests else []
+
+
+def _commit_requests(transaction: Transaction, requests: list[Request]) -> list[WriteResult]:
+    return transaction._open.commit_requests(requests, between=release_pages) if requests else []
+
+
 def _commit_checked(context: Context, plan: Plan) -> tuple[Change, list[WriteResult]]:
     for attempt in itertools.count(1):
         alone = attempt > _OPTIMISTIC_TRIES
@@ -91,7 +109,7 @@ def _commit_checked(context: Context, plan: Plan) -> tuple[Change, list[WriteRes
             try:
                 change = plan(transaction)
                 requests = _with_rows(change)
-                return change, transaction._open.commit_requests(requests) if requests else []
+                return change, _commit_requests(transaction, requests)
             except ConflictError:
                 if attempt >= _TRIES:
                     raise

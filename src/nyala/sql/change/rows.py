@@ -8,17 +8,19 @@ Source: docs/design/sql-and-polars.md, "Statements that write".
 
 from __future__ import annotations
 
-import contextlib
-import os
+import mmap
 import tempfile
+import weakref
 from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["are_distinct", "collected"]
+__all__ = ["SPILLED_BYTES_MIN", "are_distinct", "collected", "release_pages"]
 
-_SPILLED_BYTES_MIN: Final = 64 << 20
+SPILLED_BYTES_MIN: Final = 64 << 20
+# The files that tables are mapped from.
+_MAPPED: Final[weakref.WeakSet[mmap.mmap]] = weakref.WeakSet()
 
 
 def collected(reader: pa.RecordBatchReader) -> pa.Table:
@@ -28,23 +30,29 @@ def collected(reader: pa.RecordBatchReader) -> pa.Table:
     for batch in reader:
         batches.append(batch)
         nbytes += batch.nbytes
-        if nbytes >= _SPILLED_BYTES_MIN:
+        if nbytes >= SPILLED_BYTES_MIN:
             return _spilled(reader, batches)
     return pa.Table.from_batches(batches, reader.schema)
 
 
 def _spilled(reader: pa.RecordBatchReader, batches: list[pa.RecordBatch]) -> pa.Table:
-    handle, path = tempfile.mkstemp(prefix="nyala-sql-", suffix=".arrow")
-    try:
-        with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, reader.schema) as writer:
+    with tempfile.TemporaryFile(prefix="nyala-sql-", suffix=".arrow") as file:
+        with pa.ipc.new_file(file, reader.schema) as writer:
             while batches:
                 writer.write_batch(batches.pop(0))
             for batch in reader:
                 writer.write_batch(batch)
-        return pa.ipc.open_file(pa.memory_map(path)).read_all()
-    finally:
-        with contextlib.suppress(OSError):  # the mapping keeps the content
-            os.unlink(path)
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # keeps the content
+    _MAPPED.add(mapped)
+    return pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+
+
+def release_pages() -> None:
+    """Give back the memory of pages that were read from the files; the next access reads them again."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for mapped in list(_MAPPED):
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def are_distinct(rows: pa.Table, keys: Sequence[str]) -> bool:

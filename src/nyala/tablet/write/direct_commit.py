@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -91,20 +91,35 @@ def commit_directly(
         )
     if message is not None:
         change.put_messages.append(CommitMessage(timestamp, message))
+
+    def write(changed: dict[int, TabletState], written: list[str]) -> None:
+        for settlement in settlements:
+            write_effects(store, settlement, timestamp, change, changed, written)
+
+    commit_files(store, change, write)
+    return timestamp
+
+
+def commit_files(
+    store: Store, change: CatalogChange, write: Callable[[dict[int, TabletState], list[str]], None]
+) -> None:
+    """Commit the files that `write` writes by one change of the catalogue. Under the commit lock.
+
+    write: called with the tablets and the paths that it adds to, as `write_effects` does.
+    Raises: StorageError, and errors of `write`; the files are removed then.
+    """
     written: list[str] = []
     changed: dict[int, TabletState] = {}
     try:
         with Interruptible():
-            for settlement in settlements:
-                write_effects(store, settlement, timestamp, change, changed, written)
+            write(changed, written)
             store.sync_directories(written)
         after = store.root.with_tablets(changed)
         store.transact(change, lambda version: after.with_tablets({}, version))
     except BaseException:
         store.discard_files(written)
         raise
-    store.note_committed(timestamp)
-    return timestamp
+    store.note_committed(change.timestamp)
 
 
 def write_effects(

@@ -31,6 +31,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -45,6 +46,7 @@ from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.write.conditions import choose
 from nyala.tablet.write.effects import Settlement
+from nyala.tablet.write.part_commit import commit_in_parts
 from nyala.tablet.write.prepare import PreparedOperation, prepare
 from nyala.tablet.write.settle import settle
 from nyala.tablet.write.write_path import (
@@ -87,6 +89,14 @@ class Commit(Protocol):
     ) -> list[WriteResult]: ...
 
 
+class CommitParts(Protocol):
+    """As `commit_in_parts`, on one store."""
+
+    def __call__(
+        self, requests: Sequence[Request], seen: TableState, since: int, between: Callable[[], None]
+    ) -> list[WriteResult] | None: ...
+
+
 class SnapshotStore(Protocol):
     """What a transaction needs of the store whose snapshot it reads."""
 
@@ -105,9 +115,18 @@ class PrivateRoot(Root):
 class OpenTransaction:
     """The state of one transaction. Thread-safe: statements run one after another."""
 
-    def __init__(self, store: SnapshotStore, pin: Pin, root: Root, bytes_max: int, commit: Commit) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore,
+        pin: Pin,
+        root: Root,
+        bytes_max: int,
+        commit: Commit,
+        commit_parts: CommitParts | None = None,
+    ) -> None:
         self._store = store
         self._commit = commit
+        self._commit_parts = commit_parts
         self._pin = pin
         self._base = root
         self._root = root
@@ -148,11 +167,15 @@ class OpenTransaction:
             collect=collect,
         )
 
-    def commit_requests(self, requests: Sequence[Request], message: str | None = None) -> list[WriteResult]:
-        """Commit operations that were computed from the snapshot, and end.
+    def commit_requests(
+        self, requests: Sequence[Request], *, between: Callable[[], None] = lambda: None
+    ) -> list[WriteResult]:
+        """Commit operations on one table that were computed from the snapshot, and end.
 
         The transaction must not have written: the operations are not applied to the private tables,
-        so this costs less than `write_together` and `commit`, and their memory is not limited.
+        so this costs less than `write_together` and `commit`, and their memory is not limited. Large
+        ones are committed in parts (`part_commit`), and `between` is called after each part.
+        Keys of updates and deletes must be distinct.
         Raises: as `commit`; WriteError if a row fails, and then the transaction has ended, too.
         """
         assert not self._written
@@ -160,11 +183,16 @@ class OpenTransaction:
             how = "failed to commit"
             try:
                 tables = [self._base.table(request.table) for request in requests]
+                if self._commit_parts is not None:
+                    done = self._commit_parts(requests, tables[0], self.since, between)
+                    if done is not None:
+                        how = "was committed"
+                        return done
                 written = [
                     (request, table, prepare_request(table, request, borrow_above_bytes=_BORROWED_BYTES_MIN))
                     for request, table in zip(requests, tables, strict=True)
                 ]
-                results = self._commit(written, self.since, message, False)
+                results = self._commit(written, self.since, None, False)
                 how = "was committed"
                 return results
             finally:
@@ -348,4 +376,4 @@ def begin(store: Store, *, timeout_s: float, bytes_max: int) -> OpenTransaction:
             message=message,
         )
 
-    return OpenTransaction(store, pin, root, bytes_max, commit)
+    return OpenTransaction(store, pin, root, bytes_max, commit, partial(commit_in_parts, store))

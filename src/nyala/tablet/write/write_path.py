@@ -354,7 +354,7 @@ def settle_requests(
         if since is None:
             table = store.root.table(requests[indexes[0]].table)
         else:
-            table = _unaltered(store, prepared[indexes[0]][0])
+            table = unaltered(store, prepared[indexes[0]][0])
         operations = [
             # If the schema or the partitions changed after preparing, prepare the data again.
             operation
@@ -378,7 +378,7 @@ def settle_requests(
     return out
 
 
-def _unaltered(store: Store, seen: TableState) -> TableState:
+def unaltered(store: Store, seen: TableState) -> TableState:
     """Return the table for which a write was computed, as it is now.
 
     Its name may have changed. A range partition that was dropped and added again is another tablet.
