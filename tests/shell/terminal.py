@@ -26,14 +26,20 @@ SOURCE = str(Path(nyala.__file__).parents[1])
 class Terminal:
     """`python -m nyala ARGUMENTS` on a terminal of 24 lines. Use it in a `with` block."""
 
-    def __init__(self, *arguments: object, environment: Mapping[str, str], columns: int = 100) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        environment: Mapping[str, str],
+        columns: int = 100,
+        folder: Path | None = None,
+    ) -> None:
         self.screen = pyte.Screen(columns, 24)
         self._stream = pyte.ByteStream(self.screen)
         self._main, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "nyala", *map(str, arguments)],
-            stdin=child, stdout=child, stderr=child,
+            stdin=child, stdout=child, stderr=child, cwd=folder,
             env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "PYTHONPATH": SOURCE, **environment},
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),

@@ -86,9 +86,10 @@ SMALL = ROWS.select(["text", "number", "list"])
 
 def test_table() -> None:
     assert printed("table", SMALL).splitlines() == [
-        "text           number  list",
-        'a "b", | c\\nd      -5  [1, null]',
-        "NULL             NULL  NULL",
+        "text        number  list",
+        'a "b", | c      -5  [1, null]',
+        "d",
+        "NULL          NULL  NULL",
     ]
 
 
@@ -103,7 +104,8 @@ def test_markdown() -> None:
 
 def test_lines() -> None:
     assert printed("line", SMALL).splitlines() == [
-        '  text = a "b", | c\\nd',
+        '  text = a "b", | c',
+        "         d",
         "number = -5",
         "  list = [1, null]",
         "",
@@ -136,7 +138,31 @@ def test_batches_do_not_show(mode: str) -> None:
 
 
 def test_two_columns_with_one_name() -> None:
-    """JSON keeps the last one, as Python does; the others show both."""
+    """JSON gives them different names, as DuckDB does; the others show the name twice."""
     rows = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    assert printed("json", rows) == '[{"a": 1, "a_1": 2}]\n'
     assert printed("table", rows) == "a  a\n1  2\n"
     assert printed("csv", rows) == '"a","a"\n1,2\n'
+    assert printed("md", rows) == "| a | a |\n| --: | --: |\n| 1 | 2 |\n"
+    assert printed("line", rows) == "a = 1\na = 2\n"
+    several = pa.Table.from_arrays(
+        [pa.array([value]) for value in range(5)], names=["a", "a", "a_1", "a", "b"]
+    )
+    assert printed("json", several) == '[{"a": 0, "a_2": 1, "a_1": 2, "a_3": 3, "b": 4}]\n'
+
+
+def test_a_text_of_several_lines() -> None:
+    """Only line breaks are kept: other control characters could move the cursor."""
+    rows = pa.table({"plan": ["one\n  two\x1b\n", "three"], "n": [1, 2], "rest": ["x", "y\nz"]})
+    assert printed("table", rows).splitlines() == [
+        "plan       n  rest",
+        "one        1  x",
+        "  two\\x1b",
+        "",
+        "three      2  y",
+        "              z",
+    ]
+    assert printed("line", rows.select(["plan", "n"])) == (
+        "plan = one\n         two\\x1b\n       \n   n = 1\n\nplan = three\n   n = 2\n"
+    )
+    assert printed("table", pa.table({"create": ["a\n  b"]})) == "create\na\n  b\n"

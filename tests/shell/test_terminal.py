@@ -81,6 +81,39 @@ def test_a_moment_of_the_past(terminal: Terminal) -> None:
     assert terminal.wait_for("nyala>")[-4:] == ["n", "4", "1 row", "nyala>"]
 
 
+def test_words_of_other_shells(terminal: Terminal) -> None:
+    for line in ("\\d", "\\dx", "select 1 as", "help", ";"):
+        terminal.type(line + "\r")
+        terminal.wait_for("    ->" if line in ("select 1 as", "help") else "nyala>")
+    assert terminal.lines == [
+        "nyala> \\d",
+        "table    key",
+        "metrics  host, time",
+        "numbers  n",
+        "2 rows",
+        "nyala> \\dx",
+        "Error: there is no command \\dx: .help lists the dot commands",
+        "nyala> select 1 as",
+        "    -> help",
+        "    -> ;",
+        "help",
+        "   1",
+        "1 row",
+        "nyala>",
+    ]
+    terminal.type("exit\r")
+    assert terminal.ended()[0] == 0
+
+
+def test_a_new_store(tmp_path: Path) -> None:
+    with Terminal("sql", "new", environment={"NYALA_HISTORY": ""}, folder=tmp_path, columns=200) as terminal:
+        assert terminal.wait_for("nyala>")[0] == f"{tmp_path / 'new'} is a new store."
+        terminal.type("CREATE TABLE t (k int PRIMARY KEY);\r")
+        terminal.wait_for("nyala>")
+        terminal.type("SHOW CREATE TABLE t;\r")
+        assert 'CREATE TABLE "t" (' in terminal.wait_for("nyala>")
+
+
 def test_a_terminal_shows_the_first_rows(terminal: Terminal) -> None:
     terminal.type("SELECT n FROM numbers ORDER BY n;\r")
     lines = terminal.wait_for("nyala>")

@@ -53,6 +53,71 @@ def test_the_first_error_ends_the_run(store: Path) -> None:
     assert (code, printed, said.count("Error")) == (1, PRINTED, 1)
 
 
+def test_several_commands_and_files_run_in_order(store: Path, tmp_path: Path) -> None:
+    create = "CREATE TABLE made (k int PRIMARY KEY)"
+    show = "SELECT table_name FROM information_schema.tables WHERE table_name = 'made'"
+    assert ran("sql", store, "-c", create, "-c", show) == (0, "table_name\nmade\n", "CREATE TABLE\n")
+    files = [tmp_path / "one.sql", tmp_path / "two.sql"]
+    for file, text in zip(files, (".mode csv\nSELECT 1 AS one", "SELECT 2 AS two"), strict=True):
+        file.write_text(text)
+    assert ran("sql", store, "-f", files[0], "-f", files[1]) == (0, '"one"\n1\n"two"\n2\n', "")
+    code, printed, _ = ran("sql", store, "-c", "SELECT x", "-c", "SELECT 2 AS two")
+    assert (code, printed) == (1, "")
+    code, printed, _ = ran("sql", store, "--keep-going", "-c", "SELECT x", "-c", "SELECT 2 AS two")
+    assert (code, printed) == (1, "two\n  2\n")
+    assert ran("sql", store, "-c", ".quit", "-c", "SELECT 2 AS two") == (0, "", "")
+    assert ran("sql", store, "-f", files[0], "-f", tmp_path / "none.sql")[:2] == (2, "")  # nothing ran
+    (tmp_path / "latin.sql").write_bytes(b"SELECT '\xe4'")
+    code, _, said = ran("sql", store, "-f", tmp_path / "latin.sql")
+    assert (code, said.startswith(f"Error: {tmp_path / 'latin.sql'}: not UTF-8 text")) == (1, True)
+
+
+def test_words_of_other_shells(store: Path) -> None:
+    tables = ran("sql", store, "-c", ".tables")
+    columns = ran("sql", store, "-c", ".schema metrics")
+    for word in ("\\d", "\\dt", "\\dt+", "\\d;", ".tables;"):
+        assert ran("sql", store, "-c", word) == tables, word
+    assert ran("sql", store, "-c", "\\d metrics") == ran("sql", store, "-c", "\\d+ metrics;") == columns
+    for word in ("exit", "EXIT;", "quit", "\\q"):
+        assert ran("sql", store, "-c", f"SELECT 1 AS one;\n{word}\nSELECT 2") == (0, "one\n  1\n", ""), word
+    for word in ("help", "\\?", "Help ;"):
+        code, printed, said = ran("sql", store, "-c", word)
+        assert (code, printed) == (0, "") and ".tables" in said, word
+    code, _, said = ran("sql", store, "-c", "\\x")
+    assert (code, said) == (1, "Error: there is no command \\x: .help lists the dot commands\n")
+    # Inside of a statement they are words as others.
+    assert ran("sql", store, "-c", "SELECT 1 AS\nhelp\n;")[1] == "help\n   1\n"
+
+
+def test_plans_are_readable(store: Path) -> None:
+    _, printed, _ = ran("sql", store, "-c", "EXPLAIN SELECT * FROM metrics; SHOW CREATE TABLE metrics")
+    assert "\\n" not in printed
+    assert "│" in printed.splitlines()[2]
+    assert '  "time" BIGINT NOT NULL,' in printed.splitlines()
+
+
+def test_a_new_store(tmp_path: Path) -> None:
+    """`nyala sql NEW` creates the store; a run that fails without a table leaves no folder."""
+    new = tmp_path / "a" / "new"
+    create = "CREATE TABLE t (k int PRIMARY KEY)"
+    assert ran("sql", new, "-c", create) == (0, "", f"{new} is a new store.\nCREATE TABLE\n")
+    assert ran("sql", new, "-c", "SELECT count(*) AS n FROM t") == (0, "n\n0\n", "")
+    wrong = tmp_path / "b" / "wrong"
+    code, _, said = ran("sql", wrong, "-c", "SELECT x")
+    assert code == 1 and not wrong.parent.exists()
+    assert said.splitlines()[0] == f"{wrong} is a new store."
+    assert said.splitlines()[-1] == f"{wrong} was removed: it had no table."
+    code, _, said = ran("sql", wrong, "--read-only", "-c", "SELECT 1")
+    assert code == 1 and f"nyala sql {wrong}" in said and not wrong.exists()
+    code, _, said = ran(wrong, "-c", create)
+    assert code == 2 and f"`nyala sql {wrong}` creates one" in said and not wrong.exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("")
+    code, _, said = ran("sql", tmp_path / "other", "-c", create)
+    assert code == 1 and "other" in said
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["file"]
+
+
 def test_errors_as_json(store: Path) -> None:
     code, printed, said = ran("sql", store, "--json", "-c", "SELECT 1 AS one; SELECT * FROM nothing")
     assert (code, json.loads(printed)) == (1, [{"one": 1}])
@@ -135,7 +200,6 @@ def test_timing_goes_to_stderr(store: Path) -> None:
 
 def test_wrong_usage(store: Path, tmp_path: Path) -> None:
     assert ran("sql", store, "-c", "SELECT 1", "-f", "-")[0] == 2
-    assert ran("sql", tmp_path / "none", "-c", "SELECT 1")[0] == 1
     (tmp_path / "folder").mkdir()
     code, _, said = ran(tmp_path / "folder")
     assert code == 2 and "No such command" in said

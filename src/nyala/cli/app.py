@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from typing import Any, Final
 
 import click
@@ -29,7 +30,7 @@ from nyala.cli.dumps import cfile, tablet, wal
 from nyala.cli.export import export
 from nyala.cli.load import apply_changes, load
 from nyala.cli.maintenance import clone, compact, drop, fs, purge, tag, undrop, vacuum
-from nyala.cli.sql import sql
+from nyala.cli.sql import OPENS_ONLY, sql
 from nyala.cli.stores import is_store
 from nyala.cli.tables import table
 
@@ -56,6 +57,7 @@ class App(Group):
         Raises: click.UsageError.
         """
         if self.get_command(ctx, args[0]) is None and is_store(args[0]):
+            ctx.meta[OPENS_ONLY] = True
             return "sql", self.commands["sql"], args
         try:
             return super().resolve_command(ctx, args)
@@ -69,7 +71,13 @@ class App(Group):
                 raise click.UsageError(
                     f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, full))}?", ctx
                 ) from error
-            raise
+            if args[0].startswith("-"):
+                raise
+            create = f"`{ctx.command_path} sql {shlex.quote(args[0])}`"
+            raise click.UsageError(
+                f"{error.message} There is no store either: {create} creates one.",
+                ctx,
+            ) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         from nyala.errors import Error, bounded

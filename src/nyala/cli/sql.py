@@ -2,65 +2,85 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final, TextIO
 
 import click
 
-from nyala.cli.base import Command, cli_words, report, settings
+from nyala.cli.base import Command, Failure, cli_words, report, settings
 from nyala.cli.options import folder_argument
-from nyala.cli.stores import reader, writer
+from nyala.cli.stores import reader, store_exists, writer
 
-__all__ = ["sql"]
+__all__ = ["OPENS_ONLY", "sql"]
+
+OPENS_ONLY: Final = "nyala.cli.sql.opens_only"
+"""In a context's `meta` for `nyala FOLDER`, which creates no store."""
 
 _MODES = ("table", "csv", "json", "md", "line")
 
 
 @click.command(cls=Command)
 @folder_argument
-@click.option("--command", "-c", metavar="TEXT", help="Run these statements and end; -c is short for it.")
+@click.option(
+    "--command",
+    "-c",
+    "commands",
+    metavar="TEXT",
+    multiple=True,
+    help="Run these statements, then exit. May be repeated.",
+)
 @click.option(
     "--file",
     "-f",
+    "files",
     metavar="FILE",
-    type=click.File(encoding="utf-8"),
-    help="Run the statements of a file and end; -f is short for it, and - is stdin.",
+    type=click.File(encoding="utf-8", lazy=True),
+    multiple=True,
+    help="Run the statements of a file, then exit. - means stdin. May be repeated.",
 )
 @click.option(
     "--mode", type=click.Choice(_MODES), help="How rows are printed. Default: table; json with --json."
 )
 @click.option("--read-only", is_flag=True, help="Refuse statements that write.")
-@click.option("--keep-going", is_flag=True, help="Without a terminal: go on after a statement that failed.")
+@click.option("--keep-going", is_flag=True, help="Without a terminal: run the rest after a failed statement.")
 @click.pass_context
 def sql(
     context: click.Context,
     folder: str,
-    command: str | None,
-    file: TextIO | None,
+    commands: Sequence[str],
+    files: Sequence[TextIO],
     mode: str | None,
     read_only: bool,
     keep_going: bool,
 ) -> None:
-    """SQL on a store: a shell on a terminal, otherwise the statements of -c, -f or stdin.
+    """Run SQL on a store. On a terminal it opens a shell; otherwise it runs -c, -f or stdin.
 
-    `nyala FOLDER` is the same. The shell works beside a program that has the store open. Statements end with `;`.
+    A missing store is created. `nyala FOLDER` is the same for a store that exists. The shell works beside a program
+    that has the store open. Statements end with `;`.
     """
     from nyala.shell.console import Settings
     from nyala.shell.dot_commands import Quit
     from nyala.shell.runner import Cancelled
     from nyala.shell.shell import Shell
 
-    if command is not None and file is not None:
+    if commands and files:
         raise click.UsageError("-c and -f cannot be combined")
-    asks = command is None and file is None and sys.stdin.isatty() and sys.stdout.isatty()
+    asks = not commands and not files and sys.stdin.isatty() and sys.stdout.isatty()
     if asks:
         from nyala.optional import need
 
         need("prompt_toolkit", "cli")
+    creates = not read_only and OPENS_ONLY not in context.meta and not store_exists(folder)
     with ExitStack() as stack:
-        database = stack.enter_context((reader if read_only else writer)(folder))
+        if creates:
+            stack.callback(_tell_if_gone, folder)
+        database = stack.enter_context(reader(folder) if read_only else writer(folder, create=creates))
+        if creates:
+            click.echo(f"{database.path} is a new store.", err=True)
         chosen = Settings(mode or ("json" if settings().json else "table"))
         shell = stack.enter_context(Shell(database, chosen, lambda error: report(error, words=_words)))
         if asks:
@@ -68,15 +88,33 @@ def sql(
 
             run_repl(shell)
             return
-        text = command if command is not None else (file or sys.stdin).read()
+        succeeded = True
         try:
-            succeeded = shell.run(text, keep_going=keep_going)
+            for text in commands or map(_read, files or [sys.stdin]):
+                succeeded = shell.run(text, keep_going=keep_going) and succeeded
+                if not succeeded and not keep_going:
+                    break
         except Cancelled:
             raise KeyboardInterrupt from None
         except Quit:
-            succeeded = True
+            pass
         if shell.close() or not succeeded:
             context.exit(1)
+
+
+def _read(file: TextIO) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError as error:
+        raise Failure(f"{file.name}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def _tell_if_gone(folder: str) -> None:
+    """Say that a new store was removed, because it has no table and the statements failed."""
+    from nyala.env.paths import is_bucket_url
+
+    if not is_bucket_url(folder) and not os.path.lexists(os.path.expanduser(folder)):
+        click.echo(f"{folder} was removed: it had no table.", err=True)
 
 
 _RULES: Final = (

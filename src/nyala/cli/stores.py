@@ -1,7 +1,7 @@
 """Opens a store, finds a table in it, and describes tables.
 
-Only `load --create`, `restore` and `demo` make stores, so that a typing error makes no folder. `load --create` and
-`restore` remove their new store if it got no table.
+Only `sql`, `load --create`, `restore` and `demo` make stores, so that a typing error makes no folder. `sql`,
+`load --create` and `restore` remove their new store if they fail and it got no table.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ __all__ = [
     "reader",
     "require_bucket_store",
     "state_of",
+    "store_exists",
     "tell_why_empty",
     "writer",
 ]
@@ -161,7 +162,6 @@ def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> 
 
 
 def _require_store(folder: str) -> None:
-    from nyala.catalog.checkpoint import birth_path
     from nyala.catalog.loading import find_store
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
@@ -170,7 +170,7 @@ def _require_store(folder: str) -> None:
 
     if is_bucket_url(folder):
         require_bucket_store(folder)
-    elif not SYSTEM.files.exists(birth_path(folder)):
+    elif not store_exists(folder):
         there = "" if os.path.isdir(folder) else " (the folder does not exist)"
         if there and os.sep not in folder:
             there = " (the folder does not exist; FOLDER comes first, then TABLE)"
@@ -183,34 +183,43 @@ def _require_store(folder: str) -> None:
             )
         else:
             how = (
-                f"create one with `{program()} demo {shlex.quote(folder)}` (an example), or from your data with "
-                "`table load --create`"
+                f"create one with `{program()} sql {shlex.quote(folder)}`, an example with `{program()} demo`, or one "
+                "from your data with `table load --create`"
             )
         raise StorageError(f"there is no Nyala store at {folder!r}{there}: {how}", path=folder)
 
 
 def is_store(path: str) -> bool:
     """Whether the path is the folder of a store, or the URL of a bucket, in which a store may be."""
+    from nyala.env.paths import is_bucket_url
+
+    return is_bucket_url(path) or (os.path.isdir(path) and store_exists(path))
+
+
+def store_exists(path: str) -> bool:
+    """Whether there is a store in the folder or bucket. Raises: as `connect` for a bucket."""
     from nyala.catalog.checkpoint import birth_path
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
+    from nyala.objects.open import open_objects
+    from nyala.wal.objects.follower import read_birth
 
-    return is_bucket_url(path) or (os.path.isdir(path) and SYSTEM.files.exists(birth_path(path)))
+    if not is_bucket_url(path):
+        return SYSTEM.files.exists(birth_path(path))
+    with contextlib.closing(open_objects(path, settings().storage_options)) as objects:
+        return read_birth(SYSTEM, objects) is not None
 
 
 def require_bucket_store(url: str) -> None:
     """Raises: StorageError if there is no store: `connect` would make one."""
-    from nyala.env import SYSTEM
     from nyala.errors import StorageError
-    from nyala.objects.open import open_objects
-    from nyala.wal.objects.follower import read_birth
 
-    with contextlib.closing(open_objects(url, settings().storage_options)) as objects:
-        if read_birth(SYSTEM, objects) is None:
-            raise StorageError(
-                f"there is no Nyala store at {objects.url!r}: create one from your data with `table load --create`",
-                path=objects.url,
-            )
+    if not store_exists(url):
+        raise StorageError(
+            f"there is no Nyala store at {url!r}: create one with `{program()} sql {shlex.quote(url)}`, or from your "
+            "data with `table load --create`",
+            path=url,
+        )
 
 
 def find_table(database: Database, name: str | None) -> Table:

@@ -51,9 +51,14 @@ def json_columns(batch: pa.RecordBatch | pa.Table) -> list[list[Any]]:
     return _columns(batch, json_value)
 
 
-def text_columns(batch: pa.RecordBatch | pa.Table) -> list[list[str]]:
-    """Return the columns of a batch as text."""
-    return _columns(batch, text_value)
+def text_columns(batch: pa.RecordBatch | pa.Table, *, breaks: bool = False) -> list[list[str]]:
+    """Return the columns of a batch as text. breaks: keep the line breaks of strings."""
+    return _columns(batch, _broken_text if breaks else text_value)
+
+
+def _broken_text(value: Any) -> str:
+    """Return one Python value as text, in several lines if it is a string with line breaks."""
+    return "\n".join(map(text_value, value.split("\n"))) if isinstance(value, str) else text_value(value)
 
 
 def _columns(batch: pa.RecordBatch | pa.Table, one: Callable[[Any], Any]) -> list[list[Any]]:

@@ -45,7 +45,7 @@ class Console:
         self.runner = Runner(database)
 
     def print_result(self, result: Result, with_rows: bool) -> None:
-        """Print the rows of a statement, and what it changed. with_rows: it returns rows, if it changed some."""
+        """Print the rows of a statement, and what it changed. with_rows: whether the statement has RETURNING."""
         reader = self.runner.call(result.to_reader)
         has_rows = bool(reader.schema.names) and (with_rows or result.rowcount < 0)
         if has_rows:

@@ -1,10 +1,11 @@
-"""The dot commands of the shell, such as `.tables`.
+"""The dot commands of the shell, such as `.tables`, and the words of other shells for them, such as `\\d`.
 
 Source: docs/how-to/shell.md, "Dot commands".
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from nyala.shell.formats import FORMATS
 from nyala.shell.moments import parse_moment
 from nyala.suggestion import nearest
 
-__all__ = ["DOT_COMMANDS", "DotCommand", "Quit", "at_text", "run_dot_command"]
+__all__ = ["DOT_COMMANDS", "DotCommand", "Quit", "at_text", "is_dot_command", "run_dot_command"]
 
 
 class Quit(Exception):
@@ -43,8 +44,30 @@ class DotCommand:
             raise InvalidArgumentError(f"write {f'{name} {self.usage}'.strip()}: {self.help}")
 
 
+# Words of psql, MySQL and DuckDB. A word without a backslash is a command only if it is the whole line.
+_OTHER_NAMES: Final = {
+    "exit": ".quit",
+    "quit": ".quit",
+    "help": ".help",
+    "\\q": ".quit",
+    "\\?": ".help",
+    "\\h": ".help",
+    "\\d": ".tables",
+    "\\dt": ".tables",
+}
+_PLAIN_WORD: Final = re.compile(r"(?:exit|quit|help)\s*;?\s*", re.IGNORECASE)
+
+
+def is_dot_command(line: str) -> bool:
+    """Whether a line, which begins where a statement could, is a dot command or a word of another shell."""
+    return line.startswith((".", "\\")) or _PLAIN_WORD.fullmatch(line) is not None
+
+
 def run_dot_command(console: Console, line: str) -> None:
     """Run a line such as `.mode csv`. Raises: InvalidArgumentError; as the methods of the store; Quit."""
+    line = line.rstrip("; \t")
+    if not line.startswith("."):
+        line = _translated(line)
     try:
         name, *arguments = shlex.split(line)
     except ValueError as error:
@@ -56,6 +79,15 @@ def run_dot_command(console: Console, line: str) -> None:
         raise InvalidArgumentError(f"there is no dot command {name}{meant or '; .help lists them'}")
     command.check(name, arguments)
     command.run(console, arguments)
+
+
+def _translated(line: str) -> str:
+    """Return the dot command for a line in the words of another shell. Raises: InvalidArgumentError."""
+    word, *rest = line.split(maxsplit=1)
+    name = _OTHER_NAMES.get(word.lower().rstrip("+"))
+    if name is None:
+        raise InvalidArgumentError(f"there is no command {word}: .help lists the dot commands")
+    return " ".join([".schema" if rest and name == ".tables" else name, *rest])
 
 
 def _tables(console: Console, arguments: Sequence[str]) -> None:
@@ -158,6 +190,7 @@ def _help(console: Console, arguments: Sequence[str]) -> None:
     for usage, command in zip(usages, DOT_COMMANDS.values(), strict=True):
         console.tell(f"{usage:<{width}}  {command.help}")
     console.tell("A statement ends with ;. Ctrl-C cancels it, Ctrl-D ends the shell.")
+    console.tell("These work too: exit, quit, help, \\q, \\?, \\d (.tables), \\d TABLE (.schema TABLE).")
 
 
 def _quit(console: Console, arguments: Sequence[str]) -> None:
@@ -171,11 +204,13 @@ DOT_COMMANDS: Final = {
         "TABLE [SINCE]", "The rows that changed since a time. Default: all history.", _changes
     ),
     ".at": DotCommand(
-        "[TIME]", "Let SELECT read a moment: ISO time, an age (2h, 1d), a tag; now ends it.", _at
+        "[TIME]",
+        "Read tables as of TIME: an ISO time, an age (2h, 1d) or a tag. `.at now` returns to the present.",
+        _at,
     ),
     ".mode": DotCommand("|".join(FORMATS), "How rows are printed.", _mode),
     ".rows": DotCommand("N|all", "How many rows of a result a terminal shows.", _rows),
     ".timing": DotCommand("on|off", "Whether each statement prints its time.", _timing),
-    ".help": DotCommand("", "These lines.", _help),
+    ".help": DotCommand("", "List the dot commands.", _help),
     ".quit": DotCommand("", "End the shell. An open transaction is rolled back.", _quit),
 }

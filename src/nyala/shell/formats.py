@@ -1,10 +1,12 @@
 """Rows of a result as text, a piece at a time.
 
-    table   aligned columns, as `nyala table scan` prints them
+    table   aligned columns; a text with line breaks takes several lines
     csv     RFC 4180: NULL is an empty field, texts have quotes, binary is hex
     json    one array with an object per row and line
     md      a table in Markdown
     line    one column per line, and an empty line between rows
+
+JSON gives columns of equal names different ones; the other formats repeat the name.
 
 Source: docs/how-to/shell.md, "Output".
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count, zip_longest
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -36,20 +39,28 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, _CHUNK_ROWS)
 
 
-def _text_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[list[tuple[str, ...]]]:
+def _text_rows(batches: Iterable[pa.RecordBatch], *, breaks: bool = False) -> Iterator[list[tuple[str, ...]]]:
     for chunk in _chunks(batches):
-        yield list(zip(*text_columns(chunk), strict=True))
+        yield list(zip(*text_columns(chunk, breaks=breaks), strict=True))
 
 
 def _table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
     widths = [0] * len(schema)
     right = [is_number(field.type) for field in schema]
     head: list[Sequence[str]] = [schema.names]
-    for rows in _text_rows(batches):
-        yield "\n".join(aligned([*head, *rows], widths, right)) + "\n"
+    for rows in _text_rows(batches, breaks=True):
+        lines = [line for row in rows for line in _lines_of(row)]
+        yield "\n".join(aligned([*head, *lines], widths, right)) + "\n"
         head = []
     if head:
         yield "\n".join(aligned(head, widths, right)) + "\n"
+
+
+def _lines_of(row: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    """Return the lines of a row whose cells may have several."""
+    if not any("\n" in cell for cell in row):
+        return (row,)
+    return zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
 
 
 def _csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
@@ -84,11 +95,26 @@ def _json(value: object) -> str:
 
 def _json_array(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
     before = "["
+    names = _distinct(schema.names)
     for chunk in _chunks(batches):
         rows = zip(*json_columns(chunk), strict=True)
-        yield before + ",\n".join(_json(dict(zip(schema.names, row, strict=True))) for row in rows)
+        yield before + ",\n".join(_json(dict(zip(names, row, strict=True))) for row in rows)
         before = ",\n"
     yield ("[" if before == "[" else "") + "]\n"
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names with a number after each repeated one, as DuckDB does: a, a_1, a_2."""
+    out: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in count(1))
+        new = (
+            name
+            if name not in out
+            else next(each for each in numbered if each not in out and each not in names)
+        )
+        out[new] = None
+    return list(out)
 
 
 def _markdown(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
@@ -105,9 +131,13 @@ def _markdown_line(cells: Iterable[str]) -> str:
 def _lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
     width = max(map(len, schema.names))
     names = [name.rjust(width) for name in schema.names]
-    between = ""
-    for rows in _text_rows(batches):
-        texts = ["".join(f"{name} = {cell}\n" for name, cell in zip(names, row, strict=True)) for row in rows]
+
+    def one(name: str, cell: str) -> str:
+        return name + " = " + cell.replace("\n", further) + "\n"
+
+    between, further = "", "\n" + " " * (width + 3)
+    for rows in _text_rows(batches, breaks=True):
+        texts = ["".join(map(one, names, row)) for row in rows]
         yield between + "\n".join(texts)
         between = "\n"
 

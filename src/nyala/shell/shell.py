@@ -1,7 +1,7 @@
 """Runs texts of SQL statements and dot commands on a store.
 
-A line that begins with `.` where a statement could begin is a dot command. A statement ends with `;`, and the last
-one of a text also with the text.
+A line that begins with `.` where a statement could begin is a dot command. So are the words of other shells, such as
+`exit` and `\\d`. A statement ends with `;`. The last statement needs no `;`.
 
 Source: docs/how-to/shell.md.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nyala.errors import Error
 from nyala.shell.console import Console, Settings
-from nyala.shell.dot_commands import run_dot_command
+from nyala.shell.dot_commands import is_dot_command, run_dot_command
 from nyala.sql.tokens import statement_end, tokens
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Shell:
     def run(self, text: str, *, keep_going: bool = False) -> bool:
         """Run the statements and dot commands of the text, and return whether all succeeded.
 
-        keep_going: go on behind one that failed.
+        keep_going: run the rest after a failed statement.
         Raises: Cancelled after Ctrl-C; Quit.
         """
         succeeded = True
@@ -60,7 +60,7 @@ class Shell:
 
     def _run_part(self, part: str) -> None:
         console = self.console
-        if part.startswith("."):
+        if is_dot_command(part):
             run_dot_command(console, part)
             return
         began_s = time.monotonic()
@@ -85,22 +85,25 @@ def _parts(text: str) -> Iterator[str]:
             place += 1
         if place == len(text):
             return
-        if text[place] == ".":
-            end = text.find("\n", place)
-        else:
-            end = statement_end(text, place) or -1
-        end = len(text) if end < 0 else end
+        line_end = _line_end(text, place)
+        is_command = is_dot_command(text[place:line_end])
+        end = line_end if is_command else statement_end(text, place) or len(text)
         part = text[place:end].rstrip()
-        if part.startswith(".") or tokens(part):
+        if is_command or tokens(part):
             yield part
         place = end
+
+
+def _line_end(text: str, place: int) -> int:
+    end = text.find("\n", place)
+    return len(text) if end < 0 else end
 
 
 def is_complete(text: str) -> bool:
     """Whether Enter runs the text: its last statement has its `;`, or it is a dot command or empty."""
     place: int | None = 0
     while place is not None and (rest := text[place:].strip()):
-        if rest.startswith("."):
+        if is_dot_command(rest.partition("\n")[0]):
             return True
         place = statement_end(text, place)
     return place is not None

@@ -164,7 +164,7 @@ def test_a_verb_without_its_noun(run: Run) -> None:
         ),
         ("describe x", "Did you mean 'nyala table describe'?"),
         ("dump --bytes x", "Did you mean 'nyala cfile dump' or 'nyala wal dump'?"),
-        ("lsit x", "No such command 'lsit'."),
+        ("lsit x", "No such command 'lsit'. There is no store either: `nyala sql lsit` creates one."),
     ):
         assert run(*line.split(), code=2).stderr.splitlines()[-1].endswith(meant)
 
@@ -172,6 +172,7 @@ def test_a_verb_without_its_noun(run: Run) -> None:
 def test_a_folder_in_place_of_a_command(run: Run, tmp_path: Path) -> None:
     last = run(tmp_path, code=2).stderr.splitlines()[-1]
     assert "Write the folder after a command, as in `table list FOLDER`." in last
+    assert f"`nyala sql {tmp_path}` creates one" in last
 
 
 def test_debug_shows_the_traceback(run: Run, example: Example) -> None:

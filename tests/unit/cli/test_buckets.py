@@ -177,6 +177,16 @@ def test_a_copy_between_two_services_has_options_for_each(
     assert "is a secret" in run("fs", "copy", URL, URL, "--to-option", "session_token=x", code=2).stderr
 
 
+def test_sql_creates_a_store(run: Run, server: S3Server) -> None:
+    """The shortcut without `sql`, and a shell that only reads, create none."""
+    to = options(server)
+    create = ["-c", "CREATE TABLE t (k int PRIMARY KEY)", *to]
+    assert f" sql {URL}`" in run(URL, *create, code=1).stderr
+    assert "there is no Nyala store" in run("sql", URL, "--read-only", *create, code=1).stderr
+    assert run("sql", URL, *create).stderr.splitlines() == [f"{URL} is a new store.", "CREATE TABLE"]
+    assert run(URL, "--json", "-c", "SELECT count(*) AS n FROM t", *to).stdout == '[{"n": 0}]\n'
+
+
 def test_a_load_that_fails_says_that_the_new_store_is_empty(
     run: Run, server: S3Server, csv: Path, tmp_path: Path
 ) -> None:
