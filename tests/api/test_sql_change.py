@@ -373,5 +373,5 @@ def test_names_of_tables_ignore_case(db: nyala.Database, t: nyala.Table) -> None
     db.sql("DELETE FROM a")
     db.rename_table("a", "aA")
     db.create_table("AA", {"id": "int64"}, "id")
-    with pytest.raises(nyala.InvalidArgumentError, match="may mean one of"):
+    with pytest.raises(nyala.InvalidArgumentError, match="is ambiguous"):
         db.sql("DELETE FROM aa")

@@ -1,4 +1,4 @@
-"""What the executor of one statement is given: the store, the transaction, the parameters, and its rights.
+"""The inputs of one statement: the store, the transaction, the parameters, and what it may reach.
 
 Source: docs/how-to/sql.md.
 """
@@ -33,7 +33,7 @@ _CATALOGUE_ROWS: Final = "nyala_catalogue"
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of one statement.
+    """The inputs of one statement.
 
     transaction: the open transaction that the statement belongs to; None: it is committed by itself.
     parameters:  values by name; the first positional parameter is called "1".
@@ -152,12 +152,12 @@ def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping
     named = {token.text[1:] for token in found if token.kind == "parameter"}
     if missing := sorted(named - values.keys()):
         raise InvalidArgumentError(
-            f"the statement has {len(named)} parameters and {len(values)} values were given: there is no value for "
-            f"${missing[0]}"
+            f"there is no value for parameter {missing[0]}: the statement has {len(named)} parameters, and "
+            f"{len(values)} values were given"
         )
     if unknown := sorted(values.keys() - named):
         raise InvalidArgumentError(
-            f"the statement has {len(named)} parameters and {len(values)} values were given: it does not name "
-            f"${unknown[0]}"
+            f"the statement has no parameter {unknown[0]}: it has {len(named)} parameters, and {len(values)} values "
+            "were given"
         )
     return values

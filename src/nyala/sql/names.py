@@ -34,7 +34,7 @@ def of_store(names: Sequence[str]) -> str:
 
 
 def spelled(name: str, names: Collection[str]) -> str:
-    """Return the one of `names` that is meant, as it is spelled; `name` itself if there is no such one.
+    """Return the one of `names` that equals `name` but for upper and lower case; `name` itself without one.
 
     Raises: InvalidArgumentError if several differ from `name` only in case.
     """
@@ -43,11 +43,12 @@ def spelled(name: str, names: Collection[str]) -> str:
     alike = [each for each in names if each.lower() == name.lower()]
     if len(alike) > 1:
         raise InvalidArgumentError(
-            f"the name {name!r} may mean one of the tables {sorted(alike)}: write it as it is called"
+            f"the table name {name!r} is ambiguous: the store has {' and '.join(map(repr, sorted(alike)))}. Write the "
+            "exact name, or rename one with db.rename_table"
         )
     return alike[0] if alike else name
 
 
 def spelled_column(name: str, names: Collection[str]) -> str:
-    """Return the one of the columns that is meant, as it is spelled; `name` itself if there is no such one."""
+    """Return the column that equals `name` but for upper and lower case; `name` itself without one."""
     return name if name in names else next((each for each in names if each.lower() == name.lower()), name)

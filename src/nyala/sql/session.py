@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from nyala.errors import InvalidArgumentError
+from nyala.errors import Error, InvalidArgumentError
 from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, ROWS_OF_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
 from nyala.sql.select.by_key import look_up
 from nyala.sql.select.running import Running
+from nyala.sql.select.errors import located
 from nyala.sql.select.store_only import check_store_only
 from nyala.sql.tokens import Token, TokenReader, main_keyword, split_statements, tokens
 
@@ -199,7 +200,13 @@ class SqlSession:
             )
         if not self._access.files:
             check_store_only(text)
-        return executor(context, text)
+        if first in _READS:
+            return executor(context, text)
+        try:
+            return executor(context, text)
+        except Error as error:  # DuckDB was given other texts than the user's
+            error.args = (located(str(error), text), *error.args[1:])
+            raise
 
     def _context(
         self, values: Mapping[str, Any], at: Any, objects: Mapping[str, Any] = NO_PARAMETERS
@@ -247,8 +254,6 @@ def _remembered(text: str) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
     found = tokens(text)
     text = numbered(text, found)
     parameters = tuple(token for token in tokens(text) if token.kind == "parameter")
-    if not any(token.text == ";" for token in found):
-        return (text.strip(),) if found else (), text, parameters
     return tuple(split_statements(text)), text, parameters
 
 

@@ -57,7 +57,9 @@ _SHOWN_CHARS: Final = 40
 _MAIN_KEYWORDS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE")
 )
-# As a symbol of its own, a sign that begins a text or a name without an end.
+# A longer text is split without counting its lines for each statement.
+_LINES_BEFORE_MAX: Final = 2000
+# Quotes that the pattern finds as symbols: the literal or the name that they begin is not closed.
 _UNCLOSED: Final = frozenset("'\"`$")
 _OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
 _PAIRS: Final = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
@@ -126,21 +128,27 @@ def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 
 
 def split_statements(text: str) -> list[str]:
-    """Return the statements of a text that `;` separates, without empty ones."""
-    out, begin, depth = [], 0, 0
-    found = tokens(text)
-    for token in found:
+    """Return the statements of a text that `;` separates, without empty ones.
+
+    Each begins with the line breaks that the text has before it, so errors name lines of the text.
+    """
+    spans, begin, depth = [], -1, 0
+    for token in tokens(text):
         if token.kind == "symbol":
             depth += (token.text in _OPENS) - (token.text in _CLOSES)
             if token.text == ";" and depth <= 0:
-                out.append((begin, token.begin))
-                begin, depth = token.end, 0
-    out.append((begin, len(text)))
-    return [
-        text[lower:upper].strip()
-        for lower, upper in out
-        if any(lower <= token.begin < upper for token in found)
-    ]
+                spans.append((begin, token.begin))
+                begin, depth = -1, 0
+                continue
+        if begin < 0:
+            begin = token.begin
+    spans.append((begin, len(text)))
+    out, line, counted = [], 0, 0
+    for lower, upper in spans:
+        if lower >= 0:
+            line, counted = line + text.count("\n", counted, lower), lower
+            out.append("\n" * min(line, _LINES_BEFORE_MAX) + text[lower:upper].rstrip())
+    return out
 
 
 def main_keyword(found: Sequence[Token]) -> str:

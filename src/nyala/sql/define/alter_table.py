@@ -161,7 +161,7 @@ def _set(alteration: Alteration, reader: TokenReader) -> None:
         option.need("=")
         if name != "nyala.history":
             raise InvalidArgumentError(
-                f"the option {name!r} is not known: there is 'nyala.history', such as '30d'"
+                f"unknown option {name!r}: the only option is 'nyala.history', for example '30d'"
             )
         alteration.set_history(str(constant(option.rest())))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,7 @@ from nyala.schema.schema import ColumnSpec, column
 from nyala.sql.names import spelled_column
 from nyala.sql.select.connection import SMALL
 from nyala.sql.tokens import TokenReader, quoted, replaced
+from nyala.suggestion import nearest
 
 __all__ = ["Columns", "constant", "read_columns", "scratch", "storage_words"]
 
@@ -33,15 +35,15 @@ _ENCODINGS: Final = {
 }
 _COMPRESSIONS: Final = {"DEFAULT_COMPRESSION": "default", "NO_COMPRESSION": "none"}
 _REFUSED: Final = {
-    "UNIQUE": "UNIQUE is not enforced besides the primary key",
-    "CHECK": "CHECK is not enforced: check values before they are inserted",
-    "REFERENCES": "foreign keys are not enforced",
-    "FOREIGN": "foreign keys are not enforced",
+    "UNIQUE": "UNIQUE is not supported, because only the primary key is enforced: leave it out",
+    "CHECK": "CHECK is not supported: leave it out, and check values before they are inserted",
+    "REFERENCES": "foreign keys are not supported: leave out the clause",
+    "FOREIGN": "foreign keys are not supported: leave out the clause",
     "AS": "generated columns are not supported: compute the value in INSERT or SELECT",
     "GENERATED": "generated columns are not supported: compute the value in INSERT or SELECT",
     "COLLATE": "collations are not supported: text compares by its bytes",
 }
-# Types of DuckDB by the names of Nyala's.
+# Nyala's type for each of DuckDB's.
 _TYPES: Final = {
     "TINYINT": "int8",
     "SMALLINT": "int16",
@@ -68,6 +70,12 @@ _INSTEAD: Final = {
     "INTERVAL": "BIGINT, in microseconds",
     "TIMESTAMP_NS": "TIMESTAMP, which has microseconds",
 }
+
+
+_KNOWN_TYPES: Final = (
+    *(name for name in _TYPES if " " not in name), "INT", "STRING", "TEXT", "TIMESTAMPTZ", "DECIMAL", "REAL",
+)  # fmt: skip
+_NO_TYPE: Final = re.compile(r"Type with name (\S+) does not exist")
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,10 @@ def storage_words(reader: TokenReader) -> dict[str, Any] | None:
         word = reader.identifier()
         return {"compression": _COMPRESSIONS.get(word.upper(), word.lower())}
     if reader.take("BLOCK_SIZE"):
-        return {"block_size": constant(reader.next().text)}
+        token = reader.next()
+        if token.kind != "number":
+            raise SchemaError(f"BLOCK_SIZE takes a number of bytes, such as 65536, not {token.text}")
+        return {"block_size": constant(token.text)}
     if reader.take("COMMENT"):
         return {"comment": str(constant(reader.next().text))}
     if reader.take("IMMUTABLE"):
@@ -159,7 +170,7 @@ def read_columns(items: Sequence[str]) -> Columns:
         try:
             connection.execute(f"CREATE TEMP TABLE nyala_columns ({', '.join(kept)}\n)")
         except duckdb.Error as error:
-            raise SchemaError(f"the columns are not valid: {_problem(error)}") from error
+            raise SchemaError(_invalid(connection, kept, error)) from error
         found = connection.execute(
             "SELECT column_name, is_nullable, column_default, data_type FROM duckdb_columns() "
             "WHERE table_name = 'nyala_columns' ORDER BY column_index"
@@ -189,6 +200,22 @@ def read_columns(items: Sequence[str]) -> Columns:
         # Kudu wants the key columns first, in the key's order.
         specs = {name: specs[name] for name in key if name in specs} | specs
     return Columns(specs, key, unique)
+
+
+def _invalid(connection: Any, items: Sequence[str], error: Exception) -> str:
+    """Return the message for a list of columns that DuckDB refuses; it names the column that is refused alone."""
+    import duckdb
+
+    for item in items:
+        try:
+            connection.execute(f"CREATE OR REPLACE TEMP TABLE nyala_columns ({item}\n)")
+        except duckdb.Error as alone:
+            problem = str(alone)
+            if match := _NO_TYPE.search(problem):
+                guess = nearest(match[1].upper(), _KNOWN_TYPES)
+                problem = f"there is no type {match[1]}" + (f": did you mean {guess}?" if guess else "")
+            return f"column {TokenReader(item).identifier()!r}: {problem.splitlines()[0]}"
+    return f"the columns are not valid: {_problem(error)}"
 
 
 def _without_storage(

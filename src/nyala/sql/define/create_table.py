@@ -144,7 +144,7 @@ def _options(reader: TokenReader) -> dict[str, str]:
         option.need("=")
         if name not in _OPTIONS:
             raise InvalidArgumentError(
-                f"the option {name!r} is not known: there is 'nyala.history', such as '30d'"
+                f"unknown option {name!r}: the only option is 'nyala.history', for example '30d'"
             )
         out[name] = str(constant(option.rest()))
     return out

@@ -1,10 +1,11 @@
-"""What DuckDB says against a statement, as errors of ours: its sentence and position stay.
+"""Turns DuckDB's exceptions into Nyala's errors, which keep DuckDB's sentence and the place in the statement.
 
 Source: docs/how-to/errors.md.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -23,6 +24,10 @@ _NO_COLUMN: Final = (
 _CSV_LINE: Final = re.compile(r"CSV Error on Line: (\d+)\n(?:Original Line: (.*?)\n)?(.+?)\n", re.DOTALL)
 _CSV_FILE: Final = re.compile(r"^\s*file = (.+)$", re.MULTILINE)
 _CSV_FORM: Final = re.compile(r'Error when sniffing file "(.+?)"\.\n')
+
+_PLACE: Final = re.compile(r"\n\n(?P<label>LINE \d+: )(?P<line>.*)\n(?P<marks> *\^+)")
+_BEFORE_MARK_CHARS: Final = 60
+_PLACES_MAX: Final = 100
 
 
 def our_error(
@@ -71,16 +76,14 @@ def our_error(
         )
     if isinstance(error, duckdb.PermissionException):
         return InvalidArgumentError(
-            f"sql() reads the tables of the store and no files: {text}\nTo read both, use a DuckDB connection of your "
-            "own: table.scan().to_duckdb(connection)"
+            f"these statements may not read files, but only the tables of their store: {text}"
         )
     if isinstance(error, duckdb.ProgrammingError | duckdb.DataError | duckdb.NotSupportedError):
         return InvalidArgumentError(f"DuckDB refused the statement: {text}")
     if isinstance(error, duckdb.OutOfMemoryException):
         return StorageError(
-            f"DuckDB has too little memory for the statement, though it spills what it can: {text.splitlines()[0]}\n"
-            'Open the store with a larger memory_limit, as connect(path, memory_limit="4GB"): DuckDB may take so much; '
-            "and look whether the temporary folder is full"
+            f"DuckDB has too little memory for the statement: {text.splitlines()[0]}\nOpen the store with a larger "
+            'limit, such as connect(path, memory_limit="4GB"), and check that the temporary folder has free space'
         )
     if isinstance(error, duckdb.OperationalError | duckdb.InternalError):
         return StorageError(f"DuckDB could not run the statement: {text}")
@@ -100,6 +103,44 @@ def _csv_problem(message: str) -> str | None:
             "than expected. Name the form by DELIM, QUOTE, ESCAPE and HEADER, or add NULL_PADDING for short lines"
         )
     return None
+
+
+def located(message: str, text: str) -> str:
+    """Return the message of an error with the place in this text that it marks, and without another place.
+
+    text: the user's statement, from which the text that DuckDB refused was made.
+    """
+    match = _PLACE.search(message)
+    if match is None:
+        return message
+    head, tail = message[: match.start()], message[match.end() :]
+    begin = len(match["marks"]) - len(match["marks"].lstrip()) - len(match["label"])
+    marked = match["line"][begin : begin + match["marks"].count("^")]
+    place = _place_of(marked, match["line"][:begin], text)
+    if place is None:
+        return head + tail
+    before = text.rfind("\n", 0, place) + 1
+    label = f"LINE {text.count(chr(10), 0, place) + 1}: "
+    line = text[before:].split("\n", 1)[0]
+    skipped = max(0, place - before - _BEFORE_MARK_CHARS)
+    shown = line[skipped : place - before + len(marked) + _BEFORE_MARK_CHARS]
+    marks = " " * (len(label) + place - before - skipped) + "^" * len(marked)
+    return f"{head}\n\n{label}{shown}\n{marks}{tail}"
+
+
+def _place_of(marked: str, before: str, text: str) -> int | None:
+    """Return where the marked words are in the text; of several places, the one with the most like text before it.
+
+    None: there is no such place, or two are alike.
+    """
+    found: list[tuple[int, int]] = []
+    place = text.find(marked) if marked else -1
+    while place >= 0 and len(found) < _PLACES_MAX:
+        alike = os.path.commonprefix([before[::-1], text[max(0, place - len(before)) : place][::-1]])
+        found.append((len(alike), place))
+        place = text.find(marked, place + 1)
+    found.sort()
+    return found[-1][1] if found and (len(found) == 1 or found[-1][0] > found[-2][0]) else None
 
 
 def missing_table(error: TableNotFoundError) -> str | None:

@@ -195,7 +195,7 @@ class _Values:
         value = self.checked(self.of(expression, what), what)
         if kind == "VERSION" and isinstance(value, dt.datetime):
             raise InvalidArgumentError(
-                f"{what} is a time, and VERSION takes a timestamp of Nyala or a tag: write TIMESTAMP"
+                f"{what} is a time, and VERSION takes a timestamp of Nyala or a tag: write AT (TIMESTAMP => …)"
             )
         return value
 
@@ -364,7 +364,8 @@ class _Finder:
             if names[-1].lower() in self._of_with:
                 raise self._error(
                     begin,
-                    f"a moment is possible for a table of the store, and {names[-1]!r} is a name of WITH",
+                    f"only tables of the store have moments, and {names[-1]!r} is defined in WITH: write the moment "
+                    "inside of that query",
                 )
             self.moments.append(
                 _Moment(
@@ -500,8 +501,7 @@ class _Finder:
             else:
                 raise self._error(begin, "arguments of changes after the table have names, as in since => …")
         if not table or "since" not in arguments:
-            raise self._error(place, "changes takes a table and the moment after which changes begin: "
-                                     "changes('t', since => …)")  # fmt: skip
+            raise self._error(place, "changes needs the name of a table and since: changes('t', since => …)")
         behind = close + 1
         self.feeds.append(
             _FeedCall(
