@@ -45,7 +45,7 @@ def test_the_table_and_its_rows_have_one_timestamp(db: nyala.Database) -> None:
 
 def test_rows_that_do_not_fit_create_nothing(db: nyala.Database) -> None:
     with pytest.raises(DuplicateKeyError, match="nothing was written"):
-        db.sql("CREATE TABLE t PRIMARY KEY (v) AS SELECT id, 'x' AS v FROM s")
+        db.sql("CREATE TABLE t PRIMARY KEY (v) AS SELECT 'x' AS v, id FROM s")
     with pytest.raises(NoPartitionError):
         db.sql(
             "CREATE TABLE t PRIMARY KEY (id) PARTITION BY RANGE (id) (PARTITION VALUES < 2) AS SELECT id FROM s"

@@ -375,3 +375,35 @@ def test_names_of_tables_ignore_case(db: nyala.Database, t: nyala.Table) -> None
     db.create_table("AA", {"id": "int64"}, "id")
     with pytest.raises(nyala.InvalidArgumentError, match="is ambiguous"):
         db.sql("DELETE FROM aa")
+
+
+@pytest.mark.parametrize(
+    ("statement", "line", "marked"),
+    [
+        ("UPDATE t SET v = nosuch", 1, "nosuch"),
+        ("\n\nSELECT 1;\n  DELETE FROM t\n  WHERE id = 1 AND nosuch = 2", 5, "nosuch"),
+        ("INSERT INTO t (id)\nSELECT nosuch FROM t", 2, "nosuch"),
+        ("UPDATE t SET v = 1\nWHER id = 3", 2, "WHER"),
+        ("MERGE INTO t USING (SELECT 1 AS id) s\nON t.id = s.other WHEN MATCHED THEN DELETE", 2, "s.other"),
+    ],
+)
+def test_errors_show_the_place_in_the_users_text(
+    db: nyala.Database, t: nyala.Table, statement: str, line: int, marked: str
+) -> None:
+    """Also in statements that DuckDB gets as other texts."""
+    with pytest.raises(nyala.Error) as caught:
+        db.sql(statement)
+    (shown, marks) = str(caught.value).splitlines()[-2:]
+    assert shown.startswith(f"LINE {line}: ")
+    assert shown[marks.index("^") : marks.rindex("^") + 1] == marked
+    assert "nyala_" not in str(caught.value)
+
+
+def test_errors_show_no_text_that_the_user_did_not_write(db: nyala.Database, t: nyala.Table) -> None:
+    for statement in ("UPDATE t SET v = 'abc'", "INSERT INTO t (id, v) VALUES (50, 'x')"):
+        with pytest.raises(
+            nyala.InvalidArgumentError, match="Could not convert string '(abc|x)' to INT"
+        ) as caught:
+            db.sql(statement)
+        assert "CAST" not in str(caught.value)
+        assert "LINE" not in str(caught.value)

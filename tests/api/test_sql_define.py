@@ -206,6 +206,20 @@ def test_what_is_refused(db: nyala.Database, statement: str, words: str) -> None
     assert db.list_tables() == ["t"]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE l (o INT, part INT, line INT, PRIMARY KEY (o, line))",
+        "CREATE TABLE l (line INT, o INT, part INT, PRIMARY KEY (o, line))",
+        "CREATE TABLE l PRIMARY KEY (o, line) AS SELECT 1 AS o, 2 AS part, 3 AS line",
+    ],
+)
+def test_columns_of_the_key_come_first(db: nyala.Database, statement: str) -> None:
+    """Otherwise INSERT by position would put values into other columns than the text of the table shows."""
+    with pytest.raises(nyala.SchemaError, match="write the columns in the order o, line, part"):
+        db.sql(statement)
+
+
 def test_not_inside_a_transaction(db: nyala.Database) -> None:
     db.sql("BEGIN")
     with pytest.raises(nyala.InvalidArgumentError, match="inside a transaction"):

@@ -74,8 +74,8 @@ def test_groups_and_joins_that_spill_are_right(tight: nyala.Database) -> None:
 
 def test_what_cannot_spill_says_what_to_raise(tight: nyala.Database) -> None:
     result = tight.sql("SELECT length(string_agg(repeat(s, 60), '')) FROM t")
-    with pytest.raises(nyala.StorageError, match="larger memory_limit"):
+    with pytest.raises(nyala.StorageError, match="larger limit"):
         result.fetchall()
-    with pytest.raises(nyala.StorageError, match="larger memory_limit"):
+    with pytest.raises(nyala.StorageError, match="larger limit"):
         result.to_arrow()
     assert tight.sql("SELECT count(*) FROM t").fetchall() == [(ROWS,)], "the next statement runs"

@@ -27,8 +27,8 @@ from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, ROWS_OF_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
 from nyala.sql.select.by_key import look_up
-from nyala.sql.select.running import Running
 from nyala.sql.select.errors import located
+from nyala.sql.select.running import Running
 from nyala.sql.select.store_only import check_store_only
 from nyala.sql.tokens import Token, TokenReader, main_keyword, split_statements, tokens
 

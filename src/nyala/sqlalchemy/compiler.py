@@ -210,6 +210,8 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
                 f"{AUTO_INCREMENT!r} beside other key columns is not possible here: make the table with "
                 "db.create_table(…, unique=False)"
             )
+        key = list(create.element.primary_key.columns_autoinc_first)  # the store wants them first
+        create.columns.sort(key=lambda each: key.index(each.element) if each.element in key else len(key))
         text: str = super().visit_create_table(create, **kw)
         return text
 

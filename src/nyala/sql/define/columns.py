@@ -23,7 +23,7 @@ from nyala.sql.select.connection import SMALL
 from nyala.sql.tokens import TokenReader, quoted, replaced
 from nyala.suggestion import nearest
 
-__all__ = ["Columns", "constant", "read_columns", "scratch", "storage_words"]
+__all__ = ["Columns", "check_key", "constant", "read_columns", "scratch", "storage_words"]
 
 _ENCODINGS: Final = {
     "AUTO_ENCODING": "auto",
@@ -197,9 +197,28 @@ def read_columns(items: Sequence[str]) -> Columns:
                 raise SchemaError(f"column {name!r}: {error}") from None
     if key is not None:
         key = [spelled_column(name, specs) for name in key]
-        # Kudu wants the key columns first, in the key's order.
-        specs = {name: specs[name] for name in key if name in specs} | specs
+        check_key(key, list(specs))
     return Columns(specs, key, unique)
+
+
+def check_key(key: Sequence[str], columns: Sequence[str]) -> None:
+    """Check that the columns of the key come first, in its order.
+
+    A table has its columns in this order. If it were not that of the text, an INSERT without a list
+    of columns would put values into other columns than the text shows.
+
+    Raises: SchemaError.
+    Source: docs/design/kudu.md; Apache Impala, "CREATE TABLE", Kudu tables.
+    """
+    missing = [name for name in key if name not in columns]
+    if missing:
+        raise SchemaError(f"the primary key names {missing[0]!r}, which is not a column")
+    if list(columns[: len(key)]) != list(key):
+        ordered = [*key, *(name for name in columns if name not in key)]
+        raise SchemaError(
+            "the columns of the primary key come first in a table, in the order of the key: write the columns in the "
+            f"order {', '.join(ordered)}"
+        )
 
 
 def _invalid(connection: Any, items: Sequence[str], error: Exception) -> str:

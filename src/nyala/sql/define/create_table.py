@@ -17,7 +17,7 @@ from nyala.errors import Error, InvalidArgumentError, SchemaError, TableExistsEr
 from nyala.schema.schema import AUTO_INCREMENT, ColumnSpec, column
 from nyala.sql.change.rows import collected
 from nyala.sql.context import Context
-from nyala.sql.define.columns import Columns, constant, read_columns
+from nyala.sql.define.columns import Columns, check_key, constant, read_columns
 from nyala.sql.define.partitions import read_partitions
 from nyala.sql.names import spelled, spelled_column, table_name
 from nyala.sql.result import FixedResult
@@ -167,13 +167,10 @@ def _new_table(context: Context, definition: _Definition) -> tuple[NewTable, pa.
     ]
     if key is not None:
         key = [spelled_column(each, columns) for each in key]
-        missing = [each for each in key if each not in columns]
-        if missing:
-            raise SchemaError(f"the primary key names {missing[0]!r}, which is not a column")
+        check_key(key, list(columns))
         for each in key:
             if columns[each].nullable:
                 columns[each] = replace(columns[each], nullable=False)
-        columns = {each: columns[each] for each in key} | columns
     new = context.database._new_table(
         definition.name,
         columns,

@@ -5,7 +5,7 @@ Source: docs/how-to/errors.md.
 
 from __future__ import annotations
 
-import os
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -136,8 +136,9 @@ def _place_of(marked: str, before: str, text: str) -> int | None:
     found: list[tuple[int, int]] = []
     place = text.find(marked) if marked else -1
     while place >= 0 and len(found) < _PLACES_MAX:
-        alike = os.path.commonprefix([before[::-1], text[max(0, place - len(before)) : place][::-1]])
-        found.append((len(alike), place))
+        pairs = zip(reversed(before), reversed(text[max(0, place - len(before)) : place]), strict=False)
+        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        found.append((alike, place))
         place = text.find(marked, place + 1)
     found.sort()
     return found[-1][1] if found and (len(found) == 1 or found[-1][0] > found[-2][0]) else None
