@@ -45,7 +45,7 @@ import datetime as dt
 import decimal
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ from typing import Any
 import duckdb
 
 from nyala.api.database import Database
-from nyala.env import Env, system_files
+from nyala.env import SYSTEM, Env, system_files
 from nyala.errors import Error
 from nyala.mvcc.timestamp import from_physical
 from nyala.sql.tokens import quoted
@@ -122,12 +122,16 @@ class Outcome:
 
 
 class SqlRunner:
-    """A store, and DuckDB's twin of it."""
+    """A store, and DuckDB's twin of it.
 
-    def __init__(self, folder: Path) -> None:
+    connect: opens the store; default: a store in the folder with a clock that the runner moves.
+    """
+
+    def __init__(self, folder: Path, connect: Callable[[], Database] | None = None) -> None:
         self._folder = folder
         self._files, self._twins_files = folder.with_name("files"), folder.with_name("twins_files")
-        self._clock = ManualClock()
+        self._connect = connect
+        self._clock = ManualClock() if connect is None else SYSTEM.clock
         self._moments: dict[str, tuple[str, int]] = {}
         self._twin = duckdb.connect(":memory:")
         for folder in (self._files, self._twins_files):
@@ -135,8 +139,17 @@ class SqlRunner:
         self._open()
 
     def _open(self) -> None:
+        if self._connect is not None:
+            self.db = self._connect()
+            return
         env = Env(system_files(), self._clock, SeededRandomness())
         self.db = Database(Store.open(env, str(self._folder), StoreOptions(maintenance=False)))
+
+    def _let_time_pass(self) -> None:
+        if isinstance(self._clock, ManualClock):
+            self._clock.advance(1)
+        else:
+            self._clock.sleep_s(0.002)
 
     def close(self) -> None:
         self._twin.close()
@@ -157,7 +170,7 @@ class SqlRunner:
             elif kind != "sql":
                 markers[kind] = text
             else:
-                values = eval(markers.pop("parameters", "None"), dict(_VALUES))
+                values = eval(self._filled(markers.pop("parameters", "None")), dict(_VALUES))
                 text = self._filled(text)
                 ours = self._run(text.replace("{files}", str(self._files)), values)
                 theirs = markers.pop("duckdb", None)
@@ -193,11 +206,11 @@ class SqlRunner:
             assert problem is None, f"{name}: {problem}"
 
     def _remember(self, name: str) -> None:
-        self._clock.advance(1)
+        self._let_time_pass()
         now = self._clock.now_us()
         text = dt.datetime.fromtimestamp(now / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
         self._moments[name] = text, from_physical(now)
-        self._clock.advance(1)
+        self._let_time_pass()
 
     def _filled(self, text: str) -> str:
         """Return the statement with the moments that it names."""
@@ -206,7 +219,8 @@ class SqlRunner:
         return text
 
     def _run(self, text: str, values: Any) -> Outcome:
-        self._clock.advance(1)
+        if isinstance(self._clock, ManualClock):
+            self._clock.advance(1)
         try:
             result = self.db.sql(text, values)
             if result.columns and result.columns != ["Count"]:

@@ -318,8 +318,9 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
     fresh = [TabletState(tablet, store.new_memory(bare)) for tablet in added]
     altered = dataclasses.replace(
         bare,
-        tablets=(*(tablets[kept.id] for kept in draft.kept), *fresh),
-        dropped=tuple(tablets[gone.id] for gone in draft.dropped),
+        # In the order of their ids, as every process that opens the store finds them.
+        tablets=(*(tablets[number] for number in sorted(kept.id for kept in draft.kept)), *fresh),
+        dropped=tuple(tablets[number] for number in sorted(gone.id for gone in draft.dropped)),
     )
     root = store.root
     store.transact(change, lambda version: root.with_table(altered, version), forget_log=bool(gone))
