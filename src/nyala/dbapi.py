@@ -83,7 +83,7 @@ _WRITES: Final = frozenset(("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "CO
 _READS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(", "EXPLAIN")
 )
-_CHANGES_OF_TABLES: Final = frozenset(
+CHANGES_OF_TABLES: Final = frozenset(
     ("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT", "TRUNCATE", "ATTACH", "DETACH")
 )
 
@@ -485,7 +485,7 @@ class Connection:
         if not isinstance(operation, str):
             raise ProgrammingError(f"execute takes the text of a statement, not {operation!r}")
         keywords = {main_keyword(tokens(text)) for text in split_statements(operation)}
-        changes = sorted(keywords & _CHANGES_OF_TABLES)
+        changes = sorted(keywords & CHANGES_OF_TABLES)
         if changes and self._session.in_transaction:
             if self._has_written:
                 raise NotSupportedError(

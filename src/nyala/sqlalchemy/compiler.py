@@ -273,7 +273,8 @@ class NyalaTypeCompiler(compiler.GenericTypeCompiler):
     def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
         return "DOUBLE"
 
-    visit_REAL = visit_FLOAT
+    def visit_REAL(self, type_: Any, **kw: Any) -> str:
+        return "REAL"
 
     def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
         precision = 38 if type_.precision is None else type_.precision
@@ -289,6 +290,9 @@ class NyalaTypeCompiler(compiler.GenericTypeCompiler):
 
     def visit_TEXT(self, type_: Any, **kw: Any) -> str:
         return "VARCHAR"
+
+    def visit_uuid(self, type_: Any, **kw: Any) -> str:
+        return "VARCHAR(32)"
 
     visit_CLOB = visit_NCLOB = visit_JSON = visit_TIME = visit_TEXT
 

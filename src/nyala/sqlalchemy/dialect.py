@@ -32,6 +32,12 @@ from nyala.sqlalchemy.compiler import (
 )
 from nyala.sqlalchemy.types import NyalaDateTime, NyalaNumeric, NyalaTime
 
+try:
+    import nyala.sqlalchemy.migrations  # makes the dialect known to Alembic
+except ModuleNotFoundError as _error:
+    if not str(_error.name).startswith("alembic"):  # Alembic is optional
+        raise
+
 __all__ = ["NyalaDialect"]
 
 _TYPES: Final[dict[str, Any]] = {
@@ -40,7 +46,7 @@ _TYPES: Final[dict[str, Any]] = {
     "int16": types.SMALLINT,
     "int32": types.INTEGER,
     "int64": types.BIGINT,
-    "float": types.FLOAT,
+    "float": types.REAL,
     "double": types.DOUBLE,
     "string": types.VARCHAR,
     "binary": types.BLOB,
