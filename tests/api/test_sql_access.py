@@ -110,6 +110,15 @@ ATTACKS = [
     "SELECT * FROM 'https://example.com/x.csv'",
     "SELECT * FROM sqlite_scan('{csv}', 'x')",
     "SELECT 1; SELECT * FROM '{csv}'",
+    # Texts of DuckDB that another lexer reads as numbers with texts behind them, or the other way round.
+    "SELECT 1._$$, (SELECT list(value) FROM duckdb_settings() WHERE name = 'secret_directory') AS z$$",
+    "SELECT 1_$$, current_setting('temp_directory') AS z$$",
+    "SELECT .5_$a$, current_setting('temp_directory') AS z$a$",
+    "SELECT t.k$$, current_setting('temp_directory') AS z$$ FROM t",
+    "SELECT 'ä' AS \"ä\", 1._$$, current_setting('temp_directory') AS z$$",
+    "SELECT sleep_ms(1)",
+    "SELECT pg_sleep(1)",
+    "SELECT nextval('s')",
 ]
 secret = {"k": [9], "v": ["a variable of the program"]}
 
@@ -144,6 +153,8 @@ def test_an_attack_is_refused_and_changes_nothing(db: Any, tmp_path: Path, text:
         "SELECT version()",
         "SELECT table_name FROM duckdb_tables()",
         "SELECT 1 /* a comment */ + /* another */ 1",
+        "SELECT 'ä', $$ö ' $$ || 'ü', \"k\" AS \"ä ' b\" FROM t -- it's",
+        "SELECT e'it\\'s', x'00', 1_000, .5, 1e3, uuid() IS NOT NULL, random() < 2, now() > DATE '2000-01-01'",
     ],
 )
 def test_what_reads_only_the_store_is_allowed(db: Any, text: str) -> None:

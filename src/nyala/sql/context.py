@@ -133,7 +133,13 @@ def numbered(text: str, found: Sequence[Token]) -> str:
         return text
     if any(token.kind == "parameter" and token.text != "?" for token in found):
         raise InvalidArgumentError("the text has parameters of both kinds, ? and $name: use one kind")
-    return replaced(text, [(token.begin, token.end, f"${i}") for i, token in enumerate(marks, 1)])
+    return replaced(
+        text,
+        [
+            (token.begin, token.end, f"${i} " if text[token.end : token.end + 1].isalnum() else f"${i}")
+            for i, token in enumerate(marks, 1)
+        ],
+    )
 
 
 def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping[str, Any]:

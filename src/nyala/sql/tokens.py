@@ -42,9 +42,10 @@ Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol
 _TOKEN: Final = re.compile(
     r"""
     (?: \s+ | --[^\n\r]* | /\*.*?\*/ )*+
-    (?: (?P<number>(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?)
-      | (?P<text>[eE]'(?:[^'\\]|''|\\.)*' | [xXbB]?'(?:[^']|'')*' | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
-      | (?P<name>"(?:[^"]|"")*" | `[^`]*`)
+    (?: (?P<number>(?:[0-9]+(?:_[0-9]+)*(?:\.(?:[0-9]+(?:_[0-9]+)*)?)?|\.[0-9]+(?:_[0-9]+)*)(?:[eE][+-]?[0-9]+)?)
+      | (?P<text>[eE]'[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+' | [xXbB]?'[^']*+(?:''[^']*+)*+'
+               | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
+      | (?P<name>"[^"]*+(?:""[^"]*+)*+" | `[^`]*`)
       | (?P<word>[^\W\d][\w$]*)
       | (?P<parameter>\$\w+ | \?)
       | (?P<symbol><=|>=|<>|!=|==|::|:=|=>|\|\||->>|->|.)
@@ -121,10 +122,12 @@ def quoted_text(value: str) -> str:
 
 
 def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """Return the text with each [begin, end) replaced; the places are those of the text given."""
-    for begin, end, new in sorted(edits, reverse=True):
-        text = text[:begin] + new + text[end:]
-    return text
+    """Return the text with each [begin, end) replaced; no two of them overlap."""
+    parts, done = [], 0
+    for begin, end, new in sorted(edits):
+        parts += [text[done:begin], new]
+        done = end
+    return "".join([*parts, text[done:]])
 
 
 def split_statements(text: str) -> list[str]:

@@ -1,8 +1,12 @@
 """Refuses functions that reach outside the store, in SQL that does not come from the program (`StoreAccess`).
 
-The DuckDB of such SQL has no access to files and locked settings. This check comes before it. It refuses every table
-function except those in `_ALLOWED`, so a function that a later DuckDB adds is refused too. Functions that run SQL
-from a text are refused, because the check does not see into texts.
+The DuckDB of such SQL has no access to files, and its settings are locked. This check comes before it.
+It refuses table functions and functions with side effects, except those in `_ALLOWED`, so a function that
+a later DuckDB adds is refused too. Functions that run SQL from a text are refused, because the check does
+not see into texts.
+
+Names are found by DuckDB's own tokenizer. A statement in which `tokens` finds other texts is refused: its
+clauses would be cut at other places than DuckDB reads them.
 
 Source: DuckDB, "Securing DuckDB"; docs/how-to/sql.md, "What is refused".
 """
@@ -11,6 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import re
+from collections.abc import Sequence
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
@@ -19,35 +26,57 @@ from nyala.sql.tokens import tokens
 __all__ = ["check_store_only"]
 
 _ALLOWED: Final = frozenset(
-    "duckdb_columns duckdb_constraints duckdb_databases duckdb_functions duckdb_indexes duckdb_keywords duckdb_schemas "
-    "duckdb_sequences duckdb_tables duckdb_types duckdb_views generate_series histogram histogram_values "
-    "icu_calendar_names json_each json_tree pg_timezone_names range repeat repeat_row summary unnest".split()
+    "current_connection_id current_query current_query_id current_transaction_id duckdb_columns duckdb_constraints "
+    "duckdb_databases duckdb_functions duckdb_indexes duckdb_keywords duckdb_schemas duckdb_sequences duckdb_tables "
+    "duckdb_types duckdb_views error gen_random_uuid generate_series histogram histogram_values icu_calendar_names "
+    "json_each json_tree pg_timezone_names random range repeat repeat_row setseed stats summary unnest uuid uuidv4 "
+    "uuidv7 vector_type".split()
 )
-_SCALARS: Final = frozenset(("current_setting", "getenv", "getvariable", "write_log"))
+_SCALARS: Final = frozenset(("current_setting", "getenv", "getvariable"))
 _VIEWS: Final = frozenset(("duckdb_logs", "duckdb_settings", "pg_settings"))
+_CALL: Final = re.compile(r'"?(\w+)"?\(')
 
 
 def check_store_only(text: str) -> None:
     """Check that the statement calls no function that reaches outside. Raises: InvalidArgumentError."""
-    found = tokens(text)
+    found = _tokens_of_duckdb(text)
+    theirs = [begin for begin, kind, _ in found if kind == "string_const"]
+    ours = [token.begin for token in tokens(text) if token.kind == "text"]
+    if theirs != (ours if text.isascii() else _offsets(text, ours)):
+        raise InvalidArgumentError(
+            "the statement cannot be checked, because it is not clear where its texts begin and end: write texts in "
+            "single quotes, with a space before each, and no comment inside of a comment"
+        )
     refused = _functions()
-    ends = [0, *(token.end for token in found)]
-    begins = [*(token.begin for token in found), len(text)]
-    for end, begin in zip(ends, begins, strict=True):
-        if text.count("/*", end, begin) > text.count("*/", end, begin):
-            # DuckDB nests comments and `tokens` does not, so they would disagree about what is a text.
-            raise InvalidArgumentError(
-                "comments inside of comments are not allowed here: remove the inner /*"
-            )
-    for place, token in enumerate(found):
-        if not token.is_identifier:
+    for place, (_, kind, word) in enumerate(found):
+        if kind not in ("identifier", "keyword"):
             continue
-        name = token.name.lower()
-        is_call = place + 1 < len(found) and found[place + 1].text == "("
+        name = word.strip('"').replace('""', '"').lower()
+        is_call = place + 1 < len(found) and found[place + 1][2][:1] == "("
         if name in _VIEWS or (is_call and name in refused):
             raise InvalidArgumentError(
-                f"{token.name} is not allowed here: this session reaches only the tables of its store"
+                f"{word} is not allowed here: this session reaches only the tables of its store"
             )
+
+
+def _tokens_of_duckdb(text: str) -> list[tuple[int, str, str]]:
+    """Return (offset in bytes, kind, text) of each token without comments."""
+    import duckdb
+
+    encoded = text.encode()
+    found = [(place, kind.name) for place, kind in duckdb.tokenize(text)]
+    ends = [*(place for place, _ in found[1:]), len(encoded)]
+    return [
+        (begin, kind, encoded[begin:end].decode("utf-8", "replace").strip())
+        for (begin, kind), end in zip(found, ends, strict=True)
+        if kind != "comment"
+    ]
+
+
+def _offsets(text: str, places: Sequence[int]) -> list[int]:
+    """Return the offsets in bytes of ascending places in the text."""
+    steps = [len(text[begin:end].encode()) for begin, end in itertools.pairwise([0, *places])]
+    return list(itertools.accumulate(steps))
 
 
 @functools.cache
@@ -57,7 +86,9 @@ def _functions() -> frozenset[str]:
 
     with contextlib.closing(duckdb.connect(":memory:")) as asked:
         rows = asked.execute(
-            "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
-            "WHERE function_type IN ('table', 'table_macro')"
+            "SELECT DISTINCT lower(function_name), function_type IN ('table', 'table_macro') "
+            "OR stability = 'VOLATILE' OR has_side_effects, macro_definition FROM duckdb_functions()"
         ).fetchall()
-    return frozenset(name for (name,) in rows) - _ALLOWED | _SCALARS
+    refused = {name for name, reaches_out, _ in rows if reaches_out} - _ALLOWED | _SCALARS
+    macros = {name for name, _, definition in rows if refused.intersection(_CALL.findall(definition or ""))}
+    return frozenset(refused | macros - _ALLOWED)
