@@ -33,12 +33,12 @@ from nyala.sql.context import Source
 from nyala.sql.select.program_objects import data_named
 from nyala.sql.tokens import Token, TokenReader, quoted, tokens
 
-__all__ = ["rows_by_source"]
+__all__ = ["KeyTerms", "key_terms", "rows_by_source"]
 
 
 @dataclass(frozen=True)
-class _Matched:
-    """A WHERE clause. keys: the expression of each column of the key. conditions: the rest."""
+class KeyTerms:
+    """A condition. keys: the expression of each column of the key. conditions: the rest."""
 
     keys: dict[str, str]
     conditions: list[str]
@@ -54,7 +54,7 @@ def rows_by_source(
     """
     if not others or any(target.column(name).immutable for name in values):
         return None
-    matched = _matched(target, where)
+    matched = key_terms(target, where)
     if matched is None or target.alias.lower() in _names(tokens(others)):
         return None
     if any(map(target.is_named_in, [*values.values(), *matched.conditions])):
@@ -65,8 +65,8 @@ def rows_by_source(
     return None if rows is None else _checked(target, rows)
 
 
-def _matched(target: Target, where: str) -> _Matched | None:
-    """Return what a WHERE clause says, if it gives each column of the key once."""
+def key_terms(target: Target, where: str) -> KeyTerms | None:
+    """Return what a condition says, if it gives each column of the key once by `table.column = …`."""
     reader = TokenReader(where)
     keys: dict[str, str] = {}
     conditions: list[str] = []
@@ -87,7 +87,7 @@ def _matched(target: Target, where: str) -> _Matched | None:
             break
         if not reader.take("AND"):
             return None
-    return _Matched(keys, conditions) if keys.keys() == set(target.keys) else None
+    return KeyTerms(keys, conditions) if keys.keys() == set(target.keys) else None
 
 
 def _equality(target: Target, term: Sequence[Token], text: str) -> tuple[str, str]:

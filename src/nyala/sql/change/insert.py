@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from nyala.errors import DuplicateKeyError, InvalidArgumentError
 from nyala.schema.schema import AUTO_INCREMENT, ColumnSchema
+from nyala.sql.change.assigned import Assigned, in_order
 from nyala.sql.change.change import Change, Plan
 from nyala.sql.change.rows import are_distinct
 from nyala.sql.change.target import (
@@ -248,8 +249,6 @@ def _conflict_clause(reader: TokenReader, target: Target) -> tuple[dict[str, str
         return None, ""
     reader.need("UPDATE", "SET")
     sets = assignments(reader, target, ("WHERE",), ("RETURNING",))
-    if keys := [name for name in target.keys if name in sets]:
-        raise InvalidArgumentError(f"ON CONFLICT DO UPDATE cannot set {keys[0]!r}, a column of the key")
     return sets, reader.until(("RETURNING",)) if reader.take("WHERE") else ""
 
 
@@ -274,26 +273,22 @@ def _update_or_insert(
     packed = ", ".join(f"{quoted(name)} := {quoted(name)}" for name in rows.column_names)
     packed_source = f"(SELECT struct_pack({packed}) AS excluded FROM {_EXCLUDED}) AS nyala_given"
     same = " AND ".join(f"{target.alias_of(key)} = excluded.{quoted(key)}" for key in keys)
-    names = target.columns if returning is not None else [*keys, *sets]
-    listed = ", ".join(
-        f"{sets[name]} AS {quoted(name)}" if name in sets else target.alias_of(name) for name in names
-    )
+    assigned = Assigned(target, sets, returning is not None)
     condition = f" WHERE {where}\n" if where else ""
     updated = statement.rows(
         source,
-        f"SELECT {listed}\nFROM {target.clause} JOIN {packed_source} ON {same}{condition}",
+        f"SELECT {assigned.listed}\nFROM {target.clause} JOIN {packed_source} ON {same}{condition}",
         objects,
     )
     new = _new_rows(statement, source, target, rows)
 
-    requests = [
-        Request(target.table, "update", updated.select([*keys, *sets])),
-        Request(target.table, "insert", new),
-    ]
+    requests = in_order([*assigned.requests(updated), Request(target.table, "insert", new)])
+    count = updated.num_rows + new.num_rows
     if returning is None:
-        return Change(requests)
-    changed = pa.concat_tables([updated, new.select(names)], promote_options="permissive")
-    return Change(requests, returning=returned(statement, source, target, returning, changed))
+        return Change(requests, count)
+    names = assigned.names
+    changed = pa.concat_tables([updated.select(names), new.select(names)], promote_options="permissive")
+    return Change(requests, count, returned(statement, source, target, returning, changed))
 
 
 def _new_rows(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table:

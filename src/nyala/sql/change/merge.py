@@ -15,7 +15,6 @@ Source: SQL:2016 part 2, 14.12 (merge statement).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -23,6 +22,8 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.schema import AUTO_INCREMENT
+from nyala.sql.change.assigned import Assigned, in_order
+from nyala.sql.change.by_source import key_terms
 from nyala.sql.change.change import Change, Plan
 from nyala.sql.change.rows import are_distinct
 from nyala.sql.change.target import (
@@ -36,7 +37,8 @@ from nyala.sql.change.target import (
     value_of,
 )
 from nyala.sql.context import Source
-from nyala.sql.tokens import TokenReader, quoted
+from nyala.sql.select.moments import parsable
+from nyala.sql.tokens import TokenReader, quoted, tokens
 from nyala.sql.types import cast_to
 from nyala.tablet.write.write_path import Request
 
@@ -62,6 +64,7 @@ class _Merge:
     whole: bool  # whether all columns of changed rows are needed, for RETURNING
     taken: dict[Kind, list[str]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
+    count: int = 0  # of changed rows
     changed_keys: list[pa.Table] = field(default_factory=list)
     returned: list[pa.Table] = field(default_factory=list)
 
@@ -113,19 +116,12 @@ def plan_merge(statement: Statement, text: str) -> Plan:
             _note(merge, "", merge.target.schema.arrow_schema(None).empty_table())
         changed = pa.concat_tables(merge.returned, promote_options="permissive") if merge.returned else rows
         return Change(
-            _in_order(merge.requests),
-            sum(request.data.num_rows for request in merge.requests),
+            in_order(merge.requests),
+            merge.count,
             returned(statement, source, target, returning and _listed(returning), changed),
         )
 
     return plan
-
-
-def _in_order(requests: Sequence[Request]) -> list[Request]:
-    """Deletes first: a key that one clause deletes can be inserted by another."""
-    return sorted(
-        requests, key=lambda request: ("delete", "update", "insert", "upsert").index(request.operation)
-    )
 
 
 def _has_returning(reader: TokenReader) -> bool:
@@ -136,17 +132,13 @@ def _has_returning(reader: TokenReader) -> bool:
 
 def _source_rows(statement: Statement, source: Source, given: str) -> tuple[str, pa.Table]:
     """Return the source's alias and its rows."""
-    reader = TokenReader(given)
+    reader = TokenReader(parsable(f"SELECT * FROM {given}"))  # without the clauses of moments
+    reader.need("SELECT", "*", "FROM")
     name = ""
+    if not reader.at("("):
+        name = reader.qualified()[-1]
     if reader.at("("):
         reader.parenthesised()
-    else:
-        name = reader.qualified()[-1]
-        if reader.at("("):
-            reader.parenthesised()
-        elif reader.at("AT", "("):
-            reader.take("AT")
-            reader.parenthesised()
     reader.take("AS")
     following = reader.peek()
     if following is not None and following.is_identifier:
@@ -202,7 +194,8 @@ def _delete(merge: _Merge, kind: Kind, condition: str) -> None:
     _refuse(merge, kind, "DELETE")
     target = merge.target
     rows = merge.select(target.of_alias(target.columns if merge.whole else target.keys), kind, condition)
-    _add(merge, Request(target.table, "delete", rows.select(target.keys)), rows)
+    old = rows.select(target.keys)
+    _add(merge, "DELETE", [Request(target.table, "delete", old)], old, rows)
 
 
 def _update(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> None:
@@ -210,24 +203,27 @@ def _update(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> N
     target = merge.target
     if reader.take("SET", "*") or not reader.at("SET"):
         _ = reader.take("BY", "NAME") or reader.take("BY", "POSITION")
+        same = _keys_of_condition(merge)
         sets = {
             name: cast_to(f"{quoted(merge.alias)}.{quoted(name)}", target.column(name).type)
-            for name in target.columns
-            if name not in target.keys and name in merge.rows.column_names
+            for name in target.insert_columns
+            if name not in same and name in merge.rows.column_names
         }
     else:
         reader.need("SET")
         sets = assignments(reader, target, *_WHEN)
-    if keys := [name for name in target.keys if name in sets]:
-        raise InvalidArgumentError(
-            f"MERGE cannot update {keys[0]!r}, a column of the key of {target.table!r}"
-        )
-    names = target.columns if merge.whole else [*target.keys, *sets]
-    listed = ", ".join(
-        f"{sets[name]} AS {quoted(name)}" if name in sets else target.alias_of(name) for name in names
-    )
-    rows = merge.select(listed, kind, condition)
-    _add(merge, Request(target.table, "update", rows.select([*target.keys, *sets])), rows)
+    assigned = Assigned(target, sets, merge.whole)
+    rows = merge.select(assigned.listed, kind, condition)
+    _add(merge, "UPDATE", assigned.requests(rows), assigned.old_keys(rows), rows.select(assigned.names))
+
+
+def _keys_of_condition(merge: _Merge) -> set[str]:
+    """Return the key columns that ON equates with the source's columns of the same names: SET * leaves them."""
+    terms = key_terms(merge.target, merge.on)
+    if terms is None:
+        return set()
+    found = {name: [token.name.lower() for token in tokens(side)] for name, side in terms.keys.items()}
+    return {name for name, side in found.items() if side == [merge.alias.lower(), ".", name.lower()]}
 
 
 def _insert(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> None:
@@ -265,13 +261,16 @@ def _insert(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> N
         request, rows = numbered(merge.source, target, request, rows)
         _note(merge, "INSERT", rows)
     merge.requests.append(request)
+    merge.count += request.data.num_rows
 
 
-def _add(merge: _Merge, request: Request, rows: pa.Table) -> None:
-    merge.requests.append(request)
-    merge.changed_keys.append(request.data.select(merge.target.keys))
+def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table, rows: pa.Table) -> None:
+    """Add what a clause does to rows of the table."""
+    merge.requests += requests
+    merge.changed_keys.append(old_keys)
+    merge.count += rows.num_rows
     if merge.whole:
-        _note(merge, request.operation.upper(), rows)
+        _note(merge, action, rows)
 
 
 def _listed(returning: str) -> str:

@@ -9,16 +9,15 @@ If several rows of FROM match one row of the table, one of them is used, as in P
 
 from __future__ import annotations
 
+from nyala.sql.change.assigned import Assigned
 from nyala.sql.change.by_source import rows_by_source
 from nyala.sql.change.change import Change, Plan
 from nyala.sql.change.target import Statement, assignments, find_target, returned, selected
 from nyala.sql.context import Source
-from nyala.sql.tokens import TokenReader, quoted
+from nyala.sql.tokens import TokenReader
 from nyala.tablet.write.write_path import Request
 
 __all__ = ["plan_delete", "plan_update"]
-
-_OLD = "nyala_old_"
 
 
 def plan_update(statement: Statement, text: str) -> Plan:
@@ -37,25 +36,11 @@ def plan_update(statement: Statement, text: str) -> Plan:
             found = rows_by_source(statement, source, target, values, others, where)
             if found is not None:
                 return Change([Request(target.table, "update", found, ignore=True)])
-        moves = any(key in values for key in target.keys)
-        names = target.columns if moves or returning is not None else [*target.keys, *values]
-        listed = [
-            f"{values[name]} AS {quoted(name)}" if name in values else target.alias_of(name) for name in names
-        ]
-        if moves:
-            listed += [f"{target.alias_of(key)} AS {quoted(_OLD + key)}" for key in target.keys]
-        rows = selected(statement, source, target, ", ".join(listed), others, where)
-        if moves:
-            old = rows.select([_OLD + key for key in target.keys]).rename_columns(target.keys)
-            requests = [
-                Request(target.table, "delete", old),
-                Request(target.table, "insert", rows.select(target.insert_columns)),
-            ]
-        else:
-            requests = [Request(target.table, "update", rows.select([*target.keys, *values]))]
-        new = rows.select(names)
+        assigned = Assigned(target, values, returning is not None)
+        rows = selected(statement, source, target, assigned.listed, others, where)
+        new = rows.select(assigned.names)
         return Change(
-            requests,
+            assigned.requests(rows),
             rows.num_rows,
             returned(statement, source, target, returning, new),
         )

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.names import spelled
-from nyala.sql.tokens import quoted, replaced, tokens
+from nyala.sql.tokens import main_keyword, quoted, replaced, tokens
 
 if TYPE_CHECKING:
     from nyala.api.change_feed import ChangeFeed
@@ -291,6 +291,9 @@ def _clauses(text: str) -> _Clauses:
     return _Clauses(finder.moments, finder.feeds, finder.edits)
 
 
+_SOURCES_AFTER_USING: Final = ("MERGE", "DELETE")
+
+
 @dataclass
 class _Frame:
     """A statement, or what stands between two parentheses."""
@@ -313,6 +316,7 @@ class _Finder:
 
     def run(self) -> None:
         frames = [_Frame(is_query=True)]
+        main = main_keyword(self.tokens)
         place, at_table, first = 0, False, True
         while place < len(self.tokens):
             token, frame = self.tokens[place], frames[-1]
@@ -338,6 +342,9 @@ class _Finder:
                 frame.in_from = frame.in_from or stays
             elif word in _THEN_TABLE and first:
                 stays = True
+            elif word == "USING" and len(frames) == 1 and main in _SOURCES_AFTER_USING:
+                stays = True
+                frame.in_from = main == "DELETE"
             elif frame.in_from and word in ("JOIN", ","):
                 stays = True
             elif word in _ENDS_FROM:

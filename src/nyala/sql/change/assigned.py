@@ -1,0 +1,93 @@
+"""The rows that SET changes, and the operations that write them.
+
+    SET v = …       SELECT key, v            ──►  update
+    SET key = …     SELECT old key, all      ──►  delete, insert of rows whose key changes; update of the others
+
+All keys move at once: a row can take the key that another row gives up.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.sql.change.target import Target
+from nyala.sql.tokens import quoted
+from nyala.tablet.write.write_path import Request
+
+__all__ = ["Assigned", "in_order"]
+
+_OLD = "nyala_old_"
+_ORDER = ("delete", "update", "insert", "upsert")
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The assignments of SET on one table.
+
+    sets:  expressions by column.
+    whole: whether all columns of the changed rows are needed, for RETURNING.
+    """
+
+    target: Target
+    sets: Mapping[str, str]
+    whole: bool
+
+    @property
+    def moves(self) -> bool:
+        """Whether a column of the key is set."""
+        return any(key in self.sets for key in self.target.keys)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of a changed row that are computed."""
+        return self.target.columns if self.moves or self.whole else [*self.target.keys, *self.sets]
+
+    @property
+    def listed(self) -> str:
+        """The SELECT list that computes the changed rows."""
+        target = self.target
+        items = [
+            f"{self.sets[name]} AS {quoted(name)}" if name in self.sets else target.alias_of(name)
+            for name in self.names
+        ]
+        if self.moves:
+            items += [f"{target.alias_of(key)} AS {quoted(_OLD + key)}" for key in target.keys]
+        return ", ".join(items)
+
+    def old_keys(self, rows: pa.Table) -> pa.Table:
+        """Return the keys that the changed rows had."""
+        keys = self.target.keys
+        if not self.moves:
+            return rows.select(keys)
+        return rows.select([_OLD + key for key in keys]).rename_columns(keys)
+
+    def requests(self, rows: pa.Table) -> list[Request]:
+        """Return the operations that write the changed rows, deletes first."""
+        target = self.target
+        values = [name for name in self.sets if name not in target.keys]
+        if not self.moves:
+            return [Request(target.table, "update", rows.select([*target.keys, *values]))]
+        stays = functools.reduce(
+            pc.and_, [pc.equal(rows.column(key), rows.column(_OLD + key)) for key in target.keys]
+        )
+        stays = pc.fill_null(stays, False)
+        some_stay = bool(pc.any(stays).as_py())
+        moved = rows.filter(pc.invert(stays)) if some_stay else rows
+        requests = [
+            Request(target.table, "delete", self.old_keys(moved)),
+            Request(target.table, "insert", moved.select(target.insert_columns)),
+        ]
+        if some_stay and values:
+            kept = rows.filter(stays).select([*target.keys, *values])
+            requests.insert(1, Request(target.table, "update", kept))
+        return requests
+
+
+def in_order(requests: Iterable[Request]) -> list[Request]:
+    """Return operations of several clauses, deletes first: a key that one clause deletes can be inserted by another."""
+    return sorted(requests, key=lambda request: _ORDER.index(request.operation))
