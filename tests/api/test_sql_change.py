@@ -43,6 +43,10 @@ def test_a_result_says_what_was_written(db: nyala.Database, t: nyala.Table) -> N
         "INSERT INTO t (id, v) VALUES (1, 1) ON CONFLICT DO UPDATE SET v = v + excluded.v",
         "MERGE INTO t USING (SELECT 1 AS id) AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = t.v + 1",
         "UPDATE t SET v = v + 1 FROM (VALUES (1)) AS f(i) WHERE f.i = t.id",
+        "UPSERT INTO t (id, v) SELECT id, v + 1 FROM t WHERE id = 1",
+        "UPSERT INTO t (id, v) VALUES (1, (SELECT v + 1 FROM t WHERE id = 1))",
+        "INSERT OR REPLACE INTO t (id, v) (FROM t SELECT id, v + 1 WHERE id = 1)",
+        "WITH now AS (SELECT v FROM t WHERE id = 1) UPSERT INTO t (id, v) VALUES (1, (FROM now) + 1)",
     ],
 )
 def test_statements_of_several_threads_lose_no_update(
@@ -407,3 +411,14 @@ def test_errors_show_no_text_that_the_user_did_not_write(db: nyala.Database, t: 
             db.sql(statement)
         assert "CAST" not in str(caught.value)
         assert "LINE" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["prices", "Prices", "PRICES"])
+def test_a_table_of_the_store_comes_before_a_variable(db: nyala.Database, t: nyala.Table, name: str) -> None:
+    db.create_table("Prices", {"id": "int64", "p": "int64"}, "id").insert([(1, 5), (3, 6)])
+    prices = Prices = PRICES = pa.table({"id": [1, 2, 3], "p": [0, 0, 0]})
+    assert prices is Prices is PRICES
+    db.sql(f"UPDATE t SET v = {name}.p FROM {name} WHERE t.id = {name}.id")
+    assert t.to_arrow()["v"].to_pylist() == [5, 20, 6]
+    db.sql(f"DELETE FROM t USING {name} WHERE t.id = {name}.id")
+    assert t.to_arrow()["id"].to_pylist() == [2]

@@ -127,7 +127,8 @@ def _rows(statement: Statement, source: Source, select: str, others: str) -> pa.
     """Return the rows of a SELECT over the sources; None if they cannot be read without the table."""
     name = tokens(others)[0].name
     objects: dict[str, Any] = {}
-    if name not in source.list_tables() and not statement.prefix:
+    is_table = name.lower() in map(str.lower, source.list_tables())
+    if not is_table and not statement.prefix:
         data = data_named(source, statement.context.access, name)
         if data is not None and not hasattr(data, "with_cheap_types"):
             objects[name] = data

@@ -45,6 +45,8 @@ Mode: TypeAlias = Literal["insert", "ignore", "upsert"]
 _SOURCE_WORDS: Final = ("VALUES", "SELECT", "WITH", "FROM", "TABLE", "BY", "DEFAULT", "(")
 # With the token that follows, because a table may be called `conflict`: JOIN conflict ON conflict.id = …
 _ENDS: Final = (("ON", "CONFLICT", "("), ("ON", "CONFLICT", "DO"), ("RETURNING",))
+# A source without these reads no table.
+_READING_WORDS: Final = frozenset(("FROM", "TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE", "SHOW"))
 _EXCLUDED = "nyala_excluded"
 
 
@@ -59,9 +61,12 @@ class _Insert:
 
 
 def is_checked(text: str) -> bool:
-    """Whether the written or returned rows depend on those in the table, or on its numbers."""
+    """Whether the written or returned rows can depend on those in the table, or on its numbers."""
     reader = TokenReader(text)
-    reader.until(*_ENDS)
+    source = reader.until(*_ENDS)
+    reads = any(token.keyword in _READING_WORDS for token in reader.tokens[: reader.index])
+    if reads and not source.endswith(f"FROM {ROWS_OF_PARAMETERS}"):
+        return True
     if reader.take("ON", "CONFLICT"):
         reader.until(("DO",))
         if reader.at("DO", "UPDATE"):
