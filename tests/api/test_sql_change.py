@@ -422,3 +422,41 @@ def test_a_table_of_the_store_comes_before_a_variable(db: nyala.Database, t: nya
     assert t.to_arrow()["v"].to_pylist() == [5, 20, 6]
     db.sql(f"DELETE FROM t USING {name} WHERE t.id = {name}.id")
     assert t.to_arrow()["id"].to_pylist() == [2]
+
+
+def test_a_thread_that_ends_takes_its_transaction_with_it(db: nyala.Database, t: nyala.Table) -> None:
+    """A later thread may have the same number."""
+
+    def begin() -> None:
+        db.sql("BEGIN; INSERT INTO t (id) VALUES (100)")
+
+    problems: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            db.sql("INSERT INTO t (id) VALUES (?)", [number])
+            db["t"].insert([{"id": number + 1}])
+            db.sql("BEGIN; DELETE FROM t WHERE id = 200; COMMIT")
+        except BaseException as error:
+            problems.append(error)
+
+    for target in (begin, lambda: write(200), begin, lambda: write(300)):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    assert problems == []
+    assert db.sql("SELECT id FROM t WHERE id >= 100 ORDER BY id").fetchall() == [(201,), (300,), (301,)]
+
+
+def test_between_begin_and_commit_the_methods_say_what_to_do(db: nyala.Database, t: nyala.Table) -> None:
+    db.sql("BEGIN")
+    for call in (
+        lambda: t.insert([{"id": 9}]),
+        lambda: db.transaction().__enter__(),
+        lambda: db.batch().__enter__(),
+    ):
+        with pytest.raises(nyala.InvalidArgumentError, match="between BEGIN and COMMIT"):
+            call()
+    with pytest.raises(nyala.InvalidArgumentError, match="before BEGIN or after COMMIT"):
+        db.drop_table("t")
+    db.sql("ROLLBACK")

@@ -131,12 +131,21 @@ class SqlSession:
         return result
 
     def execute_each(self, text: str, parameters: Any = None, *, at: Any = None) -> Iterator[Result]:
-        """Execute the statements of the text, each when its result is taken."""
+        """Execute the statements of the text, each when its result is taken.
+
+        If one of them fails, a transaction that the text has begun is rolled back.
+        """
         statements, whole, found = _statements(text)
         values = parameters_by_name(whole, found, parameters) if found or parameters else NO_PARAMETERS
+        before = self._slot.transaction
         for statement in statements:
             with self._lock:
-                result = self._execute(statement, values, at)
+                try:
+                    result = self._execute(statement, values, at)
+                except BaseException:
+                    if self._slot.transaction is not before:
+                        self.roll_back()
+                    raise
             yield result
 
     def begin(self) -> None:
@@ -232,6 +241,8 @@ class SqlSession:
         if what == "BEGIN":
             context.check_writable("BEGIN")
             self.begin()
+        elif self._transaction is None:
+            raise InvalidArgumentError(f"{what} without a transaction: BEGIN opens one")
         elif what == "COMMIT":
             moment = self.commit()
         else:

@@ -33,7 +33,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import Env
@@ -200,6 +200,15 @@ class OpenSnapshots:
             return sorted(snapshot.timestamp for snapshot in self._held if snapshot.is_open)
 
 
+_BlockKind: TypeAlias = Literal["batch", "transaction", "BEGIN"]
+
+
+class _Block(threading.local):
+    """What this thread is inside of. It ends with the thread."""
+
+    what: _BlockKind | None = None
+
+
 class OpenStore:
     """A store and its background threads, which start with this object and end with `close()`.
 
@@ -227,7 +236,7 @@ class OpenStore:
         # Of a store whose writer is, or was, another process.
         self._reader: SharedReader | None = None
         self._remote: RemoteWriter | None = None
-        self._blocks: dict[int, Literal["batch", "transaction"]] = {}  # by thread
+        self._block = _Block()
         self.snapshots = OpenSnapshots()
         if isinstance(store, Store):
             self._serve(store)
@@ -286,17 +295,18 @@ class OpenStore:
         self.handles.add(made)
         return made
 
-    def enter_block(self, what: Literal["batch", "transaction"]) -> None:
-        """Note that this thread is inside `with db.batch()` or `with db.transaction()`.
+    def enter_block(self, what: _BlockKind) -> None:
+        """Note that this thread is inside `with db.batch()` or `with db.transaction()`, or after BEGIN.
 
         Raises: InvalidArgumentError if it is already inside one of them.
         """
-        self.refuse_in_block(f"db.{what}()", "the methods of the first batch")
-        self._blocks[threading.get_ident()] = what
+        call = "BEGIN" if what == "BEGIN" else f"db.{what}()"
+        self.refuse_in_block(call, "the methods of the first batch")
+        self._block.what = what
 
     def leave_block(self) -> None:
         """Note that this thread has left its block."""
-        self._blocks.pop(threading.get_ident(), None)
+        self._block.what = None
 
     def refuse_in_block(self, call: str, instead: str) -> None:
         """Check that this thread may write outside a batch or transaction.
@@ -304,7 +314,12 @@ class OpenStore:
         instead: what to call in a batch.
         Raises: InvalidArgumentError inside such a block.
         """
-        what = self._blocks.get(threading.get_ident())
+        what = self._block.what
+        if what == "BEGIN":
+            raise InvalidArgumentError(
+                f"{call} between BEGIN and COMMIT would be committed at once, and not with the transaction: write by "
+                "db.sql(…), or run COMMIT first"
+            )
         if what == "batch":
             raise InvalidArgumentError(
                 f"{call} inside `with db.batch() as b` would be committed at once, and not with the batch: use "
@@ -321,7 +336,12 @@ class OpenStore:
 
         Raises: InvalidArgumentError inside `with db.batch()` or `with db.transaction()`.
         """
-        what = self._blocks.get(threading.get_ident())
+        what = self._block.what
+        if what == "BEGIN":
+            raise InvalidArgumentError(
+                f"{call} between BEGIN and COMMIT would happen at once, whatever becomes of the transaction: call it "
+                "before BEGIN or after COMMIT"
+            )
         if what is not None:
             raise InvalidArgumentError(
                 f"{call} inside `with db.{what}()` would happen at once, whatever becomes of the {what}: call it "

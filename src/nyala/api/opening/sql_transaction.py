@@ -27,7 +27,7 @@ class ThreadSlot(threading.local):
 
     def open(self, transaction: Transaction) -> None:
         """Keep the transaction. Raises: InvalidArgumentError inside a batch or transaction of the thread."""
-        self._store.enter_block("transaction")
+        self._store.enter_block("BEGIN")
         self.transaction = transaction
 
     def clear(self) -> Transaction | None:
