@@ -1,4 +1,4 @@
-"""What a statement may reach besides the tables of its store: files, other stores, objects of the program.
+"""Access rights: what a statement may reach besides the tables of its store: files, stores, objects of the program.
 
     Access ─┬─ ProgramAccess    SQL of the embedding program or its shell
             └─ StoreAccess      SQL from elsewhere: only the store

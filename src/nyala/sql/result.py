@@ -78,7 +78,7 @@ class Result(LazyValues, ABC):
     statement
         The kind of the statement, such as `"SELECT"`, `"INSERT"` or `"CREATE TABLE"`.
     rowcount
-        The number of rows that the statement changed; -1 for statements that change no rows.
+        Rows inserted, changed, deleted, or copied to a file; -1 for SELECT and statements without rows.
     write
         The `WriteResult` of a statement that was committed; otherwise None.
     timestamp
@@ -106,7 +106,7 @@ class Result(LazyValues, ABC):
     # ---------------------------------------------------------------------------------------- rows
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return the rows that `fetchone` and `fetchmany` have left, as tuples; then these start again."""
+        """Return the remaining rows as tuples. The next `fetchone` begins again with the first row."""
         with self._lock:
             run, self._rows = self._rows, None
             return self._run().all_rows() if run is None else run.fetch_rows(None)

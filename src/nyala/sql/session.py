@@ -70,7 +70,7 @@ class SqlSession:
 
     access: what the statements may reach besides the store.
     slot: where BEGIN puts the transaction; default: in the session.
-    transaction: of a caller, which commits it; then BEGIN and COMMIT are refused.
+    transaction: an open one, which the caller commits. BEGIN and COMMIT are refused then.
     source: the snapshot that is read instead of the present.
     """
 

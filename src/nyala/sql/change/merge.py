@@ -2,8 +2,8 @@
 
     MERGE INTO t USING s ON … WHEN MATCHED AND c1 THEN … WHEN NOT MATCHED THEN …
 
-The source is read once. Each WHEN clause is one SELECT over the pairs of the join, or over the rows
-without a partner, from which the clauses before it have not taken. Its rows are the operands of an
+The source is read once. Each WHEN clause is one SELECT over the matched pairs, or over the rows without a
+partner. It leaves out rows that an earlier clause has taken. Its rows are the operands of an
 update, a delete or an insert; all operations are one batch.
 
 Invariants

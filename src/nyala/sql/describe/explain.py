@@ -20,9 +20,9 @@ from nyala.sql.tokens import TokenReader, main_keyword, tokens
 __all__ = ["explain"]
 
 _DEFINES: Final = {
-    "CREATE": "would change the catalogue in one commit",
+    "CREATE": "would create the table in one commit, with the rows of its SELECT if there is one",
     "ALTER": "would change the table's catalogue entry in one commit, and rewrite no rows",
-    "DROP": "would drop the table; UNDROP TABLE brings it back as long as its history lasts",
+    "DROP": "would drop the table; without PURGE, UNDROP TABLE brings it back as long as its history lasts",
     "UNDROP": "would bring back the dropped table",
     "COMMENT": "would change a comment in the catalogue",
 }

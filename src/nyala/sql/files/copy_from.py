@@ -40,7 +40,7 @@ _SUFFIXES: Final = {
 }
 # Options of COPY that DuckDB's reader calls by another name.
 _RENAMED: Final = {"delimiter": "delim", "null": "nullstr", "timestampformat": "timestampformat"}
-# Options that name columns of the table.
+# Options that are left out when the first line is read as text.
 _OF_COLUMNS: Final = frozenset(("force_not_null", "header"))
 
 

@@ -3,8 +3,8 @@
     SELECT a, b FROM t WHERE k = 5
     SELECT * FROM t AS x WHERE x.k1 = $1 AND x.k2 IN ('a', 'b')
 
-Only this form is recognised: columns or `*`, one table, and a WHERE of `=` and IN that gives each
-column of the key, and no other column, integers or text of its type. DuckDB executes everything else.
+Only this form is recognised: columns or `*`, one table, and a WHERE with `=` or IN for each column of the
+key and no other column, with whole numbers or texts. DuckDB executes everything else.
 
 Cost: 0.2 to 0.5 ms, where planning by DuckDB takes 2 ms.
 Source: docs/design/keys-and-look-ups.md.
@@ -80,7 +80,7 @@ def rows_by_key(
 
 
 def _remembered(recognise: Any, text: str, *arguments: str) -> Any:
-    """Call a function that remembers its results, which only short texts are worth."""
+    """Call a function that remembers its results for short texts."""
     if len(text) > _TEXT_CHARS_MAX:
         return None
     return (recognise if len(text) <= _REMEMBERED_CHARS else recognise.__wrapped__)(text, *arguments)

@@ -66,10 +66,10 @@ class LeftCursors:
 
 
 def close_all(opened: list[Any], left: LeftCursors) -> None:
-    """Close connections, and take them out of the list; what was left before.
+    """Close the cursors that were left, then the connections, and empty the list.
 
-    A statement that another thread runs meanwhile ends by itself, or by what its scans say of the closed store; DuckDB
-    closes no connection under it, which goes with its last cursor.
+    A statement that another thread still runs finishes, or fails because its scan finds the store closed. DuckDB keeps
+    its connection until the last cursor closes.
     """
     left.close()
     while opened:

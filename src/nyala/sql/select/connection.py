@@ -6,7 +6,8 @@ none, for SQL from elsewhere (`StoreAccess`). Each is opened at its first use.
 Its memory is bounded by the store's `memory_limit`, at least `MEMORY_BYTES_MIN`; it spills the rest to a
 temporary folder. The store's own scans have their memory apart from that.
 
-Statements cannot load extensions, see variables of the calling program, or change any of these settings. The time
+Statements cannot load extensions or change these settings. DuckDB sees no variables of the program:
+`program_objects.py` registers those that a statement names. The time
 zone is UTC, as everywhere in Nyala.
 
 A `Session` is a cursor with the tables of one statement registered and the statement prepared. A run that
@@ -67,7 +68,7 @@ _PROBE: Final = (
 
 
 class Session:
-    """A DuckDB cursor, which `sql.closing` closes when the session has no references any more."""
+    """A DuckDB cursor, which `sql.select.closing` closes when the session has no references any more."""
 
     def __init__(self, connection: Connection) -> None:
         self.cursor = connection.cursor()

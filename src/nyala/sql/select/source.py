@@ -14,7 +14,7 @@ Invariants
         would apply the predicate before the limit.
 
 DuckDB does not offer predicates that it derives while it runs (from joins, top-N). For joins inside one
-statement, `sql.partners` says which values of one table select the rows of another.
+statement, `sql.select.partners` says which values of one table select the rows of another.
 
 Source: docs/design/sql-and-polars.md, "DuckDB plans, Nyala reads" and "Which predicates a scan takes".
 """
@@ -111,7 +111,7 @@ class Planning:
 
 
 class _Stream:
-    """The values that DuckDB read of columns in which other tables have partners: see `sql.partners`."""
+    """The values that DuckDB read of columns in which other tables have partners: see `sql.select.partners`."""
 
     def __init__(self, columns: Collection[str]) -> None:
         self.ended = False
@@ -153,7 +153,8 @@ class ScanSource:
         self.schema = _with_views(self.scan)
         self.planning = planning or Planning()
         self.runs: list[EngineScan] = []
-        # Set before rows are read: columns in which other tables have partners, and own partners (`sql.partners`).
+        # Set before rows are read (`sql.select.partners`): columns in which other tables have partners, and
+        # the own partners.
         self.looked_up: set[str] = set()
         self.partners: list[tuple[str, ScanSource, str]] = []
         self._streams: list[_Stream] = []
@@ -340,14 +341,14 @@ def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def duckdb_of(con: Any) -> Any:
-    """The connection, or the module for its default one, and its answers are right over what is not its own.
+    """Return the connection, or the module for its default one, with the faulty rule of the optimiser off.
 
     Raises: InvalidArgumentError for what is no connection; ImportError without DuckDB.
     """
     module = need("duckdb", "sql")
     if con is not None and not hasattr(con, "from_arrow"):
         raise InvalidArgumentError(
-            f"to_duckdb takes a connection, as duckdb.connect() gives one, and not {con!r}; without one it is DuckDB's "
+            f"to_duckdb takes a connection of duckdb.connect(), and not {con!r}; without an argument it uses DuckDB's "
             "default connection"
         )
     without_lost_filters(con or module)
@@ -371,7 +372,7 @@ def _source_class() -> Callable[[ScanSource], Any]:
         from duckdb import __version__
 
         raise ImportError(
-            f"this needs DuckDB 2.0 or later, and {__version__} is installed: pip install 'nyala[sql]'"
+            f"Nyala does not work with DuckDB {__version__}: pip install 'nyala[sql]' installs a version that it works with"
         ) from error
 
     class NyalaScanSource(ArrowScanSource):

@@ -64,15 +64,13 @@ def _parsed(text: str) -> tuple[str, str, Any]:
             "and pivot there"
         )
     if refused is not None:
-        raise InvalidArgumentError(
-            f"{refused.replace('_', ' ')} is not possible here, where a statement must be a SELECT"
-        )
+        raise InvalidArgumentError(f"a SELECT is needed here, and this is {refused.replace('_', ' ')}")
     if not kinds:
-        raise InvalidArgumentError("sql() takes one statement, a SELECT, and this is empty")
+        raise InvalidArgumentError("a SELECT is needed here, and the text is empty")
     if len(kinds) != 1:
         raise InvalidArgumentError(
-            f"sql() takes one statement, and this has {len(kinds)}: call it once for each, on one db.snapshot() if "
-            "they are to see one moment"
+            f"one SELECT is needed here, and the text has {len(kinds)} statements: call sql() once for each, on one "
+            "db.snapshot() if they are to see one moment"
         )
     return text, glance, statements[0]
 
@@ -146,8 +144,8 @@ def tables_named(text: str, tables: Iterable[str]) -> list[str]:
         exact = alike if len(alike) == 1 else [name for name in alike if _stands_in(name, text)]
         if len(exact) != 1:
             raise InvalidArgumentError(
-                f"DuckDB does not tell upper from lower case, so a statement can read only one of the tables {alike}, "
-                "written as it is called; rename one with db.rename_table"
+                f"the table name {alike[0]!r} is ambiguous: the store has {' and '.join(map(repr, alike))}, and a "
+                "statement can read only one of them. Write its exact name, or rename one with db.rename_table"
             )
         out += exact
     return out
@@ -159,10 +157,10 @@ _WORD: Final = re.compile(r"\w+")
 
 
 def columns_named(text: str, columns: Iterable[str]) -> set[str]:
-    """Which of the columns stand in the text: about those that it reads. All, where it asks for all.
+    """Return the columns whose names occur in the text, or all for `SELECT *`.
 
-    For what makes a column cheaper only: a natural join reads columns that it does not name, and a text has words that
-    are no columns.
+    This is a guess, which may save work and must not decide what is right: a natural join reads columns that it does
+    not name.
     """
     if _ALL.search(text) or not _SELECT.search(text):
         return set(columns)
