@@ -372,7 +372,7 @@ def _source_class() -> Callable[[ScanSource], Any]:
         from duckdb import __version__
 
         raise ImportError(
-            f"Nyala does not work with DuckDB {__version__}: pip install 'nyala[sql]' installs a version that it works with"
+            f"Nyala does not work with DuckDB {__version__}: pip install 'nyala[sql]' installs one that it works with"
         ) from error
 
     class NyalaScanSource(ArrowScanSource):
