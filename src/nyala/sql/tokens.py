@@ -34,6 +34,7 @@ __all__ = [
     "split_statements",
     "statement_end",
     "tokens",
+    "with_names",
 ]
 
 Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol"]
@@ -155,17 +156,43 @@ def split_statements(text: str) -> list[str]:
 
 
 def main_keyword(found: Sequence[Token]) -> str:
-    """Return the keyword that says what a statement does: after WITH, the first one outside of parentheses."""
-    first = found[0].keyword
-    if first != "WITH":
-        return first
-    depth = 0
-    for token in found:
+    """Return the keyword that says what a statement does: the first one, or the one after a WITH clause."""
+    _, place = with_names(found)
+    return found[place].keyword if found[place : place + 1] and _is_main(found[place]) else found[0].keyword
+
+
+def _is_main(token: Token) -> bool:
+    return token.keyword in _MAIN_KEYWORDS
+
+
+def with_names(found: Sequence[Token]) -> tuple[list[str], int]:
+    """Return the names that a WITH clause at the beginning defines, and the place of the token after the clause."""
+    names: list[str] = []
+    if not found or found[0].keyword != "WITH":
+        return names, 0
+    is_recursive = found[1:3] and found[1].keyword == "RECURSIVE" and found[2].is_identifier
+    place = 2 if is_recursive and found[2].keyword != "AS" else 1
+    while place < len(found):
+        names.append(found[place].name)
+        place = _after_query(found, place + 1)
+        if found[place : place + 1] and found[place].text == ",":
+            place += 1
+        else:
+            break
+    return names, place
+
+
+def _after_query(found: Sequence[Token], place: int) -> int:
+    """Return the place after `AS [MATERIALIZED] (…)`, which follows the name and the columns."""
+    depth, begun = 0, False
+    for index in range(place, len(found)):
+        token = found[index]
         if token.kind == "symbol":
             depth += (token.text in _OPENS) - (token.text in _CLOSES)
-        elif not depth and token.keyword in _MAIN_KEYWORDS:
-            return token.keyword
-    return first
+            if begun and not depth:
+                return index + 1
+        begun = begun or (token.keyword == "AS" and not depth)
+    return len(found)
 
 
 def statement_end(text: str, begin: int = 0) -> int | None:

@@ -21,7 +21,6 @@ from nyala.tablet.write.write_path import Request
 
 __all__ = ["Assigned", "in_order"]
 
-_OLD = "nyala_old_"
 _ORDER = ("delete", "update", "insert", "upsert")
 
 
@@ -56,7 +55,7 @@ class Assigned:
             for name in self.names
         ]
         if self.moves:
-            items += [f"{target.alias_of(key)} AS {quoted(_OLD + key)}" for key in target.keys]
+            items += [f"{target.alias_of(key)} AS {quoted(self._old(key))}" for key in target.keys]
         return ", ".join(items)
 
     def old_keys(self, rows: pa.Table) -> pa.Table:
@@ -64,7 +63,14 @@ class Assigned:
         keys = self.target.keys
         if not self.moves:
             return rows.select(keys)
-        return rows.select([_OLD + key for key in keys]).rename_columns(keys)
+        return rows.select([self._old(key) for key in keys]).rename_columns(keys)
+
+    def _old(self, key: str) -> str:
+        """Return a name for the former values of a column of the key: no column has it."""
+        name = f"old {key}"
+        while name in self.target.columns:
+            name = f"old {name}"
+        return name
 
     def requests(self, rows: pa.Table) -> list[Request]:
         """Return the operations that write the changed rows, deletes first."""
@@ -73,7 +79,7 @@ class Assigned:
         if not self.moves:
             return [Request(target.table, "update", rows.select([*target.keys, *values]))]
         stays = functools.reduce(
-            pc.and_, [pc.equal(rows.column(key), rows.column(_OLD + key)) for key in target.keys]
+            pc.and_, [pc.equal(rows.column(key), rows.column(self._old(key))) for key in target.keys]
         )
         stays = pc.fill_null(stays, False)
         some_stay = bool(pc.any(stays).as_py())

@@ -52,7 +52,7 @@ def rows_by_source(
     values: the expressions of SET; none for a DELETE.
     The rows may have keys that the table lacks.
     """
-    if not others or any(target.column(name).immutable for name in values):
+    if not others or statement.hides(target) or any(target.column(name).immutable for name in values):
         return None
     matched = key_terms(target, where)
     if matched is None or target.alias.lower() in _names(tokens(others)):

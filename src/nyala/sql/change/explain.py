@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ class _Explained(Statement):
 def explain_change(context: Context, source: Source, text: str) -> list[tuple[str, str]]:
     """Return what the statement would do, and the plans. Raises: errors of the statement."""
     plans: list[str] = []
-    word, plan, _ = plan_of(context, text, lambda context, prefix: _Explained(context, prefix, plans))
+    word, plan, _ = plan_of(context, text, partial(_Explained, plans=plans))
     change = plan(source)
     operations = ", then ".join(
         f"{request.operation}{_SKIPPED[request.operation] if request.ignore else ''}"

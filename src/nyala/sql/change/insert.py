@@ -34,7 +34,7 @@ from nyala.sql.change.target import (
     value_of,
 )
 from nyala.sql.context import ROWS_OF_PARAMETERS, Source
-from nyala.sql.tokens import TokenReader, quoted
+from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
 from nyala.sql.types import cast_to
 from nyala.tablet.write.write_path import Request
 
@@ -47,7 +47,6 @@ _SOURCE_WORDS: Final = ("VALUES", "SELECT", "WITH", "FROM", "TABLE", "BY", "DEFA
 _ENDS: Final = (("ON", "CONFLICT", "("), ("ON", "CONFLICT", "DO"), ("RETURNING",))
 # A source without these reads no table.
 _READING_WORDS: Final = frozenset(("FROM", "TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE", "SHOW"))
-_EXCLUDED = "nyala_excluded"
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,11 @@ def plan_insert(statement: Statement, text: str) -> Plan:
                     "ON CONFLICT and INSERT OR … are two ways to say the same: use one"
                 )
             sets, where = _conflict_clause(reader, target)
+            if sets is not None and target.alias.lower() == "excluded":
+                raise InvalidArgumentError(
+                    "ON CONFLICT DO UPDATE calls the row that was not inserted `excluded`: give the table another "
+                    f"name, as in INSERT INTO {quoted(target.table)} AS t"
+                )
             mode = "ignore" if sets is None else "insert"
         returning = reader.rest() if reader.take("RETURNING") else None
         if target.schema.auto_increment is not None and mode != "upsert":
@@ -196,7 +200,10 @@ def _source_rows(statement: Statement, source: Source, insert: _Insert, query: s
         values = _with_casts(reader, insert, names)
         rows = None if statement.prefix else statement.computed(values)
         return (statement.rows(source, values) if rows is None else rows).rename_columns(names)
-    bound = statement.context.select(source, statement.prefix + query)
+    given = statement.unused("given")
+    bound = statement.context.select(
+        source, f"{statement.prefix}FROM (\n{query}\n)" if statement.prefix else query
+    )
     found = bound.schema.names
     kept = list(range(len(found)))
     if target.schema.auto_increment is not None and (insert.by_name or len(found) == len(names) + 1):
@@ -207,11 +214,11 @@ def _source_rows(statement: Statement, source: Source, insert: _Insert, query: s
     elif len(kept) != len(names):
         raise _count_error(insert, len(names), len(kept))
     listed = ", ".join(
-        f"{cast_to(f'nyala_given.c{place}', target.column(name).type)} AS {quoted(name)}"
+        f"{cast_to(f'{given}.c{place}', target.column(name).type)} AS {quoted(name)}"
         for place, name in zip(kept, names, strict=True)
     )
     places = ", ".join(f"c{place}" for place in range(len(found)))
-    return statement.rows(source, f"SELECT {listed}\nFROM (\n{query}\n) AS nyala_given({places})")
+    return statement.rows(source, f"SELECT {listed}\nFROM (\n{query}\n) AS {given}({places})")
 
 
 def _with_casts(reader: TokenReader, insert: _Insert, names: Sequence[str]) -> str:
@@ -273,17 +280,19 @@ def _update_or_insert(
         raise DuplicateKeyError(
             "ON CONFLICT DO UPDATE: the source has a key twice, and the result would depend on the order of its rows"
         )
-    objects = {_EXCLUDED: rows}
+    given = statement.unused("given")
     # `excluded` is one column with fields, so that a column without a table's name is the table's.
+    excluded = statement.unused("excluded")
     packed = ", ".join(f"{quoted(name)} := {quoted(name)}" for name in rows.column_names)
-    packed_source = f"(SELECT struct_pack({packed}) AS excluded FROM {_EXCLUDED}) AS nyala_given"
-    same = " AND ".join(f"{target.alias_of(key)} = excluded.{quoted(key)}" for key in keys)
+    packed_source = f"(SELECT struct_pack({packed}) AS {excluded} FROM {given}) AS {given}"
+    same = " AND ".join(f"{target.alias_of(key)} = {excluded}.{quoted(key)}" for key in keys)
+    sets = {name: _with_excluded(expression, excluded) for name, expression in sets.items()}
     assigned = Assigned(target, sets, returning is not None)
-    condition = f" WHERE {where}\n" if where else ""
+    condition = f" WHERE {_with_excluded(where, excluded)}\n" if where else ""
     updated = statement.rows(
         source,
-        f"SELECT {assigned.listed}\nFROM {target.clause} JOIN {packed_source} ON {same}{condition}",
-        objects,
+        f"SELECT {assigned.listed}\nFROM {statement.clause(target)} JOIN {packed_source} ON {same}{condition}",
+        {given: rows},
     )
     new = _new_rows(statement, source, target, rows)
 
@@ -296,13 +305,29 @@ def _update_or_insert(
     return Change(requests, count, returned(statement, source, target, returning, changed))
 
 
+def _with_excluded(expression: str, name: str) -> str:
+    """Return the expression with another name for the row that was not inserted."""
+    found = tokens(expression)
+    return replaced(
+        expression,
+        [
+            (token.begin, token.end, name)
+            for place, token in enumerate(found[:-1])
+            if token.name.lower() == "excluded"
+            and found[place + 1].text == "."
+            and (not place or found[place - 1].text != ".")
+        ],
+    )
+
+
 def _new_rows(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table:
     """Return the rows whose keys are not in the table."""
-    same = " AND ".join(f"nyala_given.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
+    given = statement.unused("given")
+    same = " AND ".join(f"{given}.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
     return statement.rows(
         source,
-        f"SELECT nyala_given.* FROM {_EXCLUDED} AS nyala_given ANTI JOIN {target.clause} ON {same}",
-        {_EXCLUDED: rows},
+        f"SELECT {given}.* FROM {given} ANTI JOIN {statement.clause(target)} ON {same}",
+        {given: rows},
     )
 
 
@@ -313,7 +338,8 @@ def _completed(statement: Statement, source: Source, target: Target, rows: pa.Ta
         return rows
     listed = [quoted(name) for name in rows.column_names]
     listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in missing]
-    return statement.rows(source, f"SELECT {', '.join(listed)} FROM {_EXCLUDED}", {_EXCLUDED: rows})
+    given = statement.unused("given")
+    return statement.rows(source, f"SELECT {', '.join(listed)} FROM {given}", {given: rows})
 
 
 def _stored(statement: Statement, source: Source, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:
@@ -324,18 +350,19 @@ def _stored(statement: Statement, source: Source, target: Target, rows: pa.Table
     given = [name for name in rows.column_names if not target.column(name).immutable]
     if mode != "upsert" or len(given) == len(target.insert_columns):
         return _completed(statement, source, target, rows)
-    same = " AND ".join(f"nyala_given.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
+    new_row = statement.unused("given")
+    same = " AND ".join(f"{new_row}.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
     first = target.alias_of(target.keys[0])
-    listed = [f"nyala_given.{quoted(name)}" for name in given]
+    listed = [f"{new_row}.{quoted(name)}" for name in given]
     for name in target.insert_columns:
         if name not in given:
             is_given = name in rows.column_names
-            new = f"nyala_given.{quoted(name)}" if is_given else default_of(target.column(name))
+            new = f"{new_row}.{quoted(name)}" if is_given else default_of(target.column(name))
             listed.append(
                 f"CASE WHEN {first} IS NULL THEN {new} ELSE {target.alias_of(name)} END AS {quoted(name)}"
             )
     return statement.rows(
         source,
-        f"SELECT {', '.join(listed)} FROM {_EXCLUDED} AS nyala_given LEFT JOIN {target.clause} ON {same}",
-        {_EXCLUDED: rows},
+        f"SELECT {', '.join(listed)} FROM {new_row} LEFT JOIN {statement.clause(target)} ON {same}",
+        {new_row: rows},
     )

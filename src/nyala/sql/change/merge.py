@@ -44,7 +44,6 @@ from nyala.tablet.write.write_path import Request
 
 __all__ = ["plan_merge"]
 
-_SOURCE = "nyala_source"
 _ACTION = "merge_action"
 _WHEN: Final = (("WHEN", "MATCHED"), ("WHEN", "NOT", "MATCHED"), ("RETURNING",))
 
@@ -70,8 +69,9 @@ class _Merge:
 
     def select(self, listed: str, kind: Kind, condition: str) -> pa.Table:
         """Return a SELECT over the rows of a clause that no earlier clause has taken."""
-        given = f"{_SOURCE} AS {quoted(self.alias)}"
-        target = self.target.clause
+        name = self.statement.unused("source")
+        given = f"{name} AS {quoted(self.alias)}"
+        target = self.statement.clause(self.target)
         pairs = {
             "MATCHED": f"{target} JOIN {given}",
             "NOT MATCHED BY TARGET": f"{given} ANTI JOIN {target}",
@@ -82,7 +82,7 @@ class _Merge:
         return self.statement.rows(
             self.source,
             f"SELECT {listed}\nFROM {pairs} ON ({self.on}\n) WHERE {' AND '.join(terms)}",
-            {_SOURCE: self.rows},
+            {name: self.rows},
         )
 
 
@@ -143,7 +143,7 @@ def _source_rows(statement: Statement, source: Source, given: str) -> tuple[str,
     following = reader.peek()
     if following is not None and following.is_identifier:
         name = reader.identifier()
-    return name or "nyala_given", statement.rows(source, f"SELECT * FROM {given}")
+    return name or statement.unused("given"), statement.rows(source, f"SELECT * FROM {given}")
 
 
 def _condition(reader: TokenReader, target: Target, alias: str) -> str:

@@ -21,7 +21,7 @@ from nyala.sql.context import Context
 from nyala.sql.result import FixedResult
 from nyala.sql.select.moments import parsable
 from nyala.sql.select.statement import shortened
-from nyala.sql.tokens import TokenReader
+from nyala.sql.tokens import replaced, tokens, with_names
 
 __all__ = ["execute", "plan_of"]
 
@@ -43,23 +43,21 @@ def execute(context: Context, text: str) -> FixedResult:
 
 
 def plan_of(
-    context: Context, text: str, make: Callable[[Context, str], Statement] = Statement
+    context: Context, text: str, make: Callable[[Context, str, str], Statement] = Statement
 ) -> tuple[str, Plan, bool]:
     """Return the statement's first keyword, its plan, and whether its rows depend on those in the table.
 
-    make: makes the statement, which runs the SELECTs, of the context and the WITH clause.
+    make: makes the statement, which runs the SELECTs, of the context, the WITH clause and the statement.
     Raises: InvalidArgumentError if it does not parse.
     """
-    reader = TokenReader(text)
-    prefix = ""
-    if reader.at("WITH"):
-        prefix = reader.until(*((word,) for word in _PLANS)) + "\n"
-        text = reader.text[reader.here :]
-        reader = TokenReader(text)
-    word = reader.tokens[0].keyword
-    _check(prefix + (f"INSERT{text[len(word) :]}" if word == "UPSERT" else text))
-    plan = _PLANS[word](make(context, prefix), text)
-    return word, plan, is_checked(text) if word in ("INSERT", "UPSERT") else True
+    found = tokens(text)
+    _, place = with_names(found)
+    main = found[place]
+    word = main.keyword
+    _check(replaced(text, [(main.begin, main.end, "INSERT")]) if word == "UPSERT" else text)
+    prefix = text[: main.begin] if place else ""
+    plan = _PLANS[word](make(context, prefix, text), text[main.begin :])
+    return word, plan, is_checked(text[main.begin :]) if word in ("INSERT", "UPSERT") else True
 
 
 def _check(text: str) -> None:

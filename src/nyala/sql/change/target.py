@@ -5,8 +5,10 @@ Source: docs/reference/sql.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +25,7 @@ from nyala.sql.select.by_key import rows_by_key
 from nyala.sql.select.connection import Session
 from nyala.sql.select.errors import our_error
 from nyala.sql.select.statement import reads_catalogue
-from nyala.sql.tokens import TokenReader, quoted, tokens
+from nyala.sql.tokens import TokenReader, quoted, tokens, with_names
 from nyala.sql.types import cast_to, literal
 from nyala.suggestion import nearest
 from nyala.tablet.write.write_path import Request, prepare_request
@@ -49,11 +51,6 @@ class Target:
     table: str
     alias: str
     schema: Schema
-
-    @property
-    def clause(self) -> str:
-        """The table in a FROM clause."""
-        return f"{quoted(self.table)} AS {quoted(self.alias)}"
 
     @property
     def keys(self) -> list[str]:
@@ -102,10 +99,43 @@ class Target:
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement that writes: its surroundings, and the WITH clause before it."""
+    """A statement that writes.
+
+    prefix: its WITH clause.
+    text: the whole statement.
+    """
 
     context: Context
     prefix: str
+    text: str
+
+    @cached_property
+    def _names_of_with(self) -> frozenset[str]:
+        return frozenset(map(str.lower, with_names(tokens(self.prefix))[0]))
+
+    @cached_property
+    def _unused(self) -> str:
+        """What no name in the statement contains."""
+        text = self.text.lower()
+        candidates = itertools.chain(["nyala_"], (f"nyala{number}_" for number in itertools.count(1)))
+        return next(each for each in candidates if each not in text)
+
+    def unused(self, name: str) -> str:
+        """Return a longer name, which the statement does not use, for something that only its SELECTs name."""
+        return self._unused + name
+
+    def hides(self, target: Target) -> bool:
+        """Whether WITH defines the name of the target."""
+        return target.table.lower() in self._names_of_with
+
+    def clause(self, target: Target) -> str:
+        """Return the target in a FROM clause. Raises: InvalidArgumentError if WITH defines its name."""
+        if self.hides(target):
+            raise InvalidArgumentError(
+                f"WITH defines {target.table!r}, and the statement changes the table of this name: use another name "
+                "in WITH"
+            )
+        return f"{quoted(target.table)} AS {quoted(target.alias)}"
 
     def rows(self, source: Source, select: str, objects: Mapping[str, Any] | None = None) -> pa.Table:
         """Return the rows of a SELECT at the source. Raises: as `Database.sql`."""
@@ -150,12 +180,15 @@ def selected(
     if where and not others and not statement.prefix:
         found = rows_by_key(source, target.table, target.alias, where, statement.context.parameters)
         if found is not None:
-            text = f"SELECT {listed}\nFROM nyala_found AS {quoted(target.alias)}"
-            return statement.rows_of(source, text, {"nyala_found": found})
+            name = statement.unused("found")
+            text = f"SELECT {listed}\nFROM {name} AS {quoted(target.alias)}"
+            return statement.rows_of(source, text, {name: found})
     once = f"DISTINCT ON ({key_columns(target)}) " if others else ""
     joined = f", {others}\n" if others else ""  # line breaks end comments in the texts
     condition = f" WHERE {where}\n" if where else ""
-    return statement.rows(source, f"SELECT {once}{listed}\nFROM {target.clause}{joined}{condition}")
+    return statement.rows(
+        source, f"SELECT {once}{listed}\nFROM {statement.clause(target)}{joined}{condition}"
+    )
 
 
 def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:
@@ -270,7 +303,7 @@ def returned(
     rows = as_stored(target, rows)
     others = [name for name in rows.column_names if name not in target.columns]
     rows = rows.select([*others, *(name for name in target.columns if name in rows.column_names)])
-    name = "nyala_returned"
+    name = statement.unused("returned")
     return statement.rows_of(
         source, f"SELECT {expressions}\nFROM {name} AS {quoted(target.alias)}", {name: rows}
     )
