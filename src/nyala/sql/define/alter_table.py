@@ -7,7 +7,7 @@ ALTER TABLE t ADD RANGE PARTITION 10 <= VALUES < 20
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from nyala.api.database import Database
 
 __all__ = ["alter_table", "exact_column"]
+
+_KEY_STAYS: Final = "the key of a table does not change: make another table with CREATE TABLE … PRIMARY KEY (…) AS SELECT, and rename it"
 
 
 def alter_table(context: Context, reader: TokenReader) -> FixedResult:
@@ -87,10 +89,12 @@ def _add(alteration: Alteration, reader: TokenReader) -> None:
         return
     _ = reader.take("COLUMNS") or reader.take("COLUMN")
     if_not_exists = reader.take("IF", "NOT", "EXISTS") or if_not_exists
+    if reader.at("PRIMARY", "KEY"):
+        raise InvalidArgumentError(_KEY_STAYS)
     items = TokenReader(reader.parenthesised()).listed() if reader.at("(") else [reader.rest()]
     described = read_columns(items)
     if described.key is not None:
-        raise InvalidArgumentError("a column of the key cannot be added: the key of a table does not change")
+        raise InvalidArgumentError(_KEY_STAYS)
     present = [column.name.lower() for column in alteration.schema.columns]
     for name, spec in described.by_name.items():
         if not (if_not_exists and name.lower() in present):
@@ -105,6 +109,8 @@ def _drop(alteration: Alteration, reader: TokenReader) -> None:
         if not if_exists or _has_range(alteration, bound):
             alteration.drop_range(bound.lower, bound.upper, purge=purge, **_inclusive(bound))
         return
+    if reader.at("PRIMARY", "KEY") or (reader.at("CONSTRAINT") and reader.peek(1) is not None):
+        raise InvalidArgumentError(f"a table has no constraint but its key and NOT NULL, and {_KEY_STAYS}")
     reader.take("COLUMN")
     if_exists = reader.take("IF", "EXISTS") or if_exists
     name = reader.identifier()
@@ -128,7 +134,12 @@ def _change(alteration: Alteration, reader: TokenReader) -> None:
             alteration.rename_column(name, new)
         return
     if reader.take("SET", "DATA", "TYPE") or reader.take("TYPE") or reader.take("SET", "TYPE"):
-        kind = read_columns([f"nyala_column {reader.rest()}"]).by_name["nyala_column"].type
+        kind = read_columns([f"{quoted(name)} {reader.until(('USING',))}"]).by_name[name].type
+        if not reader.ended:
+            raise InvalidArgumentError(
+                "ALTER … TYPE takes no USING, because a type can only become wider: for another type add a column, and "
+                "fill it with UPDATE"
+            )
         alteration.alter_column(name, type=kind)
     elif reader.take("SET", "DEFAULT"):
         alteration.alter_column(name, default=_default(alteration, name, reader.rest()))

@@ -20,7 +20,7 @@ from nyala.errors import Error, InvalidArgumentError, SchemaError
 from nyala.schema.schema import ColumnSpec, column
 from nyala.sql.names import spelled_column
 from nyala.sql.select.connection import SMALL
-from nyala.sql.tokens import TokenReader, quoted, replaced
+from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
 from nyala.suggestion import nearest
 
 __all__ = ["Columns", "check_key", "constant", "read_columns", "scratch", "storage_words"]
@@ -42,7 +42,16 @@ _REFUSED: Final = {
     "AS": "generated columns are not supported: compute the value in INSERT or SELECT",
     "GENERATED": "generated columns are not supported: compute the value in INSERT or SELECT",
     "COLLATE": "collations are not supported: text compares by its bytes",
+    **dict.fromkeys(
+        ("SERIAL", "BIGSERIAL", "SMALLSERIAL", "AUTOINCREMENT", "AUTO_INCREMENT", "IDENTITY"),
+        "only a table without PRIMARY KEY has a key that the store counts up, auto_incrementing_id: leave out this "
+        "column, or give its values in INSERT",
+    ),
 }
+_VOLATILE: Final = frozenset(
+    "NOW RANDOM UUID UUIDV4 UUIDV7 GEN_RANDOM_UUID NEXTVAL TODAY CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP "
+    "GET_CURRENT_TIMESTAMP GET_CURRENT_TIME TRANSACTION_TIMESTAMP LOCALTIME LOCALTIMESTAMP".split()
+)
 # Nyala's type for each of DuckDB's.
 _TYPES: Final = {
     "TINYINT": "int8",
@@ -69,6 +78,13 @@ _INSTEAD: Final = {
     "TIME": "VARCHAR, or TIMESTAMP",
     "INTERVAL": "BIGINT, in microseconds",
     "TIMESTAMP_NS": "TIMESTAMP, which has microseconds",
+    "TIMESTAMP_MS": "TIMESTAMP",
+    "TIMESTAMP_S": "TIMESTAMP",
+    "TIMESTAMP_NTZ": "TIMESTAMP",
+    "DATETIME2": "TIMESTAMP",
+    "NUMBER": "DECIMAL(p,s), or BIGINT",
+    "BYTE": "TINYINT",
+    "NVARCHAR": "VARCHAR",
 }
 
 
@@ -156,6 +172,10 @@ def read_columns(items: Sequence[str]) -> Columns:
     unique = True
     for item in items:
         reader = TokenReader(item)
+        named_key = reader.peek(2)
+        if reader.at("CONSTRAINT") and named_key is not None and named_key.keyword == "PRIMARY":
+            reader.next()
+            reader.identifier()  # the name of the key, which nothing uses
         if reader.at("PRIMARY", "KEY") or reader.at("NON", "UNIQUE"):
             unique = not reader.take("NON", "UNIQUE")
             reader.need("PRIMARY", "KEY")
@@ -231,8 +251,9 @@ def _invalid(connection: Any, items: Sequence[str], error: Exception) -> str:
         except duckdb.Error as alone:
             problem = str(alone)
             if match := _NO_TYPE.search(problem):
-                guess = nearest(match[1].upper(), _KNOWN_TYPES)
-                problem = f"there is no type {match[1]}" + (f": did you mean {guess}?" if guess else "")
+                instead, guess = _INSTEAD.get(match[1].upper()), nearest(match[1], _KNOWN_TYPES)
+                hint = f": use {instead}" if instead else f": did you mean {guess}?" if guess else ""
+                problem = f"there is no type {match[1]}{hint}"
             return f"column {TokenReader(item).identifier()!r}: {problem.splitlines()[0]}"
     return f"the columns are not valid: {_problem(error)}"
 
@@ -250,7 +271,7 @@ def _without_storage(
         token = reader.peek()
         assert token is not None
         if token.keyword in _REFUSED:
-            raise SchemaError(f"column {name!r}: {_REFUSED[token.keyword]}")
+            raise SchemaError(f"column {name!r}: {_refusal(reader)}")
         begin = reader.here
         words = storage_words(reader)
         if words is None and token.text == "(":
@@ -264,10 +285,12 @@ def _without_storage(
 
 
 def _refusal(reader: TokenReader) -> str:
-    for token in reader.tokens:
-        if token.keyword in _REFUSED:
-            return _REFUSED[token.keyword]
-    return "CONSTRAINT is not supported: write PRIMARY KEY (…) without a name"
+    found = [token.keyword for token in reader.tokens[reader.index :] if token.keyword in _REFUSED]
+    if found[:1] == ["GENERATED"] and "IDENTITY" in found:  # GENERATED ALWAYS AS IDENTITY
+        return _REFUSED["IDENTITY"]
+    return (
+        _REFUSED[found[0]] if found else "CONSTRAINT is not supported: write PRIMARY KEY (…) without a name"
+    )
 
 
 def _type(name: str) -> str:
@@ -283,8 +306,7 @@ def _type(name: str) -> str:
 def _default(connection: Any, name: str, default: str, type: str) -> Any:
     import duckdb
 
-    lowered = default.lower()
-    if any(word in lowered for word in ("now(", "current_", "random(", "uuid(", "nextval(", "today(")):
+    if any(token.keyword in _VOLATILE for token in tokens(default)):
         raise SchemaError(
             f"column {name!r}: the default {default} changes from call to call, and Nyala's defaults are constants"
         )
