@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["alter_table", "exact_column"]
 
-_KEY_STAYS: Final = "the key of a table does not change: make another table with CREATE TABLE … PRIMARY KEY (…) AS SELECT, and rename it"
+_KEY_STAYS: Final = (
+    "the key of a table does not change: make another table with CREATE TABLE … PRIMARY KEY (…) AS SELECT, and "
+    "rename it"
+)
 
 
 def alter_table(context: Context, reader: TokenReader) -> FixedResult:
