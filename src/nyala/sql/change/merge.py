@@ -202,12 +202,11 @@ def _update(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> N
     _refuse(merge, kind, "UPDATE")
     target = merge.target
     if reader.take("SET", "*") or not reader.at("SET"):
-        _ = reader.take("BY", "NAME") or reader.take("BY", "POSITION")
         same = _keys_of_condition(merge)
         sets = {
-            name: cast_to(f"{quoted(merge.alias)}.{quoted(name)}", target.column(name).type)
-            for name in target.insert_columns
-            if name not in same and name in merge.rows.column_names
+            name: _of_source(merge, name, given)
+            for name, given in _whole_source(reader, merge, "UPDATE")
+            if same.get(name) != given.lower()
         }
     else:
         reader.need("SET")
@@ -217,24 +216,51 @@ def _update(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> N
     _add(merge, "UPDATE", assigned.requests(rows), assigned.old_keys(rows), rows.select(assigned.names))
 
 
-def _keys_of_condition(merge: _Merge) -> set[str]:
-    """Return the key columns that ON equates with the source's columns of the same names: SET * leaves them."""
+def _keys_of_condition(merge: _Merge) -> dict[str, str]:
+    """Return the columns of the key with the source's columns that ON equates them with: SET * leaves these."""
     terms = key_terms(merge.target, merge.on)
     if terms is None:
-        return set()
+        return {}
     found = {name: [token.name.lower() for token in tokens(side)] for name, side in terms.keys.items()}
-    return {name for name, side in found.items() if side == [merge.alias.lower(), ".", name.lower()]}
+    return {name: side[2] for name, side in found.items() if side[:2] == [merge.alias.lower(), "."]}
+
+
+def _whole_source(reader: TokenReader, merge: _Merge, action: str) -> list[tuple[str, str]]:
+    """Read `[BY NAME | BY POSITION] [*]`, and return the table's columns with the source's columns for them.
+
+    Raises: ColumnNotFoundError, InvalidArgumentError if the source has other columns than the table.
+    """
+    by_name = reader.take("BY", "NAME")
+    if not by_name:
+        reader.take("BY", "POSITION")
+    reader.take("*")
+    target, given = merge.target, merge.rows.column_names
+    if target.schema.auto_increment is not None and (by_name or len(given) == len(target.insert_columns) + 1):
+        given = [name for name in given if name.lower() != AUTO_INCREMENT]  # the store gives its values
+    if by_name:
+        return [(target.column(name).name, name) for name in given]
+    names = target.insert_columns
+    if len(given) != len(names):
+        raise InvalidArgumentError(
+            f"MERGE: {action} takes the source's columns by their positions: {target.table!r} has {len(names)} columns "
+            f"({', '.join(names)}), and the source has {len(given)} ({', '.join(given)}). List the columns, or write "
+            f"{action} BY NAME"
+        )
+    return list(zip(names, given, strict=True))
+
+
+def _of_source(merge: _Merge, name: str, given: str) -> str:
+    """Return a column of the source as a value of the table's column."""
+    return cast_to(f"{quoted(merge.alias)}.{quoted(given)}", merge.target.column(name).type)
 
 
 def _insert(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> None:
     _refuse(merge, kind, "INSERT")
     target = merge.target
-    if reader.take("*") or reader.ended or reader.at_any(*_WHEN) or reader.at("BY"):
-        _ = reader.take("BY", "NAME") or reader.take("BY", "POSITION")
-        names = [name for name in target.insert_columns if name in merge.rows.column_names]
-        values = [
-            cast_to(f"{quoted(merge.alias)}.{quoted(name)}", target.column(name).type) for name in names
-        ]
+    if reader.ended or reader.at_any(("*",), ("BY",), *_WHEN):
+        pairs = _whole_source(reader, merge, "INSERT")
+        names = [name for name, _ in pairs]
+        values = [_of_source(merge, name, given) for name, given in pairs]
     elif reader.take("DEFAULT", "VALUES"):
         names = target.insert_columns
         values = [default_of(target.column(name)) for name in names]
