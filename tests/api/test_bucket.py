@@ -73,6 +73,18 @@ def test_everything_is_found_again_by_the_next_connect(server: S3Server, tmp_pat
     assert nyala.check(URL, storage_options=server.options).ok
 
 
+def test_new_keys_that_no_file_contains(server: S3Server, tmp_path: Path) -> None:
+    """The bloom filter of the file excludes all keys of the batch, which are between its keys."""
+    with connect(server, tmp_path) as db:
+        t = db.create_table("t", {"a": "int64", "b": "string"}, ["a", "b"])
+        t.insert([(number, "b") for number in range(0, 1000, 4)])
+        db.flush()
+    with connect(server, tmp_path) as db:
+        for number in range(1, 40, 4):
+            assert db["t"].insert([(number, "b"), (number + 1, "b")]).inserted == 2
+        assert db["t"].count() == 270
+
+
 def test_a_long_log_of_small_writes_is_cut_by_checkpoints(server: S3Server, tmp_path: Path) -> None:
     """An open reads an object for each commit since the last checkpoint."""
     # In the background, a checkpoint could be written just before the flush, and the next one is not due yet.

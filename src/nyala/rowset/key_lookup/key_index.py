@@ -238,6 +238,8 @@ class KeyIndex(LazyValues):
             bloom = self._reader.bloom()
             if bloom is not None:
                 keys = keys.take(np.flatnonzero(bloom.may_contain(keys.hash64())))
+            if not len(keys):
+                return []
             found, step = self._stored.segments(keys), self._stored.segment_rows
         found = np.unique(found[found >= 0])
         if len(found) > _RANGES_MAX:
