@@ -27,7 +27,6 @@ from nyala import compute as pc
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, TableNotFoundError
 from nyala.schema.conversion.convert import convert
 from nyala.schema.schema import ColumnSchema
-from nyala.sql.change.rows import are_distinct
 from nyala.sql.change.target import Statement, Target
 from nyala.sql.context import Source
 from nyala.sql.select.program_objects import data_named
@@ -62,7 +61,7 @@ def rows_by_source(
     listed = [f"{text} AS {quoted(name)}" for name, text in {**matched.keys, **values}.items()]
     condition = " AND ".join(f"({text}\n)" for text in matched.conditions) or "TRUE"
     rows = _rows(statement, source, f"SELECT {', '.join(listed)}\nFROM {others}\nWHERE {condition}", others)
-    return None if rows is None else _checked(target, rows)
+    return None if rows is None else _checked(statement, source, target, rows)
 
 
 def key_terms(target: Target, where: str) -> KeyTerms | None:
@@ -138,7 +137,7 @@ def _rows(statement: Statement, source: Source, select: str, others: str) -> pa.
         return None
 
 
-def _checked(target: Target, rows: pa.Table) -> pa.Table | None:
+def _checked(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table | None:
     """Return the rows with keys in the types of the table; None if the join could have another result (BS1)."""
     for place, name in enumerate(target.keys):
         key = _as_key(rows.column(place), target.column(name))
@@ -149,7 +148,7 @@ def _checked(target: Target, rows: pa.Table) -> pa.Table | None:
         rows = rows.filter(functools.reduce(pc.and_, [rows.column(name).is_valid() for name in target.keys]))
     operation = "update" if rows.num_columns > len(target.keys) else "delete"
     if (
-        not are_distinct(rows, target.keys)
+        not statement.are_distinct(source, rows, target.keys)
         or convert(rows, target.schema, operation=operation, copy=False).errors
     ):
         return None

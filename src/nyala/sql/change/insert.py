@@ -21,7 +21,6 @@ from nyala.errors import DuplicateKeyError, InvalidArgumentError
 from nyala.schema.schema import AUTO_INCREMENT, ColumnSchema
 from nyala.sql.change.assigned import Assigned, in_order
 from nyala.sql.change.change import Change, Plan
-from nyala.sql.change.rows import are_distinct
 from nyala.sql.change.target import (
     Statement,
     Target,
@@ -276,7 +275,7 @@ def _update_or_insert(
     """Update rows whose keys exist, and insert the others."""
     keys = target.keys
     rows = as_stored(target, _completed(statement, source, target, rows))
-    if not are_distinct(rows, keys):
+    if not statement.are_distinct(source, rows, keys):
         raise DuplicateKeyError(
             "ON CONFLICT DO UPDATE: the source has a key twice, and the result would depend on the order of its rows"
         )

@@ -25,7 +25,6 @@ from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.change.assigned import Assigned, in_order
 from nyala.sql.change.by_source import key_terms
 from nyala.sql.change.change import Change, Plan
-from nyala.sql.change.rows import are_distinct
 from nyala.sql.change.target import (
     Statement,
     Target,
@@ -106,7 +105,7 @@ def plan_merge(statement: Statement, text: str) -> Plan:
         returning = reader.rest() if reader.take("RETURNING") else None
         reader.finish()
         keys = [table for table in merge.changed_keys if table.num_rows]
-        if keys and not are_distinct(pa.concat_tables(keys), target.keys):
+        if keys and not statement.are_distinct(source, pa.concat_tables(keys), target.keys):
             raise InvalidArgumentError(
                 f"MERGE: several rows of the source match one row of {target.table!r}, and the result would depend on "
                 "their order. Nothing was written: make the source distinct by the columns of ON"

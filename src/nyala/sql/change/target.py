@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from nyala.errors import ColumnNotFoundError, InvalidArgumentError
 from nyala.schema.conversion.convert import convert
 from nyala.schema.conversion.long_column import LongColumn
 from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
-from nyala.sql.change.rows import collected
+from nyala.sql.change.rows import are_distinct, collected
 from nyala.sql.context import Context, Source
 from nyala.sql.names import spelled, table_name
 from nyala.sql.select.by_key import rows_by_key
@@ -42,6 +42,9 @@ __all__ = [
     "returned",
     "selected",
 ]
+
+# Arrow compares so many keys in memory: it takes 200 bytes for each of 5,000,000.
+_COMPARED_ROWS_MAX: Final = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,15 @@ class Statement:
             raise our_error(error, (), (), (), 0) from error
         except (duckdb.Error, pa.ArrowException, OSError):
             return None
+
+    def are_distinct(self, source: Source, rows: pa.Table, keys: Sequence[str]) -> bool:
+        """Whether no two rows have the same key. For many rows DuckDB decides, which spills what does not fit."""
+        keyed = rows.select(keys)
+        if keyed.num_rows < _COMPARED_ROWS_MAX:
+            return are_distinct(keyed, keys)
+        listed = ", ".join(map(quoted, keys))
+        repeated = f"SELECT 1 FROM nyala_keys GROUP BY {listed} HAVING count(*) > 1 LIMIT 1"
+        return bool(self.rows_of(source, repeated, {"nyala_keys": keyed}).num_rows == 0)
 
 
 def selected(
