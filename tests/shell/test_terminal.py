@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,10 @@ def terminal(store: Path, tmp_path: Path) -> Iterator[Terminal]:
         yield opened
 
 
-def open_shell(store: Path, tmp_path: Path, *options: str) -> Terminal:
-    made = Terminal("sql", store, *options, environment={"NYALA_HISTORY": str(tmp_path / "history")})
+def open_shell(store: Path, tmp_path: Path, *options: str, columns: int = 100) -> Terminal:
+    made = Terminal(
+        "sql", store, *options, environment={"NYALA_HISTORY": str(tmp_path / "history")}, columns=columns
+    )
     made.wait_for("nyala>")
     made.screen.reset()
     made.type("\x0c")  # a clear screen, without the folder's name
@@ -44,7 +47,7 @@ def test_a_statement_of_several_lines(terminal: Terminal) -> None:
 
 
 def test_dot_commands(terminal: Terminal) -> None:
-    for line in (".tables", ".mode csv", ".schema numbers", ".mode line", "SELECT 1 AS one, 'x' AS letter;"):
+    for line in (".tables", ".schema Numbers", ".mode line", "SELECT 1 AS one, 'x' AS letter;"):
         terminal.type(line + "\r")
         terminal.wait_for("nyala>")
     assert terminal.lines == [
@@ -53,10 +56,11 @@ def test_dot_commands(terminal: Terminal) -> None:
         "metrics  host, time",
         "numbers  n",
         "2 rows",
-        "nyala> .mode csv",
-        "nyala> .schema numbers",
-        '"table","column","type","key","null","default","comment"',
-        '"numbers","n","int64",1,"no","",""',
+        "nyala> .schema Numbers",
+        'CREATE TABLE "numbers" (',
+        '  "n" BIGINT NOT NULL,',
+        '  PRIMARY KEY ("n")',
+        ");",
         "nyala> .mode line",
         "nyala> SELECT 1 AS one, 'x' AS letter;",
         "   one = 1",
@@ -188,3 +192,105 @@ def test_beside_a_program(tmp_path: Path) -> None:
 def test_a_hang_up_ends_the_shell(terminal: Terminal) -> None:
     terminal.process.send_signal(signal.SIGHUP)
     assert terminal.ended()[0] != 0
+
+
+MODES = {
+    "table": [
+        "id  name       w",
+        " 1  漢字       1",
+        " 2  🐟        22",
+        " 3  café       1",
+        "    line 2",
+        " 4  NULL    NULL",
+        "4 rows",
+    ],
+    "csv": ['"id","name","w"', '1,"漢字",1', '2,"🐟",22', '3,"café', 'line 2",1', "4,,"],
+    "json": [
+        '[{"id": 1, "name": "漢字", "w": 1},',
+        '{"id": 2, "name": "🐟", "w": 22},',
+        '{"id": 3, "name": "café\\nline 2", "w": 1},',
+        '{"id": 4, "name": null, "w": null}]',
+    ],
+    "md": [
+        "| id | name | w |",
+        "| --: | --- | --: |",
+        "| 1 | 漢字 | 1 |",
+        "| 2 | 🐟 | 22 |",
+        "| 3 | café\\nline 2 | 1 |",
+        "| 4 | NULL | NULL |",
+        "4 rows",
+    ],
+    "line": [
+        "name = café",
+        "       line 2",
+        "   w = 1",
+        "",
+        "  id = 4",
+        "name = NULL",
+        "   w = NULL",
+        "4 rows",
+    ],
+}
+
+
+def test_each_mode_on_the_screen(store: Path, tmp_path: Path) -> None:
+    """Wide characters take two columns of the terminal, combining marks none, and NULL is a word."""
+    (tmp_path / "names.sql").write_text(
+        "SELECT * FROM (VALUES (1, '漢字', 1), (2, '🐟', 22), (3, E'cafe\u0301\\nline 2', 1), (4, NULL, NULL)) "
+        "AS t(id, name, w)"
+    )
+    with open_shell(store, tmp_path) as terminal:
+        for mode, expected in MODES.items():
+            terminal.type(f"\x0c.mode {mode}\r")
+            terminal.wait_for("nyala>")
+            terminal.type(f"\x0c.read {tmp_path / 'names.sql'}\r")
+            lines = [unicodedata.normalize("NFC", line) for line in terminal.wait_for("nyala>")]
+            assert lines[-len(expected) - 1 : -1] == expected, mode
+
+
+def test_a_narrow_terminal(store: Path, tmp_path: Path) -> None:
+    """Wide rows take several lines, and a line says how to read them better."""
+    wide = f"SELECT {', '.join(f'{number} AS column_{number}' for number in range(1000))};"
+    (tmp_path / "wide.sql").write_text(wide)
+    with open_shell(store, tmp_path, columns=30) as terminal:
+        terminal.type("SELECT 'a' AS x, 5 AS n;\r")
+        assert terminal.wait_for("nyala>")[-4:] == ["x  n", "a  5", "1 row", "nyala>"]
+        terminal.type(".read wide.sql\r".replace("wide", str(tmp_path / "wide")))
+        lines = terminal.wait_for("nyala>")
+        assert "".join(lines[-4:-1]).endswith("1 row; .mode line shows a column per line")
+        terminal.type(".mode line\r")
+        terminal.wait_for("nyala>")
+        terminal.type(f".read {tmp_path / 'wide.sql'}\r")
+        assert terminal.wait_for("nyala>")[-4:] == ["column_998 = 998", "column_999 = 999", "1 row", "nyala>"]
+
+
+def test_a_history_that_cannot_be_written(store: Path, tmp_path: Path) -> None:
+    """The shell says so and works without one."""
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "history"
+    with Terminal("sql", store, environment={"NYALA_HISTORY": str(place)}, columns=200) as terminal:
+        assert f"The history is not kept: {tmp_path / 'file'}: not a folder" in terminal.wait_for("nyala>")
+        terminal.type("SELECT 1 AS one;\r")
+        assert terminal.wait_for("nyala>")[-4:] == ["one", "  1", "1 row", "nyala>"]
+        terminal.type("\x1b[A")
+        terminal.wait_for("nyala> SELECT 1 AS one;")
+
+
+def test_an_error_in_the_middle_of_a_line(terminal: Terminal) -> None:
+    """Statements before it have run, those after it have not, and the shell goes on."""
+    terminal.type("DELETE FROM numbers WHERE n = 1; SELECT x; DELETE FROM numbers;\r")
+    lines = terminal.wait_for("nyala>")
+    assert lines[1] == "DELETE: 1 row" and lines[2].startswith("Error: there is no column 'x'")
+    terminal.type("SELECT count(*) AS n FROM numbers;\r")
+    assert terminal.wait_for("nyala>")[-3:] == ["49", "1 row", "nyala>"]
+    terminal.type("SELEC 1;\r")
+    assert "SELEC is not a statement" in terminal.wait_for("nyala>")[-2 - 1] + terminal.lines[-2]
+
+
+def test_ctrl_d_ends_only_an_empty_line(terminal: Terminal) -> None:
+    terminal.type("SELECT 1 AS one;")
+    terminal.wait_for("nyala> SELECT 1 AS one;")
+    terminal.type("\x04\r")
+    assert terminal.wait_for("nyala>")[-4:] == ["one", "  1", "1 row", "nyala>"]
+    terminal.type("\x04")
+    assert terminal.ended()[0] == 0

@@ -13,6 +13,7 @@ import pytest
 
 import nyala
 from nyala.cli.app import app
+from nyala.testing.s3_server import S3Server
 from tests.shell.terminal import SOURCE
 from tests.shell.test_terminal import SLOW
 from tests.support import cli_runner
@@ -75,6 +76,7 @@ def test_several_commands_and_files_run_in_order(store: Path, tmp_path: Path) ->
 def test_words_of_other_shells(store: Path) -> None:
     tables = ran("sql", store, "-c", ".tables")
     columns = ran("sql", store, "-c", ".schema metrics")
+    assert columns[1].startswith('CREATE TABLE "metrics" (')
     for word in ("\\d", "\\dt", "\\dt+", "\\d;", ".tables;"):
         assert ran("sql", store, "-c", word) == tables, word
     assert ran("sql", store, "-c", "\\d metrics") == ran("sql", store, "-c", "\\d+ metrics;") == columns
@@ -134,7 +136,7 @@ def test_dot_commands_stand_on_lines_of_their_own(store: Path) -> None:
     [
         (".table", "there is no dot command .table: did you mean .tables?"),
         (".xyz", "there is no dot command .xyz; .help lists them"),
-        (".schema a b", "write .schema [TABLE]: The columns of a table, or of all."),
+        (".schema a b", "write .schema [TABLE]: The CREATE TABLE statement of a table, or of all."),
         (
             ".changes",
             "write .changes TABLE [SINCE]: The rows that changed since a time. Default: all history.",
@@ -219,6 +221,84 @@ def test_a_reader_that_ends_early(store: Path) -> None:
     command = f"{sys.executable} -m nyala sql {store} -c 'SELECT * FROM range(10000000)' | head -2"
     found = subprocess.run(command, shell=True, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert (found.stdout, found.stderr) == ("range\n    0\n", "")
+
+
+def test_an_error_in_the_middle_of_a_file(store: Path, tmp_path: Path) -> None:
+    """Statements before it have happened and those after it have not; an open transaction is rolled back."""
+    file = tmp_path / "some.sql"
+    count = "SELECT count(*) AS n FROM numbers;"
+    file.write_text(f"DELETE FROM numbers WHERE n = 1;\n{count}\nSELECT x;\nDELETE FROM numbers;\n")
+    code, printed, said = ran("sql", store, "-f", file)
+    assert (code, printed) == (1, " n\n49\n")
+    assert said.startswith("DELETE: 1 row\nError: there is no column 'x'")
+    file.write_text("BEGIN;\nDELETE FROM numbers;\nINSERT INTO numbers VALUES (1), (1);\nCOMMIT;\n")
+    code, _, said = ran("sql", store, "-f", file)
+    assert code == 1 and said.endswith("The open transaction was rolled back.\n")
+    assert ran("sql", store, "-c", "SELECT count(*) AS n FROM numbers")[1] == " n\n49\n"
+    code, _, said = ran("sql", store, "-f", file, "--keep-going")
+    assert code == 1 and said.endswith("COMMIT\n")  # the refused INSERT left the transaction open
+    assert ran("sql", store, "-c", "SELECT count(*) AS n FROM numbers")[1] == "n\n0\n"
+
+
+def test_read_runs_a_file(store: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.sql", tmp_path / "two.sql"
+    one.write_text(f"\ufeffSELECT 1 AS one;\n.read {two}\nSELECT 3 AS three;\n")
+    two.write_text("SELECT 2 AS two")
+    assert ran("sql", store, "-c", f".read {one}\nSELECT 4 AS four") == (
+        0, "one\n  1\ntwo\n  2\nthree\n    3\nfour\n   4\n", "",
+    )  # fmt: skip
+    two.write_text("SELECT x; SELECT 2 AS two")
+    code, printed, said = ran("sql", store, "-c", f".read {one}\nSELECT 4 AS four")
+    assert (code, printed, said.count("Error")) == (1, "one\n  1\n", 1)
+    code, printed, said = ran("sql", store, "--keep-going", "-c", f".read {one}\n.quit")
+    assert (code, printed, said.count("Error")) == (1, "one\n  1\ntwo\n  2\nthree\n    3\n", 1)
+    two.write_text(f".read {two}")
+    code, _, said = ran("sql", store, "-c", f".read {two}")
+    assert (code, said) == (1, "Error: .read goes 20 files deep: a file reads itself\n")
+    for name, words in (("none.sql", "No such file"), (".", "Is a directory")):
+        code, _, said = ran("sql", store, "-c", f".read {tmp_path / name}")
+        assert code == 1 and said.startswith(f"Error: .read {tmp_path / name}: {words}"), said
+    two.write_bytes(b"SELECT '\xe4'")
+    assert "not UTF-8 text" in ran("sql", store, "-c", f".read {two}")[2]
+
+
+def test_a_schema_makes_the_tables_again(store: Path, tmp_path: Path) -> None:
+    _, printed, _ = ran("sql", store, "-c", ".schema")
+    (tmp_path / "schema.sql").write_text(printed)
+    assert ran("sql", tmp_path / "new", "-f", tmp_path / "schema.sql")[0] == 0
+    assert ran("sql", tmp_path / "new", "-c", ".schema")[1] == printed
+    _, rows, _ = ran("sql", store, "--json", "-c", ".schema Numbers")
+    ((row,),) = [json.loads(rows)]
+    assert (row["table"], row["statement"]) == (
+        "numbers",
+        printed[printed.index('CREATE TABLE "numbers"') : -1],
+    )
+
+
+def test_a_very_long_text_is_whole_and_widens_no_other_row(store: Path) -> None:
+    text = "SELECT repeat('x', 1000000) AS a, 1 AS n UNION ALL SELECT 'y', 2 ORDER BY n"
+    lines = ran("sql", store, "-c", text)[1].splitlines()
+    assert lines[1] == "x" * 1_000_000 + "  1"
+    assert lines[2] == "y" + " " * 199 + "  2"
+    assert len(ran("sql", store, "--mode", "csv", "-c", text)[1]) == 1_000_000 + 19
+
+
+def test_a_store_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+    with S3Server() as server:
+        options = [f"--option={name}={value}" for name, value in (
+            ("endpoint", server.endpoint), ("allow_http", "true"), ("region", "x"),
+        )]  # fmt: skip
+        url = "s3://bucket/store"
+        made = "CREATE TABLE t (id INT PRIMARY KEY, v INT); INSERT INTO t VALUES (1, 10)"
+        code, printed, said = ran("sql", url, *options, "-c", f"{made}; BEGIN; UPDATE t SET v = 11; COMMIT")
+        assert (code, printed) == (0, ""), said
+        assert said.endswith("CREATE TABLE\nINSERT: 1 row\nBEGIN\nUPDATE: 1 row\nCOMMIT\n")
+        assert ran("sql", url, *options, "--read-only", "-c", "FROM t") == (0, "id   v\n 1  11\n", "")
+        code, printed, said = ran("sql", url, *options, "--read-only", "-c", "DELETE FROM t")
+        assert (code, printed) == (1, "") and "read" in said
 
 
 @pytest.mark.parametrize(

@@ -88,17 +88,15 @@ def sql(
 
             run_repl(shell)
             return
-        succeeded = True
         try:
             for text in commands or map(_read, files or [sys.stdin]):
-                succeeded = shell.run(text, keep_going=keep_going) and succeeded
-                if not succeeded and not keep_going:
+                if not shell.run(text, keep_going=keep_going) and not keep_going:
                     break
         except Cancelled:
             raise KeyboardInterrupt from None
         except Quit:
             pass
-        if shell.close() or not succeeded:
+        if shell.close() or not shell.succeeded:
             context.exit(1)
 
 

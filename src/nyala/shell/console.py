@@ -5,12 +5,14 @@ Source: docs/how-to/shell.md.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nyala.presentation.previews import ROWS_COUNTED
+from nyala.presentation.text_table import width_of
 from nyala.shell.formats import FORMATS, STREAMED
 from nyala.shell.runner import Runner
 
@@ -61,12 +63,19 @@ class Console:
         on_terminal = sys.stdout.isatty()
         most = self.settings.rows if on_terminal and mode not in STREAMED else None
         shown = _Shown(most)
+        is_wide = False
         for text in FORMATS[mode](reader.schema, shown.first(self.runner.batches(reader))):
+            is_wide = is_wide or (on_terminal and mode == "table" and _is_wide(text))
             sys.stdout.write(text)
             self.runner.check()
         sys.stdout.flush()
         if on_terminal and mode not in STREAMED:
-            self.tell(shown.summary())
+            self.tell(shown.summary() + ("; .mode line shows a column per line" if is_wide else ""))
+
+    def print_text(self, text: str) -> None:
+        """Print a text that is a result."""
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
     def flush(self) -> None:
         sys.stdout.flush()
@@ -101,6 +110,12 @@ class _Shown:
         more = "more than " if self._count > ROWS_COUNTED else ""
         count = ROWS_COUNTED if more else self._count
         return f"{more}{count:,} rows; the first {self._passed:,} are shown (.rows all shows all)"
+
+
+def _is_wide(text: str) -> bool:
+    """Whether a line does not fit the terminal."""
+    columns = shutil.get_terminal_size().columns
+    return any(width_of(line) > columns for line in text.splitlines())
 
 
 def _counted(rows: int) -> str:

@@ -9,7 +9,8 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,8 +18,10 @@ from nyala.errors import InvalidArgumentError
 from nyala.mvcc.timestamp import to_datetime
 from nyala.presentation.cells import text_value
 from nyala.shell.console import Console
-from nyala.shell.formats import FORMATS
+from nyala.shell.formats import FORMATS, STREAMED
 from nyala.shell.moments import parse_moment
+from nyala.sql.define.table_text import create_table_text
+from nyala.sql.names import spelled
 from nyala.suggestion import nearest
 
 __all__ = ["DOT_COMMANDS", "DotCommand", "Quit", "at_text", "is_dot_command", "run_dot_command"]
@@ -30,11 +33,15 @@ class Quit(Exception):
 
 @dataclass(frozen=True)
 class DotCommand:
-    """usage: the arguments; those in brackets may be left out. run: gets the console and the arguments."""
+    """A command and its help.
+
+    usage: the arguments; those in brackets may be left out.
+    run: gets the console and the arguments; returns statements to run, or None.
+    """
 
     usage: str
     help: str
-    run: Callable[[Console, Sequence[str]], None]
+    run: Callable[[Console, Sequence[str]], str | None]
 
     def check(self, name: str, arguments: Sequence[str]) -> None:
         """Raises: InvalidArgumentError for too few or too many arguments."""
@@ -63,8 +70,11 @@ def is_dot_command(line: str) -> bool:
     return line.startswith((".", "\\")) or _PLAIN_WORD.fullmatch(line) is not None
 
 
-def run_dot_command(console: Console, line: str) -> None:
-    """Run a line such as `.mode csv`. Raises: InvalidArgumentError; as the methods of the store; Quit."""
+def run_dot_command(console: Console, line: str) -> str | None:
+    """Run a line such as `.mode csv`; return the statements that the caller must run, those of `.read`.
+
+    Raises: InvalidArgumentError; as the methods of the store; Quit.
+    """
     line = line.rstrip("; \t")
     if not line.startswith("."):
         line = _translated(line)
@@ -78,7 +88,7 @@ def run_dot_command(console: Console, line: str) -> None:
         meant = f": did you mean {guess}?" if guess else ""
         raise InvalidArgumentError(f"there is no dot command {name}{meant or '; .help lists them'}")
     command.check(name, arguments)
-    command.run(console, arguments)
+    return command.run(console, arguments)
 
 
 def _translated(line: str) -> str:
@@ -100,35 +110,28 @@ def _tables(console: Console, arguments: Sequence[str]) -> None:
     console.print_rows(console.runner.call(listed).to_reader())
 
 
-_COLUMNS: Final = pa.schema(
-    [(name, pa.string()) for name in ("table", "column", "type")]
-    + [("key", pa.int64())]
-    + [(name, pa.string()) for name in ("null", "default", "comment")]
-)
-
-
 def _schema(console: Console, arguments: Sequence[str]) -> None:
-    def described() -> pa.Table:
-        database = console.database
-        rows: list[dict[str, Any]] = []
-        for name in arguments or database.list_tables():
-            found = database.table(name).description
-            keys = {column: place for place, column in enumerate(found.primary_key, 1)}
-            for column in found.columns:
-                rows.append(
-                    {
-                        "table": name,
-                        "column": column.name,
-                        "type": column.type,
-                        "key": keys.get(column.name),
-                        "null": "yes" if column.nullable else "no",
-                        "default": "" if column.default is None else text_value(column.default),
-                        "comment": column.comment,
-                    }
-                )
-        return pa.Table.from_pylist(rows, schema=_COLUMNS)
+    """Print CREATE TABLE statements; as rows in the formats for programs."""
 
-    console.print_rows(console.runner.call(described).to_reader())
+    def texts() -> pa.Table:
+        database = console.database
+        there = database.list_tables()
+        names = [spelled(name, there) for name in arguments] or there
+        return pa.table(
+            {
+                "table": pa.array(names, pa.string()),
+                "statement": pa.array(
+                    [f"{create_table_text(database.table(name))};" for name in names], pa.string()
+                ),
+            }
+        )
+
+    found = console.runner.call(texts)
+    if console.settings.mode in STREAMED:
+        console.print_rows(found.to_reader())
+    else:
+        for text in found["statement"].to_pylist():
+            console.print_text(text)
 
 
 def _changes(console: Console, arguments: Sequence[str]) -> None:
@@ -184,6 +187,16 @@ def _one_of(given: str, choices: Sequence[str]) -> str:
     return given
 
 
+def _read(console: Console, arguments: Sequence[str]) -> str:
+    """Return the statements of a file."""
+    try:
+        return Path(arguments[0]).expanduser().read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InvalidArgumentError(f".read {arguments[0]}: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidArgumentError(f".read {arguments[0]}: not UTF-8 text ({error})") from error
+
+
 def _help(console: Console, arguments: Sequence[str]) -> None:
     usages = [f"{name} {command.usage}".rstrip() for name, command in DOT_COMMANDS.items()]
     width = max(map(len, usages))
@@ -199,7 +212,7 @@ def _quit(console: Console, arguments: Sequence[str]) -> None:
 
 DOT_COMMANDS: Final = {
     ".tables": DotCommand("", "The tables and their keys.", _tables),
-    ".schema": DotCommand("[TABLE]", "The columns of a table, or of all.", _schema),
+    ".schema": DotCommand("[TABLE]", "The CREATE TABLE statement of a table, or of all.", _schema),
     ".changes": DotCommand(
         "TABLE [SINCE]", "The rows that changed since a time. Default: all history.", _changes
     ),
@@ -210,6 +223,7 @@ DOT_COMMANDS: Final = {
     ),
     ".mode": DotCommand("|".join(FORMATS), "How rows are printed.", _mode),
     ".rows": DotCommand("N|all", "How many rows of a result a terminal shows.", _rows),
+    ".read": DotCommand("FILE", "Run the statements of a file.", _read),
     ".timing": DotCommand("on|off", "Whether each statement prints its time.", _timing),
     ".help": DotCommand("", "List the dot commands.", _help),
     ".quit": DotCommand("", "End the shell. An open transaction is rolled back.", _quit),

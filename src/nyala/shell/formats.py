@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from nyala.presentation.cells import is_number, json_columns, text_columns
-from nyala.presentation.text_table import aligned
+from nyala.presentation.text_table import aligned, width_of
 
 __all__ = ["FORMATS", "STREAMED", "Format"]
 
@@ -129,8 +129,8 @@ def _markdown_line(cells: Iterable[str]) -> str:
 
 
 def _lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
-    width = max(map(len, schema.names))
-    names = [name.rjust(width) for name in schema.names]
+    width = max(map(width_of, schema.names))
+    names = [" " * (width - width_of(name)) + name for name in schema.names]
 
     def one(name: str, cell: str) -> str:
         return name + " = " + cell.replace("\n", further) + "\n"

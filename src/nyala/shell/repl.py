@@ -93,6 +93,7 @@ def _history(console: Console) -> History:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
-        console.tell(f"The history is not kept: {path}: {error.strerror}")
+        reason = "not a folder" if isinstance(error, FileExistsError) else error.strerror
+        console.tell(f"The history is not kept: {error.filename or path}: {reason}")
         return InMemoryHistory()
     return FileHistory(str(path))

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from nyala.errors import Error
+from nyala.errors import Error, InvalidArgumentError
 from nyala.shell.console import Console, Settings
 from nyala.shell.dot_commands import is_dot_command, run_dot_command
 from nyala.sql.tokens import statement_end, tokens
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nyala.api.database import Database
 
 __all__ = ["Shell", "is_complete"]
+
+_READING_MAX: Final = 20
 
 
 class Shell:
@@ -31,7 +33,10 @@ class Shell:
 
     def __init__(self, database: Database, settings: Settings, report: Callable[[Exception], None]) -> None:
         self.console = Console(database, settings)
+        self.succeeded = True
+        """Whether all statements so far succeeded."""
         self._report = report
+        self._reading = 0
 
     def __enter__(self) -> Shell:
         return self
@@ -45,29 +50,44 @@ class Shell:
         keep_going: run the rest after a failed statement.
         Raises: Cancelled after Ctrl-C; Quit.
         """
-        succeeded = True
         with self.console.runner.hearing():
-            for part in _parts(text):
-                try:
-                    self._run_part(part)
-                except Error as error:
-                    self.console.flush()
-                    self._report(error)
-                    succeeded = False
-                    if not keep_going:
-                        break
-        return succeeded
+            return self._run_parts(text, keep_going)
 
-    def _run_part(self, part: str) -> None:
+    def _run_parts(self, text: str, keep_going: bool) -> bool:
+        all_succeeded = True
+        for part in _parts(text):
+            try:
+                succeeded = self._run_part(part, keep_going)
+            except Error as error:
+                self.console.flush()
+                self._report(error)
+                succeeded = self.succeeded = False
+            all_succeeded = all_succeeded and succeeded
+            if not succeeded and not keep_going:
+                break
+        return all_succeeded
+
+    def _run_file(self, text: str, keep_going: bool) -> bool:
+        """Run the statements of `.read`. Raises: InvalidArgumentError if files read each other without end."""
+        if self._reading == _READING_MAX:
+            raise InvalidArgumentError(f".read goes {_READING_MAX} files deep: a file reads itself")
+        self._reading += 1
+        try:
+            return self._run_parts(text, keep_going)
+        finally:
+            self._reading -= 1
+
+    def _run_part(self, part: str, keep_going: bool) -> bool:
         console = self.console
         if is_dot_command(part):
-            run_dot_command(console, part)
-            return
+            text = run_dot_command(console, part)
+            return text is None or self._run_file(text, keep_going)
         began_s = time.monotonic()
         result = console.runner.execute(part, console.settings.at)
         console.print_result(result, any(token.keyword == "RETURNING" for token in tokens(part)))
         if console.settings.timing:
             console.tell(f"Time: {(time.monotonic() - began_s) * 1000:,.1f} ms")
+        return True
 
     def close(self) -> bool:
         """Roll back an open transaction with a line, and return whether there was one."""

@@ -110,8 +110,11 @@ def _empty() -> Any:
 
     opened = duckdb.connect(":memory:", config={**SMALL, "enable_external_access": "false"})
     opened.execute("SET GLOBAL TimeZone = 'UTC'; SET GLOBAL lock_configuration = true")
-    atexit.register(opened.close)
     return opened
+
+
+# DuckDB warns about connections that are open when the interpreter exits.
+atexit.register(_empty.cache_clear)
 
 
 @contextlib.contextmanager
