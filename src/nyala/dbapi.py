@@ -79,13 +79,11 @@ paramstyle: Final = "qmark"
 """`?` with a sequence. `$name` with a dict works too."""
 
 # What begins a transaction, and what is refused in one that has written.
-_WRITES: Final = frozenset(("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "COPY"))
+_WRITES: Final = frozenset(("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "COPY"))
 _READS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(", "EXPLAIN")
 )
-CHANGES_OF_TABLES: Final = frozenset(
-    ("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT", "TRUNCATE", "ATTACH", "DETACH")
-)
+CHANGES_OF_TABLES: Final = frozenset(("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT", "ATTACH", "DETACH"))
 
 
 # -------------------------------------------------------------------------------------------------- errors
@@ -476,9 +474,10 @@ class Connection:
             try:
                 return execute()
             except errors.TransactionEndedError:
-                self._has_written = False
                 self._session.roll_back()  # the next statement begins another one
                 raise
+            finally:
+                self._has_written &= self._session.in_transaction  # the text may have ended it
 
     def _prepare(self, operation: str) -> None:
         """Begin or end a transaction for the statements of the text, as PEP 249 asks."""
@@ -486,6 +485,11 @@ class Connection:
             raise ProgrammingError(f"execute takes the text of a statement, not {operation!r}")
         keywords = {main_keyword(tokens(text)) for text in split_statements(operation)}
         changes = sorted(keywords & CHANGES_OF_TABLES)
+        if changes and keywords & _WRITES and not self._autocommit:
+            raise NotSupportedError(
+                f"{changes[0]} changes tables at once, so it cannot be in one text with statements that a rollback "
+                "takes back: execute it by itself, or with autocommit"
+            )
         if changes and self._session.in_transaction:
             if self._has_written:
                 raise NotSupportedError(
@@ -562,9 +566,11 @@ class Cursor:
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Cursor:
-        """Execute a statement once for each item of `seq_of_parameters`: all together, or none.
+        """Execute a statement once for each item of `seq_of_parameters`.
 
-        `INSERT … VALUES (?, …)` is executed once with all rows, which costs much less.
+        With autocommit, all items are one transaction. Otherwise, items before one that fails stay part
+        of the open transaction, until `rollback`. `INSERT … VALUES (?, …)` is executed once with all
+        rows, which costs much less.
 
         Returns
         -------

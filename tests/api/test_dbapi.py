@@ -402,3 +402,33 @@ def test_rows_that_a_with_clause_has_written_are_not_lost(db: nyala.Database) ->
         with pytest.raises(dbapi.NotSupportedError, match="commit or roll back"):
             connection.execute("CREATE TABLE z (id INT PRIMARY KEY)")
     assert db["w"].count() == 1
+
+
+def test_a_rollback_takes_back_all_that_one_text_wrote(db: nyala.Database) -> None:
+    """So changes of tables, which cannot be taken back, are not in one text with rows."""
+    db.sql("CREATE TABLE w (id BIGINT PRIMARY KEY)")
+    connection = dbapi.connect(db)
+    for text in (
+        "INSERT INTO w VALUES (1); CREATE TABLE z (id INT PRIMARY KEY)",
+        "DELETE FROM w; DROP TABLE w",
+    ):
+        with pytest.raises(dbapi.NotSupportedError, match="execute it by itself"):
+            connection.execute(text)
+    connection.execute("CREATE TABLE z (id INT PRIMARY KEY); ALTER TABLE z ADD COLUMN v INT")
+    connection.execute("INSERT INTO w VALUES (2); TRUNCATE w; INSERT INTO w VALUES (3)")
+    connection.rollback()
+    assert db["w"].count() == 0
+    connection.close()
+
+
+def test_a_commit_as_text(db: nyala.Database) -> None:
+    db.sql("CREATE TABLE w (id BIGINT PRIMARY KEY)")
+    with dbapi.connect(db) as connection:
+        connection.execute("INSERT INTO w VALUES (1)")
+        connection.execute("COMMIT")
+        connection.execute("SELECT 1")
+        connection.execute("CREATE TABLE z (id INT PRIMARY KEY)")
+        connection.execute("INSERT INTO w VALUES (2)")
+        connection.execute("ROLLBACK")
+        connection.execute("ALTER TABLE z ADD COLUMN v INT")
+    assert db["w"].count() == 1

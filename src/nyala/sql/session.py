@@ -27,7 +27,7 @@ from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, ROWS_OF_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
 from nyala.sql.select.by_key import look_up
-from nyala.sql.select.errors import located
+from nyala.sql.select.errors import in_words_of_sql, located
 from nyala.sql.select.running import Running
 from nyala.sql.select.store_only import check_store_only
 from nyala.sql.tokens import Token, TokenReader, main_keyword, split_statements, tokens
@@ -214,7 +214,7 @@ class SqlSession:
         try:
             return executor(context, text)
         except Error as error:  # DuckDB was given other texts than the user's
-            error.args = (located(str(error), text), *error.args[1:])
+            error.args = (in_words_of_sql(located(str(error), text)), *error.args[1:])
             raise
 
     def _context(

@@ -26,6 +26,10 @@ _CSV_FILE: Final = re.compile(r"^\s*file = (.+)$", re.MULTILINE)
 _CSV_FORM: Final = re.compile(r'Error when sniffing file "(.+?)"\.\n')
 
 _PLACE: Final = re.compile(r"\n\n(?P<label>LINE \d+: )(?P<line>.*)\n(?P<marks> *\^+)")
+_ADVICE: Final = (
+    ('use upsert(), or pass on_conflict="ignore"', "use UPSERT, or INSERT OR IGNORE"),
+    ("use upsert(), where the later row wins", "use UPSERT, where the later row wins"),
+)
 _BEFORE_MARK_CHARS: Final = 60
 _PLACES_MAX: Final = 100
 
@@ -103,6 +107,13 @@ def _csv_problem(message: str) -> str | None:
             "than expected. Name the form by DELIM, QUOTE, ESCAPE and HEADER, or add NULL_PADDING for short lines"
         )
     return None
+
+
+def in_words_of_sql(message: str) -> str:
+    """Return a message of the engine with SQL's words for what it advises."""
+    for method, statement in _ADVICE:
+        message = message.replace(method, statement)
+    return message
 
 
 def located(message: str, text: str) -> str:
