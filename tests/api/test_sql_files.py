@@ -182,6 +182,25 @@ def test_tables_of_an_attached_store(db: Any, tmp_path: Path) -> None:
             db.sql("SELECT * FROM other.t")
 
 
+def test_moments_and_changes_of_an_attached_store(db: Any, tmp_path: Path) -> None:
+    """A name before a point is the store only if the statement gives it no other meaning."""
+    with open_database(tmp_path / "o") as other:
+        table = other.create_table("w", {"k": "int64", "x": "string"}, "k")
+        before = table.insert({"k": [1], "x": ["old"]}).timestamp
+        table.update({"k": [1], "x": ["new"]})
+        db.sql("ATTACH 'o' AS other")
+        assert db.sql("SELECT w.x FROM other.w AT (VERSION => ?)", [before]).fetchall() == [("old",)]
+        both = "SELECT a.x, b.x FROM other.w FOR SYSTEM_VERSION AS OF $m AS a JOIN other.w AS b USING (k)"
+        assert db.sql(both, {"m": before}).fetchall() == [("old", "new")]
+        feed = db.sql("SELECT k, x, _change_type FROM changes('other.w', since => ?)", [before])
+        assert feed.fetchall() == [(1, "new", "update")]
+        assert db.sql("SELECT a.k, other.v FROM t AS a, t AS other WHERE other.k = a.k").fetchall() == [
+            (1, "a")
+        ]
+        assert db.sql("SELECT max(other.v) FROM t other").fetchall() == [("a",)]
+        db.sql("DETACH other")
+
+
 def test_two_threads_attach_one_name(db: Any, tmp_path: Path) -> None:
     """One of them wins, and the other one's store is not left open."""
     open_database(tmp_path / "other").close()

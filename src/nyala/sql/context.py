@@ -86,18 +86,19 @@ class Context:
                 )
             rows = answer(source, text, self.parameters_of(text))
             objects, text = {_CATALOGUE_ROWS: rows}, f"FROM {_CATALOGUE_ROWS}"
-        others: Mapping[str, Any] = {}
-        if self.database._attached and self.access.files:
-            text, others = read_attached(self.database._attached, text)
+        attached = self.database._attached if self.access.files else {}
         connection = self.database._connection(files=self.access.files)
-        reading = read_moments(self.database, connection, source.timestamp, text, self.parameters)
-        values = self.parameters_of(reading.text) or None
-        scans = {**reading.scans, **others} if others else reading.scans
+        reading = read_moments(self.database, attached, connection, source.timestamp, text, self.parameters)
+        text, scans = reading.text, reading.scans
+        if attached:
+            text, others = read_attached(attached, text)
+            scans = {**scans, **others}
+        values = self.parameters_of(text) or None
         if reading.feeds:
             objects = {**objects, **reading.feeds}
         while True:
             try:
-                return run(connection, source, reading.text, values, objects, scans, running=self.running)
+                return run(connection, source, text, values, objects, scans, running=self.running)
             except TableNotFoundError as error:
                 name, data = find_object(source, self.access, error, {*objects, *scans})
             if hasattr(data, "with_cheap_types"):

@@ -68,7 +68,7 @@ def _describe(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
         rest = reader.text[begin:]
         connection = context.database._connection(files=context.access.files)
         moments = read_moments(
-            context.database, connection, source.timestamp, f"FROM {rest}", context.parameters
+            context.database, {}, connection, source.timestamp, f"FROM {rest}", context.parameters
         )
         if len(moments.scans) == 1:
             reader.rest()

@@ -41,6 +41,11 @@ def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dic
         and _keyword(found, place - 1) in _BEFORE_TABLE | {","}
         and _keyword(found, place + 1) != "."
     }
+    aliases = {
+        token.name.lower()
+        for place, token in enumerate(found)
+        if token.is_identifier and _keyword(found, place + 1) != "." and _follows_table(found, place)
+    }
     edits: list[tuple[int, int, str]] = []
     scans: dict[str, EngineScan] = {}
     for place, token in enumerate(found[:-2]):
@@ -65,13 +70,19 @@ def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dic
         alias = quoted(f"{store}.{table}" if table.lower() in own else table)
         if is_column:
             edits.append((token.begin, following.end, alias))
-        elif before in _BEFORE_TABLE | _MAYBE_TABLE:
+        elif before in _BEFORE_TABLE or (before in _MAYBE_TABLE and store not in aliases):
             made = f"{store}.{table}@store"
             if made not in scans:
                 scans[made] = attached[store]._snapshot(None)[table].scan()._engine()
             given = "" if _has_alias(found, place + 3) else f" AS {alias}"
             edits.append((token.begin, following.end, quoted(made) + given))
     return replaced(text, edits), scans
+
+
+def _follows_table(found: Sequence[Token], place: int) -> bool:
+    """Whether an alias may stand at this place: behind AS, a name, or a closing parenthesis."""
+    before = found[place - 1] if place else None
+    return before is not None and (before.keyword in ("AS", ")") or before.is_identifier)
 
 
 def _keyword(found: Sequence[Token], place: int) -> str:

@@ -116,10 +116,16 @@ def parsable(text: str) -> str:
 
 
 def read_moments(
-    database: Database, connection: Connection, timestamp: int, text: str, parameters: Mapping[str, Any]
+    database: Database,
+    attached: Mapping[str, Database],
+    connection: Connection,
+    timestamp: int,
+    text: str,
+    parameters: Mapping[str, Any],
 ) -> Reading:
     """Return the statement with its moments and feeds replaced by names of scans and feeds.
 
+    attached: other stores by name, whose tables are `store.table`.
     connection: evaluates the moments.
     timestamp: the moment of the statement, at which feeds end that name no end.
     Raises: InvalidArgumentError for a clause or moment that is wrong; TableNotFoundError, HistoryExpiredError.
@@ -137,23 +143,28 @@ def read_moments(
     snapshots: dict[Any, Snapshot] = {}
     for moment in clauses.moments:
         at = value.moment(moment.expression, moment.kind, moment.table)
-        snapshot = snapshots.get(moment.expression)
+        snapshot = snapshots.get((moment.store, moment.expression))
         if snapshot is None:
-            snapshot = snapshots[moment.expression] = database._snapshot(at)
+            snapshot = attached.get(moment.store, database)._snapshot(at)
+            snapshots[moment.store, moment.expression] = snapshot
         name = spelled(moment.table, {*snapshot._pinned().by_name, *snapshot.list_tables()})
         made = _unused(moment.table, taken)
         scans[made] = snapshot[name].scan()._engine()
         edits += moment.edits(made, text)
     for feed in clauses.feeds:
-        name = spelled(value.table(feed.table), database.list_tables())
+        name = value.table(feed.table)
+        store, _, table = name.partition(".")
+        source = attached.get(store.lower()) if table else None
+        source, name = (database, name) if source is None else (source, table)
+        name = spelled(name, source.list_tables())
         given = {each: value.of(text, f"{each} of changes") for each, text in feed.arguments.items()}
         given["since"] = value.checked(given["since"], f"since of the changes of {name!r}")
         if given.get("until") is not None:
             given["until"] = value.checked(given["until"], f"until of the changes of {name!r}")
         else:
-            given["until"] = timestamp
+            given["until"] = timestamp if source is database else source.now()
         made = _unused("changes", taken)
-        feeds[made] = Feed(database[name].changes(**given))
+        feeds[made] = Feed(source[name].changes(**given))
         edits += feed.edits(made, text)
     return Reading(replaced(text, edits), scans, feeds)
 
@@ -243,8 +254,12 @@ class _Values:
 
 @dataclass(frozen=True)
 class _Moment:
-    """A table that is read at a moment: its name at [begin, end) of the text, and the clause that follows."""
+    """A table that is read at a moment: its name at [begin, end) of the text, and the clause that follows.
 
+    store: what stands before the table's name, in lower case: perhaps an attached store.
+    """
+
+    store: str
     table: str
     begin: int
     end: int
@@ -376,6 +391,7 @@ class _Finder:
                 )
             self.moments.append(
                 _Moment(
+                    names[-2].lower() if len(names) == 2 else "",
                     names[-1],
                     first.begin,
                     end,
