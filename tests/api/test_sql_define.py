@@ -308,10 +308,10 @@ def random_table(db: nyala.Database, chance: random.Random, name: str) -> nyala.
         ends = [*itertools.product(*(BOUNDS[kind] for kind in keys[: len(ranged)]))]
         cuts = sorted(chance.sample(range(len(ends)), 3))
         first, second, third = (ends[cut][0] if len(ranged) == 1 else ends[cut] for cut in cuts)
-        bounds = [(None, first), (first, second), RangeBound(third, third, True, True), (third, None)]
-        levels.append(
-            nyala.range_partition(*ranged, bounds=chance.sample(bounds[:3], 2) if first != second else [])
-        )
+        ends_of: list[Any] = [(None, first), (first, second), RangeBound(third, third, True, True)]
+        some = chance.sample(ends_of, 2) if first != second else []
+        bounds = chance.choice([some, some, [(second, None)], [(None, None)], []])
+        levels.append(nyala.range_partition(*ranged, bounds=bounds))
     key: list[str] | None = [name for name in columns if name.startswith("Key")]
     unique = chance.random() < 0.8
     if not levels and chance.random() < 0.2:

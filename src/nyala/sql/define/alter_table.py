@@ -194,7 +194,8 @@ def exact_column(alteration: Alteration, name: str) -> str:
 def _takes_range(reader: TokenReader) -> bool:
     """Read RANGE PARTITION, or Impala's PARTITION in front of a range."""
     return reader.take("RANGE", "PARTITION") or (
-        any(token.keyword in ("VALUE", "VALUES") for token in reader.tokens) and reader.take("PARTITION")
+        any(token.keyword in ("VALUE", "VALUES", "UNBOUNDED") for token in reader.tokens)
+        and reader.take("PARTITION")
     )
 
 

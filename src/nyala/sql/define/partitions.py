@@ -5,6 +5,7 @@
     PARTITION VALUE = 'a'             one value
     PARTITION 20 <= VALUES            from 20 on
     PARTITION (1, 'a') <= VALUES < (2, 'b')
+    PARTITION UNBOUNDED               all values
 
 Source: Apache Kudu schema design, "Partitioning"; Apache Impala, "CREATE TABLE", PARTITION BY.
 """
@@ -68,6 +69,9 @@ def read_bound(reader: TokenReader) -> RangeBound:
     if reader.take("VALUE", "="):
         value = _value(reader.rest())
         return RangeBound(value, value, True, True)
+    if reader.take("UNBOUNDED"):
+        reader.finish()
+        return RangeBound()
     lower: Any = None
     upper: Any = None
     lower_inclusive, upper_inclusive = True, False

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nyala.partition.hashing import DEFAULT_SEED
 from nyala.partition.levels import HashSpec, RangeSpec
-from nyala.partition.ranges import RangeBound
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.schema.types import ColumnType, parse_type
 from nyala.sql.tokens import quoted, quoted_text
@@ -79,18 +78,13 @@ def _level(level: HashSpec | RangeSpec, types: dict[str, ColumnType]) -> str:
     return f"RANGE ({names}) ({', '.join(bounds)})"
 
 
-def _bound(bound: Any, columns: Sequence[str], types: dict[str, ColumnType]) -> str:
-    if isinstance(bound, RangeBound):
-        lower, upper = bound.lower, bound.upper
-        below, above = "<=" if bound.lower_inclusive else "<", "<=" if bound.upper_inclusive else "<"
-    else:
-        (lower, upper), below, above = bound, "<=", "<"
-    text = "VALUES"
-    if lower is not None:
-        text = f"{_value(lower, columns, types)} {below} {text}"
-    if upper is not None:
-        text = f"{text} {above} {_value(upper, columns, types)}"
-    return f"PARTITION {text}"
+def _bound(bound: tuple[Any, Any], columns: Sequence[str], types: dict[str, ColumnType]) -> str:
+    lower, upper = bound
+    if lower is None and upper is None:
+        return "PARTITION UNBOUNDED"
+    above = "" if lower is None else f"{_value(lower, columns, types)} <= "
+    below = "" if upper is None else f" < {_value(upper, columns, types)}"
+    return f"PARTITION {above}VALUES{below}"
 
 
 def _value(value: Any, columns: Sequence[str], types: dict[str, ColumnType]) -> str:
