@@ -16,6 +16,7 @@ BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
 DOCS_VENV := .venv-docs
 S3_VENV := .venv-s3
 HARLEQUIN_VENV := .venv-harlequin
+TOOLS_VENV := .venv-tools
 PYTHONS := 3.12 3.13 3.14
 DEMO_STORE ?= demo-store
 # What installing the project depends on besides the lock.
@@ -31,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo test test-fast test-pythons test-lowest test-s3 test-harlequin test-long bench bench-spark docs lint fmt lock clean java
+.PHONY: help setup kernels demo test test-fast test-pythons test-lowest test-s3 test-harlequin test-tools test-long bench bench-spark docs lint fmt lock clean java
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +40,7 @@ help:  ## list the targets
 setup: $(VENV)/.installed  ## make .venv and install everything from the lock (demo and test do it by themselves)
 
 # An environment for each lock: what that names, and then the project itself, editable.
-ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) $(S3_VENV) $(HARLEQUIN_VENV)
+ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) $(S3_VENV) $(HARLEQUIN_VENV) $(TOOLS_VENV)
 $(VENV)/.locked: requirements/dev.lock
 $(LOWEST_VENV)/.locked: requirements/lowest.lock
 $(BENCH_VENV)/.locked: requirements/bench.lock
@@ -47,6 +48,7 @@ $(BENCH_SPARK_VENV)/.locked: requirements/bench-spark.lock
 $(DOCS_VENV)/.locked: requirements/docs.lock
 $(S3_VENV)/.locked: requirements/s3-server.lock
 $(HARLEQUIN_VENV)/.locked: requirements/harlequin.lock
+$(TOOLS_VENV)/.locked: requirements/tools.lock
 FETCHED := the first time this fetches Spark, some 450 MB
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
 $(BENCH_VENV)/.locked: FETCHED := DuckDB, polars, Delta Lake: some 200 MB to fetch
@@ -110,6 +112,9 @@ test-s3: $(S3_VENV)/.installed  ## the tests marked `s3`, with SeaweedFS as a re
 test-harlequin: $(HARLEQUIN_VENV)/.installed  ## the tests of the adapter for Harlequin, with Harlequin
 	$(HARLEQUIN_VENV)/bin/python -m pytest tests/shell/test_harlequin.py $(ARGS)
 
+test-tools: $(TOOLS_VENV)/.installed  ## the tests of ibis, dbt and JupySQL over a store
+	$(TOOLS_VENV)/bin/python -m pytest tests/docs/test_other_tools.py $(ARGS)
+
 test-long: java setup  ## what takes more than an hour: many more random cases, the tests marked `long`; figures into docs/reliability.md
 	@rm -rf .figures
 	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
@@ -130,4 +135,4 @@ lock: setup  ## resolve the dependencies anew and write requirements/*.lock (nee
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) $(S3_VENV) $(HARLEQUIN_VENV) build $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) $(S3_VENV) $(HARLEQUIN_VENV) $(TOOLS_VENV) build $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
