@@ -50,7 +50,11 @@ def dbt(folder: Path) -> None:
     done = subprocess.run(
         [Path(sys.executable).parent / "dbt", "run", "--profiles-dir", "."],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([".", *sys.path]), "DBT_SEND_ANONYMOUS_USAGE_STATS": "no"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([".", *sys.path]),
+            "DBT_SEND_ANONYMOUS_USAGE_STATS": "no",
+        },
         capture_output=True,
         text=True,
     )
