@@ -240,6 +240,19 @@ def test_columns_of_the_key_come_first(db: nyala.Database, statement: str) -> No
         db.sql(statement)
 
 
+def test_undrop_of_a_moment(db: nyala.Database) -> None:
+    moments = []
+    for number in (1, 2, 3):
+        db.sql(f"CREATE TABLE t AS SELECT {number} AS n")
+        moments.append(db.now())
+        db.sql("DROP TABLE t")
+    db.sql("UNDROP TABLE t AT (VERSION => ?) AS second", [moments[1]])
+    db.sql("UNDROP TABLE t")
+    assert db.sql("SELECT t.n, second.n FROM t, second").fetchall() == [(3, 2)]
+    with pytest.raises(nyala.Error, match="expected TIMESTAMP"):
+        db.sql("UNDROP TABLE t AT (3)")
+
+
 def test_not_inside_a_transaction(db: nyala.Database) -> None:
     db.sql("BEGIN")
     with pytest.raises(nyala.InvalidArgumentError, match="inside a transaction"):

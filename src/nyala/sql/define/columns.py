@@ -84,6 +84,8 @@ _INSTEAD: Final = {
     "DATETIME2": "TIMESTAMP",
     "NUMBER": "DECIMAL(p,s), or BIGINT",
     "BYTE": "TINYINT",
+    "BYTES": "BLOB",
+    "UNIXTIME_MICROS": "TIMESTAMP",
     "NVARCHAR": "VARCHAR",
 }
 

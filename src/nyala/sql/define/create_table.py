@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.tablet.write.creation import NewTable
 
-__all__ = ["create_table"]
+__all__ = ["create_table", "read_moment"]
 
 _OPTIONS: Final = ("nyala.history",)
 
@@ -84,12 +84,7 @@ def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) ->
     database = context.database
     like = reader.take("LIKE")
     old = spelled(table_name(reader), database.list_tables())
-    at: Any = None
-    if not like and reader.take("AT"):
-        inside = TokenReader(reader.parenthesised())
-        if not inside.take("TIMESTAMP", "=>") and not inside.take("VERSION", "=>"):
-            raise inside.error("expected TIMESTAMP => or VERSION =>")
-        at = constant(inside.rest(), context.parameters_of(inside.text))
+    at = None if like else read_moment(context, reader)
     reader.finish()
     if like:
         database._changing("CREATE TABLE").create_table(
@@ -98,6 +93,16 @@ def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) ->
     else:
         database._clone_table(old, name, at, replaces=replaces)
     return FixedResult("CREATE TABLE", pa.table({}), database.now())
+
+
+def read_moment(context: Context, reader: TokenReader) -> Any:
+    """Read `AT (TIMESTAMP => moment)` or `AT (VERSION => timestamp)`; None without it. Raises: InvalidArgumentError."""
+    if not reader.take("AT"):
+        return None
+    inside = TokenReader(reader.parenthesised())
+    if not inside.take("TIMESTAMP", "=>") and not inside.take("VERSION", "=>"):
+        raise inside.error("expected TIMESTAMP => or VERSION =>")
+    return constant(inside.rest(), context.parameters_of(inside.text))
 
 
 def _read(reader: TokenReader, name: str) -> _Definition:

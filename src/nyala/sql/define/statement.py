@@ -12,7 +12,7 @@ from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.sql.context import Context
 from nyala.sql.define.alter_table import alter_table, exact_column
 from nyala.sql.define.columns import constant
-from nyala.sql.define.create_table import create_table
+from nyala.sql.define.create_table import create_table, read_moment
 from nyala.sql.names import of_store, spelled, table_name
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader
@@ -60,14 +60,15 @@ def _drop(context: Context, reader: TokenReader) -> FixedResult:
 
 
 def _undrop(context: Context, reader: TokenReader) -> FixedResult:
-    """UNDROP TABLE t [AS new | RENAME TO new]."""
+    """UNDROP TABLE t [AT (TIMESTAMP => moment)] [AS new | RENAME TO new]."""
     _need_table(reader, "UNDROP")
     name = table_name(reader)
+    at = read_moment(context, reader)
     new = table_name(reader) if reader.take("AS") or reader.take("RENAME", "TO") else None
     reader.finish()
     database = context.database
     name = spelled(name, {each.name for each in database.dropped_tables()})
-    database.undrop_table(name, spelled(new or name, database.list_tables()))
+    database.undrop_table(name, spelled(new or name, database.list_tables()), at=at)
     return FixedResult("UNDROP TABLE", pa.table({}), context.database.now())
 
 
