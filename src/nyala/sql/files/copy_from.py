@@ -60,8 +60,9 @@ def copy_from(
         text = f"{into} ({listed}) SELECT {listed} FROM {read}"
     else:
         if format == "json":
-            reader_options["columns"] = _json_columns(context, source, target, path, reader_options)
-        read = _call(f"read_{format}", path, reader_options)
+            read = _json(context, source, target, path, reader_options)
+        else:
+            read = _call(f"read_{format}", path, reader_options)
         text = f"{into} ({listed}) SELECT {listed} FROM {read}" if columns else f"{into} BY NAME FROM {read}"
     result = change.execute(context, text)
     result.statement = "COPY"
@@ -133,9 +134,23 @@ def _csv(
     return _call("read_csv", path, {**options, "columns": _types(target, names)})
 
 
-def _json_columns(
-    context: Context, source: Source, target: Target, path: str, options: Mapping[str, str]
-) -> str:
-    """Return the columns that the files have, with the types of the table. Raises: ColumnNotFoundError."""
+def _json(context: Context, source: Source, target: Target, path: str, options: Mapping[str, str]) -> str:
+    """Return what reads the columns that the JSON files have, with the types of the table.
+
+    Binary is written as a text with escapes such as \\x00. DuckDB's reader takes these signs for the bytes, so the
+    text is read and cast.
+    Raises: ColumnNotFoundError.
+    """
     found = context.select(source, f"SELECT * FROM {_call('read_json', path, options)}").columns
-    return _types(target, [target.column(name).name for name in found])
+    columns = [target.column(name) for name in found]
+    typed = (
+        f"{quoted(each.name)}: {quoted_text('VARCHAR' if each.type.name == 'binary' else sql_type(each.type))}"
+        for each in columns
+    )
+    read = _call("read_json", path, {**options, "columns": f"{{{', '.join(typed)}}}"})
+    casts = [
+        f"CAST({quoted(each.name)} AS BLOB) AS {quoted(each.name)}"
+        for each in columns
+        if each.type.name == "binary"
+    ]
+    return f"(SELECT * REPLACE ({', '.join(casts)}) FROM {read})" if casts else read
