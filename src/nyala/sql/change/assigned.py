@@ -66,11 +66,8 @@ class Assigned:
         return rows.select([self._old(key) for key in keys]).rename_columns(keys)
 
     def _old(self, key: str) -> str:
-        """Return a name for the former values of a column of the key: no column has it."""
-        name = f"old {key}"
-        while name in self.target.columns:
-            name = f"old {name}"
-        return name
+        """Return the name for the former values of a column of the key."""
+        return self.target.unused(f"old {key}")
 
     def requests(self, rows: pa.Table) -> list[Request]:
         """Return the operations that write the changed rows, deletes first."""

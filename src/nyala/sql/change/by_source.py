@@ -58,6 +58,8 @@ def rows_by_source(
         return None
     if any(map(target.is_named_in, [*values.values(), *matched.conditions])):
         return None
+    if not any(token.is_identifier for side in matched.keys.values() for token in tokens(side)):
+        return None  # with constants alone, an aggregate function in SET would have a value
     listed = [f"{text} AS {quoted(name)}" for name, text in {**matched.keys, **values}.items()]
     condition = " AND ".join(f"({text}\n)" for text in matched.conditions) or "TRUE"
     rows = _rows(statement, source, f"SELECT {', '.join(listed)}\nFROM {others}\nWHERE {condition}", others)

@@ -21,6 +21,7 @@ from nyala.errors import DuplicateKeyError, InvalidArgumentError
 from nyala.schema.schema import AUTO_INCREMENT, ColumnSchema
 from nyala.sql.change.assigned import Assigned, in_order
 from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.per_row import check_no_window
 from nyala.sql.change.target import (
     Statement,
     Target,
@@ -260,6 +261,8 @@ def _conflict_clause(reader: TokenReader, target: Target) -> tuple[dict[str, str
         return None, ""
     reader.need("UPDATE", "SET")
     sets = assignments(reader, target, ("WHERE",), ("RETURNING",))
+    for name, expression in sets.items():
+        check_no_window(expression, f"SET {name} of ON CONFLICT")
     return sets, reader.until(("RETURNING",)) if reader.take("WHERE") else ""
 
 

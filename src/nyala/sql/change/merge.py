@@ -2,22 +2,30 @@
 
     MERGE INTO t USING s ON … WHEN MATCHED AND c1 THEN … WHEN NOT MATCHED THEN …
 
-The source is read once. Each WHEN clause is one SELECT over the matched pairs, or over the rows without a
-partner. It leaves out rows that an earlier clause has taken. Its rows are the operands of an
-update, a delete or an insert; all operations are one batch.
+The source is read once. Each WHEN clause is one SELECT over the matched pairs, or over the rows
+without a partner. If several clauses are for the same rows, a SELECT before them evaluates their
+conditions. The rows of a clause are the operands of an update, a delete or an insert; all operations
+are one batch.
 
 Invariants
     MG1  A row of the target is updated or deleted by one row of the source at most; otherwise the
          statement is refused.
+    MG2  One clause decides for a pair or a row at most, also if conditions are volatile: they are
+         evaluated once.
 
 Source: SQL:2016 part 2, 14.12 (merge statement).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePath
+from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
@@ -25,6 +33,7 @@ from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.change.assigned import Assigned, in_order
 from nyala.sql.change.by_source import key_terms
 from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.per_row import check_no_window, check_one_value
 from nyala.sql.change.target import (
     Statement,
     Target,
@@ -49,9 +58,19 @@ _WHEN: Final = (("WHEN", "MATCHED"), ("WHEN", "NOT", "MATCHED"), ("RETURNING",))
 Kind: TypeAlias = Literal["MATCHED", "NOT MATCHED BY TARGET", "NOT MATCHED BY SOURCE"]
 
 
+@dataclass(frozen=True)
+class _When:
+    """A WHEN clause: the rows that it is for, and the text after THEN."""
+
+    place: int
+    kind: Kind
+    condition: str
+    action: str
+
+
 @dataclass
 class _Merge:
-    """A MERGE while its clauses are read."""
+    """A MERGE while its clauses are executed."""
 
     statement: Statement
     source: Source
@@ -59,30 +78,83 @@ class _Merge:
     alias: str  # of the source
     rows: pa.Table  # of the source
     on: str
+    clauses: Sequence[_When]
     whole: bool  # whether all columns of changed rows are needed, for RETURNING
-    taken: dict[Kind, list[str]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     count: int = 0  # of changed rows
     changed_keys: list[pa.Table] = field(default_factory=list)
     returned: list[pa.Table] = field(default_factory=list)
+    _decided: dict[Kind, pa.Table] = field(default_factory=dict)
 
-    def select(self, listed: str, kind: Kind, condition: str) -> pa.Table:
-        """Return a SELECT over the rows of a clause that no earlier clause has taken."""
-        name = self.statement.unused("source")
-        given = f"{name} AS {quoted(self.alias)}"
+    def select(self, listed: str, clause: _When) -> pa.Table:
+        """Return a SELECT over the rows for which the clause decides."""
+        if len(self._of_kind(clause.kind)) == 1:
+            joined = f"{self._joined(clause.kind)} WHERE ({clause.condition}\n)"
+            return self._rows(f"SELECT {listed}\nFROM {joined}", self.rows)
+        decided = self._decided.get(clause.kind)
+        if decided is None:
+            decided = self._decided[clause.kind] = self._decide(clause.kind)
+        unused, target = self.statement.unused, self.statement.clause(self.target)
+        name = unused("decided")
+        decides = f"{name}.{unused('clause')} = {clause.place}"
+        same_row = f"{quoted(self.alias)}.{self._number} = {name}.{unused('number')}"
+        same_key = " AND ".join(
+            f"{self.target.alias_of(key)} = {name}.{unused(f'key{place}')}"
+            for place, key in enumerate(self.target.keys)
+        )
+        joined = {
+            "MATCHED": f"{target} JOIN {name} ON {same_key} JOIN {self._given} ON {same_row} WHERE {decides}",
+            "NOT MATCHED BY TARGET": f"{self._given} SEMI JOIN {name} ON {same_row} AND {decides}",
+            "NOT MATCHED BY SOURCE": f"{target} SEMI JOIN {name} ON {same_key} AND {decides}",
+        }[clause.kind]
+        return self._rows(f"SELECT {listed}\nFROM {joined}", self._numbered, {name: decided})
+
+    def _decide(self, kind: Kind) -> pa.Table:
+        """Return the rows of one kind: their keys and numbers, and the first clause whose condition holds."""
+        unused = self.statement.unused
+        listed = []
+        if kind != "NOT MATCHED BY TARGET":
+            keys = enumerate(self.target.keys)
+            listed = [f"{self.target.alias_of(key)} AS {unused(f'key{place}')}" for place, key in keys]
+        if kind != "NOT MATCHED BY SOURCE":
+            listed.append(f"{quoted(self.alias)}.{self._number} AS {unused('number')}")
+        cases = " ".join(f"WHEN ({each.condition}\n) THEN {each.place}" for each in self._of_kind(kind))
+        listed.append(f"CASE {cases} END AS {unused('clause')}")
+        return self._rows(f"SELECT {', '.join(listed)}\nFROM {self._joined(kind)}", self._numbered)
+
+    def _joined(self, kind: Kind) -> str:
         target = self.statement.clause(self.target)
         pairs = {
-            "MATCHED": f"{target} JOIN {given}",
-            "NOT MATCHED BY TARGET": f"{given} ANTI JOIN {target}",
-            "NOT MATCHED BY SOURCE": f"{target} ANTI JOIN {given}",
+            "MATCHED": f"{target} JOIN {self._given}",
+            "NOT MATCHED BY TARGET": f"{self._given} ANTI JOIN {target}",
+            "NOT MATCHED BY SOURCE": f"{target} ANTI JOIN {self._given}",
         }[kind]
-        terms = [f"NOT coalesce(({before}\n), FALSE)" for before in self.taken.get(kind, [])]
-        terms.append(f"coalesce(({condition}\n), FALSE)")
-        return self.statement.rows(
-            self.source,
-            f"SELECT {listed}\nFROM {pairs} ON ({self.on}\n) WHERE {' AND '.join(terms)}",
-            {name: self.rows},
-        )
+        return f"{pairs} ON ({self.on}\n)"
+
+    def _of_kind(self, kind: Kind) -> list[_When]:
+        return [each for each in self.clauses if each.kind == kind]
+
+    @property
+    def _given(self) -> str:
+        """The source in a FROM clause."""
+        return f"{self.statement.unused('source')} AS {quoted(self.alias)}"
+
+    @property
+    def _number(self) -> str:
+        """The column of the source's row numbers."""
+        name = self.statement.unused("number")
+        while name in map(str.lower, self.rows.column_names):
+            name += "_"
+        return name
+
+    @cached_property
+    def _numbered(self) -> pa.Table:
+        return self.rows.append_column(self._number, pa.array(np.arange(self.rows.num_rows)))
+
+    def _rows(
+        self, select: str, rows: pa.Table, objects: Mapping[str, pa.Table] = MappingProxyType({})
+    ) -> pa.Table:
+        return self.statement.rows(self.source, select, {self.statement.unused("source"): rows, **objects})
 
 
 def plan_merge(statement: Statement, text: str) -> Plan:
@@ -98,10 +170,12 @@ def plan_merge(statement: Statement, text: str) -> Plan:
         on = _condition(reader, target, alias)
         if not reader.at_any(*_WHEN[:2]):
             raise reader.error("expected WHEN MATCHED or WHEN NOT MATCHED")
-        whole = _has_returning(reader)
-        merge = _Merge(statement, source, target, alias, rows, on, whole)
+        clauses: list[_When] = []
         while reader.take("WHEN"):
-            _clause(reader, merge)
+            clauses.append(_when(reader, len(clauses)))
+        merge = _Merge(statement, source, target, alias, rows, on, clauses, reader.at("RETURNING"))
+        for clause in clauses:
+            _execute(merge, clause)
         returning = reader.rest() if reader.take("RETURNING") else None
         reader.finish()
         keys = [table for table in merge.changed_keys if table.num_rows]
@@ -123,18 +197,15 @@ def plan_merge(statement: Statement, text: str) -> Plan:
     return plan
 
 
-def _has_returning(reader: TokenReader) -> bool:
-    ahead = TokenReader(reader.text[reader.here :])
-    ahead.until(("RETURNING",))
-    return ahead.at("RETURNING")
-
-
 def _source_rows(statement: Statement, source: Source, given: str) -> tuple[str, pa.Table]:
     """Return the source's alias and its rows."""
     reader = TokenReader(parsable(f"SELECT * FROM {given}"))  # without the clauses of moments
     reader.need("SELECT", "*", "FROM")
     name = ""
-    if not reader.at("("):
+    following = reader.peek()
+    if following is not None and following.kind == "text":  # a file
+        name = PurePath(reader.next().text[1:-1]).stem
+    elif not reader.at("("):
         name = reader.qualified()[-1]
     if reader.at("("):
         reader.parenthesised()
@@ -156,49 +227,62 @@ def _condition(reader: TokenReader, target: Target, alias: str) -> str:
     return reader.until(*_WHEN)
 
 
-def _clause(reader: TokenReader, merge: _Merge) -> None:
-    """Read a WHEN clause, and add what it does."""
+def _when(reader: TokenReader, place: int) -> _When:
+    """Read a WHEN clause."""
     kind: Kind = "MATCHED"
     if not reader.take("MATCHED"):
         reader.need("NOT", "MATCHED")
         kind = "NOT MATCHED BY SOURCE" if reader.take("BY", "SOURCE") else "NOT MATCHED BY TARGET"
         reader.take("BY", "TARGET")
     condition = reader.until(("THEN",)) if reader.take("AND") else "TRUE"
+    _check_expression(condition, f"WHEN {kind}")
     reader.need("THEN")
+    return _When(place, kind, condition, reader.until(*_WHEN))
+
+
+def _check_expression(expression: str, what: str) -> None:
+    check_one_value(expression, f"MERGE: {what}")
+    check_no_window(expression, f"MERGE: {what}")
+
+
+def _execute(merge: _Merge, clause: _When) -> None:
+    """Add what a WHEN clause does."""
+    reader = TokenReader(clause.action)
     if reader.take("DO", "NOTHING"):
         pass
     elif reader.take("ERROR"):
-        message = reader.until(*_WHEN)
-        if merge.select("1 AS one", kind, condition).num_rows:
+        message = reader.rest()
+        if merge.select("1 AS one", clause).num_rows:
             raise InvalidArgumentError(
-                f"MERGE: WHEN {kind} … THEN ERROR was reached{': ' + message if message else ''}. Nothing was written"
+                f"MERGE: WHEN {clause.kind} … THEN ERROR was reached{': ' + message if message else ''}. Nothing was "
+                "written"
             )
     elif reader.take("DELETE"):
-        _delete(merge, kind, condition)
+        _delete(merge, clause)
     elif reader.take("UPDATE"):
-        _update(reader, merge, kind, condition)
+        _update(reader, merge, clause)
     elif reader.take("INSERT"):
-        _insert(reader, merge, kind, condition)
+        _insert(reader, merge, clause)
     else:
         raise reader.error("expected UPDATE, DELETE, INSERT, DO NOTHING or ERROR")
-    merge.taken.setdefault(kind, []).append(condition)
+    reader.finish()
 
 
-def _refuse(merge: _Merge, kind: Kind, action: str) -> None:
-    if (kind == "NOT MATCHED BY TARGET") != (action == "INSERT"):
-        raise InvalidArgumentError(f"MERGE: WHEN {kind} cannot {action}")
+def _refuse(clause: _When, action: str) -> None:
+    if (clause.kind == "NOT MATCHED BY TARGET") != (action == "INSERT"):
+        raise InvalidArgumentError(f"MERGE: WHEN {clause.kind} cannot {action}")
 
 
-def _delete(merge: _Merge, kind: Kind, condition: str) -> None:
-    _refuse(merge, kind, "DELETE")
+def _delete(merge: _Merge, clause: _When) -> None:
+    _refuse(clause, "DELETE")
     target = merge.target
-    rows = merge.select(target.of_alias(target.columns if merge.whole else target.keys), kind, condition)
+    rows = merge.select(target.of_alias(target.columns if merge.whole else target.keys), clause)
     old = rows.select(target.keys)
     _add(merge, "DELETE", [Request(target.table, "delete", old)], old, rows)
 
 
-def _update(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> None:
-    _refuse(merge, kind, "UPDATE")
+def _update(reader: TokenReader, merge: _Merge, clause: _When) -> None:
+    _refuse(clause, "UPDATE")
     target = merge.target
     if reader.take("SET", "*") or not reader.at("SET"):
         same = _keys_of_condition(merge)
@@ -209,9 +293,11 @@ def _update(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> N
         }
     else:
         reader.need("SET")
-        sets = assignments(reader, target, *_WHEN)
+        sets = assignments(reader, target)
+        for name, expression in sets.items():
+            check_no_window(expression, f"MERGE: SET {name}")
     assigned = Assigned(target, sets, merge.whole)
-    rows = merge.select(assigned.listed, kind, condition)
+    rows = merge.select(assigned.listed, clause)
     _add(merge, "UPDATE", assigned.requests(rows), assigned.old_keys(rows), rows.select(assigned.names))
 
 
@@ -253,10 +339,10 @@ def _of_source(merge: _Merge, name: str, given: str) -> str:
     return cast_to(f"{quoted(merge.alias)}.{quoted(given)}", merge.target.column(name).type)
 
 
-def _insert(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> None:
-    _refuse(merge, kind, "INSERT")
+def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
+    _refuse(clause, "INSERT")
     target = merge.target
-    if reader.ended or reader.at_any(("*",), ("BY",), *_WHEN):
+    if reader.ended or reader.at_any(("*",), ("BY",)):
         pairs = _whole_source(reader, merge, "INSERT")
         names = [name for name, _ in pairs]
         values = [_of_source(merge, name, given) for name, given in pairs]
@@ -275,12 +361,16 @@ def _insert(reader: TokenReader, merge: _Merge, kind: Kind, condition: str) -> N
         given = TokenReader(reader.parenthesised()).listed()
         if len(given) != len(names):
             raise InvalidArgumentError(f"MERGE: INSERT gives {len(given)} values for {len(names)} columns")
+        for value in given:
+            _check_expression(value, "INSERT")
         values = [value_of(value, target.column(name)) for name, value in zip(names, given, strict=True)]
     listed = [f"{value} AS {quoted(name)}" for name, value in zip(names, values, strict=True)]
-    if merge.whole:
-        left_out = [name for name in target.insert_columns if name not in names]
-        listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in left_out]
-    rows = merge.select(", ".join(listed), kind, condition)
+    left_out = [name for name in target.insert_columns if name not in names] if merge.whole else []
+    listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in left_out]
+    # With a column of each row, DuckDB refuses aggregate functions.
+    first = quoted(merge.rows.column_names[0])
+    listed.append(f"{quoted(merge.alias)}.{first} AS {quoted(target.unused('first'))}")
+    rows = merge.select(", ".join(listed), clause).select([*names, *left_out])
     request = Request(target.table, "insert", rows.select(names))
     if merge.whole:
         request, rows = numbered(merge.source, target, request, rows)

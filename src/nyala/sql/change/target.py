@@ -18,6 +18,7 @@ from nyala.errors import ColumnNotFoundError, InvalidArgumentError
 from nyala.schema.conversion.convert import convert
 from nyala.schema.conversion.long_column import LongColumn
 from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
+from nyala.sql.change.per_row import check_one_value
 from nyala.sql.change.rows import are_distinct, collected
 from nyala.sql.context import Context, Source
 from nyala.sql.names import spelled, table_name
@@ -45,6 +46,10 @@ __all__ = [
 
 # Arrow compares so many keys in memory: it takes 200 bytes for each of 5,000,000.
 _COMPARED_ROWS_MAX: Final = 1 << 18
+_AGGREGATES: Final = (
+    "In SET, VALUES and conditions, an aggregate function is possible only in a subquery, as in "
+    "SET n = (SELECT count(*) FROM f)"
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,12 @@ class Target:
                 f"table {self.table!r} has no column {name!r}" + (f": did you mean {hint!r}?" if hint else "")
             )
         return found[0]
+
+    def unused(self, name: str) -> str:
+        """Return the name with an ending, so that no column has it."""
+        while name in self.columns:
+            name += "_"
+        return name
 
     def alias_of(self, name: str) -> str:
         """Return a column of the target's rows as an expression."""
@@ -142,7 +153,14 @@ class Statement:
 
     def rows(self, source: Source, select: str, objects: Mapping[str, Any] | None = None) -> pa.Table:
         """Return the rows of a SELECT at the source. Raises: as `Database.sql`."""
-        bound = self.context.select(source, self.prefix + select, objects or {})
+        try:
+            bound = self.context.select(source, self.prefix + select, objects or {})
+        except InvalidArgumentError as error:
+            text = str(error)
+            if "must appear in the GROUP BY clause" in text:
+                told = _AGGREGATES if self._unused in text else f"{text}\n{_AGGREGATES}"
+                error.args = (told, *error.args[1:])
+            raise
         return collected(bound.to_reader())
 
     def rows_of(self, source: Source, select: str, objects: Mapping[str, Any]) -> pa.Table:
@@ -231,6 +249,7 @@ def assignments(reader: TokenReader, target: Target, *stops: Sequence[str]) -> d
                 )
             if column.name in out:
                 raise InvalidArgumentError(f"column {column.name!r} is set twice")
+            check_one_value(expression, f"SET {column.name}")
             out[column.name] = value_of(expression, column)
     return out
 

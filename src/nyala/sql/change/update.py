@@ -12,6 +12,7 @@ from __future__ import annotations
 from nyala.sql.change.assigned import Assigned
 from nyala.sql.change.by_source import rows_by_source
 from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.per_row import check_no_window
 from nyala.sql.change.target import Statement, assignments, find_target, returned, selected
 from nyala.sql.context import Source
 from nyala.sql.tokens import TokenReader
@@ -30,6 +31,8 @@ def plan_update(statement: Statement, text: str) -> Plan:
         reader.need("SET")
         values = assignments(reader, target, ("FROM",), ("WHERE",), ("RETURNING",))
         others = reader.until(("WHERE",), ("RETURNING",)) if reader.take("FROM") else ""
+        for name in values if others else ():
+            check_no_window(values[name], f"SET {name} of UPDATE … FROM")
         where = reader.until(("RETURNING",)) if reader.take("WHERE") else ""
         returning = reader.rest() if reader.take("RETURNING") else None
         if returning is None and not any(key in values for key in target.keys):
