@@ -240,6 +240,15 @@ def test_an_error_in_the_middle_of_a_file(store: Path, tmp_path: Path) -> None:
     assert ran("sql", store, "-c", "SELECT count(*) AS n FROM numbers")[1] == "n\n0\n"
 
 
+def test_statements_in_comments_do_not_run(store: Path) -> None:
+    """Comments have others inside, as in PostgreSQL and DuckDB."""
+    comment = "/* DELETE FROM numbers; /* all of them */\nDELETE FROM numbers; */"
+    text = f"{comment}\nSELECT count(*) AS n FROM numbers; /**/; -- ;"
+    assert ran("sql", store, "-c", text) == (0, " n\n50\n", "")
+    with nyala.connect(store) as db:
+        assert db.sql(text).fetchall() == [(50,)]
+
+
 def test_read_runs_a_file(store: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.sql", tmp_path / "two.sql"
     one.write_text(f"\ufeffSELECT 1 AS one;\n.read {two}\nSELECT 3 AS three;\n")

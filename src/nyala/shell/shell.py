@@ -109,7 +109,7 @@ def _parts(text: str) -> Iterator[str]:
         is_command = is_dot_command(text[place:line_end])
         end = line_end if is_command else statement_end(text, place) or len(text)
         part = text[place:end].rstrip()
-        if is_command or tokens(part):
+        if is_command or any(token.text != ";" for token in tokens(part)):
             yield part
         place = end
 

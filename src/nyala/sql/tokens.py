@@ -39,10 +39,21 @@ __all__ = [
 
 Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol"]
 
+_COMMENTS_MAX: Final = 20
+
+
+def _comment() -> str:
+    """Return the pattern of a `/* … */` comment, which has others inside, as in PostgreSQL."""
+    inside = ""
+    for _ in range(_COMMENTS_MAX):
+        inside = rf"/\*(?:[^*/]++|\*(?!/)|/(?!\*){'|' if inside else ''}{inside})*+\*/"
+    return inside
+
+
 # Spaces and comments, then one alternative per kind, or the end. A dollar-quoted text ends with its own tag.
 _TOKEN: Final = re.compile(
     r"""
-    (?: \s+ | --[^\n\r]* | /\*.*?\*/ )*+
+    (?: \s+ | --[^\n\r]* | COMMENT )*+
     (?: (?P<number>(?:[0-9]+(?:_[0-9]+)*(?:\.(?:[0-9]+(?:_[0-9]+)*)?)?|\.[0-9]+(?:_[0-9]+)*)(?:[eE][+-]?[0-9]+)?)
       | (?P<text>[eE]'[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+' | [xXbB]?'[^']*+(?:''[^']*+)*+'
                | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$)
@@ -51,7 +62,7 @@ _TOKEN: Final = re.compile(
       | (?P<parameter>\$\w+ | \?)
       | (?P<symbol><=|>=|<>|!=|==|::|:=|=>|\|\||->>|->|.)
       | \Z )
-    """,
+    """.replace("COMMENT", _comment()),
     re.VERBOSE | re.DOTALL,
 )
 _REMEMBERED_CHARS: Final = 1 << 18
