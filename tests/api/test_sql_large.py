@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,9 +13,13 @@ from typing import Any
 import pytest
 
 import nyala
+from nyala.env import system_files
 from nyala.sql.change import rows as rows_module
 from nyala.tablet.write import part_commit
+from nyala.testing.recording_files import RecordingFiles
 from nyala.testing.s3_server import S3Server
+from tests.sampled import is_night
+from tests.support import open_database
 
 N = 20_000
 SIZES = 300_000, 1_200_000
@@ -153,6 +158,35 @@ def test_a_conflict_in_any_part_lets_the_statement_run_again(
     monkeypatch.setattr("nyala.tablet.write.transaction.commit_in_parts", disturbed)
     assert db.sql("UPDATE t SET v = v + 1").rowcount == N
     assert tries == [0, 1] and content(t)[N - 5] == 1_000_001
+
+
+def test_a_power_cut_at_any_event_leaves_all_or_nothing(
+    tmp_path: Path, parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 10_000)
+    recording = RecordingFiles(system_files(), str(tmp_path / "recorded"))
+    (tmp_path / "recorded").mkdir()
+    states = []
+    with open_database(tmp_path / "recorded" / "s", files=recording) as db:
+        t = db.create_table("t", {"id": "int64", "v": "int64"}, "id", PARTITIONS[1])
+        t.insert({"id": range(600), "v": range(600)})
+        begun = len(recording.events)
+        for statement in (
+            "UPDATE t SET v = v + 1",
+            "UPSERT INTO t SELECT id + 300, -v FROM t",
+            "DELETE FROM t WHERE v > 0",
+        ):
+            states.append((len(recording.events), content(t)))
+            db.sql(statement)
+        states.append((len(recording.events), content(t)))
+    assert len(parts) > 12
+    for number in range(begun, states[-1][0] + 1, 1 if is_night() else 5):
+        folder = tmp_path / "cut" / str(number)
+        recording.crash_image(number, random.Random(number), str(folder))
+        before = max(place for place, (event, _) in enumerate(states) if event <= number)
+        with open_database(folder / "s") as db:
+            assert content(db["t"]) in [state for _, state in states[before : before + 2]]
+            assert db.check().ok
 
 
 def test_numbers_of_new_rows_go_on_after_a_large_insert(tmp_path: Path) -> None:

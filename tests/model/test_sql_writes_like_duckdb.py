@@ -20,6 +20,9 @@ import pytest
 
 import nyala
 from nyala.errors import Error
+from nyala.sql.change import change
+from nyala.sql.change import rows as rows_module
+from nyala.tablet.write import part_commit
 from tests.sampled import each
 from tests.support import folder_in_memory
 
@@ -353,4 +356,14 @@ def run_history(seed: int, count: int = STATEMENTS) -> None:
 @pytest.mark.parametrize("seed", each(20, range(40)))
 def test_random_writes_do_what_duckdb_does(seed: int) -> None:
     """Random statements have the same refusals, counts, returned rows and tables as DuckDB's own tables."""
+    run_history(seed)
+
+
+@pytest.mark.parametrize("seed", each(10, range(100, 110)))
+def test_random_writes_in_parts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So do statements that are committed in parts of two or three rows, as those of very many rows are."""
+    monkeypatch.setattr(change, "SPILLED_BYTES_MIN", 1)
+    monkeypatch.setattr(rows_module, "SPILLED_BYTES_MIN", 1)
+    monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 300)
+    monkeypatch.setattr(part_commit, "_PARTS_MIN", 0)
     run_history(seed)
