@@ -240,6 +240,15 @@ def test_an_error_in_the_middle_of_a_file(store: Path, tmp_path: Path) -> None:
     assert ran("sql", store, "-c", "SELECT count(*) AS n FROM numbers")[1] == "n\n0\n"
 
 
+def test_a_file_of_windows(store: Path, tmp_path: Path) -> None:
+    """A byte order mark, and lines that end with CR and LF."""
+    file = tmp_path / "windows.sql"
+    file.write_bytes("\ufeff.mode csv\r\nSELECT 1 AS one;\r\n-- ä\r\n.tables\r\nSELECT\r\n2 AS two".encode())
+    expected = (0, '"one"\n1\n"table","key"\n"metrics","host, time"\n"numbers","n"\n"two"\n2\n', "")
+    assert ran("sql", store, "-f", file) == ran("sql", store, "-c", f".read {file}") == expected
+    assert ran("sql", store, stdin=file.read_text(encoding="utf-8")) == expected
+
+
 def test_statements_in_comments_do_not_run(store: Path) -> None:
     """Comments have others inside, as in PostgreSQL and DuckDB."""
     comment = "/* DELETE FROM numbers; /* all of them */\nDELETE FROM numbers; */"

@@ -102,7 +102,7 @@ def sql(
 
 def _read(file: TextIO) -> str:
     try:
-        return file.read()
+        return file.read().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise Failure(f"{file.name}: not UTF-8 text ({error.reason} at byte {error.start})") from error
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nyala.errors import Error, InvalidArgumentError
 from nyala.shell.console import Console, Settings
 from nyala.shell.dot_commands import is_dot_command, run_dot_command
-from nyala.sql.tokens import statement_end, tokens
+from nyala.sql.tokens import after_space, statement_end, tokens
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
@@ -101,16 +101,16 @@ def _parts(text: str) -> Iterator[str]:
     """Yield the statements and dot commands of the text."""
     place = 0
     while True:
-        while place < len(text) and (text[place].isspace() or text[place] == ";"):
-            place += 1
+        place = after_space(text, place)
         if place == len(text):
             return
+        if text[place] == ";":
+            place += 1
+            continue
         line_end = _line_end(text, place)
         is_command = is_dot_command(text[place:line_end])
         end = line_end if is_command else statement_end(text, place) or len(text)
-        part = text[place:end].rstrip()
-        if is_command or any(token.text != ";" for token in tokens(part)):
-            yield part
+        yield text[place:end].rstrip()
         place = end
 
 
@@ -121,9 +121,10 @@ def _line_end(text: str, place: int) -> int:
 
 def is_complete(text: str) -> bool:
     """Whether Enter runs the text: its last statement has its `;`, or it is a dot command or empty."""
-    place: int | None = 0
-    while place is not None and (rest := text[place:].strip()):
-        if is_dot_command(rest.partition("\n")[0]):
+    place: int | None = after_space(text, 0)
+    while place is not None and place < len(text):
+        if is_dot_command(text[place : _line_end(text, place)]):
             return True
-        place = statement_end(text, place)
+        end = statement_end(text, place)
+        place = None if end is None else after_space(text, end)
     return place is not None

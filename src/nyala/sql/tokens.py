@@ -27,6 +27,7 @@ from nyala.errors import InvalidArgumentError
 __all__ = [
     "Token",
     "TokenReader",
+    "after_space",
     "main_keyword",
     "quoted",
     "quoted_text",
@@ -50,6 +51,7 @@ def _comment() -> str:
     return inside
 
 
+_SPACE: Final = re.compile(r"(?: \s+ | --[^\n\r]* | COMMENT )*+".replace("COMMENT", _comment()), re.VERBOSE)
 # Spaces and comments, then one alternative per kind, or the end. A dollar-quoted text ends with its own tag.
 _TOKEN: Final = re.compile(
     r"""
@@ -204,6 +206,12 @@ def _after_query(found: Sequence[Token], place: int) -> int:
                 return index + 1
         begun = begun or (token.keyword == "AS" and not depth)
     return len(found)
+
+
+def after_space(text: str, begin: int) -> int:
+    """Return where the next token begins: behind spaces and comments."""
+    found = _SPACE.match(text, begin)
+    return begin if found is None else found.end()
 
 
 def statement_end(text: str, begin: int = 0) -> int | None:
