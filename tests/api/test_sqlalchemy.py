@@ -59,7 +59,11 @@ def test_options_of_the_url(tmp_path, db):
         assert connection.connection.driver_connection.database.read_only
         assert connection.execute(sa.select(ITEMS)).all() == []
     engine.dispose()
-    for url in ("nyala:///", "nyala:///s?nothing=1", "nyala:///s?read_only=perhaps", "nyala://host/s"):
+    numbers = "?maintenance=false&lock_timeout=2&refresh=0.5&not_before=7"
+    arguments = NyalaDialect().create_connect_args(sa.make_url(f"nyala:///s{numbers}"))
+    assert arguments == (("s",), {"maintenance": False, "lock_timeout": 2, "refresh": 0.5, "not_before": 7})
+    wrong = ("nothing=1", "read_only=perhaps", "refresh=soon", "storage_options=x")
+    for url in ("nyala:///", "nyala://host/s", *(f"nyala:///s?{each}" for each in wrong)):
         with pytest.raises(sa.exc.ArgumentError, match="URL of a store"):
             sa.create_engine(url).connect()
 
@@ -151,10 +155,10 @@ def test_integer_keys_count_up(engine, db):
         connection.execute(ITEMS.insert(), [{"name": "b"}, {"name": "c"}])
         connection.execute(ITEMS.insert(), {"id": 10, "name": "d"})
         assert connection.execute(ITEMS.insert().values(name="e")).inserted_primary_key == (11,)
-        with pytest.raises(sa.exc.CompileError, match="must give 'id'"):
-            connection.execute(ITEMS.insert().values([{"name": "x"}, {"name": "y"}]))
+        for names in ("fg", "hij", "kl"):
+            connection.execute(ITEMS.insert().values([{"name": name} for name in names]))
     assert {row["id"]: row["name"] for row in db["items"].scan().to_arrow().to_pylist()} == {
-        1: "a", 2: "b", 3: "c", 10: "d", 11: "e",
+        1: "a", 2: "b", 3: "c", 10: "d", 11: "e", 12: "f", 13: "g", 14: "h", 15: "i", 16: "j", 17: "k", 18: "l",
     }  # fmt: skip
 
 

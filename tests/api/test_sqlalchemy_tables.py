@@ -44,6 +44,14 @@ class Sale(Base):
     sum = sa.Column(sa.Numeric(12, 2))
 
 
+class Visit(Base):
+    """A table without a key of its own: the store gives the keys."""
+
+    __tablename__ = "visits"
+    auto_incrementing_id = sa.Column(sa.BigInteger, primary_key=True)
+    who = sa.Column(sa.String(20))
+
+
 class Everything(Base):
     __tablename__ = "everything"
     id = sa.Column(sa.Uuid, primary_key=True, default=uuid.uuid4)
@@ -74,7 +82,7 @@ def engine(db: nyala.Database, tmp_path: Path) -> Iterator[sa.Engine]:
 
 def test_create_all_and_drop_all(engine: sa.Engine, db: nyala.Database) -> None:
     Base.metadata.create_all(engine)
-    assert db.list_tables() == ["authors", "books", "everything", "sales"]
+    assert db.list_tables() == ["authors", "books", "everything", "sales", "visits"]
     Base.metadata.create_all(engine)  # which finds them
     columns = {each.name: (each.type, each.nullable) for each in db["sales"].description.columns}
     assert columns == {
@@ -149,8 +157,34 @@ def test_many_objects_at_once(engine: sa.Engine, db: nyala.Database) -> None:
         assert {each.id: each.name for each in made} == {n + 1: str(n) for n in range(500)}
         ids = session.scalars(sa.insert(Author).returning(Author.id), [{"name": "x"}, {"name": "y"}]).all()
         assert sorted(ids) == [501, 502]
+        several = sa.insert(Author).values([{"name": "x"}, {"name": "y"}, {"name": "z"}])
+        assert sorted(session.scalars(several.returning(Author.id))) == [503, 504, 505]
         session.commit()
-    assert db["authors"].count() == 502
+    assert db["authors"].count() == 505
+
+
+def test_objects_whose_keys_the_store_gives(engine: sa.Engine, db: nyala.Database) -> None:
+    Base.metadata.create_all(engine)
+    with orm.Session(engine) as session:
+        one = Visit(who="a")
+        session.add(one)
+        session.flush()
+        assert one.auto_incrementing_id == 1
+        session.add_all([Visit(who=str(number)) for number in range(100)])
+        session.commit()
+        pairs = session.execute(sa.select(Visit.auto_incrementing_id, Visit.who)).all()
+        assert dict(pairs) == {1: "a"} | {number + 2: str(number) for number in range(100)}
+        one.who = "b"
+        session.delete(session.get(Visit, 2))
+        session.commit()
+        rows = sa.insert(Visit).returning(Visit.auto_incrementing_id, Visit.who)
+        made = session.execute(rows, [{"who": "x"}, {"who": "y"}]).all()
+        assert sorted(made) == [(102, "x"), (103, "y")]
+        assert session.execute(sa.insert(Visit).values([{"who": "z"}, {"who": "z"}])).rowcount == 2
+        session.commit()
+    assert db["visits"].count() == 104
+    with engine.begin() as connection:
+        assert connection.execute(sa.insert(Visit), {"who": "w"}).inserted_primary_key == (106,)
 
 
 def test_objects_with_keys_of_their_own(engine: sa.Engine) -> None:

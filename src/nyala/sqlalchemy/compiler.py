@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import exc, types
+from sqlalchemy import bindparam, exc, types
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 from sqlalchemy.dialects.sqlite import dml
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
@@ -79,7 +79,8 @@ class NyalaExecutionContext(DefaultExecutionContext):
     ) -> Any:
         if compiled.counted is not None:
             rows = [dict(row) for row in parameters] or [{}]
-            parameters = with_values(dbapi_connection.driver_connection, compiled.counted, rows)
+            names = compiled.counted_names or [compiled.counted.key]
+            parameters = with_values(dbapi_connection.driver_connection, compiled.counted, names, rows)
         return super()._init_compiled(
             dialect, connection, dbapi_connection, execution_options, compiled, parameters, *args, **kwargs
         )
@@ -90,6 +91,8 @@ class NyalaCompiler(compiler.SQLCompiler):
 
     counted: Any = None
     """The column whose values the execution adds to the parameters."""
+    counted_names: Any = None
+    """The names of these parameters in an INSERT with several rows of VALUES."""
 
     visit_on_conflict_do_nothing = SQLiteCompiler.visit_on_conflict_do_nothing
     visit_on_conflict_do_update = SQLiteCompiler.visit_on_conflict_do_update
@@ -97,25 +100,32 @@ class NyalaCompiler(compiler.SQLCompiler):
 
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
         column = None if self.stack else counted_column(insert_stmt.table)
-        if column is not None and column.name == AUTO_INCREMENT:
-            insert_stmt = insert_stmt.inline()  # the store gives its values at the commit
-        elif column is not None and self.column_keys is not None and not insert_stmt._select_names:
-            self._count(column, insert_stmt)
+        # The store gives the values of its own column, and RETURNING returns them.
+        if column is not None and column.name != AUTO_INCREMENT:
+            if self.column_keys is not None and not insert_stmt._select_names:
+                insert_stmt = self._count(column, insert_stmt)
         return super().visit_insert(insert_stmt, *args, **kw)
 
-    def _count(self, column: Any, insert_stmt: Any) -> None:
-        keys = {getattr(key, "key", key) for key in insert_stmt._values or ()}
-        keys.update(self.column_keys or ())
-        if insert_stmt._multi_values:
-            first = insert_stmt._multi_values[0][0]
-            if isinstance(first, dict) and column.key not in {getattr(key, "key", key) for key in first}:
-                raise exc.CompileError(
-                    f"INSERT with several rows of VALUES must give {column.name!r}, which only rows of parameters "
-                    "count up: pass the rows to execute(insert(table), [{…}, {…}])"
-                )
-        elif column.key not in keys:
+    def _count(self, column: Any, insert_stmt: Any) -> Any:
+        """Return the statement with parameters for the values of the column, if it does not give them."""
+        rows = [row for each in insert_stmt._multi_values for row in each]
+        given = rows[0] if rows else insert_stmt._values or ()
+        keys = {getattr(key, "key", key) for key in given} | set(self.column_keys or ())
+        if column.key in keys or (rows and not all(isinstance(row, dict) for row in rows)):
+            return insert_stmt
+        self.counted = column
+        if not rows:
             self.column_keys = [*(self.column_keys or ()), column.key]
-            self.counted = column
+            return insert_stmt
+        self.counted_names = [f"nyala_key_{place}" for place in range(len(rows))]
+        counted = insert_stmt._clone()
+        counted._multi_values = (
+            [
+                {column: bindparam(name, type_=column.type), **row}
+                for name, row in zip(self.counted_names, rows, strict=True)
+            ],
+        )
+        return counted
 
     def get_select_precolumns(self, select: Any, **kw: Any) -> str:
         if columns := getattr(select, "_distinct_on", ()):

@@ -36,8 +36,10 @@ def take(connection: Connection, table: str, column: str, count: int) -> range:
     return range(first, first + count)
 
 
-def with_values(connection: Connection, column: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of parameters with a value of the column in each."""
-    lacking = [row for row in rows if row.get(column.key) is None]
-    values = iter(take(connection, column.table.name, column.name, len(lacking)))
-    return [row if row.get(column.key) is not None else row | {column.key: next(values)} for row in rows]
+def with_values(
+    connection: Connection, column: Any, names: list[str], rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the rows of parameters with values of the column as the parameters `names` in each."""
+    missing = sum(row.get(name) is None for row in rows for name in names)
+    values = iter(take(connection, column.table.name, column.name, missing))
+    return [row | {name: next(values) for name in names if row.get(name) is None} for row in rows]

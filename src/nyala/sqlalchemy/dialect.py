@@ -18,6 +18,7 @@ from sqlalchemy.dialects.sqlite.json import JSONIndexType, JSONPathType
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.engine.reflection import cache
 from sqlalchemy.pool import QueuePool
+from sqlalchemy.sql.compiler import InsertmanyvaluesSentinelOpts
 
 import nyala
 from nyala.schema.schema import AUTO_INCREMENT
@@ -99,6 +100,8 @@ class NyalaDialect(DefaultDialect):
     update_returning_multifrom = True
     delete_returning_multifrom = True
     use_insertmanyvalues = True
+    # Keys are given in the order of the rows.
+    insertmanyvalues_implicit_sentinel = InsertmanyvaluesSentinelOpts.ANY_AUTOINCREMENT
     postfetch_lastrowid = False
     preexecute_autoincrement_sequences = False
     div_is_floordiv = False
@@ -134,7 +137,7 @@ class NyalaDialect(DefaultDialect):
         for name, text in url.query.items():
             if name not in known:
                 raise exc.ArgumentError(f"{name!r} in the URL of a store is not an option of nyala.connect")
-            options[name] = _option(str(text), known[name].default)
+            options[name] = _option(name, str(text), known[name].default)
         return (path,), options
 
     def get_isolation_level_values(self, dbapi_connection: Any) -> list[Any]:
@@ -249,12 +252,22 @@ def _database(connection: Any) -> nyala.Database:
     return database
 
 
-def _option(text: str, default: Any) -> Any:
+def _option(name: str, text: str, default: Any) -> Any:
+    """Return the value of an option of the URL. Raises: ArgumentError."""
+    if name in ("storage_options", "limits"):
+        raise exc.ArgumentError(
+            f"{name!r} cannot be in the URL of a store: pass connect_args={{{name!r}: …}}"
+        )
     if isinstance(default, bool):
         if text.lower() not in ("true", "false", "1", "0"):
-            raise exc.ArgumentError(f"{text!r} in the URL of a store is not true or false")
+            raise exc.ArgumentError(f"{name}={text!r} in the URL of a store is not true or false")
         return text.lower() in ("true", "1")
-    return float(text) if isinstance(default, float) else text
+    if isinstance(default, int | float) or name == "not_before":
+        try:
+            return int(text) if name == "not_before" else float(text)
+        except ValueError:
+            raise exc.ArgumentError(f"{name}={text!r} in the URL of a store is not a number") from None
+    return text
 
 
 def _type_of(type: ColumnType) -> Any:
