@@ -7,14 +7,16 @@ Source: docs/reference/sql.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
-from nyala.sql.tokens import TokenReader
+from nyala.sql.tokens import TokenReader, replaced, tokens
 
-__all__ = ["of_store", "spelled", "spelled_column", "table_name"]
+__all__ = ["of_store", "spelled", "spelled_column", "table_name", "without_schemas"]
 
+_SCHEMA: Final = re.compile(r'\b(?:main|public|nyala)\b"?\s*\.', re.IGNORECASE)
 _SCHEMAS: Final = frozenset(((), ("main",), ("public",), ("nyala",), ("nyala", "main")))
 
 
@@ -31,6 +33,24 @@ def of_store(names: Sequence[str]) -> str:
             "reads those of attached stores"
         )
     return names[-1]
+
+
+def without_schemas(text: str) -> str:
+    """Return the text of a statement with `t.column` in place of `main.t.column`."""
+    if not _SCHEMA.search(text):
+        return text
+    found = tokens(text)
+    edits = []
+    place = 0
+    while place < len(found):
+        begin = place
+        while found[place + 1 : place + 3] and found[place].is_identifier and found[place + 1].text == ".":
+            place += 2
+        path = [token.name.lower() for token in found[begin : place + 1 : 2]]
+        if len(path) > 2 and path[:-2] and tuple(path[:-2]) in _SCHEMAS:
+            edits.append((found[begin].begin, found[place - 2].begin, ""))
+        place += 1
+    return replaced(text, edits)
 
 
 def spelled(name: str, names: Collection[str]) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from nyala.errors import DuplicateKeyError, InvalidArgumentError
@@ -45,6 +46,15 @@ Mode: TypeAlias = Literal["insert", "ignore", "upsert"]
 _SOURCE_WORDS: Final = ("VALUES", "SELECT", "WITH", "FROM", "TABLE", "BY", "DEFAULT", "(")
 # With the token that follows, because a table may be called `conflict`: JOIN conflict ON conflict.id = …
 _ENDS: Final = (("ON", "CONFLICT", "("), ("ON", "CONFLICT", "DO"), ("RETURNING",))
+_AFTER_ROWS: Final = (
+    ("UNION",),
+    ("INTERSECT",),
+    ("EXCEPT",),
+    ("ORDER", "BY"),
+    ("LIMIT",),
+    ("OFFSET",),
+    ("FETCH",),
+)
 # A source without these reads no table.
 _READING_WORDS: Final = frozenset(("FROM", "TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE", "SHOW"))
 
@@ -109,6 +119,8 @@ def plan_insert(statement: Statement, text: str) -> Plan:
             return Change([request])
         if mode == "insert":
             request, rows = numbered(source, target, request, rows)
+        if mode == "upsert" and not statement.are_distinct(source, rows, target.keys):
+            rows = _last_rows(statement, source, target, rows)
         stored = _stored(statement, source, target, rows, mode)
         return Change([request], returning=returned(statement, source, target, returning, stored))
 
@@ -185,11 +197,21 @@ def _is_query(reader: TokenReader) -> bool:
     return following is not None and following.keyword in ("SELECT", "WITH", "VALUES", "FROM", "(", "TABLE")
 
 
+def _is_combined(reader: TokenReader) -> bool:
+    """Whether something follows a VALUES list, such as UNION or ORDER BY."""
+    ahead = TokenReader(reader.text)
+    ahead.until(*_AFTER_ROWS)
+    return not ahead.ended
+
+
 def _source_rows(statement: Statement, source: Source, insert: _Insert, query: str) -> pa.Table:
     """Return the rows to insert, with the columns that the statement gives. Raises: InvalidArgumentError."""
     target = insert.target
     names = insert.columns if insert.columns is not None else target.insert_columns
     reader = TokenReader(query)
+    if reader.at("VALUES") and _is_combined(reader):
+        query = f"FROM (\n{query}\n)"
+        reader = TokenReader(query)
     if reader.take("DEFAULT", "VALUES"):
         reader.finish()
         values = ", ".join(
@@ -342,6 +364,19 @@ def _completed(statement: Statement, source: Source, target: Target, rows: pa.Ta
     listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in missing]
     given = statement.unused("given")
     return statement.rows(source, f"SELECT {', '.join(listed)} FROM {given}", {given: rows})
+
+
+def _last_rows(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table:
+    """Return one row for each key: its last values, and the first ones of immutable columns."""
+    given, number = statement.unused("given"), target.unused("number")
+    listed = []
+    for name in rows.column_names:
+        kept = "first" if target.column(name).immutable else "last"
+        listed.append(f"{kept}({quoted(name)} ORDER BY {quoted(number)}) AS {quoted(name)}")
+    numbered_rows = rows.append_column(number, pa.array(np.arange(rows.num_rows)))
+    keys = ", ".join(map(quoted, target.keys))
+    text = f"SELECT {', '.join(listed)} FROM {given} GROUP BY {keys} ORDER BY max({quoted(number)})"
+    return statement.rows(source, text, {given: numbered_rows})
 
 
 def _stored(statement: Statement, source: Source, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:

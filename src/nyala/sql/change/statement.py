@@ -18,6 +18,7 @@ from nyala.sql.change.merge import plan_merge
 from nyala.sql.change.target import Statement
 from nyala.sql.change.update import plan_delete, plan_update
 from nyala.sql.context import Context
+from nyala.sql.names import without_schemas
 from nyala.sql.result import FixedResult
 from nyala.sql.select.moments import parsable
 from nyala.sql.select.statement import shortened
@@ -55,9 +56,10 @@ def plan_of(
     main = found[place]
     word = main.keyword
     _check(replaced(text, [(main.begin, main.end, "INSERT")]) if word == "UPSERT" else text)
-    prefix = text[: main.begin] if place else ""
-    plan = _PLANS[word](make(context, prefix, text), text[main.begin :])
-    return word, plan, is_checked(text[main.begin :]) if word in ("INSERT", "UPSERT") else True
+    statement = make(context, text[: main.begin] if place else "", text)
+    text = text[main.begin :]
+    plan = _PLANS[word](statement, without_schemas(text))
+    return word, plan, is_checked(text) if word in ("INSERT", "UPSERT") else True
 
 
 def _check(text: str) -> None:

@@ -272,7 +272,7 @@ def _assigned(reader: TokenReader) -> list[tuple[str, str]]:
 
 def value_of(expression: str, column: ColumnSchema) -> str:
     """Return the expression with a cast to the column's type; DEFAULT is the column's default."""
-    if expression.strip().upper() == "DEFAULT":
+    if expression.strip("() \t\n").upper() == "DEFAULT":
         return default_of(column)
     return cast_to(expression, column.type)
 
