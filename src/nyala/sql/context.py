@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.sql.access import Access
 from nyala.sql.select.running import Running
-from nyala.sql.tokens import Token, replaced, tokens
+from nyala.sql.tokens import Token, parameters, replaced, tokens
 
 if TYPE_CHECKING:
     from nyala.api.database import Database, Snapshot
@@ -110,7 +110,7 @@ class Context:
         """Return the parameters that the text names."""
         if not self.parameters:
             return {}
-        named = {token.text[1:] for token in tokens(text) if token.kind == "parameter"}
+        named = {token.text[1:] for token in parameters(tokens(text))}
         return {name: value for name, value in self.parameters.items() if name in named}
 
     def check_writable(self, statement: str) -> None:
@@ -129,10 +129,11 @@ def numbered(text: str, found: Sequence[Token]) -> str:
 
     Then a clause keeps its parameters when it is cut out. Raises: InvalidArgumentError for both kinds in one text.
     """
-    marks = [token for token in found if token.text == "?" and token.kind == "parameter"]
+    given = list(parameters(found))
+    marks = [token for token in given if token.text == "?"]
     if not marks:
         return text
-    if any(token.kind == "parameter" and token.text != "?" for token in found):
+    if len(marks) < len(given):
         raise InvalidArgumentError("the text has parameters of both kinds, ? and $name: use one kind")
     return replaced(
         text,
@@ -144,7 +145,7 @@ def numbered(text: str, found: Sequence[Token]) -> str:
 
 
 def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping[str, Any]:
-    """Return the values by name, for text whose positional parameters are numbered.
+    """Return the values by name, for text with these parameters, of which the positional ones are numbered.
 
     Raises: InvalidArgumentError for anything but a list or a dict, and for missing and superfluous values.
     """
@@ -156,7 +157,7 @@ def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping
         values = {}
     else:
         raise InvalidArgumentError(f"parameters are a list for ? or a dict for $name, not {given!r}")
-    named = {token.text[1:] for token in found if token.kind == "parameter"}
+    named = {token.text[1:] for token in found}
     if missing := sorted(named - values.keys()):
         raise InvalidArgumentError(
             f"there is no value for parameter {missing[0]}: the statement has {len(named)} parameters, and "

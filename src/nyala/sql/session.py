@@ -30,7 +30,7 @@ from nyala.sql.select.by_key import look_up
 from nyala.sql.select.errors import in_words_of_sql, located
 from nyala.sql.select.running import Running
 from nyala.sql.select.store_only import check_store_only
-from nyala.sql.tokens import Token, TokenReader, main_keyword, split_statements, tokens
+from nyala.sql.tokens import Token, TokenReader, main_keyword, parameters, split_statements, tokens
 
 if TYPE_CHECKING:
     from nyala.api.database import Database, Snapshot
@@ -264,8 +264,7 @@ _TRANSACTION_STATEMENTS: Final = {
 def _remembered(text: str) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
     found = tokens(text)
     text = numbered(text, found)
-    parameters = tuple(token for token in tokens(text) if token.kind == "parameter")
-    return tuple(split_statements(text)), text, parameters
+    return tuple(split_statements(text)), text, tuple(parameters(tokens(text)))
 
 
 def _statements(text: Any) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:

@@ -9,7 +9,9 @@ begins and ends. Expressions are cut out as they are, with their comments, and D
 Invariants
     K1  The text of a token is `text[begin:end]`, and tokens do not overlap. Comments and spaces are
         between tokens.
-    K2  A keyword inside parentheses, brackets, braces or CASE … END does not end a clause, nor does one
+    K2  After VALUES, a list of at least 16 rows of literals and parameters is one token, of the kind "rows". What
+        reads the tokens of a text then costs as much for many rows as for few.
+    K3  A keyword inside parentheses, brackets, braces or CASE … END does not end a clause, nor does one
         that is a name (after a point or AS) or the FROM of IS DISTINCT FROM.
 
 Source: PostgreSQL, "Lexical Structure", which DuckDB's parser follows.
@@ -23,22 +25,25 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from nyala.errors import InvalidArgumentError
+from nyala.sql.literals import PARAMETER, ROWS, row_at
 
 __all__ = [
     "Token",
     "TokenReader",
     "after_space",
     "main_keyword",
+    "parameters",
     "quoted",
     "quoted_text",
     "replaced",
     "split_statements",
     "statement_end",
     "tokens",
+    "with_first_rows",
     "with_names",
 ]
 
-Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol"]
+Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol", "rows"]
 
 _COMMENTS_MAX: Final = 20
 
@@ -68,6 +73,9 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _REMEMBERED_CHARS: Final = 1 << 18
+# Of one longer text, such as an INSERT of many rows of literals, the tokens are remembered if they are few.
+_REMEMBERED_TOKENS: Final = 1 << 10
+_long_text: Final[dict[str, Sequence[Token]]] = {}
 _SHOWN_CHARS: Final = 40
 _MAIN_KEYWORDS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE")
@@ -103,7 +111,15 @@ class Token(NamedTuple):  # six times as fast to make as a frozen dataclass
 
 def tokens(text: str) -> Sequence[Token]:
     """Return the tokens of the text, without spaces and comments."""
-    return _remembered(text) if len(text) <= _REMEMBERED_CHARS else _tokens(text)
+    if len(text) <= _REMEMBERED_CHARS:
+        return _remembered(text)
+    found = _long_text.get(text)
+    if found is None:
+        found = _tokens(text)
+        if len(found) <= _REMEMBERED_TOKENS:
+            _long_text.clear()
+            _long_text[text] = found
+    return found
 
 
 @lru_cache(maxsize=16)
@@ -113,8 +129,16 @@ def _remembered(text: str) -> Sequence[Token]:
 
 
 def _tokens(text: str) -> tuple[Token, ...]:
-    out = []
-    for match in _TOKEN.finditer(text):
+    out: list[Token] = []
+    place: int | None = 0
+    while place is not None:
+        place = _read_tokens(text, place, out)
+    return tuple(out)
+
+
+def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
+    """Append the tokens from `place` on; return where to go on after a list of rows, or None at the end."""
+    for match in _TOKEN.finditer(text, place):
         kind: Any = "text" if match.lastgroup == "tag" else match.lastgroup
         if kind is None:  # the end
             break
@@ -122,7 +146,28 @@ def _tokens(text: str) -> tuple[Token, ...]:
         end = match.end()
         keyword = found.upper() if kind == "word" else found if kind == "symbol" else ""
         out.append(Token(kind, found, end - len(found), end, keyword))
-    return tuple(out)
+        if keyword == "VALUES" and (rows := ROWS.match(text, end)):
+            out.append(Token("rows", rows[1], *rows.span(1), ""))
+            return rows.end()
+    return None
+
+
+def parameters(found: Iterable[Token]) -> Iterator[Token]:
+    """Yield the parameters among the tokens, also those inside of rows."""
+    for token in found:
+        if token.kind == "parameter":
+            yield token
+        elif token.kind == "rows":
+            for match in PARAMETER.finditer(token.text):
+                if match[1]:
+                    begin, end = match.span(1)
+                    yield Token("parameter", match[1], token.begin + begin, token.begin + end, "")
+
+
+def with_first_rows(text: str) -> str:
+    """Return the text with only the first row of each token of the kind "rows"."""
+    found = (token for token in tokens(text) if token.kind == "rows")
+    return replaced(text, [(token.begin, token.end, row_at(token.text, 0)) for token in found])
 
 
 def quoted(name: str) -> str:
@@ -307,25 +352,26 @@ class TokenReader:
         return names
 
     def until(self, *stops: Sequence[str]) -> str:
-        """Return the text up to one of the keyword sequences, a closing bracket, or the end (K2)."""
+        """Return the text up to one of the keyword sequences, a closing bracket, or the end (K3)."""
         begin, end = self.here, self.here
+        ends = _CLOSES.union(stop[0] for stop in stops)
         open_: list[str] = []  # what closes each bracket and CASE that is open
         before = ""
-        while not self.ended:
-            token = self.tokens[self.index]
+        for index in range(self.index, len(self.tokens)):
+            token = self.tokens[index]
             word = "" if before in (".", "AS") and token.kind == "word" else token.keyword
-            if not open_ and (word in _CLOSES or (word and self._stops(stops, before))):
-                break
+            if word in ends and not open_:
+                self.index = index
+                if word in _CLOSES or (self.at_any(*stops) and not (before == "DISTINCT" and word == "FROM")):
+                    break
             if word in _PAIRS:
                 open_.append(_PAIRS[word])
             elif open_ and word == open_[-1]:
                 open_.pop()
             end, before = token.end, token.keyword
-            self.index += 1
+        else:
+            self.index = len(self.tokens)
         return self.text[begin:end]
-
-    def _stops(self, stops: Sequence[Sequence[str]], before: str) -> bool:
-        return self.at_any(*stops) and not (before == "DISTINCT" and self.at("FROM"))
 
     def rest(self) -> str:
         """Return the text that is left."""

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.errors import DuplicateKeyError, InvalidArgumentError
-from nyala.schema.schema import AUTO_INCREMENT, ColumnSchema
+from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.change.assigned import Assigned, in_order
 from nyala.sql.change.change import Change, Plan
 from nyala.sql.change.per_row import check_no_window
@@ -32,8 +32,8 @@ from nyala.sql.change.target import (
     find_target,
     numbered,
     returned,
-    value_of,
 )
+from nyala.sql.change.values import rows_of_values
 from nyala.sql.context import ROWS_OF_PARAMETERS, Source
 from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
 from nyala.sql.types import cast_to
@@ -219,9 +219,10 @@ def _source_rows(statement: Statement, source: Source, insert: _Insert, query: s
         )
         return statement.rows(source, f"SELECT {values}")
     if reader.at("VALUES") and not insert.by_name:
-        values = _with_casts(reader, insert, names)
-        rows = None if statement.prefix else statement.computed(values)
-        return (statement.rows(source, values) if rows is None else rows).rename_columns(names)
+        columns = [target.column(name) for name in names]
+        return rows_of_values(
+            statement, source, reader, columns, lambda given: _count_error(insert, len(columns), given)
+        )
     given = statement.unused("given")
     bound = statement.context.select(
         source, f"{statement.prefix}FROM (\n{query}\n)" if statement.prefix else query
@@ -241,24 +242,6 @@ def _source_rows(statement: Statement, source: Source, insert: _Insert, query: s
     )
     places = ", ".join(f"c{place}" for place in range(len(found)))
     return statement.rows(source, f"SELECT {listed}\nFROM (\n{query}\n) AS {given}({places})")
-
-
-def _with_casts(reader: TokenReader, insert: _Insert, names: Sequence[str]) -> str:
-    """Return the VALUES list with a cast to the column's type around each value."""
-    reader.need("VALUES")
-    columns: list[ColumnSchema] = [insert.target.column(name) for name in names]
-    rows = []
-    for row in reader.listed():
-        inside = TokenReader(row)
-        values = TokenReader(inside.parenthesised()).listed()
-        inside.finish()
-        if len(values) != len(columns):
-            raise _count_error(insert, len(columns), len(values))
-        rows.append(
-            f"({', '.join(value_of(value, column) for value, column in zip(values, columns, strict=True))})"
-        )
-    reader.finish()
-    return f"VALUES {', '.join(rows)}"
 
 
 def _count_error(insert: _Insert, expected: int, given: int) -> InvalidArgumentError:

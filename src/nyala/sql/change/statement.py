@@ -22,7 +22,7 @@ from nyala.sql.names import without_schemas
 from nyala.sql.result import FixedResult
 from nyala.sql.select.moments import parsable
 from nyala.sql.select.statement import shortened
-from nyala.sql.tokens import replaced, tokens, with_names
+from nyala.sql.tokens import replaced, tokens, with_first_rows, with_names
 
 __all__ = ["execute", "plan_of"]
 
@@ -67,6 +67,6 @@ def _check(text: str) -> None:
     import duckdb
 
     try:
-        duckdb.extract_statements(shortened(parsable(text)))
+        duckdb.extract_statements(shortened(parsable(with_first_rows(text))))
     except duckdb.Error as error:
         raise InvalidArgumentError(f"the statement does not parse: {error}") from error

@@ -34,7 +34,7 @@ from nyala.sql.select.closing import LeftCursors, close_all
 from nyala.sql.select.connection import SMALL
 from nyala.sql.select.errors import our_error
 from nyala.sql.select.statement import check_statement, tables_named
-from nyala.sql.tokens import Token, quoted, quoted_text, replaced, tokens
+from nyala.sql.tokens import Token, parameters, quoted, quoted_text, replaced, tokens
 from nyala.sql.types import literal, sql_type
 from nyala.tablet.state.root import TableState
 
@@ -163,7 +163,7 @@ def _check_no_rows(cursor: Any, statement: str, states: Mapping[str, TableState]
 def _without_describe(statement: str) -> str:
     """Return the statement with `(SELECT 1)` for each `(DESCRIBE …)` and `(SHOW …)`, and NULL for parameters."""
     found = tokens(statement)
-    edits = [(token.begin, token.end, "NULL") for token in found if token.kind == "parameter"]
+    edits = [(token.begin, token.end, "NULL") for token in parameters(found)]
     for place, token in enumerate(found[:-1]):
         if token.text == "(" and found[place + 1].keyword in _DESCRIBING:
             end = _closing(found, place).begin

@@ -1,0 +1,66 @@
+"""Recognises rows of literals and parameters in SQL text, such as those after VALUES.
+
+    (1, 'a', ?), (-2.5, NULL, DEFAULT), (1e3, DATE '2026-01-01', TRUE)
+
+One call of a regular expression reads all rows, so a long list of them costs little.
+
+Source: DuckDB, "Literal Types".
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Final, NamedTuple
+
+__all__ = ["PARAMETER", "ROWS", "Cell", "cell_of", "cells_of_rows", "row_at"]
+
+# So short that each is an integer, a decimal or a double for DuckDB, and exact in Arrow.
+_NUMBER: Final = r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?+(?:[eE][+-]?[0-9]{1,3})?+(?![\w.])"
+_TYPE: Final = r"DATE|TIMESTAMP|TIMESTAMPTZ"
+_TEXT: Final = r"[^']*+(?:''[^']*+)*+"
+_WORD: Final = r"(?:NULL|TRUE|FALSE|DEFAULT)\b"
+_PARAMETER: Final = r"\$\w++|\?"
+
+_VALUE: Final = rf"(?:{_NUMBER}|(?:(?:{_TYPE})\s*+)?'{_TEXT}'|{_WORD}|{_PARAMETER})"
+_ROW: Final = rf"\(\s*+{_VALUE}\s*+(?:,\s*+{_VALUE}\s*+)*+\)"
+_ONE_ROW: Final = re.compile(_ROW, re.IGNORECASE)
+_CELL: Final = re.compile(
+    rf"([(,])\s*+(?:({_NUMBER})|(?:({_TYPE})\s*+)?'({_TEXT})'|({_WORD})|({_PARAMETER}))", re.IGNORECASE
+)
+ROWS: Final = re.compile(rf"\s*+({_ROW}(?:\s*+,\s*+{_ROW}){{15,}}+)", re.IGNORECASE)
+"""At least 16 rows, after spaces; group 1 is the rows."""
+PARAMETER: Final = re.compile(rf"'{_TEXT}'|({_PARAMETER})")
+"""A text, or a parameter as group 1. It finds the parameters of rows."""
+
+
+class Cell(NamedTuple):
+    """A value of a row. All strings are empty that do not apply; a text may be empty as well.
+
+    opening: the bracket before the first value of a row, and the comma before the others.
+    text:    without its quotation marks; a quotation mark inside is doubled.
+    other:   a parameter, or any expression.
+    """
+
+    opening: str
+    number: str
+    type: str
+    text: str
+    word: str
+    other: str
+
+
+def cells_of_rows(rows: str) -> list[tuple[str, ...]]:
+    """Return the values of the rows that `ROWS` has found, as tuples with the fields of `Cell`."""
+    return _CELL.findall(rows)
+
+
+def cell_of(value: str) -> tuple[str, ...]:
+    """Return one value, whatever expression it is."""
+    match = _CELL.fullmatch(f",{value.strip()}")
+    return match.groups("") if match is not None else Cell(",", "", "", "", "", value)
+
+
+def row_at(rows: str, number: int) -> str:
+    """Return the text of one of the rows that `ROWS` has found."""
+    return next(itertools.islice(_ONE_ROW.finditer(rows), number, None))[0]
