@@ -317,6 +317,15 @@ def test_a_store_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert ran("sql", url, *options, "--read-only", "-c", "FROM t") == (0, "id   v\n 1  11\n", "")
         code, printed, said = ran("sql", url, *options, "--read-only", "-c", "DELETE FROM t")
         assert (code, printed) == (1, "") and "read" in said
+        with nyala.connect(url, storage_options=server.options, cache_dir=tmp_path / "other") as db:
+            command = [sys.executable, "-m", "nyala", "sql", url, *options, "-c", "DELETE FROM t"]
+            refused = subprocess.run(
+                command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": SOURCE}
+            )
+            assert refused.returncode == 1 and "writes to the store" in refused.stderr
+            assert "lock_timeout" not in refused.stderr
+            assert ran("sql", url, *options, "--read-only", "-c", "SELECT v FROM t") == (0, " v\n11\n", "")
+            assert db.sql("DELETE FROM t").rowcount == 1
 
 
 @pytest.mark.parametrize(

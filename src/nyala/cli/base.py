@@ -163,6 +163,7 @@ _RULES: Final = tuple(
         (r"call it there, or close the store there and connect\(\) again", "wait until it is closed there"),
         (r"close it there, open it here with read_only=True, or pass take_over=True; then .* write",
          "wait until it is closed there; commands that only read work meanwhile"),
+        (r"(the store is free in \d+ seconds): lock_timeout=\d+ waits", r"\1"),
         (r"; db\.tag\(name\) makes one", ""),
         # buckets
         (r"storage_options, cache_dir, .* are for a store", "--option is for a store"),
