@@ -36,7 +36,7 @@ class Insert(dml.Insert):
     """An INSERT with `on_conflict_do_nothing` and `on_conflict_do_update`, as SQLite's of SQLAlchemy."""
 
     stringify_dialect = "nyala"
-    inherit_cache = True
+    inherit_cache = dml.Insert.inherit_cache  # SQLAlchemy 2.0 cannot cache ON CONFLICT
 
 
 def insert(table: Any) -> Insert:
