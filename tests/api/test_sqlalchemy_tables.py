@@ -16,6 +16,7 @@ from sqlalchemy import orm
 from sqlalchemy.dialects import registry
 
 import nyala
+from nyala.testing.s3_server import S3Server
 
 registry.register("nyala", "nyala.sqlalchemy.dialect", "NyalaDialect")
 
@@ -103,6 +104,32 @@ def test_reflected_tables_are_those_that_were_created(engine: sa.Engine, db: nya
     reflected.drop_all(engine)
     reflected.create_all(engine)
     assert {name: db[name].description.columns for name in db.list_tables()} == before
+
+
+def test_partitions_and_storage(engine: sa.Engine, db: nyala.Database) -> None:
+    levels = "HASH (id) PARTITIONS 3, RANGE (day) (PARTITION DATE '2026-01-01' <= VALUES < DATE '2027-01-01')"
+    metadata = sa.MetaData()
+    sa.Table(
+        "parted", metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False, nyala_encoding="bitshuffle"),
+        sa.Column("day", sa.Date, primary_key=True),
+        sa.Column("at", sa.DateTime, nyala_immutable=True),
+        sa.Column("text", sa.Text, nyala_compression="zstd", nyala_block_size=65536),
+        nyala_partition_by=levels, nyala_history="30d", comment="about",
+    )  # fmt: skip
+    metadata.create_all(engine)
+    made = db["parted"].description
+    assert made.tablets == 3 and made.history == dt.timedelta(days=30) and made.comment == "about"
+    columns = {each.name: each for each in made.columns}
+    assert columns["id"].encoding == "bitshuffle" and columns["at"].immutable
+    assert (columns["text"].compression, columns["text"].block_size) == ("zstd", 65536)
+    reflected = sa.MetaData()
+    reflected.reflect(engine)
+    assert reflected.tables["parted"].dialect_options["nyala"]["history"] == "30d"
+    reflected.drop_all(engine)
+    reflected.create_all(engine)
+    again = db["parted"].description
+    assert (again.partition_text, again.columns) == (made.partition_text, made.columns)
 
 
 def test_automap(engine: sa.Engine) -> None:
@@ -289,3 +316,25 @@ def test_polars_creates_appends_and_replaces(engine: sa.Engine, db: nyala.Databa
     frame.write_database("frames", engine, if_table_exists="replace")
     back = pl.read_database("SELECT id, name, day, v FROM frames ORDER BY id", engine)
     assert back.equals(frame)
+
+
+# -------------------------------------------------------------------------------------------------- buckets
+
+
+def test_a_store_in_a_bucket(tmp_path: Path) -> None:
+    with S3Server() as server:
+        options = {"storage_options": server.options, "cache_dir": tmp_path / "cache"}
+        url = "nyala:///s3://bucket/store?group_interval=0&maintenance=false"
+        engine = sa.create_engine(url, connect_args=options)
+        Base.metadata.create_all(engine)
+        with orm.Session(engine) as session:
+            session.add_all([Author(name="Ada"), Visit(who="b")])
+            session.commit()
+        pd.DataFrame({"a": [1, 2]}).to_sql("frames", engine, index=False)
+        assert sa.inspect(engine).get_table_names() == [
+            "authors", "books", "everything", "frames", "sales", "visits",
+        ]  # fmt: skip
+        with engine.connect() as connection:
+            assert connection.execute(sa.select(Author.id, Author.name)).all() == [(1, "Ada")]
+            assert connection.scalar(sa.text("SELECT sum(a) FROM frames")) == 3
+        engine.dispose()

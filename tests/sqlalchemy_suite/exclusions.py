@@ -38,7 +38,6 @@ FEATURES: Final[dict[str, str]] = {
         temporary_tables create_temp_table_as has_temp_table temp_table_names temp_table_reflection
         temp_table_reflect_indexes temp_table_comment_reflection""",
     "A table has at least one column": "reflect_tables_no_columns",
-    "Tables have no options of their own in SQLAlchemy": "reflect_table_options",
     "Transactions have no savepoints and no two-phase commit": "savepoints two_phase_transactions",
     "Defaults of columns are constants, and are reflected as such": "expression_server_defaults",
     "There are no column types for lists, intervals and UUIDs": "array_type datetime_interval uuid_data_type",

@@ -211,6 +211,12 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
             parts.append("NOT NULL")
         if column.comment:
             parts.append(f"COMMENT {quoted_text(column.comment)}")
+        options = column.dialect_options["nyala"]
+        for name in ("encoding", "compression", "block_size"):
+            if options[name] is not None:
+                parts.append(f"{name.upper()} {options[name]}")
+        if options["immutable"]:
+            parts.append("IMMUTABLE")
         return " ".join(parts)
 
     def visit_create_table(self, create: Any, **kw: Any) -> str:
@@ -262,7 +268,15 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
         return ""
 
     def post_create_table(self, table: Any) -> str:
-        return f"\nCOMMENT {quoted_text(table.comment)}" if table.comment else ""
+        options = table.dialect_options["nyala"]
+        parts = []
+        if options["partition_by"]:
+            parts.append(f"PARTITION BY {options['partition_by']}")
+        if table.comment:
+            parts.append(f"COMMENT {quoted_text(table.comment)}")
+        if options["history"]:
+            parts.append(f"WITH ('nyala.history' = {quoted_text(str(options['history']))})")
+        return "".join(f"\n{part}" for part in parts)
 
 
 def _no(what: str, instead: str) -> exc.CompileError:

@@ -13,7 +13,7 @@ import decimal
 import inspect
 from typing import Any, Final
 
-from sqlalchemy import exc, types
+from sqlalchemy import Column, Table, exc, types
 from sqlalchemy.dialects.sqlite.json import JSONIndexType, JSONPathType
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.engine.reflection import cache
@@ -21,8 +21,10 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.sql.compiler import InsertmanyvaluesSentinelOpts
 
 import nyala
+from nyala.api.description import ColumnDescription
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.schema.types import ColumnType, parse_type
+from nyala.sql.define.table_text import history_text, partitions_text
 from nyala.sql.tokens import quoted_text
 from nyala.sqlalchemy.compiler import (
     NyalaCompiler,
@@ -32,6 +34,7 @@ from nyala.sqlalchemy.compiler import (
     NyalaTypeCompiler,
 )
 from nyala.sqlalchemy.types import NyalaDateTime, NyalaNumeric, NyalaTime
+from nyala.tablet.state.history import DEFAULT_HISTORY
 
 try:
     import nyala.sqlalchemy.migrations  # makes the dialect known to Alembic
@@ -74,6 +77,11 @@ class NyalaDialect(DefaultDialect):
         types.Numeric: NyalaNumeric,
         types.Time: NyalaTime,
     }
+
+    construct_arguments = [  # noqa: RUF012
+        (Table, {"partition_by": None, "history": None}),
+        (Column, {"encoding": None, "compression": None, "block_size": None, "immutable": False}),
+    ]
 
     default_paramstyle = "qmark"
     max_identifier_length = 128
@@ -221,6 +229,7 @@ class NyalaDialect(DefaultDialect):
                 "nullable": each.nullable,
                 "default": _default_text(each.default),
                 "comment": each.comment or None,
+                **_storage(each),
             }
             for each in found.columns
             if list(found.primary_key) != [AUTO_INCREMENT] or each.name != AUTO_INCREMENT
@@ -238,6 +247,18 @@ class NyalaDialect(DefaultDialect):
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
         return {"text": self._description(connection, table_name, schema).comment or None}
+
+    @cache
+    def get_table_options(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> dict[str, Any]:
+        found = self._description(connection, table_name, schema)
+        options = {}
+        if found.partition_by:
+            options["nyala_partition_by"] = partitions_text(found)
+        if found.history != DEFAULT_HISTORY:
+            options["nyala_history"] = history_text(found.history)
+        return options
 
     @cache
     def get_foreign_keys(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
@@ -268,6 +289,18 @@ def _option(name: str, text: str, default: Any) -> Any:
         except ValueError:
             raise exc.ArgumentError(f"{name}={text!r} in the URL of a store is not a number") from None
     return text
+
+
+def _storage(column: ColumnDescription) -> dict[str, Any]:
+    """Return the storage of a column as options, if it is not the default."""
+    options: dict[str, Any] = {
+        "nyala_encoding": None if column.encoding == "auto" else column.encoding,
+        "nyala_compression": None if column.compression == "default" else column.compression,
+        "nyala_block_size": column.block_size,
+        "nyala_immutable": column.immutable or None,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return {"dialect_options": given} if given else {}
 
 
 def _type_of(type: ColumnType) -> Any:

@@ -15,11 +15,13 @@ from nyala.schema.schema import AUTO_INCREMENT
 from nyala.schema.types import ColumnType, parse_type
 from nyala.sql.tokens import quoted, quoted_text
 from nyala.sql.types import literal, sql_type
+from nyala.tablet.state.history import DEFAULT_HISTORY
 
 if TYPE_CHECKING:
+    from nyala.api.description import TableDescription
     from nyala.api.table import Table
 
-__all__ = ["create_table_text"]
+__all__ = ["create_table_text", "history_text", "partitions_text"]
 
 _UNITS: Final = (
     (dt.timedelta(days=1), "d"),
@@ -59,14 +61,19 @@ def create_table_text(table: Table) -> str:
         unique = "" if described.unique else "NON UNIQUE "
         lines.append(f"{unique}PRIMARY KEY ({', '.join(map(quoted, key))})")
     parts = [f"CREATE TABLE {quoted(described.name)} (\n  " + ",\n  ".join(lines) + "\n)"]
-    levels = [_level(each, types) for each in described.partition_by]
-    if levels:
-        parts.append("PARTITION BY " + ",\n  ".join(levels))
+    if described.partition_by:
+        parts.append("PARTITION BY " + partitions_text(described))
     if described.comment:
         parts.append(f"COMMENT {quoted_text(described.comment)}")
-    if described.history != dt.timedelta(days=7):
-        parts.append(f"WITH ('nyala.history' = {quoted_text(_duration(described.history))})")
+    if described.history != DEFAULT_HISTORY:
+        parts.append(f"WITH ('nyala.history' = {quoted_text(history_text(described.history))})")
     return "\n".join(parts)
+
+
+def partitions_text(described: TableDescription) -> str:
+    """Return what follows PARTITION BY; empty: the table is one partition."""
+    types = {each.name: parse_type(each.type) for each in described.columns}
+    return ",\n  ".join(_level(each, types) for each in described.partition_by)
 
 
 def _level(level: HashSpec | RangeSpec, types: dict[str, ColumnType]) -> str:
@@ -93,7 +100,7 @@ def _value(value: Any, columns: Sequence[str], types: dict[str, ColumnType]) -> 
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
-def _duration(history: dt.timedelta | str) -> str:
+def history_text(history: dt.timedelta | str) -> str:
     """Return a history as a person writes it, such as 30d."""
     if isinstance(history, str):
         return history
