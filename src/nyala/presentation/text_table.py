@@ -7,6 +7,7 @@ Source: Unicode Standard Annex 11, "East Asian Width".
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -33,6 +34,7 @@ def width_of(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_width, text))
 
 
+@functools.lru_cache(maxsize=4096)
 def _width(sign: str) -> int:
     if unicodedata.combining(sign) or unicodedata.category(sign) in ("Mn", "Me", "Cf"):
         return 0
