@@ -16,6 +16,8 @@ import pyarrow.dataset as ds
 import pytest
 
 import nyala
+from nyala.sql.access import ProgramAccess
+from nyala.sql.session import SqlSession
 from tests.support import open_database
 
 ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "007"}]
@@ -219,3 +221,32 @@ def test_two_threads_attach_one_name(db: Any, tmp_path: Path) -> None:
         thread.join()
     assert len(refused) == 3 and all("is in use" in text for text in refused)
     db.sql("DETACH other")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY (SELECT * FROM range(1000000000000)) TO 'x.csv'",
+        "CREATE TABLE x AS SELECT * FROM range(1000000000000)",
+        "CREATE OR REPLACE TABLE t AS SELECT * FROM range(1000000000000)",
+    ],
+)
+def test_an_interrupted_statement_leaves_nothing(db: Any, tmp_path: Path, statement: str) -> None:
+    session, ended = SqlSession(db, ProgramAccess(None)), threading.Event()
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            session.execute(statement)
+        except nyala.Error as error:
+            raised.append(error)
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not ended.wait(0.05):
+        session.interrupt()
+    thread.join()
+    assert len(raised) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    assert db.list_tables() == ["t"] and db["t"].count() == len(ROWS)
