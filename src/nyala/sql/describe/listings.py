@@ -76,7 +76,7 @@ def show(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
         return source, pa.table({"statement": [create_table_text(context.database[name])]})
     if reader.take("RANGE", "PARTITIONS"):
         return source, _ranges(state_of(source, table_name(reader)))
-    if reader.take("PARTITIONS"):
+    if reader.take("PARTITIONS") or reader.take("TABLE", "STATS"):  # Impala has both
         _check_present(context, "SHOW PARTITIONS")
         name = state_of(source, table_name(reader)).name
         return source, _table(_PARTITIONS, context.database[name].tablets())
