@@ -157,6 +157,21 @@ def test_migrations_up_and_down(config: Config, tmp_path: Path) -> None:
     assert tables(tmp_path) == {}
 
 
+def test_a_migration_that_fails_keeps_its_first_operations(config: Config, tmp_path: Path) -> None:
+    """The version stays, so the migration runs again once it is mended."""
+    script = tmp_path / "migrations" / "versions" / "columns.py"
+    text = script.read_text()
+    assert 'op.alter_column("items", "colour", nullable=True, new_column_name="color")' in text
+    script.write_text(
+        text.replace('"colour", nullable=True, new_column_name="color"', '"price", nullable=False')
+    )
+    with pytest.raises(sa.exc.ProgrammingError, match="NOT NULL"):
+        command.upgrade(config, "columns")
+    assert "colour" in tables(tmp_path)["items"]
+    with nyala.connect(tmp_path / "store", read_only=True) as db:
+        assert db.sql("SELECT version_num FROM alembic_version").fetchall() == [("create",)]
+
+
 def test_a_migration_as_text(config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--sql` prints statements that the store executes."""
     command.upgrade(config, "head", sql=True)

@@ -178,6 +178,12 @@ def test_reflection(engine, db):
     found = sa.inspect(engine)
     assert found.get_table_names() == ["events", "items"]
     assert found.has_table("items") and not found.has_table("nothing")
+    assert found.get_schema_names() == ["main"] and found.default_schema_name == "main"
+    assert found.get_table_names("main") == ["events", "items"] and found.get_table_names("other") == []
+    assert found.has_table("items", "main") and not found.has_table("items", "other")
+    same = sa.Table("items", sa.MetaData(), schema="main", autoload_with=engine)
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(same.c.id).where(same.c.id > 0)).all() == []
     assert found.get_pk_constraint("items")["constrained_columns"] == ["id"]
     assert found.get_table_comment("items") == {"text": "things"}
     for nothing in (found.get_foreign_keys, found.get_indexes, found.get_unique_constraints):

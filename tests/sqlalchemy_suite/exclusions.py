@@ -27,7 +27,7 @@ FEATURES: Final[dict[str, str]] = {
     "There are no views": """
         views create_or_replace_view view_reflection view_column_reflection temporary_views materialized_views
         materialized_views_reflect_pk""",
-    "There are no schemas: a store is one name space": """
+    "The only schema is main": """
         schemas schema_reflection schema_create_delete implicit_default_schema default_schema_name_switch""",
     "There are no sequences and identity columns": """
         sequences sequences_optional identity_columns identity_columns_standard""",

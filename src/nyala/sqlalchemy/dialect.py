@@ -56,6 +56,8 @@ _TYPES: Final[dict[str, Any]] = {
     "binary": types.BLOB,
     "date": types.DATE,
 }
+# The only schema, which SQL may name.
+_SCHEMA: Final = "main"
 _SNAPSHOT, _AUTOCOMMIT = "SNAPSHOT", "AUTOCOMMIT"
 
 
@@ -113,7 +115,7 @@ class NyalaDialect(DefaultDialect):
     postfetch_lastrowid = False
     preexecute_autoincrement_sequences = False
     div_is_floordiv = False
-    default_schema_name = None
+    default_schema_name: Any = _SCHEMA
     default_isolation_level: Any = _SNAPSHOT
 
     def __init__(self, json_serializer: Any = None, json_deserializer: Any = None, **options: Any) -> None:
@@ -180,20 +182,20 @@ class NyalaDialect(DefaultDialect):
     # ---------------------------------------------------------------------------------------- reflection
 
     def _get_default_schema_name(self, connection: Any) -> Any:
-        return None
+        return _SCHEMA
 
     def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
         return tuple(int(part) for part in nyala.__version__.split(".") if part.isdigit())
 
     def _description(self, connection: Any, table_name: str, schema: str | None) -> Any:
         database = _database(connection)
-        if schema is not None or table_name not in database:
+        if schema not in (None, _SCHEMA) or table_name not in database:
             raise exc.NoSuchTableError(table_name if schema is None else f"{schema}.{table_name}")
         return database[table_name].description
 
     @cache
     def has_table(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> bool:
-        return schema is None and table_name in _database(connection)
+        return schema in (None, _SCHEMA) and table_name in _database(connection)
 
     def has_index(self, *args: Any, **kw: Any) -> bool:
         return False
@@ -202,10 +204,10 @@ class NyalaDialect(DefaultDialect):
         return False
 
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
-        return ["main"]
+        return [_SCHEMA]
 
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
-        return _database(connection).list_tables() if schema is None else []
+        return _database(connection).list_tables() if schema in (None, _SCHEMA) else []
 
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         return []
