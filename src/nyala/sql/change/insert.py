@@ -119,8 +119,8 @@ def plan_insert(statement: Statement, text: str) -> Plan:
             return Change([request])
         if mode == "insert":
             request, rows = numbered(source, target, request, rows)
-        if mode == "upsert" and not statement.are_distinct(source, rows, target.keys):
-            rows = _last_rows(statement, source, target, rows)
+        else:
+            rows = _one_per_key(statement, source, target, rows, mode)
         stored = _stored(statement, source, target, rows, mode)
         return Change([request], returning=returned(statement, source, target, returning, stored))
 
@@ -349,12 +349,16 @@ def _completed(statement: Statement, source: Source, target: Target, rows: pa.Ta
     return statement.rows(source, f"SELECT {', '.join(listed)} FROM {given}", {given: rows})
 
 
-def _last_rows(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table:
-    """Return one row for each key: its last values, and the first ones of immutable columns."""
+def _one_per_key(
+    statement: Statement, source: Source, target: Target, rows: pa.Table, mode: Mode
+) -> pa.Table:
+    """Return the rows with one for each key: the first one, or what an upsert makes of them."""
+    if statement.are_distinct(source, rows, target.keys):
+        return rows
     given, number = statement.unused("given"), target.unused("number")
     listed = []
     for name in rows.column_names:
-        kept = "first" if target.column(name).immutable else "last"
+        kept = "first" if mode == "ignore" or target.column(name).immutable else "last"
         listed.append(f"{kept}({quoted(name)} ORDER BY {quoted(number)}) AS {quoted(name)}")
     numbered_rows = rows.append_column(number, pa.array(np.arange(rows.num_rows)))
     keys = ", ".join(map(quoted, target.keys))

@@ -45,8 +45,8 @@ from nyala.sql.change.target import (
     value_of,
 )
 from nyala.sql.context import Source
-from nyala.sql.select.moments import parsable
-from nyala.sql.tokens import TokenReader, quoted, tokens
+from nyala.sql.select.moments import NO_NAMES, parsable
+from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
 from nyala.sql.types import cast_to
 from nyala.tablet.write.write_path import Request
 
@@ -191,7 +191,7 @@ def plan_merge(statement: Statement, text: str) -> Plan:
         return Change(
             in_order(merge.requests),
             merge.count,
-            returned(statement, source, target, returning and _listed(returning), changed),
+            returned(statement, source, target, returning and _without_action(merge, returning), changed),
         )
 
     return plan
@@ -199,21 +199,31 @@ def plan_merge(statement: Statement, text: str) -> Plan:
 
 def _source_rows(statement: Statement, source: Source, given: str) -> tuple[str, pa.Table]:
     """Return the source's alias and its rows."""
-    reader = TokenReader(parsable(f"SELECT * FROM {given}"))  # without the clauses of moments
+    text = f"SELECT * FROM {given}"
+    reader = TokenReader(parsable(text))  # without the clauses of moments
     reader.need("SELECT", "*", "FROM")
+    return _alias(reader) or statement.unused("given"), statement.rows(source, text)
+
+
+def _alias(reader: TokenReader) -> str:
+    """Read a table, a file or a query, and return the name that its rows have; "" for none."""
     name = ""
-    following = reader.peek()
-    if following is not None and following.kind == "text":  # a file
+    first = reader.peek()
+    if first is not None and first.kind == "text":
         name = PurePath(reader.next().text[1:-1]).stem
     elif not reader.at("("):
         name = reader.qualified()[-1]
     if reader.at("("):
-        reader.parenthesised()
-    reader.take("AS")
-    following = reader.peek()
-    if following is not None and following.is_identifier:
-        name = reader.identifier()
-    return name or statement.unused("given"), statement.rows(source, f"SELECT * FROM {given}")
+        inside = TokenReader(reader.parenthesised())
+        if not name and _is_name(inside) and not inside.at("TABLE"):  # (t)
+            of_table = _alias(inside)
+            name = of_table if inside.ended else ""
+    return reader.identifier() if reader.take("AS") or _is_name(reader) else name
+
+
+def _is_name(reader: TokenReader) -> bool:
+    token = reader.peek()
+    return token is not None and token.is_identifier and token.keyword not in NO_NAMES
 
 
 def _condition(reader: TokenReader, target: Target, alias: str) -> str:
@@ -353,6 +363,8 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
         names = target.insert_columns
         if reader.at("("):
             names = [target.column(name).name for name in reader.names()]
+            if len(set(names)) < len(names):
+                raise InvalidArgumentError(f"MERGE: INSERT ({', '.join(names)}) names a column twice")
         if AUTO_INCREMENT in names and target.schema.auto_increment is not None:
             raise InvalidArgumentError(
                 f"column {AUTO_INCREMENT!r} cannot be inserted: the store gives its values"
@@ -388,16 +400,36 @@ def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table
         _note(merge, action, rows)
 
 
-def _listed(returning: str) -> str:
-    """Return the expressions of RETURNING, where `*` does not have the name of the action."""
-    items = TokenReader(returning).listed()
-    stars = [TokenReader(item).tokens[-1:] for item in items]
-    return ", ".join(
-        f"{item} EXCLUDE ({_ACTION})" if star and star[0].text == "*" else item
-        for item, star in zip(items, stars, strict=True)
-    )
+def _without_action(merge: _Merge, returning: str) -> str:
+    """Return the expressions of RETURNING, where `*` leaves out the name of the action."""
+    if not _has_action(merge):
+        return returning
+    found = tokens(returning)
+    edits = []
+    for place, token in enumerate(found):
+        before = found[place - 1].text if place else ","
+        is_call = before == "(" and place > 1 and found[place - 2].keyword == "COLUMNS"
+        if token.text != "*" or not (before in (",", ".") or is_call):
+            continue
+        following = [each.keyword for each in found[place + 1 : place + 3]]
+        if following[:1] not in (["EXCLUDE"], ["EXCEPT"]):
+            edits.append((token.end, token.end, f" EXCLUDE ({_ACTION})"))
+        elif following[1] == "(":
+            edits.append((found[place + 2].end, found[place + 2].end, f"{_ACTION}, "))
+        else:
+            only = found[place + 2]
+            edits.append((only.begin, only.end, f"({_ACTION}, {only.text})"))
+    return replaced(returning, edits)
+
+
+def _has_action(merge: _Merge) -> bool:
+    """Whether `merge_action` is the name of the action: a column of the table comes first."""
+    return _ACTION not in map(str.lower, merge.target.columns)
 
 
 def _note(merge: _Merge, action: str, rows: pa.Table) -> None:
     """Keep changed rows for RETURNING, with the name of the action as DuckDB has it."""
+    if not _has_action(merge):
+        merge.returned.append(rows)
+        return
     merge.returned.append(rows.append_column(_ACTION, pa.array([action] * rows.num_rows, pa.string())))

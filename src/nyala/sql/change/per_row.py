@@ -14,18 +14,20 @@ from nyala.sql.tokens import Token, tokens
 
 __all__ = ["check_no_window", "check_one_value"]
 
-_MANY: Final = frozenset(("unnest", "unlist", "generate_subscripts", "columns"))
+_MANY: Final = frozenset(("unnest", "unlist", "generate_subscripts"))
 _BEGINS_QUERY: Final = frozenset(("SELECT", "FROM", "WITH", "VALUES", "TABLE"))
 
 
-def check_one_value(expression: str, what: str) -> None:
+def check_one_value(expression: str, what: str, *, is_list: bool = False) -> None:
     """Check that an expression does not have several values, as unnest has. Raises: InvalidArgumentError.
 
     what: the expression in the error, such as "SET v".
+    is_list: whether this is a list of expressions, where COLUMNS can stand for several.
     """
     found = _without_queries(tokens(expression))
     for token, following in itertools.pairwise(found):
-        if following.text == "(" and token.is_identifier and token.name.lower() in _MANY:
+        name = token.name.lower() if token.is_identifier and following.text == "(" else ""
+        if name in _MANY or (name == "columns" and not is_list):
             raise InvalidArgumentError(
                 f"{what}: {token.text} can have several values, and a row takes one: use it in a subquery that "
                 "returns one value"

@@ -47,7 +47,7 @@ __all__ = [
 # Arrow compares so many keys in memory: it takes 200 bytes for each of 5,000,000.
 _COMPARED_ROWS_MAX: Final = 1 << 18
 _AGGREGATES: Final = (
-    "In SET, VALUES and conditions, an aggregate function is possible only in a subquery, as in "
+    "In SET, VALUES, RETURNING and conditions, an aggregate function is possible only in a subquery, as in "
     "SET n = (SELECT count(*) FROM f)"
 )
 
@@ -263,6 +263,8 @@ def _assigned(reader: TokenReader) -> list[tuple[str, str]]:
     names = reader.names()
     reader.need("=")
     reader.take("ROW")
+    if len(names) == 1 and not reader.at("("):
+        return [(names[0], reader.rest())]
     values = TokenReader(reader.parenthesised()).listed()
     reader.finish()
     if len(values) != len(names):
@@ -331,10 +333,12 @@ def returned(
     """
     if expressions is None:
         return None
+    check_one_value(expressions, "RETURNING", is_list=True)
     rows = as_stored(target, rows)
     others = [name for name in rows.column_names if name not in target.columns]
     rows = rows.select([*others, *(name for name in target.columns if name in rows.column_names)])
     name = statement.unused("returned")
-    return statement.rows_of(
-        source, f"SELECT {expressions}\nFROM {name} AS {quoted(target.alias)}", {name: rows}
-    )
+    # With a column of each row, DuckDB refuses aggregate functions.
+    text = f"SELECT {key_columns(target)}, {expressions}\nFROM {name} AS {quoted(target.alias)}"
+    found = statement.rows_of(source, text, {name: rows})
+    return found.select(range(len(target.keys), found.num_columns))
