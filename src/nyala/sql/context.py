@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.sql.access import Access
+from nyala.sql.python_values import plain_values
 from nyala.sql.select.running import Running
 from nyala.sql.tokens import Token, parameters, replaced, tokens
 
@@ -168,4 +169,4 @@ def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping
             f"the statement has no parameter {unknown[0]}: it has {len(named)} parameters, and {len(values)} values "
             "were given"
         )
-    return values
+    return dict(zip(values, plain_values(list(values.values())), strict=True))

@@ -100,21 +100,23 @@ class SqlSession:
         return self._callers or self._slot.transaction
 
     def execute_many(self, text: str, rows: Sequence[Any]) -> Result | None:
-        """Execute one INSERT with many rows of parameters as one statement; None if it has another form.
+        """Execute a statement with many rows of parameters as one statement; None if it has another form.
 
-        The form is `INSERT … VALUES (…)` with one row of positional parameters, and nothing after it. Cost:
-        per column and not per row.
+        The forms are those of `nyala.sql.change.many`. Cost: per column and not per row.
         Raises: as `execute`.
         """
-        from nyala.sql.change.insert import insert_of_rows
+        from nyala.sql.change.many import statement_of_rows
 
-        found = insert_of_rows(text, rows)
-        if found is None:
-            return None
         with self._lock:
+            found = statement_of_rows(self._context(NO_PARAMETERS, None).readable(), text, rows)
+            if found is None:
+                return None
             statement, data = found
-            context = self._context(NO_PARAMETERS, None, {ROWS_OF_PARAMETERS: data})
-            return _EXECUTORS["INSERT"](context, statement)
+            try:
+                return self._execute(statement, NO_PARAMETERS, None, {ROWS_OF_PARAMETERS: data})
+            except Error as error:
+                error.args = (located(str(error), text), *error.args[1:])
+                raise
 
     def execute(self, text: str, parameters: Any = None, *, at: Any = None) -> Result:
         """Execute the statements of the text, and return the result of the last one.
@@ -195,10 +197,12 @@ class SqlSession:
             )
         return self._slot.clear()
 
-    def _execute(self, text: str, values: Mapping[str, Any], at: Any) -> Result:
+    def _execute(
+        self, text: str, values: Mapping[str, Any], at: Any, objects: Mapping[str, Any] = NO_PARAMETERS
+    ) -> Result:
         reader = TokenReader(text)
         first = main_keyword(reader.tokens)
-        context = self._context(values, at)
+        context = self._context(values, at, objects)
         if first in _TRANSACTION_STATEMENTS:
             return self._control(first, reader, context)
         executor = _EXECUTORS.get(first)

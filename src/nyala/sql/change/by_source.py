@@ -32,7 +32,7 @@ from nyala.sql.context import Source
 from nyala.sql.select.program_objects import data_named
 from nyala.sql.tokens import Token, TokenReader, quoted, tokens
 
-__all__ = ["KeyTerms", "key_terms", "rows_by_source"]
+__all__ = ["KeyTerms", "as_key", "key_terms", "rows_by_source"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _rows(statement: Statement, source: Source, select: str, others: str) -> pa.
 def _checked(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table | None:
     """Return the rows with keys in the types of the table; None if the join could have another result (BS1)."""
     for place, name in enumerate(target.keys):
-        key = _as_key(rows.column(place), target.column(name))
+        key = as_key(rows.column(place), target.column(name))
         if key is None:
             return None
         rows = rows.set_column(place, name, key)
@@ -157,7 +157,7 @@ def _checked(statement: Statement, source: Source, target: Target, rows: pa.Tabl
     return rows
 
 
-def _as_key(values: pa.ChunkedArray, column: ColumnSchema) -> pa.ChunkedArray | None:
+def as_key(values: pa.ChunkedArray, column: ColumnSchema) -> pa.ChunkedArray | None:
     """Return the values as keys, with NULL for those that no key equals; None if the types compare in another way."""
     kind, given = column.type, values.type
     if kind.is_text:

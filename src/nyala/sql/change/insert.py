@@ -11,9 +11,8 @@ Columns that are left out take their defaults. An upsert changes only the given 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +38,7 @@ from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
 from nyala.sql.types import cast_to
 from nyala.tablet.write.write_path import Request
 
-__all__ = ["insert_of_rows", "is_checked", "plan_insert"]
+__all__ = ["is_checked", "plan_insert"]
 
 Mode: TypeAlias = Literal["insert", "ignore", "upsert"]
 
@@ -125,38 +124,6 @@ def plan_insert(statement: Statement, text: str) -> Plan:
         return Change([request], returning=returned(statement, source, target, returning, stored))
 
     return plan
-
-
-def insert_of_rows(text: str, rows: Sequence[Any]) -> tuple[str, pa.Table] | None:
-    """Return `INSERT … SELECT * FROM rows` and the rows, for `INSERT … VALUES (?, …)` with many parameters.
-
-    None for a statement of another form, and for rows that have no common types.
-    """
-    reader = TokenReader(text)
-    if not (reader.at("INSERT") or reader.at("UPSERT")):
-        return None
-    head = reader.until(("VALUES",))
-    if not reader.take("VALUES", "("):
-        return None
-    count = 0
-    while (token := reader.peek()) is not None and token.text == "?":
-        reader.next()
-        count += 1
-        if not reader.take(","):
-            break
-    if not count or not reader.take(")"):
-        return None
-    reader.take(";")
-    if not reader.ended:
-        return None
-    if not all(isinstance(row, list | tuple) and len(row) == count for row in rows):
-        return None  # each row says what is wrong with it
-    try:
-        columns = [pa.array(values) for values in zip(*rows, strict=True)]
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
-    names = [f"c{place}" for place in range(count)]
-    return f"{head} SELECT * FROM {ROWS_OF_PARAMETERS}", pa.table(dict(zip(names, columns, strict=True)))
 
 
 def _head(reader: TokenReader, source: Source) -> _Insert:
