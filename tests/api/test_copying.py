@@ -12,7 +12,7 @@ import nyala
 from nyala.api.database import Database
 from nyala.errors import HistoryExpiredError
 from nyala.partition.levels import build_partitions
-from nyala.tablet.write.copying import repartition
+from nyala.tablet.tables.copying import repartition
 from tests.support import open_database, rows
 
 HASH = nyala.hash_partition("k", buckets=3)

@@ -10,6 +10,7 @@ import pytest
 
 import nyala
 from nyala.errors import DuplicateKeyError, NoPartitionError, TableNotFoundError
+from nyala.tablet.write import part_commit
 from tests.processes import children
 
 
@@ -135,3 +136,16 @@ def test_from_a_process_that_shares_the_store(tmp_path: Path) -> None:
         db.sql("CREATE OR REPLACE TABLE t CLONE s")
         db.sql("DROP TABLE t, s")
         assert holder.run("result = db.list_tables()") == []
+
+
+def test_many_rows_are_written_in_parts(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is checked against those before it, and errors have the numbers of the whole."""
+    monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 100_000)
+    query = "SELECT CAST(if(i = 9000, 5, i) AS INT) AS id, 'v' || i AS v FROM range(10_000) r(i)"
+    with pytest.raises(DuplicateKeyError, match=r"row 9000 \(id=5\)"):
+        db.sql(f"CREATE TABLE t PRIMARY KEY (id) AS {query}")
+    assert not list(Path(db.path, "data").rglob("*.base"))
+    db.sql(f"CREATE TABLE t PRIMARY KEY (id) PARTITION BY HASH (id) PARTITIONS 2 AS {query} WHERE i <> 9000")
+    assert rows(db, "SELECT count(*), sum(id), max(v) FROM t") == [(9999, 49_995_000 - 9000, "v9999")]
+    assert len(db["t"].commits()) == 1
+    assert len(list(Path(db.path, "data").rglob("*.base"))) > 4

@@ -80,7 +80,7 @@ OF_OTHER_WORK = (
     "nyala.tablet.flush.lifecycle",
     "nyala.tablet.flush.in_worker",
     "nyala.tablet.repair",
-    "nyala.tablet.write.restore",
+    "nyala.tablet.tables.restore",
     "nyala.tablet.workers.process",
     "nyala.testing",
 )

@@ -21,8 +21,8 @@ from nyala.handover.channel import Connection, send
 from nyala.handover.local_writer import SeenTable, TableDraft
 from nyala.tablet.alter import Draft
 from nyala.tablet.state.idempotency import CALL_RETENTION_US, call_key, keys_to_forget
+from nyala.tablet.tables.creation import NewTable
 from nyala.tablet.write.conditions import NewestBy
-from nyala.tablet.write.creation import NewTable
 from nyala.tablet.write.where_writes import ToDelete, ToUpdate
 from nyala.tablet.write.write_path import Request
 

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
     from nyala.tablet.scan.split import ScanSpec
-    from nyala.tablet.write.creation import NewTable
+    from nyala.tablet.tables.creation import NewTable
 
 _Made = TypeVar("_Made")
 _MEMORY_MIN_BYTES: Final = 16_000_000
@@ -491,7 +491,7 @@ class Database:
         """Check the arguments of `create_table`. Raises: SchemaError, InvalidArgumentError."""
         from nyala.api.description import TableDescription
         from nyala.partition.levels import build_partitions, specs_of
-        from nyala.tablet.write.creation import NewTable
+        from nyala.tablet.tables.creation import NewTable
 
         limits = self._writing().limits
         check_table_name(name, limits)

@@ -30,7 +30,7 @@ from nyala.tablet.jobs.staged_rows import apply_changes
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
 from nyala.tablet.state.unfinished import unfinished_name
-from nyala.tablet.write.creation import NewTable, create_table
+from nyala.tablet.tables.creation import NewTable, create_table
 from nyala.tablet.write.write_path import Request, write
 
 if TYPE_CHECKING:

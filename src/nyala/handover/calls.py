@@ -50,8 +50,8 @@ from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.state.tags import check_tag_name
 from nyala.tablet.state.validation import validating
+from nyala.tablet.tables.creation import NewTable
 from nyala.tablet.write.conditions import Condition, NewestBy, When
-from nyala.tablet.write.creation import NewTable
 from nyala.tablet.write.prepare import OPERATION_NAMES, OPERATIONS, PreparedOperation
 from nyala.tablet.write.prepare_rows import MixedRows, prepare_rows
 from nyala.tablet.write.where_writes import Select, ToDelete, ToUpdate

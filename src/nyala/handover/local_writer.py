@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nyala.tablet.maintenance import Maintenance
     from nyala.tablet.state.root import TableState
     from nyala.tablet.store import Store
-    from nyala.tablet.write.creation import NewTable
+    from nyala.tablet.tables.creation import NewTable
     from nyala.tablet.write.transaction import OpenTransaction
     from nyala.tablet.write.where_writes import Select
     from nyala.tablet.write.write_path import Request
@@ -154,7 +154,7 @@ class LocalWriter:
     def restore(
         self, table_id: int, to: int, message: str | None = None, *, key: str | None = None
     ) -> WriteResult:
-        from nyala.tablet.write.restore import restore
+        from nyala.tablet.tables.restore import restore
 
         if (earlier := self._earlier(key)) is not None:
             return earlier
@@ -235,7 +235,7 @@ class LocalWriter:
     def create_table(
         self, new: NewTable, rows: Sequence[Request] = (), replaces: bool = False, *, key: str | None = None
     ) -> None:
-        from nyala.tablet.write.creation import create_table
+        from nyala.tablet.tables.creation import create_table
 
         self.store.change_once(key, lambda: create_table(self.store, new, rows, replaces=replaces))
 
@@ -252,7 +252,7 @@ class LocalWriter:
         return freed
 
     def clone_table(self, name: str, new_name: str, at: int | None, replaces: bool = False) -> None:
-        from nyala.tablet.write.cloning import clone_table
+        from nyala.tablet.tables.cloning import clone_table
 
         clone_table(self.store, name, new_name, at, replaces=replaces)
 
@@ -306,7 +306,7 @@ class LocalWriter:
         partition_schema: PartitionSchema,
         partitions: Collection[Partition],
     ) -> None:
-        from nyala.tablet.write.copying import copy_table
+        from nyala.tablet.tables.copying import copy_table
 
         self.store.check_writable()
         root, _ = self.store.view()
@@ -319,7 +319,7 @@ class LocalWriter:
     def repartition(
         self, table_id: int, partition_schema: PartitionSchema, partitions: Collection[Partition]
     ) -> None:
-        from nyala.tablet.write.copying import repartition
+        from nyala.tablet.tables.copying import repartition
 
         table = self.store.root.tables.get(table_id)
         if table is not None:

@@ -51,7 +51,7 @@ from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.tablet.state.idempotency import call_key
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.write.creation import NewTable
+from nyala.tablet.tables.creation import NewTable
 from nyala.tablet.write.pins import HistoryPins, Pin
 from nyala.tablet.write.transaction import OpenTransaction, WriteSet
 from nyala.tablet.write.where_writes import Select

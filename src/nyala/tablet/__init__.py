@@ -8,6 +8,7 @@
     jobs/               loads and staged batches of other processes
     compaction/ flush/  files to fewer files; memory to files
     recovery/           replays the log into memory
+    tables/             tables as a whole: created, cloned, copied, restored
     write/ scan/        the life of a write and of a scan
     changes/            the change feed
     workers/            processes for heavy work

@@ -26,7 +26,7 @@ from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
     from nyala.partition.levels import HashSpec, RangeSpec
-    from nyala.tablet.write.creation import NewTable
+    from nyala.tablet.tables.creation import NewTable
 
 __all__ = ["create_table", "read_moment"]
 

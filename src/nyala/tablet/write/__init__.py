@@ -5,7 +5,6 @@ settle         resolves a batch against the stored rows, key by key; pure, under
 write_path     the order of the steps, and the result of a crash or an error between them
 direct_commit  commits batches too large for the log: files first, then one catalogue
                transaction
+part_commit    commits a large batch of SQL in parts, in bounded memory
 where_writes   updates and deletes of the rows that a predicate selects
-copying        copies or repartitions a table by rewriting all rows
-restore        restores a table to an earlier moment
 """

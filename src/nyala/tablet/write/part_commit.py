@@ -41,7 +41,7 @@ from nyala.tablet.write.write_path import Request, locked, prepare_request, unal
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["commit_in_parts"]
+__all__ = ["commit_in_parts", "parts_of"]
 
 # Memory of a row besides its columns while it is settled: its key, positions and orders.
 _ROW_BYTES: Final = 90
@@ -105,6 +105,11 @@ def commit_in_parts(
         )
         for each in counts
     ]
+
+
+def parts_of(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
+    """Return the parts in which rows of a file are written; few rows are one part."""
+    return _parts(rows, _part_bytes(store))
 
 
 def _part_bytes(store: Store) -> int:

@@ -1,9 +1,8 @@
 """Creates a table, empty or with its first rows, also in the place of another table.
 
-    prepare, settle        the rows, for tablets that are in no root yet     an error creates nothing
     ── commit lock ───────────────────────────────────────────────────────────────────────────────
     timestamp t            the moment of the table's creation, and of its rows
-    write the rows         as files, like a batch that is too large for the log (`direct_commit`)
+    each part of the rows  prepare, settle, write files         an error creates nothing
     commit                 one catalogue change: the table, its files, and the drop of the other table
 
 Invariants
@@ -18,9 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
 
 from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.env.interrupts import Interruptible, Uninterrupted
@@ -30,7 +32,7 @@ from nyala.schema.limits import Limits
 from nyala.schema.schema import Schema
 from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.write.direct_commit import write_effects
-from nyala.tablet.write.effects import Settlement
+from nyala.tablet.write.part_commit import parts_of
 from nyala.tablet.write.settle import settle
 from nyala.tablet.write.write_path import Request, failure, prepare_request
 
@@ -76,7 +78,6 @@ def create_table(
     Raises: TableExistsError; WriteError or a subclass if a row cannot be inserted; StorageError.
         Nothing changes then.
     """
-    _check_free(store, new.name, replaces)
     bare = new.bare(store.options.limits)
     target = dataclasses.replace(
         bare,
@@ -85,36 +86,22 @@ def create_table(
             for partition in new.partitions
         ),
     )
-    settlement = _settled(store, target, rows)
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
-        _check_free(store, new.name, replaces)
         old = store.root.by_name.get(new.name)
         if old is None:
-            _commit(store, target, settlement, None)
+            _commit(store, target, rows, [])
+        elif replaces:
+            store.reserve.use(lambda: _commit(store, target, rows, [old]))
         else:
-            store.reserve.use(lambda: _commit(store, target, settlement, old))
+            raise TableExistsError(
+                f"table {new.name!r} already exists: open it with table({new.name!r}), or pass exist_ok=True"
+            )
 
 
-def _check_free(store: Store, name: str, replaces: bool) -> None:
-    if name in store.root.by_name and not replaces:
-        raise TableExistsError(
-            f"table {name!r} already exists: open it with table({name!r}), or pass exist_ok=True"
-        )
-
-
-def _settled(store: Store, target: TableState, rows: Sequence[Request]) -> Settlement | None:
-    """Return the rows, routed and checked for duplicate keys. Raises: WriteError; errors of `prepare`."""
-    if not rows:
-        return None
-    (request,) = rows
-    settlement = settle(target, [prepare_request(target, request, borrow_above_bytes=0)])
-    if settlement.errors[0]:
-        raise failure(settlement, rows)
-    return settlement
-
-
-def _commit(store: Store, target: TableState, settlement: Settlement | None, old: TableState | None) -> None:
+def _commit(
+    store: Store, target: TableState, rows: Sequence[Request], replaced: Sequence[TableState]
+) -> None:
     """Write the rows and commit; under the commit lock."""
     created = store.stamp()
     schema = target.schema
@@ -131,18 +118,21 @@ def _commit(store: Store, target: TableState, settlement: Settlement | None, old
             for tablet in target.tablets
         ),
     )
-    change, before = store.dropping([] if old is None else [old], created, purge=False)
+    change, before = store.dropping(replaced, created, purge=False)
     change.put_tables.append(entry)
-    changed: dict[int, TabletState] = {}
     written: list[str] = []
     with contextlib.ExitStack() as failed:
         failed.callback(store.discard_files, written)
-        if settlement is not None:
-            with Interruptible():
-                settlement = dataclasses.replace(settlement, table=table)
-                write_effects(store, settlement, created, change, changed, written)
-                store.sync_directories(written)
-        table = table.with_tablets(changed)
+        with Interruptible():
+            for request in rows:
+                for part in _parts(store, request):
+                    changed: dict[int, TabletState] = {}
+                    settlement = settle(table, [prepare_request(table, part, borrow_above_bytes=0)])
+                    if settlement.failed:
+                        raise failure(settlement, [part])
+                    write_effects(store, settlement, created, change, changed, written)
+                    table = table.with_tablets(changed)
+            store.sync_directories(written)
         change.put_tablets = [tablet.entry for tablet in table.tablets]
 
         def after(version: int) -> Root:
@@ -150,3 +140,14 @@ def _commit(store: Store, target: TableState, settlement: Settlement | None, old
 
         store.transact(change, after, forget_log=bool(change.drop_tables))
         failed.pop_all()
+
+
+def _parts(store: Store, request: Request) -> Iterator[Request]:
+    """Return the request in parts that fit into memory; the rows of another process are one part."""
+    if not isinstance(request.data, pa.Table):
+        yield request
+        return
+    begin = 0
+    for rows in parts_of(store, request.data):
+        yield dataclasses.replace(request, data=rows, numbers=np.arange(begin, begin + rows.num_rows))
+        begin += rows.num_rows

@@ -35,7 +35,7 @@ from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.history import check_purged
 from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.state.unfinished import unfinished_name
-from nyala.tablet.write.restore import restore
+from nyala.tablet.tables.restore import restore
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
