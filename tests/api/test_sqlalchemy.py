@@ -3,6 +3,7 @@
 import datetime as dt
 import decimal
 
+import duckdb
 import pandas as pd
 import polars as pl
 import pytest
@@ -255,6 +256,35 @@ def test_text_of_create_table():
         "\"at\" VARCHAR, PRIMARY KEY (id) ) COMMENT 'about'"
     )
     assert str(CreateIndex(next(iter(table.indexes))).compile(dialect=NyalaDialect())) == ""
+
+
+def test_words_of_sql_are_quoted():
+    words = [
+        row[0] for row in duckdb.connect().execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
+    ]
+    for word in words:
+        table = sa.Table(word, sa.MetaData(), sa.Column(word, sa.Integer, primary_key=True))
+        common = sa.select(table.c[word]).where(table.c[word] > 1).cte(word)
+        statements = [
+            CreateTable(table), table.insert(), table.update(), table.delete(), sa.select(common),
+            sa.select(sa.literal_column("1").label(word)),
+        ]  # fmt: skip
+        for statement in statements:
+            duckdb.extract_statements(str(statement.compile(dialect=NyalaDialect())))
+
+
+@pytest.mark.parametrize("word", ["at", "generated", "identity", "encoding", "comment", "partition", "by"])
+def test_words_are_names_of_columns(engine, word):
+    table = sa.Table(
+        word, sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column(word, sa.Integer)
+    )
+    table.create(engine)
+    with engine.begin() as connection:
+        connection.execute(table.insert(), [{word: 1}, {word: 2}])
+        connection.execute(table.update().where(table.c[word] > 1).values({word: table.c[word] + 1}))
+        assert connection.scalars(sa.select(table.c[word]).order_by(table.c[word])).all() == [1, 3]
+        gone = table.delete().where(table.c[word] == 1).returning(table.c[word])
+        assert connection.scalars(gone).all() == [1]
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,11 @@ __all__ = [
     "insert",
 ]
 
-_DUCKDB_WORDS: Final = {"describe", "lambda", "pivot", "pivot_longer", "pivot_wider", "qualify", "show"}
-_DUCKDB_WORDS.update(("summarize", "unpivot", "at", "returning", "excluded"))
+# Words that DuckDB or the store's SQL reads otherwise, besides those of PostgreSQL.
+_WORDS: Final = frozenset(
+    "anti asof at by collation concurrently describe excluded generated glob identity lambda lateral pivot "
+    "pivot_longer pivot_wider positional qualify recursive returning semi show summarize tablesample unpack unpivot".split()
+)
 
 
 class Insert(dml.Insert):
@@ -332,6 +335,6 @@ class NyalaTypeCompiler(compiler.GenericTypeCompiler):
 
 
 class NyalaIdentifierPreparer(compiler.IdentifierPreparer):
-    """Quotes names. Reserved words are those of PostgreSQL and DuckDB."""
+    """Quotes names. Reserved words are those of PostgreSQL, DuckDB and the store."""
 
-    reserved_words = RESERVED_WORDS | _DUCKDB_WORDS
+    reserved_words = RESERVED_WORDS | _WORDS
