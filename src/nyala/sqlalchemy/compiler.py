@@ -31,7 +31,8 @@ __all__ = [
 # Words that DuckDB or the store's SQL reads otherwise, besides those of PostgreSQL.
 _WORDS: Final = frozenset(
     "anti asof at by collation concurrently describe excluded generated glob identity lambda lateral pivot "
-    "pivot_longer pivot_wider positional qualify recursive returning semi show summarize tablesample unpack unpivot".split()
+    "pivot_longer pivot_wider positional qualify recursive returning semi show summarize tablesample unpack "
+    "unpivot".split()
 )
 
 
