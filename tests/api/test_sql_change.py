@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -276,6 +277,35 @@ def test_sources_that_give_the_keys_are_read_without_the_table(
         t.upsert([(1, 0, "a")])
         assert db.sql(statement).rowcount == 1
         assert t.count() == (3 if operation == "update" else 2)
+
+
+@pytest.mark.parametrize(
+    ("statement", "changed"),
+    [
+        ("UPDATE t SET v = t.v + f.w FROM f WHERE t.id = f.id", {3: 33, 5: 57}),
+        ("UPDATE t SET v = v + f.w FROM f WHERE t.id = f.id AND t.v > 3 RETURNING id, t.v", {5: 57}),
+        ("UPDATE t SET (v, s) = (w, t.s || 'x') FROM f AS g WHERE g.id = t.id AND g.w < 40", {3: 30}),
+        ("UPDATE t SET id = t.id + 1000 FROM f WHERE t.id = f.id AND f.w = 30", {3: None, 1003: 3}),
+        ("UPDATE t SET v = 0 FROM f JOIN f AS h ON h.w = f.w WHERE t.id = f.id AND t.s <> h.s", {3: 0, 5: 0}),
+        ("DELETE FROM t USING f WHERE t.id = f.id AND t.v < f.w - 40", {5: None}),
+        ("DELETE FROM t USING f WHERE t.id = f.id RETURNING t.v", {3: None, 5: None}),
+    ],
+)
+def test_rows_of_few_keys_are_joined_with_their_sources(
+    db: nyala.Database, statement: str, changed: dict[int, int | None]
+) -> None:
+    """The table has many more rows than the source, which has NULL, a key twice, and keys that are not in the table."""
+    f = pa.table({"id": [3, 5, 5, None, -7, 10**12], "w": [30, 52, 52, 1, 1, 1], "s": ["f"] * 6})
+    t = db.create_table("t", {"id": "int64", "v": "int64", "s": "string"}, "id")
+    t.insert([(number, number, f"s{number}") for number in range(500)])
+    assert f is not None and db.sql(statement).rowcount == len({key % 1000 for key in changed})
+    assert {key: row and row["v"] for key in [*range(500), 1003] if (row := t.get(key)) != _before(key)} == {
+        key: value for key, value in changed.items() if value != key
+    }
+
+
+def _before(key: int) -> dict[str, Any] | None:
+    return {"id": key, "v": key, "s": f"s{key}"} if key < 500 else None
 
 
 @pytest.mark.parametrize("access", [ProgramAccess(None), StoreAccess()], ids=["program", "store"])

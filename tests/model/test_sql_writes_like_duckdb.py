@@ -20,7 +20,7 @@ import pytest
 
 import nyala
 from nyala.errors import Error
-from nyala.sql.change import change
+from nyala.sql.change import change, matching
 from nyala.sql.change import rows as rows_module
 from nyala.tablet.write import part_commit
 from tests.sampled import each
@@ -361,7 +361,11 @@ def test_random_writes_do_what_duckdb_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", each(10, range(100, 110)))
 def test_random_writes_in_parts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do statements that are committed in parts of two or three rows, as those of very many rows are."""
+    """So do statements that are committed in parts of two or three rows, as those of very many rows are.
+
+    The rows that sources give are looked up by key, as in a large table.
+    """
+    monkeypatch.setattr(matching, "_TABLE_SHARE", 0)
     monkeypatch.setattr(change, "SPILLED_BYTES_MIN", 1)
     monkeypatch.setattr(rows_module, "SPILLED_BYTES_MIN", 1)
     monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 300)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, TableNotFoundError
-from nyala.sql.change.by_source import as_key, key_terms
+from nyala.sql.change.matching import as_key, key_terms
 from nyala.sql.change.rows import are_distinct
 from nyala.sql.change.target import Target, find_target
 from nyala.sql.context import ROWS_OF_PARAMETERS, Source

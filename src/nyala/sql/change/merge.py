@@ -31,8 +31,8 @@ import pyarrow as pa
 from nyala.errors import InvalidArgumentError
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.change.assigned import Assigned, in_order
-from nyala.sql.change.by_source import key_terms
 from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.matching import key_terms
 from nyala.sql.change.per_row import check_no_window, check_one_value
 from nyala.sql.change.target import (
     Statement,

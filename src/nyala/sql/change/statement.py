@@ -9,6 +9,7 @@ Source: docs/reference/sql.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
@@ -26,6 +27,7 @@ from nyala.sql.tokens import replaced, tokens, with_first_rows, with_names
 
 __all__ = ["execute", "plan_of"]
 
+_REMEMBERED_CHARS: Final = 4096
 _PLANS: Final = {
     "INSERT": plan_insert,
     "UPSERT": plan_insert,
@@ -64,9 +66,15 @@ def plan_of(
 
 def _check(text: str) -> None:
     """Check that DuckDB's parser accepts the statement. Raises: InvalidArgumentError."""
+    short = shortened(parsable(with_first_rows(text)))
+    (_parse if len(short) <= _REMEMBERED_CHARS else _parse.__wrapped__)(short)
+
+
+@lru_cache(maxsize=64)
+def _parse(text: str) -> None:
     import duckdb
 
     try:
-        duckdb.extract_statements(shortened(parsable(with_first_rows(text))))
+        duckdb.extract_statements(text)
     except duckdb.Error as error:
         raise InvalidArgumentError(f"the statement does not parse: {error}") from error

@@ -22,7 +22,6 @@ from nyala.sql.change.per_row import check_one_value
 from nyala.sql.change.rows import are_distinct, collected
 from nyala.sql.context import Context, Source
 from nyala.sql.names import spelled, table_name
-from nyala.sql.select.by_key import rows_by_key
 from nyala.sql.select.connection import Session
 from nyala.sql.select.errors import our_error
 from nyala.sql.select.statement import reads_catalogue
@@ -41,7 +40,6 @@ __all__ = [
     "key_columns",
     "numbered",
     "returned",
-    "selected",
 ]
 
 # Arrow compares so many keys in memory: it takes 200 bytes for each of 5,000,000.
@@ -198,27 +196,6 @@ class Statement:
         listed = ", ".join(map(quoted, keys))
         repeated = f"SELECT 1 FROM nyala_keys GROUP BY {listed} HAVING count(*) > 1 LIMIT 1"
         return bool(self.rows_of(source, repeated, {"nyala_keys": keyed}).num_rows == 0)
-
-
-def selected(
-    statement: Statement, source: Source, target: Target, listed: str, others: str, where: str
-) -> pa.Table:
-    """Return `SELECT listed` of the target's rows that satisfy WHERE, each once, joined with `others`.
-
-    Rows that WHERE gives by key are looked up, and DuckDB computes only the list.
-    """
-    if where and not others and not statement.prefix:
-        found = rows_by_key(source, target.table, target.alias, where, statement.context.parameters)
-        if found is not None:
-            name = statement.unused("found")
-            text = f"SELECT {listed}\nFROM {name} AS {quoted(target.alias)}"
-            return statement.rows_of(source, text, {name: found})
-    once = f"DISTINCT ON ({key_columns(target)}) " if others else ""
-    joined = f", {others}\n" if others else ""  # line breaks end comments in the texts
-    condition = f" WHERE {where}\n" if where else ""
-    return statement.rows(
-        source, f"SELECT {once}{listed}\nFROM {statement.clause(target)}{joined}{condition}"
-    )
 
 
 def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:

@@ -10,10 +10,10 @@ If several rows of FROM match one row of the table, one of them is used, as in P
 from __future__ import annotations
 
 from nyala.sql.change.assigned import Assigned
-from nyala.sql.change.by_source import rows_by_source
 from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.matching import change_by_source, selected
 from nyala.sql.change.per_row import check_no_window
-from nyala.sql.change.target import Statement, assignments, find_target, returned, selected
+from nyala.sql.change.target import Statement, assignments, find_target, returned
 from nyala.sql.context import Source
 from nyala.sql.tokens import TokenReader
 from nyala.tablet.write.write_path import Request
@@ -36,9 +36,9 @@ def plan_update(statement: Statement, text: str) -> Plan:
         where = reader.until(("RETURNING",)) if reader.take("WHERE") else ""
         returning = reader.rest() if reader.take("RETURNING") else None
         if returning is None and not any(key in values for key in target.keys):
-            found = rows_by_source(statement, source, target, values, others, where)
+            found = change_by_source(statement, source, target, values, others, where)
             if found is not None:
-                return Change([Request(target.table, "update", found, ignore=True)])
+                return found
         assigned = Assigned(target, values, returning is not None)
         rows = selected(statement, source, target, assigned.listed, others, where)
         new = rows.select(assigned.names)
@@ -66,9 +66,9 @@ def plan_delete(statement: Statement, text: str) -> Plan:
         returning = reader.rest() if reader.take("RETURNING") else None
         reader.finish()
         if returning is None:
-            found = rows_by_source(statement, source, target, {}, others, where)
+            found = change_by_source(statement, source, target, {}, others, where)
             if found is not None:
-                return Change([Request(target.table, "delete", found, ignore=True)])
+                return found
         names = target.keys if returning is None else target.columns
         rows = selected(statement, source, target, target.of_alias(names), others, where)
         return Change(

@@ -69,14 +69,19 @@ def look_up(source: Source, text: str, parameters: Mapping[str, Any]) -> FixedRe
 
 
 def rows_by_key(
-    source: Source, table: str, alias: str, where: str, parameters: Mapping[str, Any]
+    source: Source,
+    table: str,
+    alias: str,
+    where: str,
+    parameters: Mapping[str, Any],
+    columns: Sequence[str] | None = None,
 ) -> pa.Table | None:
-    """Return the whole rows that a WHERE clause gives by key; None if it has another form."""
+    """Return the rows that a WHERE clause gives by key; None if it has another form. columns: None for all."""
     values = _remembered(_conditions_of, where, alias)
     if values is None:
         return None
     keys = _keys(source[table]._view(None)[1].schema, values, parameters)
-    return None if keys is None else source[table].get_many(keys)
+    return None if keys is None else source[table].get_many(keys, columns)
 
 
 def _remembered(recognise: Any, text: str, *arguments: str) -> Any:

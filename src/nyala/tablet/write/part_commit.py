@@ -83,7 +83,7 @@ def commit_in_parts(
             for request, count in zip(requests, counts, strict=True):
                 for rows in _parts(request.data, part_bytes):
                     made = store.root.with_tablets(changed).tables[table.id]
-                    part = dataclasses.replace(request, data=rows)
+                    part = dataclasses.replace(request, data=rows, prepared=None)
                     settlement = _settled(table, made, part, since, timestamp)
                     _add(count, settlement.counts[0])
                     write_effects(store, settlement, timestamp, change, changed, written)

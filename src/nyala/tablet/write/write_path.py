@@ -28,6 +28,7 @@ Source: ARCHITECTURE.md, "The life of a write"; docs/design/rules.md, W1 to W6.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import decimal
 import logging
@@ -95,6 +96,7 @@ class Request:
     routed:  the tablet id of each row as another process computed it, or -1; None: not computed.
     errors:  rows of `data` that another process could not convert.
     rewrites: whether immutable columns of existing rows change too.
+    prepared: the request as `prepare_request` prepared it for a table of the same shape; None: it was not.
     """
 
     table: str
@@ -106,6 +108,7 @@ class Request:
     condition: Condition | None = None
     errors: RowErrors | None = None
     rewrites: bool = False
+    prepared: PreparedOperation | None = None
 
 
 def write(
@@ -303,6 +306,8 @@ def prepare_request(
     table: TableState, request: Request, *, borrow_above_bytes: int | None = None
 ) -> PreparedOperation:
     """`prepare`, or `prepare_rows` if the request's rows have operations of their own ("apply")."""
+    if request.prepared is not None:
+        return request.prepared
     if request.operation == "apply":
         prepared = prepare_rows(table, request.data)
     else:
@@ -322,7 +327,7 @@ def _prepare_again(
     store: Store, table: TableState, request: Request, before: PreparedOperation
 ) -> PreparedOperation:
     """Raises: InvalidArgumentError if the data was a stream, which cannot be read twice."""
-    _, operation = _prepare(store, table, request)
+    _, operation = _prepare(store, table, dataclasses.replace(request, prepared=None))
     if operation.row_count != before.row_count:
         raise InvalidArgumentError(
             f"table {table.name!r} was altered while this batch was prepared, and its data is a stream that cannot be "

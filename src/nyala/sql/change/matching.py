@@ -1,0 +1,267 @@
+"""Finds the rows that UPDATE and DELETE change, and computes their new values.
+
+    WHERE k = 5, k IN (…)                  the rows are looked up by key
+    UPDATE t SET v = f.x + 1 FROM f
+      WHERE t.k = f.k AND f.x > 0          SELECT f.k, f.x + 1 FROM f WHERE f.x > 0; the table is not read, and the
+                                           update skips keys that it lacks
+    UPDATE t SET v = t.v + f.x FROM f
+      WHERE t.k = f.k                      the rows of few keys are looked up, and joined with the sources
+    anything else                          DuckDB joins the table with the sources
+
+The two ways by the keys of sources need `t.column = source.column` once for each column of the key.
+
+Invariants
+    MT1  The result is that of the join. Whatever could differ goes to the join: sources that have a key
+         twice, keys of another type than the column, values that the table refuses, and errors.
+
+Cost without the table: that of the method `update` or `delete`, plus one SELECT over the sources.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError, TableNotFoundError
+from nyala.schema.conversion.convert import convert
+from nyala.schema.schema import ColumnSchema
+from nyala.sql.change.change import Change
+from nyala.sql.change.target import Statement, Target
+from nyala.sql.context import Source
+from nyala.sql.select.by_key import rows_by_key
+from nyala.sql.select.program_objects import data_named
+from nyala.sql.tokens import Token, TokenReader, quoted, tokens
+from nyala.tablet.write.write_path import Request, prepare_request
+
+__all__ = ["KeyTerms", "as_key", "change_by_source", "key_terms", "selected"]
+
+# The rows of more keys are not looked up, nor more than an eighth of a table.
+_KEYS_MAX: Final = 100_000
+_TABLE_SHARE: Final = 8
+# More rows are not prepared before the commit, which may be one in parts.
+_PREPARED_ROWS_MAX: Final = 1 << 18
+
+
+@dataclass(frozen=True)
+class KeyTerms:
+    """A condition. keys: the expression of each column of the key. conditions: the rest."""
+
+    keys: dict[str, str]
+    conditions: list[str]
+
+
+def change_by_source(
+    statement: Statement, source: Source, target: Target, values: Mapping[str, str], others: str, where: str
+) -> Change | None:
+    """Return the change of the rows whose keys the sources give, or None if the table must be read.
+
+    values: the expressions of SET; none for a DELETE.
+    """
+    if not others or statement.hides(target) or any(target.column(name).immutable for name in values):
+        return None
+    matched = key_terms(target, where)
+    if matched is None or target.alias.lower() in _names(tokens(others)):
+        return None
+    if any(map(target.is_named_in, [*values.values(), *matched.conditions])):
+        return None
+    if not any(token.is_identifier for side in matched.keys.values() for token in tokens(side)):
+        return None  # with constants alone, an aggregate function in SET would have a value
+    listed = ", ".join(f"{text} AS {quoted(name)}" for name, text in {**matched.keys, **values}.items())
+    objects = _program_data(statement, source, others)
+    rows = _rows(statement, source, _select(listed, others, matched.conditions), objects)
+    request = None if rows is None else _checked(statement, source, target, rows)
+    return None if request is None else Change([request])
+
+
+def selected(
+    statement: Statement, source: Source, target: Target, listed: str, others: str, where: str
+) -> pa.Table:
+    """Return `SELECT listed` of the target's rows that satisfy WHERE, each once, joined with `others`."""
+    objects: dict[str, Any] = {}
+    clause = ""
+    if where and not statement.prefix:
+        if others:
+            columns = _columns_named(target, listed, where)
+            objects = _program_data(statement, source, others)
+            found = _rows_of_sources(statement, source, target, columns, others, where, objects)
+        else:
+            columns = _columns_named(target, listed)
+            found = rows_by_key(
+                source, target.table, target.alias, where, statement.context.parameters, columns
+            )
+        if found is not None:
+            name = statement.unused("found")
+            objects[name] = found
+            clause = f"{name} AS {quoted(target.alias)}"
+            if not others:
+                return statement.rows_of(source, f"SELECT {listed}\nFROM {clause}", objects)
+    once = f"DISTINCT ON ({target.of_alias(target.keys)}) " if others else ""
+    joined = f", {others}\n" if others else ""  # line breaks end comments in the texts
+    condition = f" WHERE {where}\n" if where else ""
+    text = f"SELECT {once}{listed}\nFROM {clause or statement.clause(target)}{joined}{condition}"
+    return statement.rows_of(source, text, objects) if clause else statement.rows(source, text, objects)
+
+
+def _columns_named(target: Target, *texts: str) -> list[str]:
+    """Return the columns of the target whose names are in the texts, and those of the key."""
+    names = set().union(*(_names(tokens(text)) for text in texts))
+    return [name for name in target.columns if name in target.keys or name.lower() in names]
+
+
+def _rows_of_sources(
+    statement: Statement,
+    source: Source,
+    target: Target,
+    columns: Sequence[str],
+    others: str,
+    where: str,
+    objects: Mapping[str, Any],
+) -> pa.Table | None:
+    """Return the target's rows that have the keys of the sources; None if these are many, or not known."""
+    matched = key_terms(target, where)
+    if matched is None or statement.hides(target) or target.alias.lower() in _names(tokens(others)):
+        return None
+    listed = ", ".join(f"{text} AS {quoted(name)}" for name, text in matched.keys.items())
+    conditions = [text for text in matched.conditions if not target.is_named_in(text)]
+    keys = _rows(statement, source, _select(f"DISTINCT {listed}", others, conditions), objects)
+    if keys is None or keys.num_rows > _KEYS_MAX:
+        return None
+    keys = _with_keys(target, keys)
+    held = source[target.table].scan()._engine().rows_held()
+    return (
+        None
+        if keys is None or keys.num_rows * _TABLE_SHARE > held
+        else source[target.table].get_many(keys, columns)
+    )
+
+
+def key_terms(target: Target, where: str) -> KeyTerms | None:
+    """Return what a condition says, if it gives each column of the key once by `table.column = …`."""
+    reader = TokenReader(where)
+    keys: dict[str, str] = {}
+    conditions: list[str] = []
+    while True:
+        begin = reader.index
+        text = reader.until(("AND",), ("OR",))
+        term = reader.tokens[begin : reader.index]
+        if any(token.keyword == "BETWEEN" for token in term):  # its AND is not the end of a term
+            return None
+        key, expression = _equality(target, term, where)
+        if key and key in keys:
+            return None
+        if key:
+            keys[key] = expression
+        else:
+            conditions.append(text)
+        if reader.ended:
+            break
+        if not reader.take("AND"):
+            return None
+    return KeyTerms(keys, conditions) if keys.keys() == set(target.keys) else None
+
+
+def _equality(target: Target, term: Sequence[Token], text: str) -> tuple[str, str]:
+    """Return the key column and the other side of `table.column = side`; ("", "") for another term."""
+    places = [place for place, token in enumerate(term) if token.keyword in ("=", "==")]
+    if len(places) == 1:
+        left, right = term[: places[0]], term[places[0] + 1 :]
+        for mine, other in ((left, right), (right, left)):
+            key = _key_of(target, mine)
+            if key and _is_simple(other):
+                side = text[other[0].begin : other[-1].end]
+                return ("", "") if target.is_named_in(side) else (key, side)
+    return "", ""
+
+
+def _key_of(target: Target, side: Sequence[Token]) -> str:
+    """Return the column of the key that `table.column` names, or ""."""
+    if len(side) != 3 or side[1].text != "." or side[0].name.lower() != target.alias.lower():
+        return ""
+    return next((name for name in target.keys if name.lower() == side[2].name.lower()), "")
+
+
+def _is_simple(side: Sequence[Token]) -> bool:
+    """Whether one side of an equality is a column or a constant."""
+    if len(side) == 1 and side[0].kind in ("number", "text", "parameter"):
+        return True
+    return len(side) % 2 == 1 and all(
+        token.text == "." if place % 2 else token.is_identifier for place, token in enumerate(side)
+    )
+
+
+def _names(found: Sequence[Token]) -> set[str]:
+    return {token.name.lower() for token in found if token.is_identifier}
+
+
+def _select(listed: str, others: str, conditions: Sequence[str]) -> str:
+    condition = " AND ".join(f"({text}\n)" for text in conditions) or "TRUE"
+    return f"SELECT {listed}\nFROM {others}\nWHERE {condition}"
+
+
+def _program_data(statement: Statement, source: Source, others: str) -> dict[str, Any]:
+    """Return the program's data that the first source names, if it is no table: DuckDB need not miss it first."""
+    name = tokens(others)[0].name
+    if name.lower() in map(str.lower, source.list_tables()) or statement.prefix:
+        return {}
+    data = data_named(source, statement.context.access, name)
+    return {} if data is None or hasattr(data, "with_cheap_types") else {name: data}
+
+
+def _rows(statement: Statement, source: Source, select: str, objects: Mapping[str, Any]) -> pa.Table | None:
+    """Return the rows of a SELECT over the sources; None if they cannot be read without the table."""
+    try:
+        return statement.rows_of(source, select, objects)
+    except (InvalidArgumentError, TableNotFoundError, ColumnNotFoundError):
+        return None
+
+
+def _checked(statement: Statement, source: Source, target: Target, rows: pa.Table) -> Request | None:
+    """Return the update or delete of these rows; None if the join could have another result (MT1)."""
+    found = _with_keys(target, rows)
+    if found is None:
+        return None
+    operation = "update" if found.num_columns > len(target.keys) else "delete"
+    request = Request(target.table, operation, found, ignore=True)
+    if found.num_rows > _PREPARED_ROWS_MAX:
+        is_right = statement.are_distinct(source, found, target.keys)
+        failing = convert(found, target.schema, operation=operation, copy=False).errors
+        return request if is_right and not failing else None
+    prepared = prepare_request(source[target.table]._view(None)[1], request)
+    return (
+        dataclasses.replace(request, prepared=prepared)
+        if prepared.is_distinct and not prepared.errors
+        else None
+    )
+
+
+def _with_keys(target: Target, rows: pa.Table) -> pa.Table | None:
+    """Return the rows that can match one of the table, with keys in its types; None if types compare in another way."""
+    for name in target.keys:
+        key = as_key(rows.column(name), target.column(name))
+        if key is None:
+            return None
+        rows = rows.set_column(rows.column_names.index(name), name, key)
+    if any(rows.column(name).null_count for name in target.keys):
+        rows = rows.filter(functools.reduce(pc.and_, [rows.column(name).is_valid() for name in target.keys]))
+    return rows
+
+
+def as_key(values: pa.ChunkedArray, column: ColumnSchema) -> pa.ChunkedArray | None:
+    """Return the values as keys, with NULL for those that no key equals; None if the types compare in another way."""
+    kind, given = column.type, values.type
+    if kind.is_text:
+        is_text = pa.types.is_string(given) or pa.types.is_large_string(given)
+        return values.cast(kind.arrow) if is_text else None
+    if given == kind.arrow:
+        return None if pa.types.is_floating(given) else values
+    if not kind.is_integer or not pa.types.is_signed_integer(given):
+        return None
+    values = values.cast(pa.int64())
+    fits = pc.and_(pc.greater_equal(values, kind.value_min), pc.less_equal(values, kind.value_max))
+    return pc.if_else(fits, values, None).cast(kind.arrow)
