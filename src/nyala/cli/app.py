@@ -24,7 +24,7 @@ import click
 
 from nyala.cli.alter import alter
 from nyala.cli.backups import backup, backups, restore
-from nyala.cli.base import Failure, Group, report, settings, shared_options
+from nyala.cli.base import EXIT_INTERRUPTED, Failure, Group, report, settings, shared_options
 from nyala.cli.demo import demo
 from nyala.cli.dumps import cfile, tablet, wal
 from nyala.cli.export import export
@@ -37,7 +37,6 @@ from nyala.cli.tables import table
 __all__ = ["app"]
 
 EXIT_ERROR: Final = 1
-EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 
 class App(Group):

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 __all__ = [
+    "EXIT_INTERRUPTED",
     "Command",
     "Failure",
     "Group",
@@ -24,6 +25,8 @@ __all__ = [
     "shared_options",
     "storage_options",
 ]
+
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 
 @dataclass

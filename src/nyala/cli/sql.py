@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final, TextIO
 
 import click
 
-from nyala.cli.base import Command, Failure, cli_words, report, settings
+from nyala.cli.base import EXIT_INTERRUPTED, Command, Failure, cli_words, report, settings
 from nyala.cli.options import folder_argument
 from nyala.cli.stores import reader, store_exists, writer
 
@@ -78,7 +80,10 @@ def sql(
     with ExitStack() as stack:
         if creates:
             stack.callback(_tell_if_gone, folder)
+        stack.enter_context(_ctrl_c_as_before())
         database = stack.enter_context(reader(folder) if read_only else writer(folder, create=creates))
+        # What the statements did is told by then. Closing flushes little, and "Stopped." would mislead.
+        stack.callback(_ignore_ctrl_c)
         if creates:
             click.echo(f"{database.path} is a new store.", err=True)
         chosen = Settings(mode or ("json" if settings().json else "table"))
@@ -90,14 +95,32 @@ def sql(
             return
         try:
             for text in commands or map(_read, files or [sys.stdin]):
+                shell.check_not_cancelled()
                 if not shell.run(text, keep_going=keep_going) and not keep_going:
                     break
-        except Cancelled:
-            raise KeyboardInterrupt from None
+        except Cancelled as cancelled:
+            click.echo(cancelled, err=True)
+            context.exit(EXIT_INTERRUPTED)
         except Quit:
             pass
         if shell.close() or not shell.succeeded:
             context.exit(1)
+
+
+@contextmanager
+def _ctrl_c_as_before() -> Iterator[None]:
+    """Give Ctrl-C its effect back after the block."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _ignore_ctrl_c() -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _read(file: TextIO) -> str:

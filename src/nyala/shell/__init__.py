@@ -15,7 +15,8 @@
 Invariants
     S1  stdout has only rows. Counts, times and errors go to stderr.
     S2  The worker thread alone calls the engine while a statement runs, so a signal never interrupts a write. Ctrl-C
-        interrupts the SELECT inside of the statement. The statement then ends with a known outcome.
+        interrupts the session, and the shell waits for the outcome. "Cancelled." means that the statement changed
+        nothing; if the statement was faster, its result is printed instead.
     S3  At the end an open transaction is rolled back, and a line says so.
 
 Source: docs/how-to/shell.md.

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from nyala.presentation.previews import ROWS_COUNTED
 from nyala.presentation.text_table import width_of
 from nyala.shell.formats import FORMATS, STREAMED
-from nyala.shell.runner import Runner
+from nyala.shell.runner import Cancelled, Runner
+from nyala.sql.result import FixedResult, Result
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from nyala.api.database import Database
-    from nyala.sql.result import Result
 
 __all__ = ["ROWS_SHOWN", "Console", "Settings"]
 
@@ -47,15 +47,22 @@ class Console:
         self.runner = Runner(database)
 
     def print_result(self, result: Result, with_rows: bool) -> None:
-        """Print the rows of a statement, and what it changed. with_rows: whether the statement has RETURNING."""
-        reader = self.runner.call(result.to_reader)
-        has_rows = bool(reader.schema.names) and (with_rows or result.rowcount < 0)
-        if has_rows:
-            self.print_rows(reader)
-        if result.rowcount >= 0:
-            self.tell(f"{result.statement}: {_counted(result.rowcount)}")
-        elif not has_rows:
-            self.tell(result.statement)
+        """Print the rows of a statement, and what it changed, also if Ctrl-C came too late to cancel it.
+
+        with_rows: whether the statement has RETURNING.
+        Raises: Cancelled for a statement that only reads.
+        """
+        if result.rowcount < 0 and (not isinstance(result, FixedResult) or result.columns):
+            self.print_rows(self.runner.call(result.to_reader))
+            return
+        unprinted = False
+        if with_rows:
+            try:
+                self.print_rows(result.to_reader())
+            except Cancelled:
+                unprinted = True
+        count = f": {_counted(result.rowcount)}" if result.rowcount >= 0 else ""
+        self.tell(f"{result.statement}{count}{'; the rows are not all shown' if unprinted else ''}")
 
     def print_rows(self, reader: pa.RecordBatchReader) -> None:
         """Print rows in the mode of the shell, as they arrive."""

@@ -48,8 +48,8 @@ def run_repl(shell: Shell) -> None:
             shell.run(text)
         except KeyboardInterrupt:
             continue
-        except Cancelled:
-            console.tell("\nCancelled.")  # the terminal has printed ^C
+        except Cancelled as cancelled:
+            console.tell(f"\n{cancelled}")  # the terminal has printed ^C
         except (EOFError, Quit):
             return
 

@@ -3,8 +3,8 @@
     main thread      submits work, waits, and hears Ctrl-C
     worker thread    calls the engine
 
-While a statement runs, Ctrl-C raises nothing. It sets a flag, and the main thread interrupts DuckDB until the worker
-has ended. So a write ends with a known outcome: it fails, or it was faster than Ctrl-C and is committed.
+While a statement runs, Ctrl-C raises nothing. It sets a flag, and the main thread interrupts the session until the
+worker has ended. So the outcome of a statement is known: it was interrupted and changed nothing, or it has its result.
 
 Source: DuckDB, `duckdb_interrupt`.
 """
@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from nyala.errors import Error
 from nyala.sql.access import ProgramAccess
+from nyala.sql.select.running import StatementInterrupted
 from nyala.sql.session import SqlSession
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ _LOOK_S: Final = 0.05
 
 
 class Cancelled(Exception):
-    """Ctrl-C interrupted the work."""
+    """Ctrl-C ended a text. Its text says what has happened."""
+
+    def __init__(self, message: str = "Cancelled.") -> None:
+        super().__init__(message)
 
 
 class Runner:
@@ -53,8 +56,13 @@ class Runner:
     def in_transaction(self) -> bool:
         return self._session.in_transaction
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether Ctrl-C came since `hearing` began."""
+        return self._cancelled.is_set()
+
     def execute(self, statement: str, at: int | None) -> Result:
-        """Execute one statement. Raises: as `Database.sql`; Cancelled."""
+        """Execute one statement. Raises: as `Database.sql`; Cancelled, and then nothing has changed."""
         return self.call(lambda: self._session.execute(statement, at=at))
 
     def batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -75,10 +83,8 @@ class Runner:
                 self._session.interrupt()
         try:
             return future.result()
-        except Error as error:
-            if self._cancelled.is_set() and _is_interrupt(error):
-                raise Cancelled from error
-            raise
+        except StatementInterrupted as error:
+            raise Cancelled from error
 
     def check(self) -> None:
         """Raises: Cancelled after Ctrl-C."""
@@ -110,14 +116,3 @@ class Runner:
         finally:
             self._worker.shutdown()
         return was_open
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    import duckdb
-
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, duckdb.InterruptException):
-            return True
-        cause = cause.__cause__
-    return False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nyala.errors import Error, InvalidArgumentError
 from nyala.shell.console import Console, Settings
 from nyala.shell.dot_commands import is_dot_command, run_dot_command
+from nyala.shell.runner import Cancelled
 from nyala.sql.tokens import after_space, statement_end, tokens
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Shell:
     def _run_parts(self, text: str, keep_going: bool) -> bool:
         all_succeeded = True
         for part in _parts(text):
+            self.check_not_cancelled()
             try:
                 succeeded = self._run_part(part, keep_going)
             except Error as error:
@@ -66,6 +68,11 @@ class Shell:
             if not succeeded and not keep_going:
                 break
         return all_succeeded
+
+    def check_not_cancelled(self) -> None:
+        """Raises: Cancelled if the last statement was faster than Ctrl-C: no later statement runs."""
+        if self.console.runner.is_cancelled:
+            raise Cancelled("Cancelled: the later statements did not run.")
 
     def _run_file(self, text: str, keep_going: bool) -> bool:
         """Run the statements of `.read`. Raises: InvalidArgumentError if files read each other without end."""

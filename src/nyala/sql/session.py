@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
+from nyala.env.interrupts import Cancellable
 from nyala.errors import Error, InvalidArgumentError
 from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, ROWS_OF_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
 from nyala.sql.select.by_key import look_up
 from nyala.sql.select.errors import in_words_of_sql, located
-from nyala.sql.select.running import Running
+from nyala.sql.select.running import Running, is_signal
 from nyala.sql.select.store_only import check_store_only
 from nyala.sql.tokens import Token, TokenReader, main_keyword, parameters, split_statements, tokens
 
@@ -213,10 +214,16 @@ class SqlSession:
             )
         if not self._access.files:
             check_store_only(text)
+        self._running.begin()
         if first in _READS:
             return executor(context, text)
         try:
-            return executor(context, text)
+            with Cancellable(self._running.check):
+                return executor(context, text)
+        except RuntimeError as error:
+            if is_signal(error):
+                raise KeyboardInterrupt from error
+            raise
         except Error as error:  # DuckDB was given other texts than the user's
             error.args = (in_words_of_sql(located(str(error), text)), *error.args[1:])
             raise

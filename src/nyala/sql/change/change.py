@@ -9,6 +9,8 @@ Invariants
     C1  A statement changes either nothing or everything that its result reports.
     C2  The rows are computed from one moment. If another writer changes one of their keys before the
         commit, the statement runs again; after three tries it runs while other writers wait.
+    C3  An interrupt by another thread ends the statement if its commit has not started. Then the statement
+        changes nothing, and raises StatementInterrupted.
 
 Source: docs/design/transactions.md, "One primitive: a checked commit".
 """
@@ -66,6 +68,7 @@ def commit(context: Context, statement: str, plan: Plan, *, checked: bool) -> Fi
     """
     if context.transaction is not None:
         change = plan(context.transaction)
+        context.running.check()
         results = _write_inside(context.transaction._open, change)
     elif checked:
         change, results = _commit_checked(context, plan)
@@ -89,16 +92,23 @@ def _commit_unchecked(context: Context, requests: list[Request]) -> list[WriteRe
     if sum(request.data.nbytes for request in requests) >= SPILLED_BYTES_MIN:
         transaction = context.database.transaction()
         try:
-            return _commit_requests(transaction, requests)
+            return _commit_requests(context, transaction, requests)
         except ConflictError:  # the keys are new, or not; the write decides about them
             pass
         finally:
             transaction.rollback()
+    context.running.check()
     return context.database._writing().write(requests) if requests else []
 
 
-def _commit_requests(transaction: Transaction, requests: list[Request]) -> list[WriteResult]:
-    return transaction._open.commit_requests(requests, between=release_pages) if requests else []
+def _commit_requests(
+    context: Context, transaction: Transaction, requests: list[Request]
+) -> list[WriteResult]:
+    def between() -> None:
+        release_pages()
+        context.running.check()
+
+    return transaction._open.commit_requests(requests, between=between) if requests else []
 
 
 def _commit_checked(context: Context, plan: Plan) -> tuple[Change, list[WriteResult]]:
@@ -109,7 +119,7 @@ def _commit_checked(context: Context, plan: Plan) -> tuple[Change, list[WriteRes
             try:
                 change = plan(transaction)
                 requests = _with_rows(change)
-                return change, _commit_requests(transaction, requests)
+                return change, _commit_requests(context, transaction, requests)
             except ConflictError:
                 if attempt >= _TRIES:
                     raise

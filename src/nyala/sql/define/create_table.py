@@ -73,6 +73,7 @@ def create_table(context: Context, reader: TokenReader) -> FixedResult:
         return _copied(context, reader, name, replaces)
     new, rows = _new_table(context, _read(reader, name))
     requests = [] if rows is None else [Request(name, "insert", rows)]
+    context.running.check()
     database._changing("CREATE TABLE").create_table(new, requests, replaces)
     return FixedResult(
         "CREATE TABLE", pa.table({}), database.now(), rowcount=-1 if rows is None else rows.num_rows

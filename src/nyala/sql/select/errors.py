@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from nyala.errors import ColumnNotFoundError, Error, InvalidArgumentError, StorageError, TableNotFoundError
 from nyala.schema.conversion.array_cast import shorten
+from nyala.sql.select.running import StatementInterrupted
 from nyala.suggestion import nearest
 
+_INTERRUPTED: Final = "INTERRUPT Error: Interrupted!"
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
 _NO_COLUMN: Final = (
     re.compile(r'Referenced column "(.+?)" (?:was )?not found'),
@@ -53,6 +55,8 @@ def our_error(
         if failure is not None:
             return failure
     message = str(error)
+    if isinstance(error, duckdb.InterruptException) or _INTERRUPTED in message:
+        return StatementInterrupted()
     text = _with_line(message, -lines_above)
     if isinstance(error, duckdb.CatalogException) and (match := _NO_TABLE.search(message)):
         # DuckDB's own guess names tables of its catalogue.

@@ -27,6 +27,7 @@ from nyala.sql.select.connection import Session
 from nyala.sql.select.errors import our_error
 from nyala.sql.select.moments import Feed
 from nyala.sql.select.partners import partners_of
+from nyala.sql.select.running import is_signal
 from nyala.sql.select.source import Planning, ScanSource, duckdb_table
 from nyala.sql.select.statement import check_statement, columns_named, prepared, tables_named
 
@@ -370,3 +371,7 @@ class _Run:
             if any(source.failure is error for source in self.sources):
                 raise
             self._statement.refuse(error, self.sources, self._lines_above)
+        except RuntimeError as error:
+            if is_signal(error):
+                raise KeyboardInterrupt from error
+            raise

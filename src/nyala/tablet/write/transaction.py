@@ -174,7 +174,8 @@ class OpenTransaction:
 
         The transaction must not have written: the operations are not applied to the private tables,
         so this costs less than `write_together` and `commit`, and their memory is not limited. Large
-        ones are committed in parts (`part_commit`), and `between` is called after each part.
+        ones are committed in parts (`part_commit`).
+        between: called after each part and before the commit; nothing changes if it raises.
         Keys of updates and deletes must be distinct.
         Raises: as `commit`; WriteError if a row fails, and then the transaction has ended, too.
         """
@@ -192,6 +193,7 @@ class OpenTransaction:
                     (request, table, prepare_request(table, request, borrow_above_bytes=_BORROWED_BYTES_MIN))
                     for request, table in zip(requests, tables, strict=True)
                 ]
+                between()
                 results = self._commit(written, self.since, None, False)
                 how = "was committed"
                 return results

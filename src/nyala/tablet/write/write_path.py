@@ -43,7 +43,7 @@ from nyala.catalog.model import CommittedKey
 from nyala.delta.batch import SharedBatch, held_bytes
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
-from nyala.env.interrupts import Uninterrupted
+from nyala.env.interrupts import Uninterrupted, checkpoint
 from nyala.errors import (
     ConflictError,
     Error,
@@ -173,8 +173,10 @@ def commit_checked(
     """
 
     def under_lock() -> tuple[list[tuple[Settlement, list[int]]], Ticket]:
+        checkpoint()
         settlements = settle_requests(store, requests, prepared, collect=collect, since=since)
         settled = [settlement for settlement, _ in settlements]
+        checkpoint()
         return settlements, commit(store, settled, idempotency_key, message)
 
     given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
