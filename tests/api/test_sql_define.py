@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nyala
@@ -349,3 +350,38 @@ def test_the_text_of_a_table_makes_an_equal_table(db: nyala.Database, tmp_path: 
             other.sql(text)
             assert repr(other[table.name].description) == repr(table.description), text
             assert other.sql("SHOW CREATE TABLE " + quoted(table.name)).fetchall() == [(text,)]
+
+
+def test_parameters_are_constants(db: nyala.Database) -> None:
+    """In defaults, comments, bounds of partitions and options; those of AS SELECT are values as in SELECT."""
+    first, second = dt.datetime(2026, 1, 1), dt.datetime(2026, 2, 1, tzinfo=dt.UTC)
+    db.sql(
+        "CREATE TABLE t (day TIMESTAMP PRIMARY KEY COMMENT ?, n INT DEFAULT ?) "
+        "PARTITION BY RANGE (day) (PARTITION ? <= VALUES < ?) COMMENT ? WITH ('nyala.history' = ?)",
+        ["it's ? a $1", 7, first, second, "c", "3d"],
+    )
+    db.sql("ALTER TABLE t ADD RANGE PARTITION $from <= VALUES < $to", {"from": second, "to": "2026-03-01"})
+    db.sql(
+        "ALTER TABLE t ADD COLUMN a DOUBLE DEFAULT ?, ADD COLUMN b BLOB DEFAULT ?, ADD COLUMN c DECIMAL(9,2) DEFAULT ?, "
+        "ADD COLUMN d DATE DEFAULT ?, ADD COLUMN e BOOLEAN DEFAULT ?, ALTER COLUMN n SET DEFAULT ?",
+        [math.inf, b"\x00'", decimal.Decimal("1.20"), dt.date(2026, 1, 2), True, np.int64(8)],
+    )
+    described = db["t"].description
+    assert described.columns[0].comment == "it's ? a $1"
+    assert [each.default for each in described.columns[1:]] == [
+        8, math.inf, b"\x00'", decimal.Decimal("1.20"), dt.date(2026, 1, 2), True,
+    ]  # fmt: skip
+    assert [row[0] for row in db.sql("SHOW RANGE PARTITIONS t").fetchall()] == [
+        "RANGE (day) [2026-01-01, 2026-02-01)", "RANGE (day) [2026-02-01, 2026-03-01)",
+    ]  # fmt: skip
+    assert (described.comment, described.history) == ("c", dt.timedelta(days=3))
+    db.sql("COMMENT ON COLUMN t.n IS ?; COMMENT ON TABLE t IS ?", ["one", None])
+    assert (db["t"].description.columns[1].comment, db["t"].description.comment) == ("one", "")
+    made = db.sql(
+        "CREATE TABLE u PRIMARY KEY (k) COMMENT $c AS SELECT unnest($k) AS k", {"c": "x", "k": [1, 2]}
+    )
+    assert (made.rowcount, db["u"].description.comment) == (2, "x")
+    with pytest.raises(nyala.InvalidArgumentError, match=r"not \[1\]"):
+        db.sql("ALTER TABLE u ADD COLUMN a INT DEFAULT ?", [[1]])
+    with pytest.raises(nyala.InvalidArgumentError, match="expected a name"):
+        db.sql("DROP TABLE ?", ["u"])

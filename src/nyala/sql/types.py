@@ -10,10 +10,12 @@ import decimal
 import math
 from typing import Any, Final
 
-from nyala.schema.types import ColumnType
+from nyala.errors import InvalidArgumentError
+from nyala.schema.conversion.array_cast import shorten
+from nyala.schema.types import ColumnType, parse_type
 from nyala.sql.tokens import quoted_text
 
-__all__ = ["cast_to", "literal", "sql_type"]
+__all__ = ["cast_to", "literal", "literal_of", "sql_type"]
 
 # A decimal of at most 15 digits becomes the nearest double.
 _EXACT_CHARS: Final = 16
@@ -30,6 +32,14 @@ _NAMES: Final = {
     "date": "DATE",
     "timestamp": "TIMESTAMP WITH TIME ZONE",
 }
+
+
+_KINDS: Final[tuple[tuple[Any, str], ...]] = (
+    (dt.datetime, "timestamp"),
+    (dt.date, "date"),
+    (float, "double"),
+    ((str, bytes, int, decimal.Decimal, type(None)), "string"),
+)
 
 
 def sql_type(type: ColumnType) -> str:
@@ -63,6 +73,18 @@ def literal(value: Any, type: ColumnType) -> str:
     if isinstance(value, dt.date | dt.datetime):
         return f"{sql_type(type)} {quoted_text(value.isoformat())}"
     return quoted_text(str(value))
+
+
+def literal_of(value: Any) -> str:
+    """Return a Python value as a constant of SQL. Raises: InvalidArgumentError for a value of another kind."""
+    if hasattr(value, "item"):  # of NumPy
+        value = value.item()
+    for kinds, name in _KINDS:
+        if isinstance(value, kinds):
+            return literal(value, parse_type(name))
+    raise InvalidArgumentError(
+        f"a parameter is a text, number, boolean, date, time, bytes or None here, and not {shorten(repr(value))}"
+    )
 
 
 def _float_literal(value: float, type: ColumnType) -> str:

@@ -6,6 +6,9 @@ Source: docs/reference/sql.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, TableNotFoundError
@@ -15,14 +18,15 @@ from nyala.sql.define.columns import constant
 from nyala.sql.define.create_table import create_table, read_moment
 from nyala.sql.names import of_store, spelled, table_name
 from nyala.sql.result import FixedResult
-from nyala.sql.tokens import TokenReader
+from nyala.sql.tokens import TokenReader, replaced
+from nyala.sql.types import literal_of
 
 __all__ = ["execute"]
 
 
 def execute(context: Context, text: str) -> FixedResult:
     """Execute a statement that changes tables. Raises: as `Database.sql`."""
-    reader = TokenReader(text)
+    reader = TokenReader(_with_constants(text, context.parameters))
     word = reader.next().keyword
     context.check_writable(word)
     if context.transaction is not None:
@@ -37,6 +41,23 @@ def execute(context: Context, text: str) -> FixedResult:
     if word == "COMMENT":
         return _comment(context, reader)
     return _drop(context, reader) if word == "DROP" else _undrop(context, reader)
+
+
+def _with_constants(text: str, parameters: Mapping[str, Any]) -> str:
+    """Return the text with constants for its parameters; those in AS SELECT stay.
+
+    Raises: InvalidArgumentError for a parameter that is not a constant.
+    """
+    if not parameters:
+        return text
+    reader = TokenReader(text)
+    reader.until(
+        ("AS", "SELECT"), ("AS", "FROM"), ("AS", "WITH"), ("AS", "VALUES"), ("AS", "("), ("AS", "TABLE")
+    )
+    found = (token for token in reader.tokens[: reader.index] if token.kind == "parameter")
+    return replaced(
+        text, ((token.begin, token.end, literal_of(parameters[token.text[1:]])) for token in found)
+    )
 
 
 def _drop(context: Context, reader: TokenReader) -> FixedResult:
