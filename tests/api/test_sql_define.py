@@ -362,8 +362,9 @@ def test_parameters_are_constants(db: nyala.Database) -> None:
     )
     db.sql("ALTER TABLE t ADD RANGE PARTITION $from <= VALUES < $to", {"from": second, "to": "2026-03-01"})
     db.sql(
-        "ALTER TABLE t ADD COLUMN a DOUBLE DEFAULT ?, ADD COLUMN b BLOB DEFAULT ?, ADD COLUMN c DECIMAL(9,2) DEFAULT ?, "
-        "ADD COLUMN d DATE DEFAULT ?, ADD COLUMN e BOOLEAN DEFAULT ?, ALTER COLUMN n SET DEFAULT ?",
+        "ALTER TABLE t ADD COLUMN a DOUBLE DEFAULT ?, ADD COLUMN b BLOB DEFAULT ?, "
+        "ADD COLUMN c DECIMAL(9,2) DEFAULT ?, ADD COLUMN d DATE DEFAULT ?, ADD COLUMN e BOOLEAN DEFAULT ?, "
+        "ALTER COLUMN n SET DEFAULT ?",
         [math.inf, b"\x00'", decimal.Decimal("1.20"), dt.date(2026, 1, 2), True, np.int64(8)],
     )
     described = db["t"].description

@@ -77,8 +77,6 @@ def literal(value: Any, type: ColumnType) -> str:
 
 def literal_of(value: Any) -> str:
     """Return a Python value as a constant of SQL. Raises: InvalidArgumentError for a value of another kind."""
-    if hasattr(value, "item"):  # of NumPy
-        value = value.item()
     for kinds, name in _KINDS:
         if isinstance(value, kinds):
             return literal(value, parse_type(name))
