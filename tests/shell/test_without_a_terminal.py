@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -168,6 +169,44 @@ def test_wrong_times_are_told_in_the_words_of_the_shell(store: Path) -> None:
         code, _, said = ran("sql", store, "-c", line)
         assert code == 1
         assert "at=" not in said and "--" not in said and "since=" not in said, said
+
+
+WRONG = """
+INSERT INTO numbers VALUES (1);
+INSERT INTO numbers VALUES (100), (100);
+INSERT INTO metrics VALUES (NULL, 1, 1.0);
+CREATE TABLE gone (k int PRIMARY KEY);
+DROP TABLE gone;
+INSERT INTO gone VALUES (1);
+.changes gone
+ALTER TABLE numbers ALTER COLUMN n TYPE text;
+ALTER TABLE numbers ADD RANGE PARTITION VALUES < 5;
+CREATE TABLE made (v text) PARTITION BY RANGE (v) (PARTITION VALUES < 5);
+PIVOT numbers ON n;
+COPY numbers TO 's3://bucket/file.csv';
+ATTACH 'none' AS other;
+SELECT * FROM numbers AT (TIMESTAMP => '2020-01-01');
+.at before
+SHOW PARTITIONS numbers;
+DELETE FROM numbers;
+BEGIN;
+"""
+
+
+def test_errors_are_in_the_words_of_the_shell(store: Path) -> None:
+    _, _, said = ran("sql", store, "--keep-going", "-c", WRONG)
+    python = re.compile(r"\bdb\.|connect\(|\w\(\)|\.errors|\w=(?:…|True|\[)|without at=|--\w")
+    assert [line for line in said.splitlines() if python.search(line)] == []
+    assert said.count("Error") == 15
+    for words in (
+        "Error: SHOW PARTITIONS reads only the present: use .at now first\n",
+        "UNDROP TABLE gone brings it back",
+        "use UPSERT, or INSERT OR IGNORE\n",
+    ):
+        assert words in said, said
+    assert ran("sql", store, "--read-only", "-c", "DELETE FROM numbers")[2].endswith(
+        "was opened with --read-only: start the shell without it to write\n"
+    )
 
 
 def test_a_moment_and_changes(store: Path) -> None:

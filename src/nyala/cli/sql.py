@@ -138,13 +138,42 @@ def _tell_if_gone(folder: str) -> None:
         click.echo(f"{folder} was removed: it had no table.", err=True)
 
 
-_RULES: Final = (
-    (re.compile(r"use db\.sql\(…\) without at=$"), "use .at now first"),
-    (re.compile(r"--at\b"), ".at"),
-    (re.compile(r"^since="), "SINCE "),
-    (re.compile(r"--since\b"), "SINCE"),
-    (re.compile(r"--until\b"), "the moment of .at"),
-)
+# Patterns in the library's messages, as `cli_words` leaves them, and their replacements in the words of the shell.
+_RULES: Final = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        # moments
+        (r"use db\.sql\(…\) without at=$", "use .at now first"),
+        (r"reads only the present: remove at=, or call db\.sql$", "reads only the present: use .at now first"),
+        (r"--at\b", ".at"),
+        (r"^since=", "SINCE "),
+        (r"--since\b", "SINCE"),
+        (r"--until\b", "the moment of .at"),
+        # stores and tables
+        (r"was opened with read_only=True: connect\(\) without it to write",
+         "was opened with --read-only: start the shell without it to write"),
+        (r"db\.undrop_table\('(.*?)'\) brings it back, and db\.table\('.*?', at=…\) reads it at an earlier moment",
+         r"UNDROP TABLE \1 brings it back, and after .at SELECT reads it at an earlier moment"),
+        (r"fill it with update\(set=…\)", "fill it with UPDATE"),
+        (r": add one with table\.repartition\(…\)", "; table.repartition(…) of a Python program adds one"),
+        (r"rename one, `with table\.alter\(\) as a: a\.rename_column\(old, new\)`, or .*",
+         "rename one with `nyala table alter`"),
+        (r"^--range\b", "PARTITION BY RANGE"),
+        (r"^--hash\b", "PARTITION BY HASH"),
+        # rows and transactions
+        (r" \(all failing rows are in \.errors\)", ""),
+        (r" \(db\.run\(\) does both\)", ""),
+        (r"; db\.transaction\(timeout=…\) sets this limit", ""),
+        (r"begin another one with db\.transaction\(\)", "begin another one with BEGIN"),
+        # what only a program can do
+        (r": write a file, or use db\.sql\(…\)\.to_reader\(\)", ": write a file"),
+        (r", or db\.sql\(…\)\.to_pandas\(\) and pivot there", ""),
+        (r"read other databases with their own libraries, and pass the rows as a frame",
+         "write the rows of another database to a file, and read the file"),
+        (r"Open the store with a larger limit, such as (connect\(.*?\)), and check",
+         r"A Python program can allow more: \1. Check"),
+    )
+)  # fmt: skip
 
 
 def _words(message: str) -> str:

@@ -135,7 +135,7 @@ def _commits(context: Context, source: Source, reader: TokenReader) -> pa.Table:
 
 def _check_present(context: Context, what: str) -> None:
     if context.at is not None or context.source is not None:
-        raise InvalidArgumentError(f"{what} shows the present: use it without at= and outside of snapshots")
+        raise InvalidArgumentError(f"{what} reads only the present: remove at=, or call db.sql")
 
 
 def _table(schema: pa.Schema, rows: Sequence[Any]) -> pa.Table:
