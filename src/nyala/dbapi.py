@@ -30,6 +30,7 @@ import nyala.errors as errors
 from nyala.api.database import Database
 from nyala.api.database import connect as open_store
 from nyala.optional import need
+from nyala.schema.expressions.nodes import col
 from nyala.sql.access import ProgramAccess
 from nyala.sql.session import SqlSession
 from nyala.sql.tokens import main_keyword, split_statements, tokens
@@ -465,6 +466,16 @@ class Connection:
         if result is not None:
             return [result.rowcount]
         return [self._execute(operation, each).rowcount for each in rows]
+
+    def _has_greater(self, table: str, column: str, value: int) -> bool:
+        """Whether the transaction sees a greater value of the column. Cheap for the first column of the key."""
+
+        def look() -> bool:
+            source = self._session._transaction or self._database
+            greater = source.table(table).scan(columns=[column], where=col(column) > value, limit=1)
+            return bool(greater.to_arrow().num_rows)
+
+        return self._run("SELECT", look)
 
     def _run(self, operation: str, execute: Callable[[], _Made]) -> _Made:
         """Call `execute` in the transaction that the operation needs. Raises: errors of this module."""

@@ -14,6 +14,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 import nyala
 from nyala.sqlalchemy import NyalaDialect, insert
+from tests.processes import children
 
 registry.register("nyala", "nyala.sqlalchemy.dialect", "NyalaDialect")
 
@@ -169,6 +170,21 @@ def test_connections_count_together(engine):
         one.commit()
         other.commit()
     assert keys == [1, 2, 3]
+
+
+def test_greater_keys_of_others_are_seen(engine, db, tmp_path):
+    def key():
+        with engine.begin() as connection:
+            return connection.execute(ITEMS.insert().values(name="x")).inserted_primary_key[0]
+
+    assert key() == 1
+    db["items"].insert([{"id": 20, "name": "y"}])
+    assert key() == 21
+    with children(tmp_path / "store", 1) as (child,):
+        child.run("db['items'].insert([{'id': 30, 'name': 'z'}])")
+        assert [key(), key()] == [31, 32]
+    db["items"].delete(where="id > 1")
+    assert key() == 33
 
 
 # -------------------------------------------------------------------------------------------------- reflection

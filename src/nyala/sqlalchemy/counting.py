@@ -1,7 +1,8 @@
 """The next values of an integer key that counts up.
 
 A store counts up only its own column `auto_incrementing_id`. For another integer key the dialect
-takes the greatest value that the transaction sees, and counts on from there. All connections of a
+takes the greatest value that the transaction sees, and counts on from there. Later it only looks whether
+a greater value than the last one has appeared, which costs less. All connections of a
 process count together. Two processes that insert into one table at the same time can take the same
 value: then the second commit fails, and is repeated by its program.
 
@@ -25,11 +26,13 @@ _LAST: Final[dict[tuple[str, int], int]] = {}
 
 def take(connection: Connection, table: str, column: str, count: int) -> range:
     """Return the next `count` values of the column."""
-    found = connection.execute(f"SELECT max({quoted(column)}) FROM {quoted(table)}").fetchone()
-    greatest = (found[0] if found else None) or 0
-    # A table that was dropped and made again has another id.
     database = connection.database
-    key = database.path, database._root().table(table).id
+    # A table that was dropped and made again has another id.
+    key = database._store.store_id, database._root().table(table).id
+    greatest = _LAST.get(key)
+    if greatest is None or connection._has_greater(table, column, greatest):
+        found = connection.execute(f"SELECT max({quoted(column)}) FROM {quoted(table)}").fetchone()
+        greatest = (found[0] if found else None) or 0
     with _LOCK:
         first = max(greatest, _LAST.get(key, 0)) + 1
         _LAST[key] = first + count - 1
