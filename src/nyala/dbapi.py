@@ -80,7 +80,7 @@ paramstyle: Final = "qmark"
 """`?` with a sequence. `$name` with a dict works too."""
 
 # What begins a transaction, and what is refused in one that has written.
-_WRITES: Final = frozenset(("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "COPY"))
+_WRITES: Final = frozenset(("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "COPY"))
 _READS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(", "EXPLAIN")
 )

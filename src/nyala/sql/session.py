@@ -310,7 +310,7 @@ def _executor(package: str) -> Callable[[Context, str], Result]:
 
 
 _PACKAGES: Final = {
-    "change": ("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE"),
+    "change": ("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE"),
     "define": ("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT"),
     "describe": ("DESCRIBE", "DESC", "SHOW", "EXPLAIN"),
     "files": ("COPY", "ATTACH", "DETACH"),

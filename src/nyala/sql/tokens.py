@@ -78,7 +78,7 @@ _REMEMBERED_TOKENS: Final = 1 << 10
 _long_text: Final[dict[str, Sequence[Token]]] = {}
 _SHOWN_CHARS: Final = 40
 _MAIN_KEYWORDS: Final = frozenset(
-    ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE")
+    ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE")
 )
 # A longer text is split without counting its lines for each statement.
 _LINES_BEFORE_MAX: Final = 2000

@@ -3,7 +3,7 @@
     INSERT INTO t (a, b) VALUES (1, DEFAULT)    ──►  VALUES (CAST(1 AS …), default of b)   ──►  insert
     INSERT INTO t SELECT …                      ──►  SELECT with casts                     ──►  insert
     INSERT OR IGNORE, ON CONFLICT DO NOTHING                                               ──►  insert, ignoring
-    INSERT OR REPLACE, UPSERT                                                              ──►  upsert
+    INSERT OR REPLACE, REPLACE, UPSERT                                                     ──►  upsert
     ON CONFLICT DO UPDATE SET …                 ──►  the source once; a join with the table ──►  update, insert
 
 Columns that are left out take their defaults. An upsert changes only the given columns of existing rows.
@@ -127,9 +127,9 @@ def plan_insert(statement: Statement, text: str) -> Plan:
 
 
 def _head(reader: TokenReader, source: Source) -> _Insert:
-    """Read `INSERT [OR …] INTO t [AS a] [BY NAME] [(columns)]`. Raises: InvalidArgumentError."""
+    """Read `INSERT [OR …] INTO [TABLE] t [AS a] [BY NAME] [(columns)]`. Raises: InvalidArgumentError."""
     mode: Mode = "insert"
-    if reader.take("UPSERT"):
+    if reader.take("UPSERT") or reader.take("REPLACE"):
         mode = "upsert"
     else:
         reader.need("INSERT")
@@ -142,7 +142,7 @@ def _head(reader: TokenReader, source: Source) -> _Insert:
     target = find_target(reader, source, _SOURCE_WORDS)
     columns = None
     if reader.at("(") and not _is_query(reader):
-        columns = [target.column(name).name for name in reader.names()]
+        columns = target.read_columns(reader)
         if len(set(columns)) < len(columns):
             raise InvalidArgumentError(f"the list of columns for {target.table!r} names a column twice")
         if AUTO_INCREMENT in columns and target.schema.auto_increment is not None:

@@ -57,7 +57,7 @@ def statement_of_rows(source: Source, text: str, rows: Sequence[Any]) -> tuple[s
             for token, number in zip(given, numbers, strict=True)
         ],
     )
-    make = {"INSERT": _insert, "UPSERT": _insert, "UPDATE": _change, "DELETE": _change}.get(found[0].keyword)
+    make = _MAKERS.get(found[0].keyword)
     try:
         one = None if make is None else make(source, text, table)
     except (InvalidArgumentError, TableNotFoundError, ColumnNotFoundError):
@@ -92,7 +92,7 @@ def _insert(source: Source, text: str, table: pa.Table) -> str | None:
     reader.need("INTO")
     reader.take("TABLE")
     target = find_target(reader, source, ("VALUES",))
-    columns = reader.names() if reader.at("(") else target.insert_columns
+    columns = target.read_columns(reader) if reader.at("(") else target.insert_columns
     begin = reader.here
     reader.need("VALUES", "(")
     values = reader.listed()
@@ -104,7 +104,7 @@ def _insert(source: Source, text: str, table: pa.Table) -> str | None:
     if tail and not tail.upper().startswith("ON"):
         return None
     if "UPDATE" in words:
-        given = {target.column(name).name: value for name, value in zip(columns, values, strict=False)}
+        given = dict(zip(columns, values, strict=False))
         if not all(key in given for key in target.keys):
             return None
         if not _is_once(target, table, {key: given[key] for key in target.keys}):
@@ -125,7 +125,7 @@ def _change(source: Source, text: str, table: pa.Table) -> str | None:
         reader.need("SET")
         for item in reader.listed(("WHERE",)):
             assigned = TokenReader(item)
-            if assigned.at("(") or target.column(assigned.qualified()[-1]).name in target.keys:
+            if assigned.at("(") or target.read_column(assigned).name in target.keys:
                 return None
     begin = reader.here
     reader.need("WHERE")
@@ -169,3 +169,12 @@ def _is_once(target: Target, table: pa.Table, keys: Mapping[str, str]) -> bool:
             if found[name] is None:
                 return False
     return bool(found) and are_distinct(pa.table(found).drop_null(), list(found))
+
+
+_MAKERS: Final = {
+    "INSERT": _insert,
+    "UPSERT": _insert,
+    "REPLACE": _insert,
+    "UPDATE": _change,
+    "DELETE": _change,
+}

@@ -362,7 +362,7 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
     else:
         names = target.insert_columns
         if reader.at("("):
-            names = [target.column(name).name for name in reader.names()]
+            names = target.read_columns(reader)
             if len(set(names)) < len(names):
                 raise InvalidArgumentError(f"MERGE: INSERT ({', '.join(names)}) names a column twice")
         if AUTO_INCREMENT in names and target.schema.auto_increment is not None:

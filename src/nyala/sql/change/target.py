@@ -83,6 +83,30 @@ class Target:
             )
         return found[0]
 
+    def read_column(self, reader: TokenReader) -> ColumnSchema:
+        """Read the name of a column to write, also as `t.column`.
+
+        Raises: ColumnNotFoundError; InvalidArgumentError for a column of another table.
+        """
+        *qualifiers, name = reader.qualified()
+        if qualifiers and [each.lower() for each in qualifiers] not in (
+            [self.alias.lower()],
+            [self.table.lower()],
+        ):
+            raise InvalidArgumentError(
+                f"{'.'.join([*qualifiers, name])} cannot be set: the statement changes {self.table!r}"
+            )
+        return self.column(name)
+
+    def read_columns(self, reader: TokenReader) -> list[str]:
+        """Read `(column, …)`. Raises: as `read_column`."""
+        reader.need("(")
+        names = [self.read_column(reader).name]
+        while reader.take(","):
+            names.append(self.read_column(reader).name)
+        reader.need(")")
+        return names
+
     def unused(self, name: str) -> str:
         """Return the name with an ending, so that no column has it."""
         while name in self.columns:
@@ -218,7 +242,7 @@ def assignments(reader: TokenReader, target: Target, *stops: Sequence[str]) -> d
     """
     out: dict[str, str] = {}
     for text in reader.listed(*stops):
-        for name, expression in _assigned(TokenReader(text)):
+        for name, expression in _assigned(TokenReader(text), target):
             column = target.column(name)
             if column.name == AUTO_INCREMENT:
                 raise InvalidArgumentError(
@@ -231,13 +255,13 @@ def assignments(reader: TokenReader, target: Target, *stops: Sequence[str]) -> d
     return out
 
 
-def _assigned(reader: TokenReader) -> list[tuple[str, str]]:
+def _assigned(reader: TokenReader, target: Target) -> list[tuple[str, str]]:
     """Read `column = expression` or `(column, …) = (expression, …)`."""
     if not reader.at("("):
-        name = reader.qualified()[-1]
+        name = target.read_column(reader).name
         reader.need("=")
         return [(name, reader.rest())]
-    names = reader.names()
+    names = target.read_columns(reader)
     reader.need("=")
     reader.take("ROW")
     if len(names) == 1 and not reader.at("("):

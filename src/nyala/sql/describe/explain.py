@@ -26,7 +26,7 @@ _DEFINES: Final = {
     "UNDROP": "would bring back the dropped table",
     "COMMENT": "would change a comment in the catalogue",
 }
-_CHANGES: Final = frozenset(("INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE"))
+_CHANGES: Final = frozenset(("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE"))
 _READS: Final = frozenset(("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "("))
 
 
