@@ -22,7 +22,8 @@ from nyala.sql.change import change as changes
 from nyala.sql.change import rows, target
 from nyala.sql.define import create_table
 from nyala.sql.session import SqlSession
-from nyala.tablet.write import part_commit
+from nyala.tablet.tables import creation
+from nyala.tablet.write import part_commit, write_path
 from nyala.testing.s3_server import S3Server
 from tests.shell.terminal import SOURCE
 from tests.shell.test_terminal import SLOW
@@ -423,6 +424,30 @@ def test_ctrl_c_that_comes_too_late_ends_the_run(store: Path, monkeypatch: pytes
     )  # fmt: skip
     monkeypatch.undo()
     assert ran("sql", store, "-c", "SELECT min(n) AS n FROM numbers") == (0, "  n\n300\n", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "module", "function"),
+    [
+        (CHANGE, write_path, "settle_requests"),
+        ("INSERT INTO numbers VALUES (100)", write_path, "settle_requests"),
+        ("CREATE TABLE made AS SELECT n FROM numbers", creation, "settle"),
+        ("CREATE OR REPLACE TABLE numbers AS SELECT n + 1 AS n FROM numbers", creation, "write_effects"),
+    ],
+)
+def test_ctrl_c_while_rows_are_checked_and_written(
+    store: Path, monkeypatch: pytest.MonkeyPatch, change: str, module: Any, function: str
+) -> None:
+    """The commit has not started, so nothing changes, and no file stays."""
+    monkeypatch.setattr(module, function, interrupting(getattr(module, function)))
+    assert ran("sql", store, "-c", change) == (130, "", "Cancelled.\n")
+    monkeypatch.undo()
+    assert ran("fs", "check", store)[0] == 0
+    counted = "SELECT count(*) AS n, sum(n) AS s FROM numbers; SHOW TABLES"
+    assert (
+        ran("sql", store, "--mode", "csv", "-c", counted)[1]
+        == '"n","s"\n50,1225\n"name"\n"metrics"\n"numbers"\n'
+    )
 
 
 def test_ctrl_c_while_the_store_closes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

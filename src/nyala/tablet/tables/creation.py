@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.catalog.model import TableEntry, TabletEntry
-from nyala.env.interrupts import Interruptible, Uninterrupted
+from nyala.env.interrupts import Interruptible, Uninterrupted, checkpoint
 from nyala.errors import TableExistsError
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.schema.limits import Limits
@@ -126,6 +126,7 @@ def _commit(
         with Interruptible():
             for request in rows:
                 for part in _parts(store, request):
+                    checkpoint()
                     changed: dict[int, TabletState] = {}
                     settlement = settle(table, [prepare_request(table, part, borrow_above_bytes=0)])
                     if settlement.failed:
