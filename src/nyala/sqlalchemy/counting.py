@@ -1,8 +1,8 @@
 """The next values of an integer key that counts up.
 
 A store counts up only its own column `auto_incrementing_id`. For another integer key the dialect
-takes the greatest value that the transaction sees, and counts on from there. Later it only looks whether
-a greater value than the last one has appeared, which costs less. All connections of a
+takes the greatest value that the transaction sees, and counts on from there. Later it only looks
+whether a greater value than the last one has appeared, which costs less. All connections of a
 process count together. Two processes that insert into one table at the same time can take the same
 value: then the second commit fails, and is repeated by its program.
 
