@@ -18,6 +18,7 @@ import nyala
 import nyala.dbapi
 from nyala.sql.access import StoreAccess
 from nyala.sql.session import SqlSession
+from tests.sampled import is_night
 
 # Executed as one statement, whatever the rows are, if no key is in them twice.
 TOGETHER = [
@@ -90,7 +91,7 @@ def outcome(db: nyala.Database, execute: Any) -> tuple[Any, list[Any]]:
 def test_rows_of_parameters_do_what_single_statements_do(db: nyala.Database, text: str) -> None:
     chance = random.Random(text)
     with nyala.dbapi.connect(db, autocommit=True) as connection:
-        for _ in range(4):
+        for _ in range(40 if is_night() else 2):
             rows = random_rows(chance, text)
 
             def one_by_one(rows: list[list[Any]] = rows) -> int:
