@@ -10,8 +10,9 @@ them from a file. A part has at least 64 MB, and an eighth of the store's memory
 
 Invariants
     PC1  As B1 of `direct_commit`: nothing of the batch is visible before the catalogue change.
-    PC2  A key has an effect in one part only (S1). Keys that are updated or deleted are distinct: the caller
-         checks it. Keys that are inserted are looked up also in the files of the parts before.
+    PC2  A key is in one part only (S1). Keys that are updated or deleted are distinct: the caller checks it.
+         Keys that are inserted are looked up also in the files of the parts before: one that an earlier part
+         has is not committed here, for example a key that one row gives up and another takes.
 
 A batch that has failing rows, or that does not divide, is not committed here: the caller commits it as a whole,
 which reports all failing rows.
@@ -64,7 +65,7 @@ def commit_in_parts(
 ) -> list[WriteResult] | None:
     """Commit requests on one table; None if they must be committed as a whole, and then nothing changed.
 
-    requests: keys of updates and deletes are distinct.
+    requests: keys of updates and deletes are distinct, also over all requests.
     seen:     the table for which they were computed, from the snapshot `since`.
     between:  called after each part.
     Raises: ConflictError, StorageError; nothing changed then.
@@ -117,9 +118,8 @@ def _part_bytes(store: Store) -> int:
 
 
 def _divide(requests: Sequence[Request]) -> bool:
-    """Whether no key can be in two requests that both change it."""
-    kinds = {request.operation for request in requests}
-    return (len(kinds) == 1 or kinds == {"update", "insert"}) and all(
+    """Whether the rows can be committed in parts, if no key is in two of them."""
+    return all(
         isinstance(request.data, pa.Table) and request.condition is None and request.numbers is None
         for request in requests
     )
@@ -155,10 +155,10 @@ def _settled(table: TableState, made: TableState, request: Request, since: int, 
     operation = prepare_request(table, request, borrow_above_bytes=0)
     check_unchanged(table, [operation], since)
     if (
-        request.operation == "upsert"
+        request.operation in _FRESH
         and changed_after(made, operation.keys, operation.tablets, timestamp - 1).any()
     ):
-        raise _NotInParts  # a later row of the same key
+        raise _NotInParts  # a part before has this key
     settlement = settle(made if request.operation in _FRESH else table, [operation])
     if settlement.failed:
         raise _NotInParts
