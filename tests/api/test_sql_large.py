@@ -31,6 +31,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make files and parts of few rows, and note the rows of each part."""
     monkeypatch.setattr(rows_module, "SPILLED_BYTES_MIN", 50_000)
     monkeypatch.setattr("nyala.sql.change.change.SPILLED_BYTES_MIN", 50_000)
+    monkeypatch.setattr("nyala.sql.change.target._COMPARED_ROWS_MAX", 1_000)
     monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 400_000)
     noted: list[int] = []
     settled: Callable[..., Any] = part_commit._settled

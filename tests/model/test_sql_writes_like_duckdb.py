@@ -366,6 +366,7 @@ def test_random_writes_in_parts(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     The rows that sources give are looked up by key, as in a large table.
     """
     monkeypatch.setattr(matching, "_TABLE_SHARE", 0)
+    monkeypatch.setattr("nyala.sql.change.target._COMPARED_ROWS_MAX", 0)
     monkeypatch.setattr(change, "SPILLED_BYTES_MIN", 1)
     monkeypatch.setattr(rows_module, "SPILLED_BYTES_MIN", 1)
     monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 300)

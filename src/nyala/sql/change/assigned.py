@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.sql.change.target import Target
+from nyala.sql.change.target import Statement, Target
+from nyala.sql.context import Source
 from nyala.sql.tokens import quoted
 from nyala.tablet.write.write_path import Request
 
@@ -69,7 +70,7 @@ class Assigned:
         """Return the name for the former values of a column of the key."""
         return self.target.unused(f"old {key}")
 
-    def requests(self, rows: pa.Table) -> list[Request]:
+    def requests(self, statement: Statement, source: Source, rows: pa.Table) -> list[Request]:
         """Return the operations that write the changed rows, deletes first."""
         target = self.target
         values = [name for name in self.sets if name not in target.keys]
@@ -81,14 +82,40 @@ class Assigned:
         stays = pc.fill_null(stays, False)
         some_stay = bool(pc.any(stays).as_py())
         moved = rows.filter(pc.invert(stays)) if some_stay else rows
-        requests = [
-            Request(target.table, "delete", self.old_keys(moved)),
-            Request(target.table, "insert", moved.select(target.insert_columns)),
-        ]
+        requests = self._moved(statement, source, moved)
         if some_stay and values:
             kept = rows.filter(stays).select([*target.keys, *values])
-            requests.insert(1, Request(target.table, "update", kept))
-        return requests
+            requests.append(Request(target.table, "update", kept))
+        return in_order(requests)
+
+    def _moved(self, statement: Statement, source: Source, rows: pa.Table) -> list[Request]:
+        """Return the operations for rows whose keys change.
+
+        Of many rows each key gets one operation, so that they can be committed in parts: rows that take the key of
+        another one update its row.
+        """
+        target, keys = self.target, self.target.keys
+        if not (
+            target.schema.auto_increment is None and statement.are_many(rows)
+        ) or not statement.are_distinct(source, rows, keys):
+            return [
+                Request(target.table, "delete", self.old_keys(rows)),
+                Request(target.table, "insert", rows.select(target.insert_columns)),
+            ]
+        name = target.unused("moved")
+        same = " AND ".join(f"new.{quoted(key)} = old.{quoted(self._old(key))}" for key in keys)
+        old = ", ".join(f"old.{quoted(self._old(key))} AS {quoted(key)}" for key in keys)
+        new = ", ".join(f"new.{quoted(column)}" for column in target.columns)
+
+        def pairs(listed: str, first: str, join: str, second: str) -> pa.Table:
+            text = f"SELECT {listed} FROM {name} AS {first} {join} JOIN {name} AS {second} ON {same}"
+            return statement.rows_of(source, text, {name: rows})
+
+        return [
+            Request(target.table, "delete", pairs(old, "old", "ANTI", "new")),
+            Request(target.table, "update", pairs(new, "new", "SEMI", "old"), rewrites=True),
+            Request(target.table, "insert", pairs(new, "new", "ANTI", "old")),
+        ]
 
 
 def in_order(requests: Iterable[Request]) -> list[Request]:

@@ -270,7 +270,9 @@ def _update_or_insert(
     )
     new = _new_rows(statement, source, target, rows)
 
-    requests = in_order([*assigned.requests(updated), Request(target.table, "insert", new)])
+    requests = in_order(
+        [*assigned.requests(statement, source, updated), Request(target.table, "insert", new)]
+    )
     count = updated.num_rows + new.num_rows
     if returning is None:
         return Change(requests, count)

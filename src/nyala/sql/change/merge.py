@@ -308,7 +308,13 @@ def _update(reader: TokenReader, merge: _Merge, clause: _When) -> None:
             check_no_window(expression, f"MERGE: SET {name}")
     assigned = Assigned(target, sets, merge.whole)
     rows = merge.select(assigned.listed, clause)
-    _add(merge, "UPDATE", assigned.requests(rows), assigned.old_keys(rows), rows.select(assigned.names))
+    _add(
+        merge,
+        "UPDATE",
+        assigned.requests(merge.statement, merge.source, rows),
+        assigned.old_keys(rows),
+        rows.select(assigned.names),
+    )
 
 
 def _keys_of_condition(merge: _Merge) -> dict[str, str]:

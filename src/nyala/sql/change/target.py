@@ -212,10 +212,14 @@ class Statement:
         except (duckdb.Error, pa.ArrowException, OSError):
             return None
 
+    def are_many(self, rows: pa.Table) -> bool:
+        """Whether DuckDB compares the keys of these rows, because Arrow would need much memory."""
+        return bool(rows.num_rows > _COMPARED_ROWS_MAX)
+
     def are_distinct(self, source: Source, rows: pa.Table, keys: Sequence[str]) -> bool:
         """Whether no two rows have the same key. For many rows DuckDB decides, which spills what does not fit."""
         keyed = rows.select(keys)
-        if keyed.num_rows < _COMPARED_ROWS_MAX:
+        if not self.are_many(keyed):
             return are_distinct(keyed, keys)
         listed = ", ".join(map(quoted, keys))
         repeated = f"SELECT 1 FROM nyala_keys GROUP BY {listed} HAVING count(*) > 1 LIMIT 1"

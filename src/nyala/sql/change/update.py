@@ -43,7 +43,7 @@ def plan_update(statement: Statement, text: str) -> Plan:
         rows = selected(statement, source, target, assigned.listed, others, where)
         new = rows.select(assigned.names)
         return Change(
-            assigned.requests(rows),
+            assigned.requests(statement, source, rows),
             rows.num_rows,
             returned(statement, source, target, returning, new),
         )
