@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
@@ -29,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.change.assigned import Assigned, in_order
 from nyala.sql.change.change import Change, Plan
@@ -69,7 +69,7 @@ class _When:
 
 
 @dataclass
-class _Merge:
+class _Merge(LazyValues):
     """A MERGE while its clauses are executed."""
 
     statement: Statement
@@ -147,7 +147,7 @@ class _Merge:
             name += "_"
         return name
 
-    @cached_property
+    @lazy_value
     def _numbered(self) -> pa.Table:
         return self.rows.append_column(self._number, pa.array(np.arange(self.rows.num_rows)))
 

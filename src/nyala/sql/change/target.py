@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError
+from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.conversion.convert import convert
 from nyala.schema.conversion.long_column import LongColumn
 from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
@@ -134,7 +134,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Statement:
+class Statement(LazyValues):
     """A statement that writes.
 
     prefix: its WITH clause.
@@ -145,11 +145,11 @@ class Statement:
     prefix: str
     text: str
 
-    @cached_property
+    @lazy_value
     def _names_of_with(self) -> frozenset[str]:
         return frozenset(map(str.lower, with_names(tokens(self.prefix))[0]))
 
-    @cached_property
+    @lazy_value
     def _unused(self) -> str:
         """What no name in the statement contains."""
         text = self.text.lower()
