@@ -219,14 +219,17 @@ class Statements:
                 columns = self.chance.sample(list(COLUMNS), 2)
                 values = ", ".join(self.value(column, "o") for column in columns)
                 actions = [f"INSERT (id, {', '.join(columns)}) VALUES (o.id, {values})"] * 3
+                actions += ["INSERT *", "INSERT BY NAME"]
             else:
                 other = "o" if side == "MATCHED" else None
                 actions = [f"UPDATE SET {self.assignments('t', other)}"] * 3 + ["DELETE"]
+                actions += ["UPDATE SET *", "UPDATE BY NAME"] if side == "MATCHED" else []
             action = self.chance.choice([*actions, "DO NOTHING"])
             clauses.append(f"WHEN {side}{condition} THEN {action}")
         source = f"(SELECT * FROM s WHERE {self.condition('s', 1)})" if self.chance.random() < 0.5 else "s"
         on = self.chance.choice(["t.id = o.id", "t.id = o.id", f"t.id = o.id AND {self.condition('t', 0)}"])
-        return f"MERGE INTO t USING {source} AS o ON {on} {' '.join(clauses)}"
+        returning = self.chance.choice(["", "", " RETURNING merge_action, *"])
+        return f"MERGE INTO t USING {source} AS o ON {on} {' '.join(clauses)}{returning}"
 
 
 def random_rows(chance: random.Random, count: int) -> str:

@@ -392,14 +392,18 @@ class TokenReader:
 
     def _items(self, stops: Sequence[Sequence[str]]) -> Iterator[str]:
         yield self.until((",",), *stops)
-        while self.take(","):
+        while self.take(",") and not self._is_at_end(stops):
             yield self.until((",",), *stops)
+
+    def _is_at_end(self, stops: Sequence[Sequence[str]]) -> bool:
+        """Whether a list ends here: DuckDB allows a comma after its last item."""
+        return self.ended or self.tokens[self.index].text in _CLOSES or self.at_any(*stops)
 
     def names(self) -> list[str]:
         """Read `(name, …)`. Raises: InvalidArgumentError."""
         self.need("(")
         names = [self.identifier()]
-        while self.take(","):
+        while self.take(",") and not self.at(")"):
             names.append(self.identifier())
         self.need(")")
         return names
