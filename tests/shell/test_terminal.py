@@ -131,7 +131,8 @@ def test_ctrl_c_cancels_the_statement_and_not_the_shell(terminal: Terminal) -> N
     terminal.type(f"SELECT 1; {SLOW} SELECT 'never';\r")
     terminal.wait_for("1 row")
     terminal.type("\x03")
-    assert terminal.wait_for("nyala>")[-2] == "Cancelled."
+    # Between the statements, a line says that the later ones did not run.
+    assert terminal.wait_for("nyala>")[-2].startswith("Cancelled")
     terminal.type("SELECT 1 AS one;\r")
     assert terminal.wait_for("nyala>")[-4:] == ["one", "  1", "1 row", "nyala>"]
 
