@@ -188,7 +188,7 @@ def test_a_power_cut_at_any_event_leaves_all_or_nothing(
             db.sql(statement)
         states.append((len(recording.events), content(t)))
     assert len(parts) > 12
-    for number in range(begun, states[-1][0] + 1, 1 if is_night() else 5):
+    for number in range(begun, states[-1][0] + 1, 1 if is_night() else 13):
         folder = tmp_path / "cut" / str(number)
         recording.crash_image(number, random.Random(number), str(folder))
         before = max(place for place, (event, _) in enumerate(states) if event <= number)
