@@ -43,17 +43,6 @@ def check_unchanged(db: nyala.Database) -> None:
 
 
 @pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
-def test_ctrl_c(db: nyala.Database, statement: str) -> None:
-    """DuckDB alone looks for it only between pieces of work, and these can take hours."""
-    timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        db.sql(statement).fetchall()
-    check_unchanged(db)
-    assert signal.set_wakeup_fd(-1) == -1
-
-
-@pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
 def test_an_interrupt_by_another_thread(db: nyala.Database, statement: str) -> None:
     session = SqlSession(db, ProgramAccess(None))
     raised: list[BaseException] = []

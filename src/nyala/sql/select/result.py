@@ -28,7 +28,6 @@ from nyala.sql.select.errors import our_error
 from nyala.sql.select.moments import Feed
 from nyala.sql.select.partners import partners_of
 from nyala.sql.select.running import is_signal
-from nyala.sql.select.signals import interruptible
 from nyala.sql.select.source import Planning, ScanSource, duckdb_table
 from nyala.sql.select.statement import check_statement, columns_named, prepared, tables_named
 
@@ -232,7 +231,7 @@ class _Run:
     def _opened(self) -> Session:
         """Return a new session with the tables registered."""
         bound = self._statement
-        self.session = session = Session(bound.connection)
+        session = Session(bound.connection)
         session.tables = [duckdb_table(source) for source in self.sources]
         for name, table, source in zip(bound.scans, session.tables, self.sources, strict=True):
             with source.planning.apart():
@@ -365,7 +364,7 @@ class _Run:
         import duckdb
 
         try:
-            return interruptible(self.session.cursor, act)
+            return act()
         except but_for:
             raise
         except (duckdb.Error, pa.ArrowException, OSError) as error:
