@@ -225,6 +225,8 @@ def test_a_key_can_have_a_name_and_defaults_can_have_any_text(db: nyala.Database
         "INSERT INTO t (id) VALUES (1)"
     )
     assert db.sql("SELECT * FROM t").fetchall() == [(1, "call now()")]
+    db.sql("CREATE TABLE u (id INT PRIMARY KEY, serial INT, identity TEXT, generated DATE, collate_ INT)")
+    assert db["u"].columns == ["id", "serial", "identity", "generated", "collate_"]
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def read_columns(items: Sequence[str]) -> Columns:
             key = reader.names()
             reader.finish()
             continue
-        if reader.at("CONSTRAINT") or (reader.tokens and reader.tokens[0].keyword in _REFUSED):
+        if any(reader.at(word) for word in ("CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN")):
             raise SchemaError(_refusal(reader))
         name = reader.identifier()
         kept.append(_without_storage(reader, name, storage, lengths))
