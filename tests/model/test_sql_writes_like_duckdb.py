@@ -175,8 +175,11 @@ class Statements:
             )
         return f"DELETE FROM t WHERE {self.condition('t')} AND {self.condition('t')}{self.returning('t')}"
 
-    def rows(self) -> tuple[str, str]:
-        """Return columns, and a SELECT or VALUES of rows with different keys for them."""
+    def rows(self, *, typed: bool = False) -> tuple[str, str]:
+        """Return columns, and a SELECT or VALUES of rows with different keys for them.
+
+        typed: with values in the types of the columns.
+        """
         columns = sorted(self.chance.sample(list(COLUMNS), self.chance.randint(1, len(COLUMNS))))
         names = ", ".join(["id", *columns])
         if self.chance.random() < 0.4:
@@ -184,8 +187,11 @@ class Statements:
             rows = [", ".join([str(key), *map(self.constant, columns)]) for key in keys]
             return names, "VALUES " + ", ".join(f"({row})" for row in rows)
         key = self.chance.choice(["s.id", "s.id + 20", "s.id * 3"])
-        values = ", ".join([key, *(self.value(c, "s").replace("DEFAULT", "NULL") for c in columns)])
-        return names, f"SELECT {values} FROM s WHERE {self.condition('s')}"
+        values = [self.value(column, "s").replace("DEFAULT", "NULL") for column in columns]
+        if typed:
+            pairs = zip(values, columns, strict=True)
+            values = [f"CAST({value} AS {COLUMNS[column]})" for value, column in pairs]
+        return names, f"SELECT {', '.join([key, *values])} FROM s WHERE {self.condition('s')}"
 
     def insert(self) -> str:
         names, rows = self.rows()
@@ -193,7 +199,7 @@ class Statements:
         return f"{word} INTO t ({names}) {rows}{self.returning('t')}"
 
     def on_conflict(self) -> str:
-        names, rows = self.rows()
+        names, rows = self.rows(typed=True)  # DuckDB's `excluded` has the values before their cast
         if self.chance.random() < 0.2:
             return f"INSERT INTO t ({names}) {rows} ON CONFLICT DO NOTHING"
         update = self.conflict_update()
