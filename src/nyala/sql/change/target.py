@@ -102,7 +102,7 @@ class Target:
         """Read `(column, …)`. Raises: as `read_column`."""
         reader.need("(")
         names = [self.read_column(reader).name]
-        while reader.take(","):
+        while reader.take(",") and not reader.at(")"):
             names.append(self.read_column(reader).name)
         reader.need(")")
         return names
