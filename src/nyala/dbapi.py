@@ -498,8 +498,8 @@ class Connection:
         changes = sorted(keywords & CHANGES_OF_TABLES)
         if changes and keywords & _WRITES and not self._autocommit:
             raise NotSupportedError(
-                f"{changes[0]} changes tables at once, so it cannot be in one text with statements that a rollback "
-                "takes back: execute it by itself, or with autocommit"
+                f"{changes[0]} is committed at once and cannot be rolled back, so it cannot share a text with "
+                "statements that write rows: execute it by itself, or use autocommit"
             )
         if changes and self._session.in_transaction:
             if self._has_written:

@@ -150,7 +150,7 @@ def test_dot_commands_stand_on_lines_of_their_own(store: Path) -> None:
         (".schema a b", "write .schema [TABLE]: The CREATE TABLE statement of a table, or of all."),
         (
             ".changes",
-            "write .changes TABLE [SINCE]: The rows that changed since a time. Default: all history.",
+            "write .changes TABLE [SINCE]: The rows that changed since an ISO time, an age (2h, 1d) or a tag. Default: all history.",
         ),
         (".mode xml", "expected table, csv, json, md or line, got 'xml'"),
         (".timing yes", "expected on or off, got 'yes'"),
@@ -321,7 +321,7 @@ def test_read_runs_a_file(store: Path, tmp_path: Path) -> None:
     assert (code, printed, said.count("Error")) == (1, "one\n  1\ntwo\n  2\nthree\n    3\n", 1)
     two.write_text(f".read {two}")
     code, _, said = ran("sql", store, "-c", f".read {two}")
-    assert (code, said) == (1, "Error: .read goes 20 files deep: a file reads itself\n")
+    assert (code, said) == (1, "Error: .read goes 20 files deep: see whether a file reads itself\n")
     for name, words in (("none.sql", "No such file"), (".", "Is a directory")):
         code, _, said = ran("sql", store, "-c", f".read {tmp_path / name}")
         assert code == 1 and said.startswith(f"Error: .read {tmp_path / name}: {words}"), said

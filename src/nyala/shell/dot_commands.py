@@ -214,7 +214,9 @@ DOT_COMMANDS: Final = {
     ".tables": DotCommand("", "The tables and their keys.", _tables),
     ".schema": DotCommand("[TABLE]", "The CREATE TABLE statement of a table, or of all.", _schema),
     ".changes": DotCommand(
-        "TABLE [SINCE]", "The rows that changed since a time. Default: all history.", _changes
+        "TABLE [SINCE]",
+        "The rows that changed since an ISO time, an age (2h, 1d) or a tag. Default: all history.",
+        _changes,
     ),
     ".at": DotCommand(
         "[TIME]",

@@ -77,7 +77,9 @@ class Shell:
     def _run_file(self, text: str, keep_going: bool) -> bool:
         """Run the statements of `.read`. Raises: InvalidArgumentError if files read each other without end."""
         if self._reading == _READING_MAX:
-            raise InvalidArgumentError(f".read goes {_READING_MAX} files deep: a file reads itself")
+            raise InvalidArgumentError(
+                f".read goes {_READING_MAX} files deep: see whether a file reads itself"
+            )
         self._reading += 1
         try:
             return self._run_parts(text, keep_going)
@@ -127,7 +129,7 @@ def _line_end(text: str, place: int) -> int:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs the text: its last statement has its `;`, or it is a dot command or empty."""
+    """Whether Enter runs the text: every statement ends with `;`, a dot command follows, or the text is empty."""
     place: int | None = after_space(text, 0)
     while place is not None and place < len(text):
         if is_dot_command(text[place : _line_end(text, place)]):

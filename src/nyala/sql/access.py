@@ -3,7 +3,7 @@
     Access ─┬─ ProgramAccess    SQL of the embedding program or its shell
             └─ StoreAccess      SQL from elsewhere: only the store
 
-Source: docs/how-to/sql.md, "What is refused".
+Source: docs/how-to/sql.md, "What is guaranteed".
 """
 
 from __future__ import annotations

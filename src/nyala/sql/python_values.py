@@ -68,14 +68,15 @@ def _plain_of_numpy(value: np.generic) -> Any:
         found = value.item()
         if isinstance(found, int):
             raise InvalidArgumentError(
-                f"a parameter is {value!r}, which is not a time of the years 1 to 9999"
+                f"a parameter is {value!r}, which is no Python datetime or timedelta: pass a time of the years 1 to 9999, "
+                "or a duration in days or smaller units"
             )
         return found
     return float(value) if isinstance(value, np.longdouble) else value.item()
 
 
 def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """Return the rows as tuples. A table without columns has no rows for a reader."""
+    """Return the rows as tuples. A table without columns returns []."""
     if not table.num_columns:
         return []
     with telling_damage(table):

@@ -39,7 +39,7 @@ _ITERATED_ROWS = 1000
 
 
 class SqlExplanation:
-    """What a run of a statement pushed into each table, what the tables read and skipped, and DuckDB's plan.
+    """One run of a statement: columns and predicates pushed into each table, what was read, and DuckDB's plan.
 
     `scans` has one `Explanation` for each time that a table was read.
     """

@@ -6,7 +6,7 @@ whether a greater value than the last one has appeared, which costs less. All co
 process count together. Two processes that insert into one table at the same time can take the same
 value: then the second commit fails, and is repeated by its program.
 
-Source: docs/reference/sqlalchemy.md, "Keys that count up".
+Source: docs/reference/sqlalchemy.md, "Autoincrement keys".
 """
 
 from __future__ import annotations

@@ -220,7 +220,10 @@ def _count_error(insert: _Insert, expected: int, given: int) -> InvalidArgumentE
 
 
 def _conflict_clause(reader: TokenReader, target: Target) -> tuple[dict[str, str] | None, str]:
-    """Read what follows ON CONFLICT: (assignments or None for DO NOTHING, WHERE). Raises: InvalidArgumentError."""
+    """Read the clause after ON CONFLICT; return its assignments (None for DO NOTHING) and its WHERE.
+
+    Raises: InvalidArgumentError.
+    """
     if reader.at("("):
         named = [target.column(name).name for name in reader.names()]
         if set(named) != set(target.keys):
@@ -321,7 +324,7 @@ def _completed(statement: Statement, source: Source, target: Target, rows: pa.Ta
 def _one_per_key(
     statement: Statement, source: Source, target: Target, rows: pa.Table, mode: Mode
 ) -> pa.Table:
-    """Return the rows with one for each key: the first one, or what an upsert makes of them."""
+    """Return one row for each key: the first one, or the values that an upsert stores."""
     if statement.are_distinct(source, rows, target.keys):
         return rows
     given, number = statement.unused("given"), target.unused("number")

@@ -142,7 +142,7 @@ def _rows_of_sources(
 
 
 def key_terms(target: Target, where: str) -> KeyTerms | None:
-    """Return what a condition says, if it gives each column of the key once by `table.column = …`."""
+    """Cut a condition into `key column = expression` terms and the rest; None unless each key column has one."""
     reader = TokenReader(where)
     keys: dict[str, str] = {}
     conditions: list[str] = []

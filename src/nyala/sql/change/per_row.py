@@ -1,6 +1,6 @@
-"""Checks that an expression of SET or VALUES gives one value for each row, and from this row alone.
+"""Checks that an expression of SET or VALUES gives one value for each row, and does not depend on other rows.
 
-Source: DuckDB refuses the same in UPDATE, MERGE and ON CONFLICT, except window functions in UPDATE without FROM.
+Source: DuckDB refuses these, too, and also window functions in UPDATE without FROM, which Nyala allows.
 """
 
 from __future__ import annotations

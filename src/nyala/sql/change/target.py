@@ -151,7 +151,7 @@ class Statement(LazyValues):
 
     @lazy_value
     def _unused(self) -> str:
-        """What no name in the statement contains."""
+        """Return a prefix that no name in the statement contains."""
         text = self.text.lower()
         candidates = itertools.chain(["nyala_"], (f"nyala{number}_" for number in itertools.count(1)))
         return next(each for each in candidates if each not in text)

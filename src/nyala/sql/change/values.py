@@ -262,7 +262,7 @@ def _others(
 
 
 def _kind_of(value: Any) -> Any:
-    """Return what the values of one array have in common; None for a value that DuckDB takes as it is."""
+    """Return the group of a parameter, whose values share an Arrow array; None: DuckDB evaluates the value."""
     kind = type(value)
     if kind is int:
         return kind if -(2**63) <= value < 2**63 else None

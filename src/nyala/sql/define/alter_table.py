@@ -68,7 +68,7 @@ def _apply(alteration: Alteration, database: Database, reader: TokenReader) -> N
     elif reader.take("SET"):
         _set(alteration, reader)
     else:
-        raise reader.error("expected ADD, DROP, RENAME, ALTER COLUMN, CHANGE or SET")
+        raise reader.error("expected ADD, DROP, UNDROP, RENAME, ALTER COLUMN, CHANGE or SET")
     reader.finish()
 
 

@@ -121,7 +121,7 @@ atexit.register(_empty.cache_clear)
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Any]:
-    """A connection to an empty DuckDB that reaches nothing. Its temporary tables are its own."""
+    """Yield a connection to an empty DuckDB without access to files. Its temporary tables are its own."""
     with contextlib.closing(_empty().cursor()) as connection:
         yield connection
 
@@ -319,6 +319,6 @@ def _default(connection: Any, name: str, default: str, type: str) -> Any:
         ((value,),) = connection.execute(f"SELECT CAST(({default}) AS {type})").fetchall()
     except duckdb.Error as error:
         raise SchemaError(
-            f"column {name!r}: the default {default} is not a constant: {_problem(error)}"
+            f"column {name!r}: the default {default} cannot be used as {type}: {_problem(error)}"
         ) from error
     return value

@@ -193,7 +193,7 @@ def _new_table(context: Context, definition: _Definition) -> tuple[NewTable, pa.
 
 
 def _of_arrow(given: pa.Field, in_key: bool) -> ColumnSpec:
-    """Return the column for one of a SELECT. Raises: SchemaError."""
+    """Return the definition of a column for one of a SELECT's result. Raises: SchemaError."""
     kind = given.type
     if pa.types.is_string_view(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         kind = pa.string()

@@ -1,4 +1,4 @@
-"""COPY, ATTACH and DETACH: SQL of the program reaches files and other stores.
+"""COPY, ATTACH and DETACH: COPY, ATTACH and DETACH: read and write files, read other stores.
 
 Source: docs/how-to/sql.md, "Files".
 """

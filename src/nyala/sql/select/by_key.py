@@ -54,7 +54,10 @@ class _Lookup:
 
 
 def look_up(source: Source, text: str, parameters: Mapping[str, Any]) -> FixedResult | None:
-    """Return the rows of a SELECT by key; None if the statement has another form."""
+    """Return the rows of a SELECT by key.
+
+    None if the statement has another form, the table is unknown, or a value is no key.
+    """
     found = _remembered(_recognised, text)
     if found is None or found.table not in source.list_tables():
         return None

@@ -5,10 +5,10 @@ It refuses table functions and functions with side effects, except those in `_AL
 a later DuckDB adds is refused too. Functions that run SQL from a text are refused, because the check does
 not see into texts.
 
-Names are found by DuckDB's own tokenizer. A statement in which `tokens` finds other texts is refused: its
-clauses would be cut at other places than DuckDB reads them.
+Names are found by DuckDB's own tokenizer. If `tokens` and DuckDB disagree where string literals begin,
+the statement is refused: Nyala and DuckDB would read different clauses.
 
-Source: DuckDB, "Securing DuckDB"; docs/how-to/sql.md, "What is refused".
+Source: DuckDB, "Securing DuckDB"; docs/how-to/sql.md, "What is guaranteed".
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _offsets(text: str, places: Sequence[int]) -> list[int]:
 
 @functools.cache
 def _functions() -> frozenset[str]:
-    """Return the names of refused functions in lower case. Cost: a statement, once a process."""
+    """Return the names of refused functions in lower case. Cost: one query of DuckDB for each process."""
     import duckdb
 
     with contextlib.closing(duckdb.connect(":memory:")) as asked:
