@@ -150,7 +150,8 @@ def test_dot_commands_stand_on_lines_of_their_own(store: Path) -> None:
         (".schema a b", "write .schema [TABLE]: The CREATE TABLE statement of a table, or of all."),
         (
             ".changes",
-            "write .changes TABLE [SINCE]: The rows that changed since an ISO time, an age (2h, 1d) or a tag. Default: all history.",
+            "write .changes TABLE [SINCE]: The rows that changed since an ISO time, an age (2h, 1d) or a tag. "
+            "Default: all history.",
         ),
         (".mode xml", "expected table, csv, json, md or line, got 'xml'"),
         (".timing yes", "expected on or off, got 'yes'"),
