@@ -149,3 +149,19 @@ def test_many_rows_are_written_in_parts(db: nyala.Database, monkeypatch: pytest.
     assert rows(db, "SELECT count(*), sum(id), max(v) FROM t") == [(9999, 49_995_000 - 9000, "v9999")]
     assert len(db["t"].commits()) == 1
     assert len(list(Path(db.path, "data").rglob("*.base"))) > 4
+
+
+def test_columns_of_a_select(db: nyala.Database) -> None:
+    """Unsigned numbers get the next larger type. The second column of a name gets another one, as in DuckDB."""
+    db.sql(
+        "CREATE TABLE u AS SELECT 255::UTINYINT AS a, 65535::USMALLINT AS b, 4294967295::UINTEGER AS c, hash(1) AS d"
+    )
+    assert [each.type for each in db["u"].description.columns[1:]] == [
+        "int16",
+        "int32",
+        "int64",
+        "decimal(20,0)",
+    ]
+    assert rows(db, "SELECT a, b, c, d = hash(1) FROM u") == [(255, 65535, 4294967295, True)]
+    db.sql("CREATE TABLE x AS SELECT 1 AS x, 2 AS X, a.id, b.id FROM s a JOIN s b USING (id) WHERE a.id = 1")
+    assert rows(db, "SELECT x, X_1, id, id_1 FROM x") == [(1, 2, 1, 1)]

@@ -152,6 +152,9 @@ def test_an_attack_is_refused_and_changes_nothing(db: Any, tmp_path: Path, text:
         "SELECT k AS query FROM t WHERE v LIKE 'read_csv(%' OR k = 1 -- read_csv('x')",
         "SELECT version()",
         "SELECT table_name FROM duckdb_tables()",
+        "SELECT * FROM (VALUES "
+        + ", ".join(f"({i}, 'é', $$x$$, NULL)" for i in range(20))
+        + ") r(a, b, c, d)",
         "SELECT 1 /* a comment */ + /* another */ 1",
         "SELECT 'ä', $$ö ' $$ || 'ü', \"k\" AS \"ä ' b\" FROM t -- it's",
         "SELECT e'it\\'s', x'00', 1_000, .5, 1e3, uuid() IS NOT NULL, random() < 2, now() > DATE '2000-01-01'",

@@ -490,3 +490,29 @@ def test_between_begin_and_commit_the_methods_say_what_to_do(db: nyala.Database,
     with pytest.raises(nyala.InvalidArgumentError, match="before BEGIN or after COMMIT"):
         db.drop_table("t")
     db.sql("ROLLBACK")
+
+
+def test_text_that_is_not_unicode(db: nyala.Database, t: nyala.Table) -> None:
+    with pytest.raises(nyala.InvalidArgumentError, match="not valid Unicode at character 8"):
+        db.sql("SELECT '\udcff'")
+
+
+def test_a_duckdb_that_failed_is_replaced(db: nyala.Database, t: nyala.Table) -> None:
+    """An internal error of DuckDB makes its instance useless; the next statement has another one."""
+    bad = pa.table({"x": pa.array([2**45], pa.int64()).view(pa.time64("us"))})
+    for _ in range(2):
+        with pytest.raises(nyala.Error):
+            db.sql("SELECT x::VARCHAR FROM bad").fetchall()
+    assert bad.num_rows == 1
+    assert db.sql("SELECT count(*) FROM t").fetchall() == [(3,)]
+    assert db.sql("UPDATE t SET v = 0 WHERE v > 15").rowcount == 1
+
+
+def test_without_room_for_temporary_files(
+    db: nyala.Database, t: nyala.Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("nyala.sql.change.rows.SPILLED_BYTES_MIN", 1000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(nyala.StorageError, match="TMPDIR"):
+        db.sql("INSERT INTO t (id) SELECT range + 10 FROM range(10_000)")
+    assert t.count() == 3

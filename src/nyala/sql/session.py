@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SqlSession"]
 
+# A person may think longer about the next statement than a program.
+_IDLE_S: Final = 3600.0
 _REMEMBERED_CHARS: Final = 4096
 
 
@@ -158,7 +160,7 @@ class SqlSession:
                 raise InvalidArgumentError(
                     "a transaction is open already: COMMIT or ROLLBACK it before BEGIN"
                 )
-            begun = self._database.transaction()
+            begun = self._database.transaction(timeout=_IDLE_S)
             try:
                 self._slot.open(begun)
             except BaseException:
@@ -285,6 +287,13 @@ def _statements(text: Any) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
     """
     if not isinstance(text, str):
         raise InvalidArgumentError(f"sql takes the text of a statement, not {text!r}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(
+                f"the statement is not valid Unicode at character {error.start}: it was read in the wrong encoding"
+            ) from None
     return _remembered(text) if len(text) <= _REMEMBERED_CHARS else _remembered.__wrapped__(text)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "Token",
     "TokenReader",
     "after_space",
+    "begins_of_texts",
     "main_keyword",
     "parameters",
     "quoted",
@@ -162,6 +163,15 @@ def parameters(found: Iterable[Token]) -> Iterator[Token]:
                 if match[1]:
                     begin, end = match.span(1)
                     yield Token("parameter", match[1], token.begin + begin, token.begin + end, "")
+
+
+def begins_of_texts(found: Iterable[Token]) -> Iterator[int]:
+    """Yield where string literals begin, also those inside of rows."""
+    for token in found:
+        if token.kind == "text":
+            yield token.begin
+        elif token.kind == "rows":
+            yield from (token.begin + each.begin for each in _tokens(token.text) if each.kind == "text")
 
 
 def with_first_rows(text: str) -> str:

@@ -16,6 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from nyala.errors import StorageError
+
 __all__ = ["SPILLED_BYTES_MIN", "are_distinct", "collected", "release_pages"]
 
 SPILLED_BYTES_MIN: Final = 64 << 20
@@ -36,6 +38,16 @@ def collected(reader: pa.RecordBatchReader) -> pa.Table:
 
 
 def _spilled(reader: pa.RecordBatchReader, batches: list[pa.RecordBatch]) -> pa.Table:
+    try:
+        return _mapped(reader, batches)
+    except OSError as error:
+        raise StorageError(
+            f"the rows of the statement cannot be written to a temporary file: {error}. Nothing was written to the "
+            "store: free space in the temporary folder, or let TMPDIR name another one"
+        ) from error
+
+
+def _mapped(reader: pa.RecordBatchReader, batches: list[pa.RecordBatch]) -> pa.Table:
     with tempfile.TemporaryFile(prefix="nyala-sql-", suffix=".arrow") as file:
         with pa.ipc.new_file(file, reader.schema) as writer:
             while batches:

@@ -188,13 +188,19 @@ def _new_table(context: Context, definition: _Definition) -> tuple[NewTable, pa.
     )
     if source is None:
         return new, None
-    rows = collected(source.to_reader())
+    # The schema has another name for the second column of a name, as in DuckDB's tables.
+    rows = collected(source.to_reader()).rename_columns(source.schema.names)
     return new, rows.select(list(columns)) if len(columns) < rows.num_columns else rows
+
+
+_SIGNED: Final = {
+    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
+}  # fmt: skip
 
 
 def _of_arrow(given: pa.Field, in_key: bool) -> ColumnSpec:
     """Return the definition of a column for one of a SELECT's result. Raises: SchemaError."""
-    kind = given.type
+    kind = _SIGNED.get(given.type, given.type)
     if pa.types.is_string_view(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         kind = pa.string()
     elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):

@@ -128,7 +128,11 @@ class _Statement:
 
     def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
         """Raises: the error of ours for DuckDB's error."""
+        import duckdb
+
         self.check_open()  # after a close, DuckDB's error about its connection would mislead
+        if isinstance(error, duckdb.FatalException | duckdb.InternalException):
+            self.connection.close()  # this DuckDB executes nothing any more: the next statement opens another
         columns = [name for scan in self.scans.values() for name in scan.schema.names]
         failures = [source.failure for source in sources]
         failures += [given.failure for given in self.objects.values() if isinstance(given, Feed)]

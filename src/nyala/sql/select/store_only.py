@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
-from nyala.sql.tokens import tokens
+from nyala.sql.tokens import begins_of_texts, tokens
 
 __all__ = ["check_store_only"]
 
@@ -41,7 +41,7 @@ def check_store_only(text: str) -> None:
     """Check that the statement calls no function that reaches outside. Raises: InvalidArgumentError."""
     found = _tokens_of_duckdb(text)
     theirs = [begin for begin, kind, _ in found if kind == "string_const"]
-    ours = [token.begin for token in tokens(text) if token.kind == "text"]
+    ours = list(begins_of_texts(tokens(text)))
     if theirs != (ours if text.isascii() else _offsets(text, ours)):
         raise InvalidArgumentError(
             "the statement cannot be checked, because it is not clear where its texts begin and end: write texts in "
