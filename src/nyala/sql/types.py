@@ -15,7 +15,10 @@ from nyala.schema.conversion.array_cast import shorten
 from nyala.schema.types import ColumnType, parse_type
 from nyala.sql.tokens import quoted_text
 
-__all__ = ["cast_to", "literal", "literal_of", "sql_type"]
+__all__ = ["VOLATILE", "cast_to", "literal", "literal_of", "sql_type"]
+
+# Functions that have another value at each call, also inside one statement.
+VOLATILE: Final = frozenset("RANDOM UUID UUIDV4 UUIDV7 GEN_RANDOM_UUID NEXTVAL CURRVAL SETVAL".split())
 
 # A decimal of at most 15 digits becomes the nearest double.
 _EXACT_CHARS: Final = 16

@@ -12,12 +12,15 @@ Invariants
          statement is refused.
     MG2  One clause decides for a pair or a row at most, also if conditions are volatile: they are
          evaluated once.
+    MG3  A pair that ON matches for one kind of rows is matched for all: a volatile ON with several kinds is
+         refused.
 
 Source: SQL:2016 part 2, 14.12 (merge statement).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -47,7 +50,7 @@ from nyala.sql.change.target import (
 from nyala.sql.context import Source
 from nyala.sql.select.moments import NO_NAMES, parsable
 from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
-from nyala.sql.types import cast_to
+from nyala.sql.types import VOLATILE, cast_to
 from nyala.tablet.write.write_path import Request
 
 __all__ = ["plan_merge"]
@@ -173,6 +176,8 @@ def plan_merge(statement: Statement, text: str) -> Plan:
         clauses: list[_When] = []
         while reader.take("WHEN"):
             clauses.append(_when(reader, len(clauses)))
+        if len({clause.kind for clause in clauses}) > 1:  # each kind joins again
+            _check_not_volatile(on)
         merge = _Merge(statement, source, target, alias, rows, on, clauses, reader.at("RETURNING"))
         for clause in clauses:
             _execute(merge, clause)
@@ -235,6 +240,15 @@ def _condition(reader: TokenReader, target: Target, alias: str) -> str:
         )
     reader.need("ON")
     return reader.until(*_WHEN)
+
+
+def _check_not_volatile(on: str) -> None:
+    for token, following in itertools.pairwise(tokens(on)):
+        if token.is_identifier and token.name.upper() in VOLATILE and following.text == "(":
+            raise InvalidArgumentError(
+                f"MERGE: ON calls {token.text}, whose value changes from call to call, so that a row could be both "
+                "matched and not matched: compute it in a subquery of the source"
+            )
 
 
 def _when(reader: TokenReader, place: int) -> _When:
@@ -329,11 +343,11 @@ def _keys_of_condition(merge: _Merge) -> dict[str, str]:
 def _whole_source(reader: TokenReader, merge: _Merge, action: str) -> list[tuple[str, str]]:
     """Read `[BY NAME | BY POSITION] [*]`, and return the table's columns with the source's columns for them.
 
-    Raises: ColumnNotFoundError, InvalidArgumentError if the source has other columns than the table.
+    Raises: ColumnNotFoundError, InvalidArgumentError if the source has other columns than the table, or the same
+    ones in another order and the statement does not say how to take them.
     """
     by_name = reader.take("BY", "NAME")
-    if not by_name:
-        reader.take("BY", "POSITION")
+    by_position = not by_name and reader.take("BY", "POSITION")
     reader.take("*")
     target, given = merge.target, merge.rows.column_names
     if target.schema.auto_increment is not None and (by_name or len(given) == len(target.insert_columns) + 1):
@@ -346,6 +360,11 @@ def _whole_source(reader: TokenReader, merge: _Merge, action: str) -> list[tuple
             f"MERGE: {action} takes the source's columns by their positions: {target.table!r} has {len(names)} columns "
             f"({', '.join(names)}), and the source has {len(given)} ({', '.join(given)}). List the columns, or write "
             f"{action} BY NAME"
+        )
+    wanted, found = ([name.lower() for name in each] for each in (names, given))
+    if not by_position and found != wanted and sorted(found) == sorted(wanted):
+        raise InvalidArgumentError(
+            f"MERGE: the columns of the source are those of {target.table!r} in another order: write {action} BY NAME"
         )
     return list(zip(names, given, strict=True))
 

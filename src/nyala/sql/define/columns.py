@@ -21,6 +21,7 @@ from nyala.schema.schema import ColumnSpec, column
 from nyala.sql.names import spelled_column
 from nyala.sql.select.connection import SMALL
 from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
+from nyala.sql.types import VOLATILE
 from nyala.suggestion import nearest
 
 __all__ = ["Columns", "check_key", "constant", "read_columns", "scratch", "storage_words"]
@@ -48,9 +49,9 @@ _REFUSED: Final = {
         "column, or give its values in INSERT",
     ),
 }
-_VOLATILE: Final = frozenset(
-    "NOW RANDOM UUID UUIDV4 UUIDV7 GEN_RANDOM_UUID NEXTVAL TODAY CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP "
-    "GET_CURRENT_TIMESTAMP GET_CURRENT_TIME TRANSACTION_TIMESTAMP LOCALTIME LOCALTIMESTAMP".split()
+_CHANGING: Final = VOLATILE | frozenset(
+    "NOW TODAY CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP GET_CURRENT_TIMESTAMP GET_CURRENT_TIME "
+    "TRANSACTION_TIMESTAMP LOCALTIME LOCALTIMESTAMP".split()
 )
 # Nyala's type for each of DuckDB's.
 _TYPES: Final = {
@@ -311,7 +312,7 @@ def _type(name: str) -> str:
 def _default(connection: Any, name: str, default: str, type: str) -> Any:
     import duckdb
 
-    if any(token.keyword in _VOLATILE for token in tokens(default)):
+    if any(token.keyword in _CHANGING for token in tokens(default)):
         raise SchemaError(
             f"column {name!r}: the default {default} changes from call to call, and Nyala's defaults are constants"
         )
