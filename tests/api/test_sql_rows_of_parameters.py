@@ -143,6 +143,68 @@ def test_an_error_in_rows_of_parameters_names_no_inner_table(db: nyala.Database)
     assert "nyala_" not in str(caught_value.value)
 
 
+D, M = dt.date(2026, 1, 1), dt.datetime(2026, 1, 2, 12, 30)
+PAIRS: dict[str, list[list[Any]]] = {
+    "TIMESTAMPTZ": [[D, M], [M, D], [M, M.replace(tzinfo=dt.UTC)], [None, M.replace(tzinfo=dt.UTC)]],
+    "DATE": [[D, M], [M, D], [D, 3], [M, M]],
+    "VARCHAR": [
+        [1, 2.5],
+        [2.5, 1],
+        [True, 2],
+        [decimal.Decimal("1"), decimal.Decimal("1.5")],
+        [decimal.Decimal("1.50"), decimal.Decimal("1.5"), None],
+        [decimal.Decimal("10.5"), decimal.Decimal("1.5")],
+        [decimal.Decimal("1E+2"), decimal.Decimal("3E+2")],
+        ["é", b"a"],
+        [b"a", "é"],
+        [D, M],
+        [M, M.replace(tzinfo=dt.UTC)],
+        [dt.time(1, 2), dt.time(1, 2, tzinfo=dt.UTC)],
+        [dt.time(1, 2, tzinfo=dt.UTC), dt.time(1, 3, tzinfo=dt.UTC)],
+        [[1], [2.5]],
+        [[1, 2.5], None],
+        [[D], [M]],
+        [{"a": 1}, {"b": 2}],
+        [(1, 2), [3]],
+        [1.5, None, float("nan")],
+        [2**63, 1, -1],
+    ],
+    "BLOB": [[b"a", "b"]],
+    "DECIMAL(9, 3)": [[decimal.Decimal("1.125"), 2.5, 1], [decimal.Decimal("1"), decimal.Decimal("1.125")]],
+}
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_values_of_several_types_are_not_converted_to_the_first(db: nyala.Database, kind: str) -> None:
+    for values in PAIRS[kind]:
+        found = []
+        for is_together in (False, True):
+            db.sql("DROP TABLE IF EXISTS p")
+            db.sql(f"CREATE TABLE p (id INT PRIMARY KEY, v {kind})")
+            rows = list(enumerate(values))
+            with nyala.dbapi.connect(db, autocommit=True) as connection:
+                try:
+                    if is_together:
+                        connection.executemany("INSERT INTO p VALUES (?, ?)", rows)
+                    else:
+                        with db.transaction() as tx:
+                            for row in rows:
+                                tx.sql("INSERT INTO p VALUES (?, ?)", list(row))
+                except (nyala.Error, nyala.dbapi.Error):
+                    found.append("refused")
+                    continue
+            found.append(str(db.sql("SELECT v FROM p ORDER BY id").fetchall()))
+        assert found[1] == found[0], values
+
+
+def test_a_date_and_a_datetime_are_different_keys(db: nyala.Database) -> None:
+    db.sql("CREATE TABLE p (d DATE PRIMARY KEY, v INT)")
+    db.sql("INSERT INTO p VALUES ('2026-01-01', 1), ('2026-01-02', 2)")
+    with nyala.dbapi.connect(db, autocommit=True) as connection:
+        assert connection.executemany("DELETE FROM p WHERE d = ?", [(D,), (M,)]).rowcount == 1
+    assert db.sql("SELECT v FROM p").fetchall() == [(2,)]
+
+
 VALUES: list[tuple[Any, Any]] = [
     (np.int64(3), 3),
     (np.uint8(255), 255),

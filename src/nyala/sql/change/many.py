@@ -13,6 +13,8 @@ Cost: per column and not per row.
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -79,10 +81,35 @@ def _table(rows: Sequence[Any], given: int | list[str]) -> pa.Table | None:
             return None
         columns = [[row[name] for row in rows] for name in given]
     try:
-        arrays = [pa.array(plain_values(column)) for column in columns]
+        columns = [plain_values(column) for column in columns]
+        if not all(map(_is_alike, columns)):
+            return None
+        arrays = [pa.array(column) for column in columns]
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     return pa.table({f"p{place}": array for place, array in enumerate(arrays)})
+
+
+def _is_alike(values: Sequence[Any]) -> bool:
+    """Whether Arrow makes one column of the values without a conversion, which would change what is stored.
+
+    Arrow takes the type of the first values: a later `datetime` would become a `date`, and 1 would become 1.0.
+    """
+    kinds = set(map(type, values)) - {type(None)}
+    if not kinds:
+        return True
+    if len(kinds) > 1:
+        return False
+    kind = kinds.pop()
+    if kind is dt.datetime:
+        return len({value.tzinfo is None for value in values if value is not None}) == 1
+    if kind is dt.time:  # Arrow has no times of day with a zone
+        return all(value is None or value.tzinfo is None for value in values)
+    if kind is decimal.Decimal:
+        return len({value.as_tuple().exponent for value in values if value is not None}) == 1
+    if kind is list:
+        return _is_alike([item for value in values if value is not None for item in value])
+    return kind not in (dict, tuple)
 
 
 def _insert(source: Source, text: str, table: pa.Table) -> str | None:
