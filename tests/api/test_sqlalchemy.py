@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import itertools
 
 import duckdb
 import pandas as pd
@@ -251,6 +252,33 @@ def test_the_orm(engine, db):
             "ink": decimal.Decimal("2.50"),
         }
     assert db["items"].count() == 2
+
+
+def test_floor_division_of_integers_is_exact(engine):
+    table = sa.Table("n", sa.MetaData(), *(sa.Column(name, sa.BigInteger, primary_key=True) for name in "ab"))
+    table.create(engine)
+    big, lowest = [2**53 + 1, 2**62 + 3, 2**63 - 1], -(2**63)
+    pairs = [(a, b) for a in (-8, -7, -1, 0, 7, 8, *big, lowest) for b in (-2, -3, 1, 2, 3, *big, lowest)]
+    a, b = table.c.a, table.c.b
+    with engine.begin() as connection:
+        connection.execute(table.insert(), [{"a": a, "b": b} for a, b in pairs])
+        rows = connection.execute(sa.select(a, b, a // b, a // 2, -7 // b)).all()
+        assert len(rows) == len(pairs)
+        for x, y, quotient, half, of_7 in rows:
+            assert (quotient, half, of_7) == (x // y, x // 2, -7 // y) and type(quotient) is int, (x, y)
+        literals = [sa.literal(x) // y for x, y in ((-7, 2), (7, -2), (2**62 + 3, 1))]
+        assert connection.execute(sa.select(*literals)).one() == (-4, -4, 2**62 + 3)
+        more = sa.select((a - 1) // (b + 1) * 2, sa.literal(20) - a // b).where(a == 8, b == 3, a // b == 2)
+        assert connection.execute(more).one() == (7 // 4 * 2, 18)
+        assert connection.execute(sa.update(table).where(a == 8, b == 2).values(a=a // -3)).rowcount == 1
+        assert connection.scalar(sa.select(sa.func.count()).where(a == -3, b == 2)) == 1
+        assert connection.scalar(sa.select(sa.null().cast(sa.Integer) // 2)) is None
+
+
+def test_floor_division_of_other_numbers():
+    columns = [sa.column("d", sa.Numeric(9, 2)), sa.column("f", sa.Float), sa.column("i", sa.Integer)]
+    for a, b in itertools.permutations(columns, 2):
+        assert str((a // b).compile(dialect=NyalaDialect())) == f"FLOOR({a.name} / {b.name})"
 
 
 # -------------------------------------------------------------------------------------------------- tables

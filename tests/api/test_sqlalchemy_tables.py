@@ -254,6 +254,25 @@ def test_all_types_come_back(engine: sa.Engine) -> None:
         assert session.scalars(soon).all() == [found.id]
 
 
+def test_an_enum_can_have_longer_names_later(engine: sa.Engine, db: nyala.Database) -> None:
+    """VARCHAR(n) would cut them, and no name would be found for the rest."""
+
+    def with_names(*names: str) -> sa.Table:
+        return sa.Table(
+            "orders",
+            sa.MetaData(),
+            sa.Column("id", sa.Integer, primary_key=True),
+            sa.Column("state", sa.Enum(*names, name="states")),
+        )
+
+    with_names("new", "paid").create(engine)
+    assert db["orders"].description.columns[1].type == "string"
+    later = with_names("new", "paid", "cancelled")
+    with engine.begin() as connection:
+        connection.execute(later.insert(), [{"id": 1, "state": "cancelled"}])
+        assert connection.execute(sa.select(later)).all() == [(1, "cancelled")]
+
+
 # -------------------------------------------------------------------------------------------------- frames
 
 

@@ -139,6 +139,15 @@ class NyalaCompiler(compiler.SQLCompiler):
     def visit_bitwise_xor_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         return f"xor({self.process(binary.left, **kw)}, {self.process(binary.right, **kw)})"
 
+    def visit_floordiv_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        sides = (binary.left, binary.right)
+        if not all(each.type._type_affinity is types.Integer for each in sides):
+            text: str = super().visit_floordiv_binary(binary, operator, **kw)
+            return text
+        # DuckDB's // cuts towards 0. FLOOR(a / b) would be a double, which has 53 bits.
+        a, b = (self.process(each, **kw) for each in sides)
+        return f"({a} // {b} - CASE WHEN {a} % {b} <> 0 AND ({a} < 0) <> ({b} < 0) THEN 1 ELSE 0 END)"
+
     def visit_json_getitem_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         arguments = f"{self.process(binary.left, **kw)}, {self.process(binary.right, **kw)}"
         if isinstance(binary.type, types.JSON):
@@ -318,6 +327,8 @@ class NyalaTypeCompiler(compiler.GenericTypeCompiler):
 
     def visit_TEXT(self, type_: Any, **kw: Any) -> str:
         return "VARCHAR"
+
+    visit_enum = visit_TEXT  # VARCHAR(n) would cut a longer name that is added later
 
     def visit_uuid(self, type_: Any, **kw: Any) -> str:
         return "VARCHAR(32)"
