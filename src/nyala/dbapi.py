@@ -18,6 +18,7 @@ import contextlib
 import datetime as dt
 import itertools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -365,6 +366,7 @@ class Connection:
         self._session = SqlSession(database, ProgramAccess(None))
         self._lock = threading.RLock()
         self._has_written = False
+        self._ended = ""  # why the transaction has ended, until rollback()
         self._closed = False
         self._autocommit = bool(autocommit)
 
@@ -410,19 +412,19 @@ class Connection:
         ------
         OperationalError
             Another writer changed one of the written keys. Nothing was written, and the transaction has
-            ended.
+            ended. Or it had ended before, because it was idle: then call `rollback()`.
         """
         self._check_open()
-        with self._lock, _mapped():
+        with self._lock, _mapped(), self._noticing_end():
             if self._session.in_transaction:
                 self._has_written = False
                 self._session.commit()
 
     def rollback(self) -> None:
-        """Discard the transaction, if one is open."""
+        """Discard the transaction, if one is open or was ended because it was idle."""
         self._check_open()
         with self._lock, _mapped():
-            self._has_written = False
+            self._has_written, self._ended = False, ""
             self._session.roll_back()
 
     def close(self) -> None:
@@ -480,15 +482,32 @@ class Connection:
     def _run(self, operation: str, execute: Callable[[], _Made]) -> _Made:
         """Call `execute` in the transaction that the operation needs. Raises: errors of this module."""
         self._check_open()
-        with self._lock, _mapped():
+        with self._lock, _mapped(), self._noticing_end():
             self._prepare(operation)
             try:
                 return execute()
-            except errors.TransactionEndedError:
-                self._session.roll_back()  # the next statement begins another one
-                raise
             finally:
                 self._has_written &= self._session.in_transaction  # the text may have ended it
+
+    @contextlib.contextmanager
+    def _noticing_end(self) -> Iterator[None]:
+        """Refuse everything after the store has ended the transaction, until `rollback`.
+
+        Otherwise the statements after the end would be committed without those before it.
+        """
+        if self._ended:
+            raise OperationalError(self._ended)
+        try:
+            yield
+        except errors.TransactionEndedError as error:
+            self._session.roll_back()
+            self._has_written = False
+            why = re.split("[;:]", str(error))[0]
+            self._ended = (
+                f"{why}: nothing of it was written. Call rollback() of the connection, then execute all its "
+                "statements again"
+            )
+            raise OperationalError(self._ended) from error
 
     def _prepare(self, operation: str) -> None:
         """Begin or end a transaction for the statements of the text, as PEP 249 asks."""

@@ -3,13 +3,18 @@
 import datetime as dt
 import decimal
 import threading
+import time
 
 import pandas as pd
 import polars as pl
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import registry
 
 import nyala
 from nyala import dbapi
+
+registry.register("nyala", "nyala.sqlalchemy.dialect", "NyalaDialect")
 
 
 @pytest.fixture
@@ -37,6 +42,17 @@ ROW = {
 def connection(db):
     with dbapi.connect(db) as connection:
         yield connection
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Let the transactions that begin at a statement be idle for a short time only."""
+    begin = nyala.Database.transaction
+    monkeypatch.setattr(nyala.Database, "transaction", lambda db, **_: begin(db, timeout=0.2))
+
+
+def sleep_longer():
+    time.sleep(0.5)
 
 
 # -------------------------------------------------------------------------------------------------- module
@@ -252,6 +268,63 @@ def test_a_failed_statement_leaves_the_transaction(db, connection):
     assert isinstance(caught.value.__cause__, nyala.DuplicateKeyError)
     connection.commit()
     assert db["items"].count() == 6
+
+
+def test_nothing_is_executed_after_an_idle_transaction_until_rollback(db, connection, short):
+    connection.execute("INSERT INTO items (id) VALUES (7)")
+    sleep_longer()
+    refused = [
+        lambda: connection.execute("INSERT INTO items (id) VALUES (8)"),
+        lambda: connection.execute("SELECT 1"),
+        lambda: connection.executemany("INSERT INTO items (id) VALUES (?)", [(8,), (9,)]),
+        lambda: connection.execute("CREATE TABLE z (id INT PRIMARY KEY)"),
+        connection.commit,
+        lambda: connection.execute("SELECT 1"),
+    ]
+    for call in refused:
+        with pytest.raises(dbapi.OperationalError, match=r"idle .* rolled back: .* rollback\(\)") as caught:
+            call()
+        assert "db.transaction" not in str(caught.value)
+    connection.rollback()
+    connection.execute("INSERT INTO items (id) VALUES (9)")
+    connection.commit()
+    assert db.sql("SELECT id FROM items WHERE id > 5").fetchall() == [(9,)]
+
+
+def test_a_commit_of_an_idle_transaction_is_refused_until_rollback(db, short):
+    with pytest.raises(dbapi.OperationalError, match="rollback"), dbapi.connect(db) as connection:
+        connection.execute("INSERT INTO items (id) VALUES (7)")
+        sleep_longer()
+        for _ in range(2):
+            with pytest.raises(dbapi.OperationalError, match="rollback"):
+                connection.commit()
+        with pytest.raises(dbapi.OperationalError, match="rollback"):
+            connection.execute("INSERT INTO items (id) VALUES (8)")
+    assert db["items"].count() == 5
+
+
+def test_sqlalchemy_executes_nothing_after_an_idle_transaction_until_rollback(db, short):
+    engine = sa.create_engine("nyala:///unused", creator=lambda: dbapi.connect(db))
+    with engine.connect() as connection:
+        connection.execute(sa.text("INSERT INTO items (id) VALUES (7)"))
+        sleep_longer()
+        for _ in range(2):
+            with pytest.raises(sa.exc.OperationalError, match="rollback"):
+                connection.execute(sa.text("INSERT INTO items (id) VALUES (8)"))
+        connection.rollback()
+        connection.execute(sa.text("INSERT INTO items (id) VALUES (9)"))
+        connection.commit()
+    assert db.sql("SELECT id FROM items WHERE id > 5").fetchall() == [(9,)]
+    with engine.connect() as connection:
+        connection.execute(sa.text("INSERT INTO items (id) VALUES (10)"))
+        sleep_longer()
+        with pytest.raises(sa.exc.OperationalError, match="rollback"):
+            connection.commit()
+        with pytest.raises(sa.exc.PendingRollbackError):
+            connection.execute(sa.text("SELECT 1"))
+    with engine.begin() as connection:  # the same one, of the pool
+        connection.execute(sa.text("INSERT INTO items (id) VALUES (11)"))
+    assert db.sql("SELECT id FROM items WHERE id > 5 ORDER BY id").fetchall() == [(9,), (11,)]
 
 
 def test_the_first_of_two_commits_wins(db, connection):

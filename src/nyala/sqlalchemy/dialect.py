@@ -166,6 +166,13 @@ class NyalaDialect(DefaultDialect):
         dbapi_connection.database.now()
         return True
 
+    def do_commit(self, dbapi_connection: Any) -> None:
+        try:
+            dbapi_connection.commit()
+        except Exception:
+            dbapi_connection.rollback()  # SQLAlchemy calls no rollback then, but asks its user for one
+            raise
+
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         return isinstance(e, self.loaded_dbapi.InterfaceError) and "connection is closed" in str(e)
 
