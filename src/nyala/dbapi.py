@@ -467,7 +467,25 @@ class Connection:
         result = self._run(operation, lambda: self._session.execute_many(operation, rows)) if rows else None
         if result is not None:
             return [result.rowcount]
-        return [self._execute(operation, each).rowcount for each in rows]
+        with self._one_transaction():
+            return [self._execute(operation, each).rowcount for each in rows]
+
+    @contextlib.contextmanager
+    def _one_transaction(self) -> Iterator[None]:
+        """With autocommit: commit what the block executes as one transaction."""
+        with self._lock:
+            if not self._autocommit or self._session.in_transaction:
+                yield
+                return
+            self._autocommit = False
+            try:
+                yield
+                self.commit()
+            except BaseException:
+                self.rollback()
+                raise
+            finally:
+                self._autocommit = True
 
     def _has_greater(self, table: str, column: str, value: int) -> bool:
         """Whether the transaction sees a greater value of the column. Cheap for the first column of the key."""
@@ -598,9 +616,9 @@ class Cursor:
     def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Cursor:
         """Execute a statement once for each item of `seq_of_parameters`.
 
-        With autocommit, all items are one transaction. Otherwise, items before one that fails stay part
-        of the open transaction, until `rollback`. `INSERT … VALUES (?, …)` is executed once with all
-        rows, which costs much less.
+        With autocommit, all items are committed together. Otherwise, items before one that fails stay
+        part of the open transaction, until `rollback`. `INSERT … VALUES (?, …)` is executed once with
+        all rows, which costs much less.
 
         Returns
         -------
@@ -610,28 +628,9 @@ class Cursor:
         self._check_open()
         self._forget()
         rows = [_parameters(each) for each in seq_of_parameters]
-        with self._one_transaction():
-            counts = self.connection._execute_many(operation, rows)
+        counts = self.connection._execute_many(operation, rows)
         self._rowcount = sum(counts) if all(count >= 0 for count in counts) else -1
         return self
-
-    @contextlib.contextmanager
-    def _one_transaction(self) -> Iterator[None]:
-        """With autocommit: commit what the block executes as one transaction."""
-        connection = self.connection
-        if not connection.autocommit or connection.in_transaction:
-            yield
-            return
-        with connection._lock:
-            connection._autocommit = False
-            try:
-                yield
-                connection.commit()
-            except BaseException:
-                connection.rollback()
-                raise
-            finally:
-                connection._autocommit = True
 
     def callproc(self, procname: str, parameters: Sequence[Any] = ()) -> NoReturn:
         """Raise NotSupportedError: a store has no stored procedures."""

@@ -252,6 +252,36 @@ def test_executemany_with_autocommit_writes_all_or_nothing(db):
         assert connection.autocommit and not connection.in_transaction
 
 
+def test_executemany_of_one_statement_is_tried_again_after_a_conflict(db, monkeypatch):
+    """With autocommit it has no transaction, which would only see the conflict at its end."""
+    import nyala.sql.change.statement as changes
+
+    plan_of = changes.plan_of
+
+    def planned(*given):
+        word, plan, checked = plan_of(*given)
+
+        def plan_and_conflict(source):
+            change = plan(source)
+            if others:
+                db["items"].update([others.pop()])
+            return change
+
+        return word, plan_and_conflict, checked
+
+    monkeypatch.setattr(changes, "plan_of", planned)
+    with dbapi.connect(db, autocommit=True) as connection:
+        others = [{"id": 1, "name": "ink"}]
+        text = "UPDATE items SET name = name || ? WHERE id = ?"
+        assert connection.executemany(text, [("!", 1), ("?", 2)]).rowcount == 2
+        assert others == [] and not connection.in_transaction
+        assert db["items"].get(1)["name"] == "ink!"
+        others = [{"id": 1, "name": "cap"}]
+        with pytest.raises(dbapi.OperationalError):  # row by row
+            connection.executemany(text, [("!", 1), ("?", 1)])
+    assert db.sql("SELECT name FROM items WHERE id < 3 ORDER BY id").fetchall() == [("cap",), ("pen?",)]
+
+
 def test_a_change_of_tables_is_refused_after_writes(db, connection):
     connection.execute("SELECT 1 FROM items")
     connection.execute("INSERT INTO items (id) VALUES (7)")
