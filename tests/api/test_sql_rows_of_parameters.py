@@ -30,6 +30,9 @@ TOGETHER = [
     "UPDATE t SET v = ? WHERE g = ? AND k = ?",
     "UPDATE t AS x SET v = x.v || ? WHERE ? = x.g AND x.k = ? -- by key",
     "UPDATE t SET v = v || ? WHERE g = ? AND k = ? AND v <> 'v3'",
+    "UPDATE t SET v = ? WHERE g = ?AND k = ?",
+    "INSERT INTO t VALUES (? -- key\n, ? /* p0 */, upper(?) || ' nyala_p0')",
+    "INSERT INTO t VALUES (?, ?, CASE WHEN ? IS NULL THEN 'x' ELSE list_transform(['y'], lambda z: z || '!')[1] END)",
     "UPDATE t SET v = ? || $1 WHERE g = 'a' AND k = ?".replace("$1", "'!'"),
     "DELETE FROM t WHERE g = ? AND k = ?;",
     "DELETE FROM t AS x WHERE x.k = ? AND g = 'a' AND v <> 'v4'",
@@ -42,6 +45,7 @@ ONE_BY_ONE = [
     "DELETE FROM t WHERE g = ? AND k >= ?",
     "INSERT INTO t VALUES (?, ?, DEFAULT)",
     "INSERT INTO t VALUES (?, ?, (SELECT count(*) FROM t))",
+    "UPDATE t SET v = ? || row_number() OVER () WHERE g = ? AND k = ?",
 ]
 
 
@@ -141,6 +145,47 @@ def test_an_error_in_rows_of_parameters_names_no_inner_table(db: nyala.Database)
     with pytest.raises(nyala.dbapi.DataError, match="z") as caught_value:
         cursor.executemany("INSERT INTO t VALUES (?, 'x', 'y')", [("z",), ("1",)])
     assert "nyala_" not in str(caught_value.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "?, 'a', max(?)", "max(?), 'a', 'b'", "?, 'a', count(*)", "?, 'a', unnest(['b', 'c'])",
+        "?, 'a', row_number() OVER ()", "?, *", "?, ?, COLUMNS(*)", "DISTINCT ?, 'a', 'b'", "? AS x, 'a', x",
+        "?, 'a', p0::VARCHAR", "?, 'a', nyala_p0", "?, 'a', NYALA_rows.nyala_p0", "?, 'a', nyala1_rows.nyala1_p0",
+        "?, 'a', nyala_rows_of_parameters.p0", "?, 'a', k", "?, 'a', grouping(?)",
+    ],
+)  # fmt: skip
+def test_values_that_one_insert_refuses_are_refused_for_many(db: nyala.Database, values: str) -> None:
+    make_table(db)
+    text = f"INSERT INTO t VALUES ({values})"
+    rows = [[key] * values.count("?") for key in (50, 51)]
+    with nyala.dbapi.connect(db, autocommit=True) as connection:
+        messages = []
+        for execute in (
+            lambda: connection.execute(text, rows[0]),
+            lambda: connection.executemany(text, rows),
+        ):
+            with pytest.raises(nyala.dbapi.ProgrammingError) as caught:
+                execute()
+            messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert db["t"].count() == 16
+
+
+def test_names_of_the_user_are_not_those_of_parameters(db: nyala.Database) -> None:
+    """Neither in the text, nor of tables and columns that the text does not name."""
+    db.sql("CREATE TABLE nyala_rows (k INT PRIMARY KEY, nyala_p0 VARCHAR, nyala_p1 VARCHAR)")
+    db.sql("CREATE TABLE u (nyala_p0 INT PRIMARY KEY, p0 INT, nyala_p1 INT)")
+    with nyala.dbapi.connect(db, autocommit=True) as connection:
+        connection.executemany("INSERT INTO nyala_rows VALUES (?, ?, ?)", [(1, "a", "b"), (2, "c", "d")])
+        connection.executemany("INSERT INTO u VALUES (?, ?, ?)", [(1, 10, 100), (2, 20, 200)])
+        connection.executemany("UPDATE u SET p0 = p0 + nyala_p1 + ? WHERE nyala_p0 = ?", [(5, 1), (6, 2)])
+        for text in ("UPDATE u SET p0 = p1 + ? WHERE nyala_p0 = ?", "UPDATE u SET p0 = ? WHERE nyala_p2 = ?"):
+            with pytest.raises(nyala.dbapi.ProgrammingError, match="no column"):
+                connection.executemany(text, [(1, 1), (2, 2)])
+    assert db.sql("SELECT * FROM nyala_rows ORDER BY k").fetchall() == [(1, "a", "b"), (2, "c", "d")]
+    assert db.sql("SELECT * FROM u ORDER BY 1").fetchall() == [(1, 115, 100), (2, 226, 200)]
 
 
 D, M = dt.date(2026, 1, 1), dt.datetime(2026, 1, 2, 12, 30)

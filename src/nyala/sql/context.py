@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from nyala.api.transaction import Transaction
     from nyala.sql.select.result import SelectResult
 
-__all__ = ["NO_PARAMETERS", "ROWS_OF_PARAMETERS", "Context", "Source", "numbered", "parameters_by_name"]
+__all__ = ["NO_PARAMETERS", "Context", "Source", "numbered", "parameters_by_name"]
 
 Source: TypeAlias = Union["Snapshot", "Transaction"]
 """Where a statement reads its tables: a moment, or a transaction with its own writes."""
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
-ROWS_OF_PARAMETERS: Final = "nyala_rows_of_parameters"
-"""The table of the rows of parameters of one INSERT."""
 _CATALOGUE_ROWS: Final = "nyala_catalogue"
 
 

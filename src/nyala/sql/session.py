@@ -25,7 +25,7 @@ import pyarrow as pa
 from nyala.env.interrupts import Cancellable
 from nyala.errors import Error, InvalidArgumentError
 from nyala.sql.access import Access
-from nyala.sql.context import NO_PARAMETERS, ROWS_OF_PARAMETERS, Context, numbered, parameters_by_name
+from nyala.sql.context import NO_PARAMETERS, Context, numbered, parameters_by_name
 from nyala.sql.result import FixedResult, Result
 from nyala.sql.select.by_key import look_up
 from nyala.sql.select.errors import in_words_of_sql, located
@@ -111,12 +111,14 @@ class SqlSession:
         from nyala.sql.change.many import statement_of_rows
 
         with self._lock:
-            found = statement_of_rows(self._context(NO_PARAMETERS, None).readable(), text, rows)
+            if not self._access.files:
+                check_store_only(text)
+            found = statement_of_rows(self._context(NO_PARAMETERS, None), text, rows)
             if found is None:
                 return None
-            statement, data = found
+            statement, name, data = found
             try:
-                return self._execute(statement, NO_PARAMETERS, None, {ROWS_OF_PARAMETERS: data})
+                return self._execute(statement, NO_PARAMETERS, None, {name: data})
             except Error as error:
                 error.args = (located(str(error), text), *error.args[1:])
                 raise

@@ -11,6 +11,7 @@ Columns that are left out take their defaults. An upsert changes only the given 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -33,7 +34,7 @@ from nyala.sql.change.target import (
     returned,
 )
 from nyala.sql.change.values import rows_of_values
-from nyala.sql.context import ROWS_OF_PARAMETERS, Source
+from nyala.sql.context import Source
 from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
 from nyala.sql.types import cast_to
 from nyala.tablet.write.write_path import Request
@@ -68,12 +69,15 @@ class _Insert:
     by_name: bool
 
 
-def is_checked(text: str) -> bool:
-    """Whether the written or returned rows can depend on those in the table, or on its numbers."""
+def is_checked(text: str, objects: Collection[str]) -> bool:
+    """Whether the written or returned rows can depend on those in the table, or on its numbers.
+
+    objects: the names of tables outside of the store, of which a SELECT can read one.
+    """
     reader = TokenReader(text)
     source = reader.until(*_ENDS)
     reads = any(token.keyword in _READING_WORDS for token in reader.tokens[: reader.index])
-    if reads and not source.endswith(f"FROM {ROWS_OF_PARAMETERS}"):
+    if reads and not source.endswith(tuple(f"FROM {name}" for name in objects)):
         return True
     if reader.take("ON", "CONFLICT"):
         reader.until(("DO",))

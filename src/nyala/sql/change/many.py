@@ -13,18 +13,21 @@ Cost: per column and not per row.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, TableNotFoundError
 from nyala.sql.change.matching import as_key, key_terms
+from nyala.sql.change.per_row import check_no_window
 from nyala.sql.change.rows import are_distinct
-from nyala.sql.change.target import Target, find_target
-from nyala.sql.context import ROWS_OF_PARAMETERS, Source
+from nyala.sql.change.target import Target, find_target, unused_prefix
+from nyala.sql.context import Context, Source
 from nyala.sql.python_values import plain_values
 from nyala.sql.tokens import TokenReader, replaced, tokens
 
@@ -34,8 +37,16 @@ __all__ = ["statement_of_rows"]
 _READING: Final = frozenset(("SELECT", "FROM", "USING", "WITH", "RETURNING", "TABLE"))
 
 
-def statement_of_rows(source: Source, text: str, rows: Sequence[Any]) -> tuple[str, pa.Table] | None:
-    """Return one statement, and the table ROWS_OF_PARAMETERS that it reads.
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of parameters as a table. name: in no text of the user."""
+
+    name: str
+    table: pa.Table
+
+
+def statement_of_rows(context: Context, text: str, rows: Sequence[Any]) -> tuple[str, str, pa.Table] | None:
+    """Return one statement, and the name and the rows of the table of parameters that it reads.
 
     rows: lists for `?`, or dicts for `$name`.
     None for statements and rows that must be executed one by one (MP1), and for those in which something is wrong.
@@ -48,29 +59,38 @@ def statement_of_rows(source: Source, text: str, rows: Sequence[Any]) -> tuple[s
         return None
     if any(token.keyword in _READING for token in found[3:]):
         return None
-    table = _table(rows, len(given) if is_positional else [name[1:] for name in places])
+    source = context.readable()
+    prefix = unused_prefix(" ".join([text, *source.list_tables()]))
+    table = _table(rows, len(given) if is_positional else [name[1:] for name in places], f"{prefix}p")
     if table is None:
         return None
+    parameters = _Rows(f"{prefix}rows", table)
     numbers = range(len(given)) if is_positional else [places[token.text] for token in given]
     text = replaced(
         text,
         [
-            (token.begin, token.end, f"{ROWS_OF_PARAMETERS}.p{number}")
+            (token.begin, token.end, f"{parameters.name}.{prefix}p{number}{_space_before(text, token.end)}")
             for token, number in zip(given, numbers, strict=True)
         ],
     )
     make = _MAKERS.get(found[0].keyword)
     try:
-        one = None if make is None else make(source, text, table)
+        one = None if make is None else make(context, source, text, parameters)
     except (InvalidArgumentError, TableNotFoundError, ColumnNotFoundError):
         return None
-    return None if one is None else (one, table)
+    return None if one is None else (one, parameters.name, table)
 
 
-def _table(rows: Sequence[Any], given: int | list[str]) -> pa.Table | None:
-    """Return the parameters as columns p0, p1, …; None if they have no common types, or some are missing.
+def _space_before(text: str, place: int) -> str:
+    """Return a space if a word follows a parameter at once, as in `?AND`."""
+    return " " if text[place : place + 1].isalnum() else ""
+
+
+def _table(rows: Sequence[Any], given: int | list[str], prefix: str) -> pa.Table | None:
+    """Return the parameters as columns; None if they have no common types, or some are missing.
 
     given: the number of positional parameters, or the names.
+    prefix: of the names of columns, before 0, 1, …
     """
     if isinstance(given, int):
         if not all(isinstance(row, list | tuple) and len(row) == given for row in rows):
@@ -87,7 +107,7 @@ def _table(rows: Sequence[Any], given: int | list[str]) -> pa.Table | None:
         arrays = [pa.array(column) for column in columns]
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
-    return pa.table({f"p{place}": array for place, array in enumerate(arrays)})
+    return pa.table({f"{prefix}{place}": array for place, array in enumerate(arrays)})
 
 
 def _is_alike(values: Sequence[Any]) -> bool:
@@ -112,7 +132,7 @@ def _is_alike(values: Sequence[Any]) -> bool:
     return kind not in (dict, tuple)
 
 
-def _insert(source: Source, text: str, table: pa.Table) -> str | None:
+def _insert(context: Context, source: Source, text: str, rows: _Rows) -> str | None:
     """Return `INSERT … SELECT … FROM rows [ON CONFLICT …]`."""
     reader = TokenReader(text)
     reader.until(("INTO",))
@@ -126,7 +146,7 @@ def _insert(source: Source, text: str, table: pa.Table) -> str | None:
     reader.need(")")
     words = {token.keyword for token in reader.tokens[reader.index :]}
     tail = _end(reader)
-    if "DEFAULT" in {value.upper() for value in values} or ROWS_OF_PARAMETERS in tail:
+    if "DEFAULT" in {value.upper() for value in values} or rows.name in tail:
         return None
     if tail and not tail.upper().startswith("ON"):
         return None
@@ -134,14 +154,39 @@ def _insert(source: Source, text: str, table: pa.Table) -> str | None:
         given = dict(zip(columns, values, strict=False))
         if not all(key in given for key in target.keys):
             return None
-        if not _is_once(target, table, {key: given[key] for key in target.keys}):
+        if not _is_once(target, rows, {key: given[key] for key in target.keys}):
             return None
-    return f"{text[:begin]}SELECT {', '.join(values)}\nFROM {ROWS_OF_PARAMETERS} {tail}".rstrip()
+    _check_values(context, source, values, rows)
+    return f"{text[:begin]}SELECT {', '.join(values)}\nFROM {rows.name} {tail}".rstrip()
 
 
-def _change(source: Source, text: str, table: pa.Table) -> str | None:
+def _check_values(context: Context, source: Source, values: Sequence[str], rows: _Rows) -> None:
+    """Check that values of VALUES are allowed there: in a SELECT, also `*`, aggregate and window functions are.
+
+    Raises: InvalidArgumentError, ColumnNotFoundError.
+    """
+    if all(_is_constant(value) or _is_parameter(value, rows) for value in values):
+        return
+    first = {name: rows.table.column(name)[0].as_py() for name in rows.table.column_names}
+    listed = "\n, ".join(values).replace(f"{rows.name}.", "$")
+    dataclasses.replace(context, parameters=first).select(source, f"VALUES ({listed}\n)")
+
+
+def _is_constant(text: str) -> bool:
+    found = tokens(text)
+    return len(found) == 1 and (
+        found[0].kind in ("number", "text") or found[0].keyword in ("NULL", "TRUE", "FALSE")
+    )
+
+
+def _is_parameter(text: str, rows: _Rows) -> bool:
+    name, _, column = text.partition(".")
+    return name == rows.name and column in rows.table.column_names
+
+
+def _change(_: Context, source: Source, text: str, rows: _Rows) -> str | None:
     """Return `UPDATE … FROM rows WHERE …` or `DELETE … USING rows WHERE …`."""
-    if table.num_rows < 2:
+    if rows.table.num_rows < 2:
         return None
     reader = TokenReader(text)
     updates = reader.take("UPDATE")
@@ -151,6 +196,7 @@ def _change(source: Source, text: str, table: pa.Table) -> str | None:
     if updates:
         reader.need("SET")
         for item in reader.listed(("WHERE",)):
+            check_no_window(item, "SET")
             assigned = TokenReader(item)
             if assigned.at("(") or target.read_column(assigned).name in target.keys:
                 return None
@@ -158,9 +204,9 @@ def _change(source: Source, text: str, table: pa.Table) -> str | None:
     reader.need("WHERE")
     where = _with_qualified_keys(target, _end(reader))
     terms = key_terms(target, where)
-    if terms is None or not _is_once(target, table, terms.keys):
+    if terms is None or not _is_once(target, rows, terms.keys):
         return None
-    return f"{text[:begin]}{'FROM' if updates else 'USING'} {ROWS_OF_PARAMETERS} WHERE {where}"
+    return f"{text[:begin]}{'FROM' if updates else 'USING'} {rows.name} WHERE {where}"
 
 
 def _end(reader: TokenReader) -> str:
@@ -183,15 +229,15 @@ def _with_qualified_keys(target: Target, where: str) -> str:
     return replaced(where, edits)
 
 
-def _is_once(target: Target, table: pa.Table, keys: Mapping[str, str]) -> bool:
+def _is_once(target: Target, rows: _Rows, keys: Mapping[str, str]) -> bool:
     """Whether each key is in the rows of parameters once, with values of the type of its columns.
 
     keys: a parameter or a constant for each column of the key.
     """
     found = {}
     for name, side in keys.items():
-        if side.startswith(f"{ROWS_OF_PARAMETERS}."):
-            column = table.column(side.rpartition(".")[2])
+        if _is_parameter(side, rows):
+            column = rows.table.column(side.partition(".")[2])
             found[name] = as_key(column, target.column(name))
             if found[name] is None:
                 return False

@@ -62,7 +62,7 @@ def plan_of(
     statement = make(context, text[: main.begin] if place else "", text)
     text = text[main.begin :]
     plan = _PLANS[word](statement, without_schemas(text))
-    return word, plan, is_checked(text) if _PLANS[word] is plan_insert else True
+    return word, plan, is_checked(text, context.objects) if _PLANS[word] is plan_insert else True
 
 
 def _as_known(text: str, found: Sequence[Token], place: int) -> str:

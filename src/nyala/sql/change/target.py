@@ -151,10 +151,7 @@ class Statement(LazyValues):
 
     @lazy_value
     def _unused(self) -> str:
-        """Return a prefix that no name in the statement contains."""
-        text = self.text.lower()
-        candidates = itertools.chain(["nyala_"], (f"nyala{number}_" for number in itertools.count(1)))
-        return next(each for each in candidates if each not in text)
+        return unused_prefix(self.text)
 
     def unused(self, name: str) -> str:
         """Return a longer name, which the statement does not use, for something that only its SELECTs name."""
@@ -224,6 +221,13 @@ class Statement(LazyValues):
         listed = ", ".join(map(quoted, keys))
         repeated = f"SELECT 1 FROM nyala_keys GROUP BY {listed} HAVING count(*) > 1 LIMIT 1"
         return bool(self.rows_of(source, repeated, {"nyala_keys": keyed}).num_rows == 0)
+
+
+def unused_prefix(text: str) -> str:
+    """Return a prefix that no name in the text has."""
+    text = text.lower()
+    candidates = itertools.chain(["nyala_"], (f"nyala{number}_" for number in itertools.count(1)))
+    return next(each for each in candidates if each not in text)
 
 
 def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:
