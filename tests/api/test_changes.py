@@ -25,7 +25,7 @@ from nyala.errors import (
     StorageError,
     TableNotFoundError,
 )
-from nyala.tablet.write import restore as restoring
+from nyala.tablet.tables import restore as restoring
 from nyala.testing.clock import ManualClock
 from tests.support import key_value_table, open_database, rows
 

@@ -229,10 +229,10 @@ with nyala.connect(sys.argv[1], maintenance=False, memory_limit="64MB") as db:
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not reset peaks")
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    """A row more takes less than 70 bytes at the peak: rows of 70 bytes, their keys and positions are not held."""
+    """A row more takes less than 120 bytes at the peak, with pages of files. Without parts it takes about 300."""
     peaks = []
     for n in SIZES:
         command = [sys.executable, "-c", _MEASURED, str(tmp_path / str(n)), str(n)]
         out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
         peaks.append(int(out.stdout) * 1024)
-    assert (peaks[1] - peaks[0]) / (SIZES[1] - SIZES[0]) < 70, peaks
+    assert (peaks[1] - peaks[0]) / (SIZES[1] - SIZES[0]) < 120, peaks
