@@ -64,7 +64,7 @@ def make_table(db: nyala.Database) -> None:
 
 
 def random_rows(chance: random.Random, text: str) -> list[list[Any]]:
-    """Return rows of parameters, of which some have the same keys, or keys that do not exist, or NULL."""
+    """Return rows of parameters. Some have the same keys, keys that do not exist, or NULL."""
     count = text.count("?")
     is_number = ["k = ?", "x.k = ?", "k >= ?", "40 + ?"]
     places = [place for place, character in enumerate(text) if character == "?"]

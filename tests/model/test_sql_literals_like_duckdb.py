@@ -56,7 +56,7 @@ PARAMETERS: list[Any] = [
     dt.datetime(2026, 1, 1, 12, 0, 0, 5), dt.datetime(2026, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2))),
 ]  # fmt: skip
 TIMES = ("DATE", "TIMESTAMP WITH TIME ZONE")
-ROWS_MIN = 16  # from so many rows on, literals are read together
+ROWS_MIN = 16  # with this many rows or more, literals are read together
 
 
 class Row(NamedTuple):

@@ -409,7 +409,7 @@ CHANGES = [
 def test_ctrl_c_that_comes_too_late(
     store: Path, monkeypatch: pytest.MonkeyPatch, change: str, said: str
 ) -> None:
-    """What is committed is told, and "Cancelled." is not; the later statements do not run."""
+    """The result of a committed statement is printed, and not "Cancelled."; later statements do not run."""
     monkeypatch.setattr(SqlSession, "execute", interrupting(SqlSession.execute))
     assert ran("sql", store, "-c", change) == (0, "", f"{said}\n")
 
@@ -439,7 +439,7 @@ def test_ctrl_c_that_comes_too_late_ends_the_run(store: Path, monkeypatch: pytes
 def test_ctrl_c_while_rows_are_checked_and_written(
     store: Path, monkeypatch: pytest.MonkeyPatch, change: str, module: Any, function: str
 ) -> None:
-    """The commit has not started, so nothing changes, and no file stays."""
+    """Before the commit starts, nothing changes, and no file stays."""
     monkeypatch.setattr(module, function, interrupting(getattr(module, function)))
     assert ran("sql", store, "-c", change) == (130, "", "Cancelled.\n")
     monkeypatch.undo()

@@ -82,7 +82,7 @@ def sql(
             stack.callback(_tell_if_gone, folder)
         stack.enter_context(_ctrl_c_as_before())
         database = stack.enter_context(reader(folder) if read_only else writer(folder, create=creates))
-        # What the statements did is told by then. Closing flushes little, and "Stopped." would mislead.
+        # The results are printed already, and "Stopped." would deny them. Closing takes a moment only.
         stack.callback(_ignore_ctrl_c)
         if creates:
             click.echo(f"{database.path} is a new store.", err=True)

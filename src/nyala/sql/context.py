@@ -144,7 +144,7 @@ def numbered(text: str, found: Sequence[Token]) -> str:
 
 
 def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping[str, Any]:
-    """Return the values by name, for text with these parameters, of which the positional ones are numbered.
+    """Return the values by name. found: the text's parameters; positional ones have numbers as names.
 
     Raises: InvalidArgumentError for anything but a list or a dict, and for missing and superfluous values.
     """

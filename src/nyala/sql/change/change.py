@@ -9,8 +9,8 @@ Invariants
     C1  A statement changes either nothing or everything that its result reports.
     C2  The rows are computed from one moment. If another writer changes one of their keys before the
         commit, the statement runs again; after three tries it runs while other writers wait.
-    C3  An interrupt by another thread ends the statement if its commit has not started. Then the statement
-        changes nothing, and raises StatementInterrupted.
+    C3  An interrupt by another thread before the commit starts ends the statement. It changes nothing
+        then, and raises StatementInterrupted.
 
 Source: docs/design/transactions.md, "One primitive: a checked commit".
 """

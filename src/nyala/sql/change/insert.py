@@ -72,7 +72,7 @@ class _Insert:
 def is_checked(text: str, objects: Collection[str]) -> bool:
     """Whether the written or returned rows can depend on those in the table, or on its numbers.
 
-    objects: the names of tables outside of the store, of which a SELECT can read one.
+    objects: names of tables outside of the store that a SELECT can read.
     """
     reader = TokenReader(text)
     source = reader.until(*_ENDS)

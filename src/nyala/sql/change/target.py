@@ -42,7 +42,7 @@ __all__ = [
     "returned",
 ]
 
-# Arrow compares so many keys in memory: it takes 200 bytes for each of 5,000,000.
+# Arrow compares at most this many keys, in memory: it takes 200 bytes for each key of 5,000,000.
 _COMPARED_ROWS_MAX: Final = 1 << 18
 _AGGREGATES: Final = (
     "In SET, VALUES, RETURNING and conditions, an aggregate function is possible only in a subquery, as in "

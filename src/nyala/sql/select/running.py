@@ -3,7 +3,7 @@
     interrupt()  ──► the DuckDB sessions of this user's statements    their SELECTs fail
                  └─► a mark, which a statement that writes checks      between its parts, until its commit starts
 
-In the main thread Ctrl-C needs no interrupt: DuckDB looks for signals itself (`is_signal`).
+In the main thread Ctrl-C needs no interrupt: DuckDB looks for signals itself, between its tasks (`is_signal`).
 
 Source: DuckDB, `duckdb_interrupt`.
 """
