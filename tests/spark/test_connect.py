@@ -37,7 +37,7 @@ nyala.spark.register(spark)
 
 # helpers, with progress and with errors of ours
 lines = []
-progress.EVERY_S, progress.shower = 0.0, lambda logger: lines.append
+progress.EVERY_S, progress.line_writer = 0.0, lambda logger: lines.append
 done = nyala.spark.write(frame.selectExpr("k + 95 AS k", "-1L AS v"), path, "t", operation="insert", errors="collect")
 assert (done.inserted, sorted(done.errors["k"].to_pylist())) == (95, [95, 96, 97, 98, 99])
 assert nyala.spark.load(frame.selectExpr("k + 200 AS k", "v"), table).inserted == 100

@@ -56,7 +56,7 @@ def test_what_the_callers_function_raises_ends_the_stream(tmp_path: Path) -> Non
 def test_a_compaction_of_several_rounds_never_goes_back(tmp_path: Path) -> None:
     """What is left for another round is more to be done, and no less that is."""
     steps: list[tuple[int, int | None]] = []
-    work = progress.Work(lambda *done: steps.append(done))
+    work = progress.CompactionProgress(lambda *done: steps.append(done))
     for step in ((0, 2), (1, 2), (2, 2), (0, 1), (1, 1)):
         work.step(*step)
         work.rows(1, 2)

@@ -16,7 +16,7 @@ from nyala.backup.read import plan_restore, plan_restore_of_store
 from nyala.backup.restore import check_free, restore
 from nyala.errors import InvalidArgumentError
 from nyala.mvcc.timestamp import parse_at
-from nyala.presentation.progress import Progress, teller
+from nyala.presentation.progress import Progress, progress_function
 
 if TYPE_CHECKING:
     from nyala.api.types import Moment
@@ -80,7 +80,9 @@ def restore_backup(
     >>> nyala.restore_backup(backups, db, tables={"metrics": "metrics_again"})[0].rows
     3
     """
-    show = teller(progress, lambda done, total: f"restore: {done:,} of {total:,} files") or (lambda *_: None)
+    show = progress_function(progress, lambda done, total: f"restore: {done:,} of {total:,} files") or (
+        lambda *_: None
+    )
     if at is not None:
         at = target._without_tag(at) if isinstance(target, Database) else at
         parse_at(at)

@@ -42,7 +42,7 @@ from nyala.mvcc.timestamp import (
     to_datetime,
 )
 from nyala.optional import need
-from nyala.presentation.pickling import not_pickled
+from nyala.presentation.pickling import pickle_error
 from nyala.presentation.previews import html_preview
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import AUTO_INCREMENT, build_schema, check_comment, check_table_name
@@ -490,7 +490,7 @@ class Database:
     ) -> NewTable:
         """Check the arguments of `create_table`. Raises: SchemaError, InvalidArgumentError."""
         from nyala.api.description import TableDescription
-        from nyala.partition.levels import build_partitions, specs_of
+        from nyala.partition.levels import build_partitions, level_specs
         from nyala.tablet.tables.creation import NewTable
 
         limits = self._writing().limits
@@ -516,7 +516,7 @@ class Database:
             )
         key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key or [])
         built = build_schema(schema, key, limits, unique=_flag("unique", unique))
-        specs = [] if partition_by is None else specs_of(partition_by)
+        specs = [] if partition_by is None else level_specs(partition_by)
         partition_schema, partitions = build_partitions(specs, built, limits)
         return NewTable(name, built, partition_schema, partitions, comment or "", parse_history(history))
 
@@ -1173,12 +1173,12 @@ class Database:
         from nyala.api.results import BackupResult, table_backup
         from nyala.backup.layout import open_place
         from nyala.backup.write import back_up
-        from nyala.presentation.progress import teller
+        from nyala.presentation.progress import progress_function
 
         if tables is not None and (isinstance(tables, str | bytes) or not isinstance(tables, Iterable)):
             raise InvalidArgumentError(f'tables takes a list of names, such as ["flights"], not {tables!r}')
         names = None if tables is None else list(dict.fromkeys(tables))
-        show = teller(progress, lambda done, total: f"backup: {done:,} of {total:,} tablets")
+        show = progress_function(progress, lambda done, total: f"backup: {done:,} of {total:,} tablets")
         store = self._opened()
         with open_place(folder, storage_options) as place:
             root, published = store.view()
@@ -1227,7 +1227,7 @@ class Database:
     if not TYPE_CHECKING:
 
         def __reduce__(self) -> NoReturn:
-            raise not_pickled(self)
+            raise pickle_error(self)
 
     def __repr__(self) -> str:
         if self._handle.closed:
@@ -1512,7 +1512,7 @@ class Snapshot:
     if not TYPE_CHECKING:
 
         def __reduce__(self) -> NoReturn:
-            raise not_pickled(self)
+            raise pickle_error(self)
 
     def __repr__(self) -> str:
         return f"Snapshot of {self._database.path} at {to_datetime(self.timestamp).isoformat()}"

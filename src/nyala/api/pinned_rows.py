@@ -20,8 +20,8 @@ import pyarrow as pa
 from nyala.env import Env
 from nyala.errors import HistoryExpiredError
 from nyala.optional import need
-from nyala.presentation.pickling import not_pickled
-from nyala.schema.arrow_values import telling_damage
+from nyala.presentation.pickling import pickle_error
+from nyala.schema.arrow_values import raising_corruption
 from nyala.tablet.state.root import Root, TableState
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class PinnedRows(abc.ABC):
         """
         need("pandas")
         rows = self.to_arrow()
-        with telling_damage(rows):
+        with raising_corruption(rows):
             return rows.to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
@@ -146,7 +146,7 @@ class PinnedRows(abc.ABC):
     if not TYPE_CHECKING:
 
         def __reduce__(self) -> NoReturn:
-            raise not_pickled(self)
+            raise pickle_error(self)
 
         def __copy__(self) -> Self:
             return self  # a handle: any number of threads may use it

@@ -15,7 +15,7 @@ from nyala.api.scan import Scan
 from nyala.api.scan_arguments import make_spec, resolve_columns
 from nyala.errors import InvalidArgumentError, KeyNotFoundError, ReadOnlyError
 from nyala.mvcc.timestamp import parse_at, to_datetime
-from nyala.presentation.pickling import not_pickled
+from nyala.presentation.pickling import pickle_error
 from nyala.schema.conversion.python_rows import named_key
 from nyala.schema.expressions.parser import Parameters
 from nyala.schema.predicates.predicate import parse_where
@@ -492,7 +492,7 @@ class ReadableTable:
     if not TYPE_CHECKING:
 
         def __reduce__(self) -> NoReturn:
-            raise not_pickled(self)
+            raise pickle_error(self)
 
         def __copy__(self) -> Self:
             return self  # a handle: any number of threads may use it

@@ -469,7 +469,7 @@ class Scan(PinnedRows):
             parts.append("ordered by key")
         if spec.limit is not None:
             parts.append(f"at most {spec.limit:,} rows")
-        note = spec.predicate.null_note if spec.predicate is not None and spec.predicate.empty else ""
+        note = spec.predicate.null_note if spec.predicate is not None and spec.predicate.selects_none else ""
         return bounded("; ".join(parts)) + (f" ({note})" if note else "")
 
     def _repr_html_(self) -> str:

@@ -22,7 +22,7 @@ from nyala.errors import InvalidArgumentError, bounded
 from nyala.mvcc.timestamp import naive_note, parse_at
 from nyala.partition.describe import describe
 from nyala.presentation.previews import html_preview
-from nyala.presentation.progress import Progress, Work, teller
+from nyala.presentation.progress import CompactionProgress, Progress, progress_function
 from nyala.schema.sizes import seconds_of
 from nyala.tablet.compaction.measurement import dead_rows_of, tag_bytes
 from nyala.tablet.scan import read_path
@@ -296,10 +296,10 @@ class Table(WritableTable):
         """
         from nyala.api.results import CompactionResult
 
-        show = teller(
+        show = progress_function(
             progress, lambda done, total: f"compaction of {self._name}: {100 * done // (total or 1)} %"
         )
-        return CompactionResult(**self._database._writing().compact(self._name, Work(show)))
+        return CompactionResult(**self._database._writing().compact(self._name, CompactionProgress(show)))
 
     def vacuum(self, dry_run: bool = False) -> VacuumResult:
         """Free the disk space of expired history, dead rows, the log and files that nothing needs.

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nyala.api.readable import ReadableTable
 from nyala.errors import InvalidArgumentError, WriteError
-from nyala.presentation.progress import Progress, teller
+from nyala.presentation.progress import Progress, progress_function
 from nyala.schema.expressions.parser import Parameters
 from nyala.schema.predicates.predicate import parse_where
 from nyala.tablet.state.messages import check_message
@@ -423,7 +423,9 @@ class WritableTable(ReadableTable):
     ) -> WriteResult:
         self._check_call(f"{operation}(…)", f"b.{operation}({self._name!r}, …)")
         collects, message = collect(errors), check_message(message)
-        show = teller(progress, lambda done, total: f"{operation} into {self._name}: {done:,} rows")
+        show = progress_function(
+            progress, lambda done, total: f"{operation} into {self._name}: {done:,} rows"
+        )
         if not isinstance(data, pa.RecordBatchReader):
             request = Request(self._name, operation, data, ignore, condition=condition)
             result = self._commit(request, collects, message)

@@ -54,7 +54,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, cast
 from nyala.cfile.column import ColumnPlace
 from nyala.cfile.format import ROWS_PER_BLOCK_LOG2_MAX
 from nyala.errors import InvalidArgumentError
-from nyala.partition.model import Partition, PartitionSchema, problem_of
+from nyala.partition.model import Partition, PartitionSchema, find_problem
 from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import Schema
 
@@ -437,9 +437,9 @@ class CatalogState:
                 yield f"M3: the current schema of table {table.id} is not among its schemas"
             tablets = by_table.get(table.id, ())
             partitions = [tablet.partition for tablet in tablets if not tablet.dropped]
-            problem = problem_of(table.partition_schema, partitions, table.schema)
+            problem = find_problem(table.partition_schema, partitions, table.schema)
             for tablet in tablets:  # a dropped one may overlap others
-                problem = problem or problem_of(table.partition_schema, [tablet.partition], table.schema)
+                problem = problem or find_problem(table.partition_schema, [tablet.partition], table.schema)
             if problem is not None:
                 yield f"M6: partitions of table {table.id}: {problem}"
             moments = [table.schema_since.get(version, 0) for version in sorted(table.schemas)]

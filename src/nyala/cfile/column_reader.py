@@ -36,7 +36,7 @@ from nyala.cfile.index.zone_map import Zone, zone_of
 from nyala.cfile.memory import pool, scratch
 from nyala.cfile.physical import narrow_decimal, narrowest, text_bytes
 from nyala.errors import CorruptionError
-from nyala.schema.arrow_values import is_sound
+from nyala.schema.arrow_values import has_valid_values
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.predicates.column_test import ColumnTest
 from nyala.schema.predicates.constraint import Constraint
@@ -418,7 +418,7 @@ class ColumnReader:
             array = self._joined([block.decode(0, block.row_count, self.cheap_type)], self._arrow)
             try:
                 array.validate(full=True)
-                if not is_sound(array):
+                if not has_valid_values(array):
                     raise pa.ArrowInvalid("a date or time outside the years 1 to 9999")
             except pa.ArrowInvalid as error:
                 raise CorruptionError(

@@ -44,7 +44,7 @@ from nyala.cfile.errors import (
 from nyala.cfile.memory import allocate
 from nyala.env.files import Files, MissingFileError, RandomFile
 from nyala.errors import CorruptionError, StorageError
-from nyala.schema.adapter import are_versions
+from nyala.schema.adapter import may_be_one_column
 
 if TYPE_CHECKING:
     from nyala.cfile.column_reader import ColumnReader
@@ -157,7 +157,7 @@ class CFileReader:
     def _check_type(self, column: ColumnReader) -> None:
         key, types = column.key, self._types
         expected = None if types is None or key.role not in _VALUES else types.get(key.column_id)
-        if expected is not None and not are_versions(column.type.arrow, expected):
+        if expected is not None and not may_be_one_column(column.type.arrow, expected):
             raise CorruptionError(
                 f"expected column {key.column_id} to be of type {expected}, found {column.type}",
                 self.path,

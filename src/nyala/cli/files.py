@@ -468,11 +468,11 @@ def _unreadable(name: str, error: Exception) -> Failure:
 def _projection(file: DataFile, columns: Sequence[str] | None, names: Sequence[str]) -> list[str]:
     """Return the columns to read. Raises ColumnNotFoundError for one that the file does not have."""
     from nyala.errors import ColumnNotFoundError
-    from nyala.schema.schema import find_name
+    from nyala.schema.schema import name_hint
 
     for name in columns or ():
         if name not in names:
-            raise ColumnNotFoundError(f"{file.name} has no column {name!r}" + find_name(name, names))
+            raise ColumnNotFoundError(f"{file.name} has no column {name!r}" + name_hint(name, names))
     return list(names if columns is None else columns)
 
 
@@ -494,7 +494,7 @@ def _header(file: DataFile, dialect: CsvDialect) -> tuple[list[str], str]:
     import csv
     from itertools import chain
 
-    from nyala.schema.conversion.convert import said_of_a_name_given_twice
+    from nyala.schema.conversion.convert import duplicate_name_text
 
     with _lines(file) as lines:
         first = lines.readline(_LINE_MAX_BYTES)
@@ -505,7 +505,7 @@ def _header(file: DataFile, dialect: CsvDialect) -> tuple[list[str], str]:
     if not names:
         raise Failure(f"{file.name}: the file is empty; its first line must name the columns", "FileError")
     if len(set(names)) < len(names):
-        raise Failure(f"{file.name}: {said_of_a_name_given_twice(names)}", "FileError")
+        raise Failure(f"{file.name}: {duplicate_name_text(names)}", "FileError")
     return names, delimiter
 
 

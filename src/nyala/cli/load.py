@@ -563,7 +563,7 @@ def _new_table(
     """Return the arguments for `create_table`. Raises: click.UsageError, and the errors of `create_table`."""
     import nyala
     from nyala.errors import ColumnNotFoundError
-    from nyala.schema.schema import find_name
+    from nyala.schema.schema import name_hint
     from nyala.schema.types import parse_type
 
     named = {}
@@ -573,7 +573,7 @@ def _new_table(
             raise click.UsageError(f"--type {text!r}: write it as column=type, for instance zip=string")
         if name not in schema.names:
             raise ColumnNotFoundError(
-                f"--type: no column {name!r} in the file" + find_name(name, schema.names)
+                f"--type: no column {name!r} in the file" + name_hint(name, schema.names)
             )
         named[name] = parse_type(type)
     columns = {
@@ -598,7 +598,7 @@ def _new_table(
                 f"--range {range_!r}: write it as column=value,value, for instance time=2026-01-01,2026-07-01"
             )
         if name not in columns:
-            raise ColumnNotFoundError(f"--range: no column {name!r}" + find_name(name, list(columns)))
+            raise ColumnNotFoundError(f"--range: no column {name!r}" + name_hint(name, list(columns)))
         splits = [parse_value(columns[name].type, value.strip()) for value in values.split(",")]
         partition_by.append(nyala.range_partition(name, splits=splits))
     return {"schema": columns, "primary_key": list(key), "partition_by": partition_by}

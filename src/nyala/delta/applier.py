@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from nyala.cfile.memory import scratch
 from nyala.delta.run import DeltaRun, Rowids, take
-from nyala.schema.adapter import joined
+from nyala.schema.adapter import concat_versions
 
 __all__ = ["overlay", "patch", "resolve", "resolve_at"]
 
@@ -75,7 +75,7 @@ def overlay(
     if upper is not None and sum(len(part[0]) for part in parts) > (upper - lower) * _SORTED_SHARE:
         return _overlay_dense(parts, lower, upper)
     positions = np.concatenate([part[0] for part in parts])
-    values = joined([part[1] for part in parts])
+    values = concat_versions([part[1] for part in parts])
     order = np.argsort(positions, kind="stable")
     positions = positions[order]
     last = np.append(positions[1:] != positions[:-1], True)
@@ -91,7 +91,7 @@ def _overlay_dense(
         which[positions - lower] = np.arange(start, start + len(positions), dtype=np.int32)
         start += len(positions)
     changed = np.flatnonzero(which != 0)  # faster than np.flatnonzero(which)
-    return changed + lower, take(joined([part[1] for part in parts]), which[changed] - 1)
+    return changed + lower, take(concat_versions([part[1] for part in parts]), which[changed] - 1)
 
 
 def patch(base: pa.Array, positions: npt.NDArray[np.integer[Any]], values: pa.Array) -> pa.Array:

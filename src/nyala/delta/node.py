@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from nyala.delta.batch import SharedBatch
 from nyala.delta.run import DeltaRun, Rowids, Timestamps, merge_runs, take
-from nyala.schema.adapter import joined
+from nyala.schema.adapter import concat_versions
 
 __all__ = ["Append", "Cell", "Node"]
 
@@ -93,7 +93,7 @@ class _Order(NamedTuple):
             leaf.values(column_id) if isinstance(leaf, Append) else leaf[column_id].values
             for leaf in self.leaves
         ]
-        values = parts[0] if len(parts) == 1 else joined(parts)
+        values = parts[0] if len(parts) == 1 else concat_versions(parts)
         if self.positions is not None:
             values = take(values, self.positions)
         return DeltaRun("redo", self.rowids, self.timestamps, values)

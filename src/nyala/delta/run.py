@@ -45,7 +45,7 @@ import pyarrow as pa
 
 from nyala.cfile.physical import copy_dtype
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.schema.adapter import joined
+from nyala.schema.adapter import concat_versions
 from nyala.schema.plain_arrays import array_of_numbers
 
 __all__ = [
@@ -307,7 +307,7 @@ def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
         return runs[0]
     rowids = np.concatenate([run.rowids for run in runs])
     times = np.concatenate([run.timestamps for run in runs])
-    values = joined([run.values for run in runs])
+    values = concat_versions([run.values for run in runs])
     in_time = runs if kind == "redo" else runs[::-1]
     if all(
         older.timestamp_max <= newer.timestamp_min for older, newer in pairwise(in_time)

@@ -30,7 +30,7 @@ import pyarrow as pa
 from nyala.env import Env, process_mark
 from nyala.errors import ROW_ERROR_CODES, Error, InvalidArgumentError
 from nyala.handover.local_writer import SeenTable, TableDraft
-from nyala.partition.model import Partition, PartitionSchema, problem_of
+from nyala.partition.model import Partition, PartitionSchema, find_problem
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
 from nyala.schema.conversion.convert import InputColumns, convert
 from nyala.schema.conversion.long_column import Column, row_slices
@@ -436,7 +436,7 @@ def _decode_new_table(value: Any, data: Incoming) -> NewTable:
         _history(value["history_us"], data),
     )
     _check_columns(new.schema, (), data.limits)
-    problem = problem_of(new.partition_schema, new.partitions, new.schema)
+    problem = find_problem(new.partition_schema, new.partitions, new.schema)
     if problem is not None:
         raise ValueError(problem)
     return new

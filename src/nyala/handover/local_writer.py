@@ -44,7 +44,7 @@ __all__ = ["LocalWriter", "Progress", "SeenTable", "TableDraft"]
 
 
 class Progress(Protocol):
-    """Follows a compaction: see `presentation.progress.Work`."""
+    """Follows a compaction: see `presentation.progress.CompactionProgress`."""
 
     def step(self, done: int, total: int) -> None: ...
 
@@ -348,18 +348,20 @@ class LocalWriter:
         return dataclasses.asdict(flush(store, tablets))
 
     def compact(self, name: str, work: Progress | None = None) -> dict[str, Any]:
-        from nyala.presentation.progress import Work
+        from nyala.presentation.progress import CompactionProgress
         from nyala.tablet.manual_maintenance import compact_table
 
-        work = work or Work(None)
+        work = work or CompactionProgress(None)
         report = compact_table(self.store, name, self._runner(work), work.step)
         return dataclasses.asdict(report)
 
     def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
-        from nyala.presentation.progress import Work
+        from nyala.presentation.progress import CompactionProgress
         from nyala.tablet.manual_maintenance import vacuum_table
 
-        return vacuum_table(self.store, name, dry_run=dry_run, runner=self._runner(work or Work(None)))
+        return vacuum_table(
+            self.store, name, dry_run=dry_run, runner=self._runner(work or CompactionProgress(None))
+        )
 
     def purge(self, name: str, keys: pa.Table, wait_s: float, message: str | None) -> dict[str, Any]:
         from nyala.tablet.purge import purge
@@ -394,8 +396,8 @@ class LocalWriter:
 
 def _check_partitions(levels: PartitionSchema, partitions: Collection[Partition], schema: Schema) -> None:
     """Check partitions that may be of another process. Raises: InvalidArgumentError."""
-    from nyala.partition.model import problem_of
+    from nyala.partition.model import find_problem
 
-    problem = problem_of(levels, tuple(partitions), schema)
+    problem = find_problem(levels, tuple(partitions), schema)
     if problem is not None:
         raise InvalidArgumentError(f"the partitions are invalid: {problem}")

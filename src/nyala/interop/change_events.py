@@ -32,7 +32,7 @@ from nyala.errors import OUT_OF_RANGE, ColumnNotFoundError, InvalidArgumentError
 from nyala.schema.conversion.array_cast import shorten
 from nyala.schema.conversion.convert import InputColumns, read_input
 from nyala.schema.conversion.row_errors import RowErrors
-from nyala.schema.schema import ColumnSchema, Schema, find_name
+from nyala.schema.schema import ColumnSchema, Schema, name_hint
 from nyala.tablet.changes.spec import CHANGE_TYPE, FEED_COLUMNS
 from nyala.tablet.write.prepare_rows import MixedRows
 
@@ -451,7 +451,7 @@ def _missing_image(number: int, name: str) -> InvalidArgumentError:
 
 def _no_sequence(path: str, fields: Iterable[str]) -> InvalidArgumentError:
     first = path.split(".")[0]
-    hint = find_name(first, fields) if first not in fields else ""
+    hint = name_hint(first, fields) if first not in fields else ""
     return InvalidArgumentError(f"sequence={path!r}: the events have no such field{hint}")
 
 
@@ -462,22 +462,22 @@ def _chosen(events: _Events, schema: Schema, format: EventFormat, sequence: str 
     for field, column in (format.columns or {name: name for name in events.columns}).items():
         if column not in schema:
             if format.columns is not None:
-                hint = find_name(column, schema.names)
+                hint = name_hint(column, schema.names)
                 raise ColumnNotFoundError(f"columns: the table has no column {column!r}{hint}")
             raise ColumnNotFoundError(
-                f"the events have a field {field!r}, which is no column of the table{find_name(field, schema.names)}; "
+                f"the events have a field {field!r}, which is no column of the table{name_hint(field, schema.names)}; "
                 "columns=[…] names the fields to write"
             )
         if field in events.columns:
             sources[column] = events.columns[field], events.given.get(field)
         elif column != sequence and not events.deletes.all():
-            hint = find_name(field, events.columns)
+            hint = name_hint(field, events.columns)
             raise InvalidArgumentError(f"columns: the events have no field {field!r}{hint}")
     if sequence is not None and count:
         sources[sequence] = events.sequence, None
     for name in format.units:
         if name not in schema:
-            hint = find_name(name, schema.names)
+            hint = name_hint(name, schema.names)
             raise ColumnNotFoundError(f"units: the table has no column {name!r}{hint}")
     errors = RowErrors()
     chosen, given = {}, {}

@@ -43,7 +43,7 @@ from nyala.errors import Error
 from nyala.interop.polars_expressions import tree_of
 from nyala.interop.text_views import VIEW_TYPES, TextViews
 from nyala.schema.expressions import nodes
-from nyala.schema.expressions.literals import normalise
+from nyala.schema.expressions.literals import to_literal
 from nyala.schema.expressions.nodes import Node
 
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _M
         value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=count)
     else:
         exact = False
-    return _Meaning(nodes.compare(name, op, normalise(value)), True) if exact else _UNKNOWN
+    return _Meaning(nodes.compare(name, op, to_literal(value)), True) if exact else _UNKNOWN
 
 
 def _whole(number: int | bytes) -> int:
@@ -449,6 +449,6 @@ def _as_double(name: str, op: str, value: float) -> _Meaning:
         return _UNKNOWN
     exact = decimal.Decimal(value)
     room = abs(exact) * _DOUBLE_ERROR
-    bounds = [nodes.compare(name, ">=", normalise(exact - room))] if op in (">", ">=", "=") else []
-    bounds += [nodes.compare(name, "<=", normalise(exact + room))] if op in ("<", "<=", "=") else []
+    bounds = [nodes.compare(name, ">=", to_literal(exact - room))] if op in (">", ">=", "=") else []
+    bounds += [nodes.compare(name, "<=", to_literal(exact + room))] if op in ("<", "<=", "=") else []
     return _Meaning(nodes.all_of(bounds))

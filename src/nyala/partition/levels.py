@@ -27,7 +27,7 @@ from nyala.partition.ranges import build_ranges
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import AUTO_INCREMENT, ColumnSchema, Schema
 
-__all__ = ["HashSpec", "RangeSpec", "build_partitions", "hash_partition", "range_partition", "specs_of"]
+__all__ = ["HashSpec", "RangeSpec", "build_partitions", "hash_partition", "level_specs", "range_partition"]
 
 # ---- the user's levels ---------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ def _check_names(columns: Sequence[Any], kind: str) -> None:
 # ---- the partitions of a new table ---------------------------------------------------------------------------
 
 
-def specs_of(partition_by: Any) -> list[HashSpec | RangeSpec]:
+def level_specs(partition_by: Any) -> list[HashSpec | RangeSpec]:
     """Return the levels in `partition_by` as a list; `build_partitions` checks the items.
 
     Raises: InvalidArgumentError when `partition_by` is neither a level nor a list.

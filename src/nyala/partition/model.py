@@ -30,7 +30,7 @@ from nyala.partition.hashing import ALGORITHM, DEFAULT_SEED
 from nyala.schema.plain_arrays import array_of_bytes
 from nyala.schema.schema import ColumnSchema, Schema
 
-__all__ = ["MAX_TABLETS", "HashLevel", "Partition", "PartitionSchema", "problem_of"]
+__all__ = ["MAX_TABLETS", "HashLevel", "Partition", "PartitionSchema", "find_problem"]
 
 # Kudu recommends at most a few thousand tablets per server. The limit prevents a typing error from creating a million
 # folders.
@@ -95,7 +95,7 @@ class Partition:
     range_upper: bytes | None = None
 
 
-def problem_of(levels: PartitionSchema, partitions: Sequence[Partition], schema: Schema) -> str | None:
+def find_problem(levels: PartitionSchema, partitions: Sequence[Partition], schema: Schema) -> str | None:
     """Validate a loaded partitioning against T1, T2 and T4: return the first problem, or None.
 
     Use it for data from a catalogue or another process, even if the checksum is right. Cost: one pass over the

@@ -174,7 +174,7 @@ def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]
     values: list[Any] = [None] * len(columns)
     for i, (one, column) in enumerate(zip(value, columns, strict=False)):
         try:
-            bound = cast_value(one, column.type.uncut)
+            bound = cast_value(one, column.type.without_length)
         except SchemaError as error:
             raise InvalidArgumentError(f"{what} of range column {column.name!r}: {error}") from error
         if column.type.length is not None and bound is not None and len(bound) > column.type.length:

@@ -62,9 +62,9 @@ def _broken_text(value: Any) -> str:
 
 
 def _columns(batch: pa.RecordBatch | pa.Table, one: Callable[[Any], Any]) -> list[list[Any]]:
-    from nyala.schema.arrow_values import telling_damage
+    from nyala.schema.arrow_values import raising_corruption
 
-    with telling_damage(batch):
+    with raising_corruption(batch):
         return [_convert(column, one) for column in batch.columns]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["not_pickled"]
+__all__ = ["pickle_error"]
 
 
-def not_pickled(given: object) -> TypeError:
+def pickle_error(given: object) -> TypeError:
     """Return the error for `__reduce__`; pickle's own message would name something inside the object."""
     return TypeError(
         f"a {type(given).__name__} belongs to the store that this process has open and cannot be pickled: open the "

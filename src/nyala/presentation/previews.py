@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from nyala.errors import StorageError, TableNotFoundError
-from nyala.schema.arrow_values import telling_damage
+from nyala.schema.arrow_values import raising_corruption
 
 __all__ = ["ROWS_COUNTED", "html_preview", "preview", "row_count_text", "without_errors"]
 
@@ -94,7 +94,7 @@ def _cells(table: pa.Table, width: int = 24) -> list[tuple[str, ...]]:
         if pa.types.is_timestamp(column.type):
             cells = [_time_text(value) for value in column.cast(pa.int64()).to_pylist()]
         else:
-            with telling_damage(table):
+            with raising_corruption(table):
                 cells = ["NULL" if value is None else cut(str(value)) for value in column.to_pylist()]
         columns.append([cut(name), *cells])
     return list(zip(*columns, strict=True))

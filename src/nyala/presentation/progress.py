@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 from nyala.env import SYSTEM
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["EVERY_S", "Progress", "Work", "shower", "teller"]
+__all__ = ["EVERY_S", "CompactionProgress", "Progress", "line_writer", "progress_function"]
 
 Progress: TypeAlias = Callable[[int, int | None], None]
 """Called with (done, total); a total of None is unknown."""
@@ -31,7 +31,7 @@ Progress: TypeAlias = Callable[[int, int | None], None]
 EVERY_S: Final = 2.0
 
 
-def teller(progress: bool | Progress, say: Callable[[int, int | None], str]) -> Progress | None:
+def progress_function(progress: bool | Progress, say: Callable[[int, int | None], str]) -> Progress | None:
     """Return the function to call as the work proceeds, or None.
 
     say: returns the line for (done, total).
@@ -70,11 +70,11 @@ class _Lines:
         if now_s < self._next_s:
             return
         self._next_s = now_s + EVERY_S
-        self._show = self._show or shower("nyala.progress")
+        self._show = self._show or line_writer("nyala.progress")
         self._show(self._say(done, total))
 
 
-class Work:
+class CompactionProgress:
     """Counts finished compactions, and the running one in hundredths, for a progress function."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -97,7 +97,7 @@ class Work:
             self._progress(100 * self._done + percent, 100 * self._total)
 
 
-def shower(logger: str) -> Callable[[str], None]:
+def line_writer(logger: str) -> Callable[[str], None]:
     """Return the function that shows a line: in a terminal, in a notebook, or else to this logger."""
     if sys.stderr.isatty():
         return _to_terminal

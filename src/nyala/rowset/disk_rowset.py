@@ -44,7 +44,7 @@ from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.stats import RowSetStats, count_applied
 from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
-from nyala.schema.arrow_values import adapted_at
+from nyala.schema.arrow_values import adapted_value_at
 from nyala.schema.conversion.convert import default_array
 from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
@@ -333,7 +333,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
     def _python(self, column: ColumnSchema, array: pa.Array, at: int) -> Any:
         """Return one value of the column. Raises CorruptionError with the column and the file."""
         try:
-            return adapted_at(array, at, column.type.arrow)
+            return adapted_value_at(array, at, column.type.arrow)
         except CorruptionError as error:
             raise CorruptionError(f"column {column.name!r}: {error.reason}", self.reader.path) from error
 

@@ -57,7 +57,7 @@ from nyala.rowset.key_lookup.key_runs import KeyRuns, SharedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats, count_applied
 from nyala.schema.adapter import adapt
-from nyala.schema.arrow_values import adapted_at
+from nyala.schema.arrow_values import adapted_value_at
 from nyala.schema.conversion.convert import default_array
 from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
@@ -587,7 +587,7 @@ class MemRowSet:
             if cell is None:
                 known = column.id in chunk.column_ids
                 cell = (chunk.column(column.id), inside) if known else (default_array(column, 1, "read"), 0)
-            values.append(adapted_at(*cell, column.type.arrow))
+            values.append(adapted_value_at(*cell, column.type.arrow))
         return values
 
     # --- flushing ---------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
     stored       file of version 3: int32      file of version 5: int64      change of version 5: int64
                        └──────────────┬───────────────┴─────────────┬────────────────┘
-    joined                          int64, the widest type of these
+    concat_versions                 int64, the widest type of these
                                       │ adapt
     returned     current schema: int64         schema at T (version 3): int32
 
@@ -11,7 +11,7 @@ the other: wider integers, double over float, decimals of the same scale with hi
 and string have one Arrow type.
 
 Invariants
-    A1  `joined` loses nothing.
+    A1  `concat_versions` loses nothing.
     A2  `adapt` to a narrower type is correct for every value from the time when the column had that type. Newer values
         become arbitrary values of that type. They are only in rows that a read at that time does not return.
 
@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from nyala.errors import CorruptionError
 
-__all__ = ["adapt", "are_versions", "joined", "widest"]
+__all__ = ["adapt", "concat_versions", "may_be_one_column"]
 
 
-def are_versions(one: pa.DataType, other: pa.DataType) -> bool:
+def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
     """Whether one column can have both types in different versions. Used to validate files, log records and tokens."""
     if one == other:
         return True
@@ -45,7 +45,7 @@ def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """
     if array.type == wanted:
         return array
-    if not are_versions(array.type, wanted):
+    if not may_be_one_column(array.type, wanted):
         raise CorruptionError(f"expected values of type {wanted}, found {array.type}")
     if pa.types.is_decimal128(wanted):
         # Equal scales: the same sixteen bytes for every precision.
@@ -53,18 +53,10 @@ def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return array.cast(wanted, safe=False)
 
 
-def widest(types: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the type that holds all values of the others."""
-    return max(types, key=_width)
-
-
-def joined(arrays: Sequence[pa.Array]) -> pa.Array:
+def concat_versions(arrays: Sequence[pa.Array]) -> pa.Array:
     """Concatenate arrays of one column, in the widest of their types (A1)."""
-    first = arrays[0].type
-    if any(array.type != first for array in arrays):
-        wanted = widest([array.type for array in arrays])
-        arrays = [adapt(array, wanted) for array in arrays]
-    return pa.concat_arrays(arrays)
+    widest = max([array.type for array in arrays], key=_width)
+    return pa.concat_arrays([adapt(array, widest) for array in arrays])
 
 
 def _width(type: pa.DataType) -> tuple[int, int]:

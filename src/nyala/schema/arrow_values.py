@@ -4,7 +4,7 @@ Takes canonical arrays (`nyala.schema.types`); some functions also accept decima
 
 A damaged file with valid checksums may contain invalid UTF-8 and dates outside the years 1 to 9999. Checking for them
 would slow down scans of text by more than 10 %. They are therefore detected when a Python object is built:
-`python_at`, `python_value`, `telling_damage`.
+`python_value_at`, `python_converter`, `raising_corruption`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from nyala.schema.types import DATE_MAX_DAYS, DATE_MIN_DAYS, ColumnType
 __all__ = [
     "STORAGE",
     "Mask",
-    "adapted_at",
+    "adapted_value_at",
     "decimal_doubles",
+    "decode_runs",
     "false_mask",
     "fixed_values",
     "has_fixed_values",
+    "has_valid_values",
     "is_narrow",
     "is_narrow_decimal",
-    "is_sound",
-    "python_at",
-    "python_value",
+    "python_converter",
+    "python_value_at",
+    "raising_corruption",
     "repeated",
-    "rows_of",
-    "telling_damage",
     "true_mask",
     "validity",
 ]
@@ -66,10 +66,10 @@ STORAGE: Final[dict[str, Any]] = {
 }
 
 
-def python_value(type: ColumnType) -> Callable[[int], Any]:
-    """Return a function from a canonical number (days, microseconds, unscaled digits) to the value of `python_at`.
+def python_converter(type: ColumnType) -> Callable[[int], Any]:
+    """Return a function that converts a canonical number of a numeric, date or timestamp type to a Python value.
 
-    Only for numeric, date and timestamp types.
+    A canonical number is a number of days or microseconds, or a decimal without its point.
     """
     if type.is_integer:
         return int
@@ -78,10 +78,10 @@ def python_value(type: ColumnType) -> Callable[[int], Any]:
     if type.name == "decimal":
         exponent = -(type.scale or 0)
         return lambda digits: _EXACT.scaleb(Decimal(digits), exponent)
-    return lambda number: python_at(pa.array([number], pa.int64()).view(type.arrow), 0)
+    return lambda number: python_value_at(pa.array([number], pa.int64()).view(type.arrow), 0)
 
 
-def python_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
+def python_value_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
     """Return one value like Arrow's `as_py`; a timestamp outside the years 1 to 9999 as microseconds.
 
     Raises: CorruptionError for invalid UTF-8, and for a date outside the years 1 to 9999.
@@ -99,11 +99,11 @@ def python_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
         raise CorruptionError(f"expected text in UTF-8, found {value.as_buffer().to_pybytes()!r}") from error
 
 
-def adapted_at(array: pa.Array, row: int, wanted: pa.DataType) -> Any:
-    """`python_at` after converting the value to another type of its column (`adapter.adapt`)."""
+def adapted_value_at(array: pa.Array, row: int, wanted: pa.DataType) -> Any:
+    """`python_value_at` after converting the value to another type of its column (`adapter.adapt`)."""
     if array.type == wanted:
-        return python_at(array, row)
-    return python_at(adapt(array.slice(row, 1), wanted), 0)
+        return python_value_at(array, row)
+    return python_value_at(adapt(array.slice(row, 1), wanted), 0)
 
 
 def _day(days: int) -> Any:
@@ -112,12 +112,12 @@ def _day(days: int) -> Any:
     raise CorruptionError(f"expected a date of the years 1 to 9999, found day {days} from 1970-01-01")
 
 
-def is_sound(array: pa.Array | pa.ChunkedArray) -> bool:
+def has_valid_values(array: pa.Array | pa.ChunkedArray) -> bool:
     """Whether all text is UTF-8 and all dates are within the years 1 to 9999. Other types are not checked."""
     if isinstance(array, pa.ChunkedArray):
-        return all(map(is_sound, array.chunks))
+        return all(map(has_valid_values, array.chunks))
     if pa.types.is_dictionary(array.type):
-        return is_sound(array.dictionary)
+        return has_valid_values(array.dictionary)
     if pa.types.is_date32(array.type):
         found = pc.min_max(array.view(pa.int32())).as_py()
         return found["min"] is None or (found["min"] >= DATE_MIN_DAYS and found["max"] <= DATE_MAX_DAYS)
@@ -133,7 +133,7 @@ def is_sound(array: pa.Array | pa.ChunkedArray) -> bool:
 
 
 @contextlib.contextmanager
-def telling_damage(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
+def raising_corruption(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
     """Context manager for code that builds Python objects from `table`: reports invalid values as corruption.
 
     Raises: CorruptionError naming the column. Cost: none, unless the code fails.
@@ -142,7 +142,7 @@ def telling_damage(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
         yield
     except (ValueError, OverflowError, pa.ArrowException) as error:
         for name, column in zip(table.schema.names, table.columns, strict=True):
-            if not is_sound(column):
+            if not has_valid_values(column):
                 what = "dates of the years 1 to 9999" if pa.types.is_date32(column.type) else "text in UTF-8"
                 raise CorruptionError(
                     f"column {name!r}: expected {what}, found other bytes; `nyala fs check` finds the damaged file"
@@ -222,7 +222,7 @@ def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
     return fixed_values(doubles, ColumnType("double")).astype(np.float64)
 
 
-def rows_of(array: pa.Array) -> pa.Array:
+def decode_runs(array: pa.Array) -> pa.Array:
     """Decode a run-end-encoded array; return other arrays unchanged."""
     return pc.run_end_decode(array) if pa.types.is_run_end_encoded(array.type) else array
 

@@ -63,7 +63,7 @@ __all__ = [
     "check_nullable",
     "check_table_name",
     "column",
-    "find_name",
+    "name_hint",
 ]
 
 ColumnId = NewType("ColumnId", int)
@@ -271,8 +271,8 @@ class Schema(LazyValues):
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     key_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     key_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    ready_plans: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
-    """Plans that `nyala.schema.conversion.ready` caches for this schema."""
+    canonical_plans: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
+    """Plans that `nyala.schema.conversion.canonical_data` caches for this schema."""
     _by_name: Mapping[str, ColumnSchema] = field(init=False, repr=False, compare=False)
     _by_id: Mapping[int, ColumnSchema] = field(init=False, repr=False, compare=False)
 
@@ -343,7 +343,7 @@ class Schema(LazyValues):
         """Return a column by name. Raises: ColumnNotFoundError with a suggestion."""
         found = self._by_name.get(name)
         if found is None:
-            raise ColumnNotFoundError(f"no column {name!r}" + find_name(name, self.names))
+            raise ColumnNotFoundError(f"no column {name!r}" + name_hint(name, self.names))
         return found
 
     def by_quoted_name(self, name: str) -> ColumnSchema:
@@ -352,7 +352,7 @@ class Schema(LazyValues):
             text = "'" + name.replace("'", "''") + "'"
             raise ColumnNotFoundError(
                 f"no column {name!r}; for a text write {text}: text takes single quotes, column names take double "
-                f"quotes{find_name(name, self.names)}"
+                f"quotes{name_hint(name, self.names)}"
             )
         return self._by_name[name]
 
@@ -424,7 +424,7 @@ class Schema(LazyValues):
         return (Schema.from_json, (self.to_json(),))
 
 
-def find_name(name: str, names: Iterable[str]) -> str:
+def name_hint(name: str, names: Iterable[str]) -> str:
     """Return the end of a message about an unknown column: "; did you mean 'host'?", or all columns."""
     names = list(names)
     near = nearest(str(name), names)
@@ -459,7 +459,7 @@ def build_schema(
     for name in key:
         if name not in specs:
             raise ColumnNotFoundError(
-                f"primary key column {name!r} is not in the schema" + find_name(name, specs)
+                f"primary key column {name!r} is not in the schema" + name_hint(name, specs)
             )
         if key.count(name) > 1:
             raise SchemaError(f"duplicate primary key column {name!r}; name each column once")

@@ -105,7 +105,7 @@ class ColumnType:
 
     def _check(self) -> None:
         if self.name not in TYPE_NAMES:
-            raise SchemaError(_unknown_type(self.name))
+            raise SchemaError(_unknown_type_text(self.name))
         if self.name == "decimal":
             if not (isinstance(self.precision, int) and 1 <= self.precision <= DECIMAL_PRECISION_MAX):
                 raise SchemaError(
@@ -157,7 +157,7 @@ class ColumnType:
         return self.name in ("string", "varchar")
 
     @property
-    def uncut(self) -> ColumnType:
+    def without_length(self) -> ColumnType:
         """The type for keys: string for a varchar, because keys are compared without truncation."""
         return ColumnType("string") if self.name == "varchar" else self
 
@@ -254,7 +254,7 @@ _VARCHAR: Final = re.compile(r"varchar\(\s*(\d+)\s*\)")
 _TIMESTAMP: Final = re.compile(r"timestamp\[\s*(?:s|ms|us|ns)\s*(?:,\s*tz=[^\]]+)?\]")
 
 
-def _unknown_type(spec: str) -> str:
+def _unknown_type_text(spec: str) -> str:
     word = re.split(r"[\s\[(<]", spec.strip().lower(), maxsplit=1)[0]
     if word in _INSTEAD:
         return f"column type {spec!r} is not supported; use {_INSTEAD[word]}"
@@ -305,7 +305,7 @@ def _parse_text(spec: str) -> ColumnType:
         return ColumnType("varchar", length=int(match[1]))
     if _TIMESTAMP.fullmatch(text):
         return ColumnType("timestamp")
-    raise SchemaError(_unknown_type(spec))
+    raise SchemaError(_unknown_type_text(spec))
 
 
 def _parse_arrow(spec: pa.DataType) -> ColumnType:
@@ -331,7 +331,7 @@ def _parse_arrow(spec: pa.DataType) -> ColumnType:
     for name in _FIXED_WIDTHS:
         if spec.equals(_PLAIN_ARROW[name]):
             return ColumnType(name)
-    raise SchemaError(_unknown_type(str(spec)))
+    raise SchemaError(_unknown_type_text(str(spec)))
 
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
-from nyala.schema.arrow_values import telling_damage
+from nyala.schema.arrow_values import raising_corruption
 
 __all__ = ["plain_values", "python_rows"]
 
@@ -79,7 +79,7 @@ def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     """Return the rows as tuples. A table without columns returns []."""
     if not table.num_columns:
         return []
-    with telling_damage(table):
+    with raising_corruption(table):
         try:
             return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
         except OverflowError:  # a time outside of the years 1 to 9999, which DuckDB returns as text

@@ -22,7 +22,7 @@ from nyala.mvcc.timestamp import to_datetime
 from nyala.optional import need
 from nyala.presentation.explanation import Explanation
 from nyala.presentation.previews import html_preview, preview, row_count_text, without_errors
-from nyala.schema.arrow_values import telling_damage
+from nyala.schema.arrow_values import raising_corruption
 from nyala.sql.python_values import python_rows
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Result(LazyValues, ABC):
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """Return all rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
         rows = self.to_arrow()
-        with telling_damage(rows):
+        with raising_corruption(rows):
             return rows.to_pandas(**options)
 
     df = to_pandas

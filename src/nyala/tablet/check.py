@@ -47,7 +47,7 @@ from nyala.objects.open import StorageOptions, open_objects
 from nyala.rowset.checking import Lives, findings, lives_of
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
-from nyala.schema.arrow_values import python_at
+from nyala.schema.arrow_values import python_value_at
 from nyala.tablet.jobs import staging
 from nyala.tablet.media.bucket import base_state, batches, changes, count_records, damaged_checkpoints
 from nyala.tablet.media.bucket_reader import BucketReader
@@ -607,7 +607,10 @@ class _Check:
             )
             wrong = np.flatnonzero(places != ordinal)
             if len(wrong):
-                key = {c.name: python_at(a, int(wrong[0])) for c, a in zip(key_columns, arrays, strict=True)}
+                key = {
+                    c.name: python_value_at(a, int(wrong[0]))
+                    for c, a in zip(key_columns, arrays, strict=True)
+                }
                 where = int(places[wrong[0]])
                 belongs = "to no tablet" if where < 0 else f"to tablet {table.tablets[where].id}"
                 error = CorruptionError(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.expressions.parser import parse
-from nyala.schema.predicates.binding import bind_node, build
+from nyala.schema.predicates.binding import bind_node, build_value
 from nyala.schema.predicates.predicate import BoundPredicate, bind
 from nyala.schema.schema import build_schema
 from nyala.schema.types import to_canonical
@@ -290,7 +290,7 @@ def test_an_expression_has_duckdbs_values(connection: Any, seed: int) -> None:
         text = text_of(chance, chance.choice("ixpsdw"), chance.randint(1, 3))
         tree = parse(text)
         assert parse(str(tree)) == tree, text
-        array, errors = build(bind_node(tree, SCHEMA), SCHEMA).compute(arrays_of(table), table.num_rows)
+        array, errors = build_value(bind_node(tree, SCHEMA), SCHEMA).compute(arrays_of(table), table.num_rows)
         theirs = asked(connection, text)
         if theirs is not None and errors is None:
             found = list(zip(array.to_pylist(), theirs, strict=True))
@@ -320,7 +320,7 @@ def test_a_condition_selects_duckdbs_rows(connection: Any, seed: int) -> None:
         assert bind(str(where), SCHEMA) == where, text
         sent = BoundPredicate.from_json(where.to_json(), SCHEMA)
         assert sent == where and np.array_equal(sent.evaluate(encoded, table.num_rows), mask), text
-        assert not (where.empty and mask.any()), text
+        assert not (where.selects_none and mask.any()), text
         for name, constraint in where.constraints().items():
             type = SCHEMA.by_name(name).type
             for value in table[name].filter(pa.array(mask)).to_pylist():

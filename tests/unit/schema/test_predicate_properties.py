@@ -31,8 +31,8 @@ from nyala.schema.expressions.nodes import (
     Node,
     Not,
     Or,
+    column_names_in,
     compare,
-    names_in,
 )
 from nyala.schema.expressions.parser import parse_predicate
 from nyala.schema.predicates.predicate import BoundPredicate, bind, col, from_json
@@ -237,7 +237,7 @@ predicates = st.recursive(comparisons(), combined, max_leaves=6)
 Rows = list[dict[str, Any]]
 
 
-columns_of = names_in
+columns_of = column_names_in
 
 
 @st.composite
@@ -481,8 +481,8 @@ def test_z1_a_zone_that_holds_a_selected_row_is_never_skipped(
     assert bound is not None
     constraints = bound.constraints()
     selected = [row for row in rows if truth(predicate, row) is True]
-    assert not (bound.empty and selected)
-    assert bound.empty or set(constraints) <= bound.columns
+    assert not (bound.selects_none and selected)
+    assert bound.selects_none or set(constraints) <= bound.columns
     for name, constraint in constraints.items():
         constraint.check()
         assert not constraint.is_any
@@ -506,7 +506,7 @@ def test_a_constraint_admits_what_its_one_comparison_selects(name: str, data: st
     assert bound is not None
     constraint = bound.constraints().get(name)
     for value in VALUES[name]:
-        admitted = not bound.empty and (
+        admitted = not bound.selects_none and (
             constraint is None or constraint.admits(to_canonical(SCHEMA.by_name(name).type, value))
         )
         assert admitted == (truth(predicate, {name: value}) is True), (str(constraint), value)

@@ -29,7 +29,7 @@ from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.forms.column_block import ColumnBlock
 from nyala.cfile.physical import Physical
 from nyala.errors import CorruptionError
-from nyala.schema.arrow_values import is_sound
+from nyala.schema.arrow_values import has_valid_values
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
@@ -211,7 +211,7 @@ class BlockSource:
                 self._reader.path,
                 footer.dictionary_offset,
             )
-        if not is_sound(entries):
+        if not has_valid_values(entries):
             raise CorruptionError(
                 "expected dictionary entries in UTF-8, found an entry that is not",
                 self._reader.path,

@@ -14,7 +14,7 @@ from nyala.cfile.forms.frame import Frame
 from nyala.cfile.forms.frame_block import FrameBlock
 from nyala.cfile.forms.text import text_of
 from nyala.cfile.physical import physical
-from nyala.schema.arrow_values import python_at
+from nyala.schema.arrow_values import python_value_at
 from nyala.schema.types import ColumnType
 
 __all__ = ["CODES", "CodeBlock"]
@@ -71,7 +71,7 @@ class CodeBlock(ColumnBlock):
         return [first._in_type(array, type) for array in FrameBlock.gather_all(codes, rows, CODES.arrow)]
 
     def value(self, row: int) -> Any:
-        return python_at(self._dictionary, self._codes.value(row))
+        return python_value_at(self._dictionary, self._codes.value(row))
 
     def owning(self) -> CodeBlock:
         return CodeBlock(self._codes.owning(), self._dictionary)

@@ -38,7 +38,7 @@ from nyala.cfile import kernels
 from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.forms.validity import Validity
 from nyala.cfile.memory import pool, scratch
-from nyala.schema.arrow_values import python_at
+from nyala.schema.arrow_values import python_value_at
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.predicates.column_test import ColumnTest
 
@@ -143,7 +143,7 @@ class ColumnBlock(abc.ABC):
 
         Raises CorruptionError if it is not valid for the type.
         """
-        return python_at(self.decode(row, row + 1, _ANY), 0)
+        return python_value_at(self.decode(row, row + 1, _ANY), 0)
 
 
 _ANY: Final = pa.null()

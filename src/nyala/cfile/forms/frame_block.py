@@ -14,7 +14,7 @@ from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
 from nyala.cfile.forms.frame import Frame, output
 from nyala.cfile.kernels import Fill
 from nyala.cfile.physical import Physical
-from nyala.schema.arrow_values import python_value
+from nyala.schema.arrow_values import python_converter
 
 __all__ = ["FrameBlock"]
 
@@ -90,7 +90,7 @@ class FrameBlock(ColumnBlock):
         return [pa.Array.from_buffers(form.arrow, count, [None, out], 0)]
 
     def value(self, row: int) -> Any:
-        return python_value(self._form.type)(self._frame.number(row))
+        return python_converter(self._form.type)(self._frame.number(row))
 
     def owning(self) -> FrameBlock:
         return FrameBlock(self._frame.owning(), self._form, self._narrow)

@@ -61,12 +61,12 @@ __all__ = [
     "are_dates",
     "are_finite_times",
     "cast_array",
+    "check_extension_type",
     "copy_array",
     "copy_arrays",
     "longest_bytes",
     "one_array",
     "range_text",
-    "refuse_otherwise_meant",
     "shorten",
     "utf8_array",
 ]
@@ -101,13 +101,13 @@ def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL
         if rule is None:
             return array, []
     else:
-        refuse_otherwise_meant(array.type, type)
+        check_extension_type(array.type, type)
         array = _plain(array)
         if pa.types.is_null(array.type):
             return pa.nulls(len(array), type.arrow), []
         rule = _RULES.get((_kind(array.type), _target(type)))
         if rule is None:
-            raise SchemaError(_nothing_in_common(array.type, type))
+            raise SchemaError(_incompatible_text(array.type, type))
     result, failures = rule(array, type)
     if type.is_variable:
         result, more = _check_cells(result, max_cell_bytes)
@@ -170,7 +170,7 @@ def _is_encoded(type: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))
 
 
-def refuse_otherwise_meant(source: pa.DataType, type: ColumnType) -> None:
+def check_extension_type(source: pa.DataType, type: ColumnType) -> None:
     """Raise SchemaError for an extension type whose storage value would be wrong in a column of this type."""
     name = getattr(source, "extension_name", None)
     if name == PERIOD:
@@ -257,7 +257,7 @@ def _target(type: ColumnType) -> str:
     return type.name
 
 
-def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
+def _incompatible_text(source: pa.DataType, type: ColumnType) -> str:
     kind, target = _kind(source), _target(type)
     if kind == "float" and target in ("int", "decimal"):
         how = (

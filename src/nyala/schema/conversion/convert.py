@@ -47,13 +47,13 @@ from nyala.schema.conversion.array_cast import (
     one_array,
     shorten,
 )
+from nyala.schema.conversion.canonical_data import CanonicalData, take_canonical
 from nyala.schema.conversion.cast import cast_datetime64, cast_list
 from nyala.schema.conversion.long_column import TEXT_IDS, Column, LongColumn, long_column, slice_bounds
 from nyala.schema.conversion.python_rows import key_columns_of, with_names
-from nyala.schema.conversion.ready import ReadyData, take_ready
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
-from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
+from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, name_hint
 from nyala.schema.types import ColumnType
 
 __all__ = [
@@ -66,7 +66,7 @@ __all__ = [
     "default_column",
     "read_input",
 ]
-__all__ += ["said_of_a_name_given_twice"]
+__all__ += ["duplicate_name_text"]
 
 
 _ARROW: Final = (pa.Array, pa.ChunkedArray)
@@ -99,8 +99,8 @@ class Converted:
     columns: dict[str, Column]
     row_count: int
     errors: RowErrors
-    ready: ReadyData | None = None
-    """The same columns, if the data had the table's types already (`nyala.schema.conversion.ready`)."""
+    canonical: CanonicalData | None = None
+    """The same columns, if the data had the table's types already (`nyala.schema.conversion.canonical_data`)."""
     borrowed: bool = False
     """Whether columns use the user's memory despite `copy`: long columns, and see `borrow_above_bytes` of `convert`."""
     too_long: LongKeys | None = None
@@ -146,10 +146,13 @@ def convert(
     Cost:      Arrow and NumPy calls per column, never per row. An int64 column of the right type: one copy.
     """
     key_only = columns == "key" or operation == "delete"
-    ready = take_ready(data, schema, limits.max_cell_bytes) if copy else None
-    if ready is not None and (not key_only or {*ready.names} <= {*schema.key_names, sequence}):
+    canonical = take_canonical(data, schema, limits.max_cell_bytes) if copy else None
+    if canonical is not None and (not key_only or {*canonical.names} <= {*schema.key_names, sequence}):
         return Converted(
-            dict(zip(ready.names, ready.arrays, strict=True)), ready.row_count, RowErrors(), ready
+            dict(zip(canonical.names, canonical.arrays, strict=True)),
+            canonical.row_count,
+            RowErrors(),
+            canonical,
         )
     if key_only:
         data = key_columns_of(data, schema.key_names, operation)
@@ -236,7 +239,7 @@ def _check_names(
 ) -> None:
     for name in names:
         if name not in schema:
-            hint = find_name(name, schema.names)
+            hint = name_hint(name, schema.names)
             raise ColumnNotFoundError(f"{operation}: the data has an unknown column {name!r}{hint}")
     if key_only:
         extra = [name for name in names if not schema.is_key(name) and name != sequence]
@@ -262,7 +265,7 @@ def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: 
                 f"{what} {name!r} is the DataFrame's index, which is not written; pass df.reset_index()"
             )
     if lost:
-        hint = "" if lost[0] in schema else find_name(lost[0], schema.names)
+        hint = "" if lost[0] in schema else name_hint(lost[0], schema.names)
         kind = "key column" if key_only else "column"
         raise InvalidArgumentError(
             f"{operation}: the DataFrame's index {lost[0]!r} is not a {kind} of the table; "
@@ -284,7 +287,7 @@ def _convert_column(
     cut: truncate to the varchar length. given: the rows that have the column; None: all.
     """
     where = f"column {column.name!r}: "
-    wanted = column.type if cut else column.type.uncut
+    wanted = column.type if cut else column.type.without_length
     memory: list[tuple[int, int]] = []
     whole = False
     max_cell_bytes = limits.max_cell_bytes
@@ -507,11 +510,11 @@ def _from_table(table: Any) -> InputColumns:
     names = table.schema.names
     columns = dict(zip(names, table.columns, strict=True))
     if len(columns) < len(names):
-        raise SchemaError(said_of_a_name_given_twice(names))
+        raise SchemaError(duplicate_name_text(names))
     return InputColumns(columns, table.num_rows)
 
 
-def said_of_a_name_given_twice(names: Sequence[Any]) -> str:
+def duplicate_name_text(names: Sequence[Any]) -> str:
     """Return the error message for the first duplicate name."""
     name = next(name for name in names if list(names).count(name) > 1)
     return f"duplicate column {name!r} in the data; drop or rename one of them"
@@ -519,7 +522,7 @@ def said_of_a_name_given_twice(names: Sequence[Any]) -> str:
 
 def _from_pandas(frame: Any) -> InputColumns:
     if not frame.columns.is_unique:
-        raise SchemaError(said_of_a_name_given_twice(list(frame.columns)))
+        raise SchemaError(duplicate_name_text(list(frame.columns)))
     strange = [name for name in frame.columns if not isinstance(name, str)]
     if strange:
         raise InvalidArgumentError(

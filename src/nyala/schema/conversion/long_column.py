@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.errors import VALUE_TOO_LARGE
-from nyala.schema.conversion.array_cast import Failure, cast_array, refuse_otherwise_meant
+from nyala.schema.conversion.array_cast import Failure, cast_array, check_extension_type
 from nyala.schema.limits import Limits
 from nyala.schema.types import ColumnType
 
@@ -232,7 +232,7 @@ def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limi
     """
     if data.type.id not in TEXT_IDS:
         return None
-    refuse_otherwise_meant(data.type, type)
+    check_extension_type(data.type, type)
     chunks = data.chunks if isinstance(data, pa.ChunkedArray) else [data]
     if sum(map(_text_bytes, chunks)) <= limits.max_slice_bytes:
         return None

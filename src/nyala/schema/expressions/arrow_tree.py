@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.schema.expressions.literals import normalise
+from nyala.schema.expressions.literals import to_literal
 from nyala.schema.expressions.nodes import (
     Column,
     InList,
@@ -29,9 +29,9 @@ from nyala.schema.expressions.nodes import (
     Node,
     all_of,
     any_of,
+    children_of,
     compare,
     negate,
-    parts_of,
 )
 from nyala.schema.schema import Schema
 
@@ -92,7 +92,7 @@ def _condition(message: list[tuple[int, Any]], names: Sequence[str], *, exact_do
 def _numbers(node: Node) -> Iterator[decimal.Decimal]:
     values = [node.value] if isinstance(node, Literal) else node.literals if isinstance(node, InList) else ()
     yield from (value for value in values if isinstance(value, decimal.Decimal))
-    for part in parts_of(node):
+    for part in children_of(node):
         yield from _numbers(part)
 
 
@@ -162,7 +162,7 @@ def _node(message: Any, functions: dict[int, str], names: Sequence[str]) -> Node
         case (("is_null" | "is_not_null"), [part]):
             return IsNull(part, function == "is_not_null")
         case "is_nan", [part]:
-            return compare(part, "=", Literal(normalise(float("nan"))))
+            return compare(part, "=", Literal(to_literal(float("nan"))))
         case _, [left, right] if function in _OPERATORS:
             return compare(left, _OPERATORS[function], right)
     raise _UnknownError
@@ -176,7 +176,7 @@ def _literal(message: Any) -> Any:
     if kind in _INTEGERS:
         return value - (1 << 64) if value >= 1 << 63 else value
     if kind in (10, 11):
-        return normalise(struct.unpack("<f" if kind == 10 else "<d", value)[0])
+        return to_literal(struct.unpack("<f" if kind == 10 else "<d", value)[0])
     if kind == 12:
         return bytes(value).decode()
     if kind == 13:

@@ -37,12 +37,12 @@ from nyala.schema.arrow_values import (
     STORAGE,
     Mask,
     decimal_doubles,
+    decode_runs,
     false_mask,
     fixed_values,
     has_fixed_values,
     is_narrow,
     is_narrow_decimal,
-    rows_of,
     true_mask,
     validity,
 )
@@ -56,15 +56,15 @@ __all__ = [
     "Bound",
     "BoundAnd",
     "BoundArrow",
-    "BoundColumns",
     "BoundCompare",
+    "BoundCompareColumns",
     "BoundConstant",
     "BoundIn",
     "BoundLike",
     "BoundNot",
     "BoundNull",
     "BoundOr",
-    "BoundRows",
+    "BoundRowIn",
     "compare_arrays",
     "has_arrow",
     "mask_among",
@@ -98,7 +98,7 @@ def _array(array: pa.Array | pa.ChunkedArray, column: ColumnSchema) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
-    array = rows_of(array)
+    array = decode_runs(array)
     if array.type == column.type.arrow or pa.types.is_dictionary(array.type):
         return array
     if is_narrow(column.type) and is_narrow_decimal(array.type) and array.type.scale == column.type.scale:
@@ -328,7 +328,7 @@ class BoundLike(_OneColumn):
 
 
 @dataclass(frozen=True)
-class BoundColumns(Bound):
+class BoundCompareColumns(Bound):
     """left op right for two columns of comparable types (see `comparable`)."""
 
     left: ColumnSchema
@@ -444,7 +444,7 @@ class BoundArrow(Bound):
 
 def _canonical(array: pa.Array) -> pa.Array:
     """Return plain arrays for a pyarrow expression: no dictionaries, no runs, no narrow decimals."""
-    array = rows_of(array)
+    array = decode_runs(array)
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode()
     if is_narrow_decimal(array.type):
@@ -534,7 +534,7 @@ class BoundNot(Bound):
 
 
 @dataclass(frozen=True)
-class BoundRows(Bound):
+class BoundRowIn(Bound):
     """(a, b) IN rows: each column's values, and for each row of the list the index of each of its values.
 
     No value is NULL; each column's values are distinct and ascending.
@@ -565,7 +565,7 @@ def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
     left = int(np.count_nonzero(among))
     if left < n and (part.can_fail or (part.rank >= BoundLike.cost and left * _FEW_OF <= n)):
         indices = np.flatnonzero(among)
-        few = {name: rows_of(arrays[name]).take(pa.array(indices)) for name in part.columns}
+        few = {name: decode_runs(arrays[name]).take(pa.array(indices)) for name in part.columns}
         mask = np.zeros(n, np.bool_)
         mask[indices] = part.mask(few, left)
         return mask

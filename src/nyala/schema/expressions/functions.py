@@ -24,7 +24,7 @@ from nyala.schema.expressions.values import (
     NOT_CAST,
     OVERFLOW,
     TIMESTAMP,
-    BoundValues,
+    BoundCompareValues,
     CaseValue,
     Checked,
     Coalesce,
@@ -289,7 +289,7 @@ def _nullif(value: Value, other: Value) -> Value:
     if left.is_null or right.is_null:
         return value
     return CaseValue(
-        [BoundValues(left, "=", right, "nullif()")], [ConstantValue(pa.scalar(None, pa.null()))], value
+        [BoundCompareValues(left, "=", right, "nullif()")], [ConstantValue(pa.scalar(None, pa.null()))], value
     )
 
 

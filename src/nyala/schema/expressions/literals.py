@@ -1,11 +1,11 @@
 """Literals of predicates: normalizes users' values, and converts them to a column's canonical values.
 
 There are two steps, because a predicate is built before its table is known:
-    normalise(value)         a user's Python or NumPy value -> one of the `Literal` types
+    to_literal(value)         a user's Python or NumPy value -> one of the `Literal` types
     place_…(type, literal)   a Literal -> the column's canonical values (`nyala.schema.types`)
 
 A literal takes the column's type. A literal that the column cannot hold keeps its SQL meaning. For countable types
-(integers, date, timestamp, decimal), `place_countable` returns (floor, exact): the greatest canonical value that is
+(integers, date, timestamp, decimal), `floor_of_literal` returns (floor, exact): the greatest canonical value that is
 not above the literal, and whether the two are equal. `exact` is False for 2.5 and an integer column, noon and a date
 column, 1.234 and a decimal(5,2) column. The floor may be outside the type's range.
 
@@ -36,21 +36,21 @@ from nyala.schema.schema import ColumnSchema
 __all__ = [
     "NAN",
     "NUMBER_DIGITS_MAX",
-    "FloatPlace",
     "Literal",
-    "holds",
+    "NearestFloat",
+    "are_comparable",
+    "bytes_of_literal",
+    "compare_literals",
+    "float_of_literal",
+    "floor_of_literal",
     "is_number_like",
     "iso_text",
-    "normalise",
-    "of_one_kind",
     "parse_date",
     "parse_special_float",
     "parse_timestamp",
-    "place_bytes",
-    "place_countable",
-    "place_float",
-    "place_text",
     "quote",
+    "text_of_literal",
+    "to_literal",
 ]
 
 # A float is only NaN or an infinity. A finite float becomes the Decimal of its shortest text, because 1.23 compared
@@ -75,7 +75,7 @@ _NUMBER_LIKE: Final = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
 # --- users' values ----------------------------------------------------------------------------------
 
 
-def normalise(value: Any) -> Literal:
+def to_literal(value: Any) -> Literal:
     """Convert a Python, NumPy or Arrow value to a Literal. NaT becomes None.
 
     Raises: InvalidArgumentError for a value that no column type supports.
@@ -160,7 +160,7 @@ def quote(literal: Literal, length_max: int = 60) -> str:
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
 
-def of_one_kind(a: Literal, b: Literal) -> bool:
+def are_comparable(a: Literal, b: Literal) -> bool:
     """Whether two literals can be compared without a conversion."""
     numbers = int | decimal.Decimal | float
     if isinstance(a, bool) or isinstance(b, bool):
@@ -168,7 +168,7 @@ def of_one_kind(a: Literal, b: Literal) -> bool:
     return type(a) is type(b) or (isinstance(a, numbers) and isinstance(b, numbers))
 
 
-def holds(a: Literal, op: str, b: Literal) -> bool:
+def compare_literals(a: Literal, op: str, b: Literal) -> bool:
     """Whether `a op b` is true. Both are of one kind and not NULL."""
     if a is NAN or b is NAN:
         a, b = a is NAN, b is NAN  # NaN equals NaN and is greater than all other values
@@ -269,7 +269,7 @@ def _wrong_kind(column: ColumnSchema, literal: Literal, hint: str = "") -> Schem
     )
 
 
-def place_countable(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
+def floor_of_literal(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
     """Return (floor, exact) of a literal in the canonical values of an integer, date, timestamp or decimal column.
 
     Raises: SchemaError if the literal is of another kind, InvalidArgumentError for text that is not an ISO time.
@@ -328,24 +328,24 @@ def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[in
     return int(floor), floor == scaled
 
 
-class FloatPlace(NamedTuple):
+class NearestFloat(NamedTuple):
     """The nearest value of a float or double column; `beyond` is ±1 for a finite literal beyond the finite values."""
 
     value: float
     beyond: int = 0
 
 
-def place_float(column: ColumnSchema, literal: Literal) -> FloatPlace:
+def float_of_literal(column: ColumnSchema, literal: Literal) -> NearestFloat:
     """Convert a number, or the text 'NaN', 'Infinity' or '-Infinity', for a float or double column.
 
     Raises: SchemaError if the literal is of another kind.
     """
     if isinstance(literal, str) and (special := parse_special_float(literal)) is not None:
-        return FloatPlace(special)
+        return NearestFloat(special)
     if isinstance(literal, bool) or not isinstance(literal, int | float | decimal.Decimal):
         raise _wrong_kind(column, literal)
     if isinstance(literal, float):
-        return FloatPlace(literal)
+        return NearestFloat(literal)
     try:
         value = float(literal)
     except OverflowError:
@@ -354,10 +354,10 @@ def place_float(column: ColumnSchema, literal: Literal) -> FloatPlace:
         with np.errstate(over="ignore", under="ignore"):
             value = float(np.float32(value))
     beyond = 0 if math.isfinite(value) else 1 if value > 0 else -1
-    return FloatPlace(value + 0.0, beyond)  # + 0.0 turns -0.0 into 0.0
+    return NearestFloat(value + 0.0, beyond)  # + 0.0 turns -0.0 into 0.0
 
 
-def place_text(column: ColumnSchema, literal: Literal) -> str:
+def text_of_literal(column: ColumnSchema, literal: Literal) -> str:
     """Check a literal for a string or varchar column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
     if not isinstance(literal, str):
         raise _wrong_kind(column, literal)
@@ -365,7 +365,7 @@ def place_text(column: ColumnSchema, literal: Literal) -> str:
     return literal
 
 
-def place_bytes(column: ColumnSchema, literal: Literal) -> bytes:
+def bytes_of_literal(column: ColumnSchema, literal: Literal) -> bytes:
     """Convert a literal for a binary column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
     if isinstance(literal, str):
         check_unicode(literal, f"column {column.name!r}: ")

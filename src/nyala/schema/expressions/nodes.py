@@ -31,7 +31,7 @@ from nyala import compute as pc
 from nyala.errors import InvalidArgumentError
 from nyala.schema.equality import compared_as_tuples
 from nyala.schema.expressions import literals
-from nyala.schema.expressions.literals import iso_text, normalise, quote
+from nyala.schema.expressions.literals import iso_text, quote, to_literal
 from nyala.schema.expressions.value_lists import as_array, literals_of
 
 __all__ = [
@@ -60,13 +60,13 @@ __all__ = [
     "any_of",
     "as_node",
     "check_depth",
+    "children_of",
     "col",
+    "column_names_in",
     "compare",
     "is_distinct",
-    "mapped",
-    "names_in",
+    "map_children",
     "negate",
-    "parts_of",
 ]
 
 OPERATORS: Final = ("=", "<>", "<", "<=", ">", ">=")
@@ -313,8 +313,8 @@ def compare(left: Node | str, op: str, right: Any) -> Node:
     if a.value is None or b.value is None:
         return Literal(None)
     return (
-        Literal(literals.holds(a.value, op, b.value))
-        if literals.of_one_kind(a.value, b.value)
+        Literal(literals.compare_literals(a.value, op, b.value))
+        if literals.are_comparable(a.value, b.value)
         else Compare(a, op, b)
     )
 
@@ -356,7 +356,7 @@ _FIELD_NAMES: Final = {
 }
 
 
-def parts_of(node: Node) -> Iterator[Node]:
+def children_of(node: Node) -> Iterator[Node]:
     """Yield the direct children of a node."""
     if isinstance(node, Column | Literal):
         return
@@ -368,7 +368,7 @@ def parts_of(node: Node) -> Iterator[Node]:
             yield from (part for part in value if isinstance(part, Node))
 
 
-def mapped(node: Node, function: Callable[[Node], Node]) -> Node:
+def map_children(node: Node, function: Callable[[Node], Node]) -> Node:
     """Return the node with each child replaced by the function's result."""
     changed: dict[str, Any] = {}
     for name in _FIELD_NAMES[type(node)]:
@@ -389,14 +389,14 @@ def check_depth(node: Node) -> None:
             raise InvalidArgumentError(
                 f"the expression nests more than {TREE_DEPTH_MAX} levels deep; flatten it"
             )
-        level = [inner for node in level for inner in parts_of(node)]
+        level = [inner for node in level for inner in children_of(node)]
 
 
-def names_in(node: Node) -> frozenset[str]:
+def column_names_in(node: Node) -> frozenset[str]:
     """Return the names of the tree's columns, without those of an ArrowExpression."""
     if isinstance(node, Column):
         return frozenset((node.name,))
-    return frozenset().union(*map(names_in, parts_of(node)))
+    return frozenset().union(*map(column_names_in, children_of(node)))
 
 
 # --- col() and expr() -------------------------------------------------------------------------------
@@ -486,7 +486,7 @@ class Expr:
         return Literal(self._literal(other))
 
     def _literal(self, value: Any) -> literals.Literal:
-        literal = normalise(value)
+        literal = to_literal(value)
         if literal is None:
             # NULL equals nothing, so the comparison would silently select no row.
             raise InvalidArgumentError(

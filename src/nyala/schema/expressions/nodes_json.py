@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.expressions import nodes
-from nyala.schema.expressions.literals import Literal, iso_text, normalise, parse_timestamp, quote
+from nyala.schema.expressions.literals import Literal, iso_text, parse_timestamp, quote, to_literal
 from nyala.schema.expressions.nodes import TREE_DEPTH_MAX, Node, check_depth
 
 __all__ = ["from_json", "to_json"]
@@ -128,9 +128,9 @@ def _literal_to_json(value: Literal) -> Any:
 def _literal_from_json(data: Any) -> Literal:
     match data:
         case None | bool() | int() | str():
-            return normalise(data)
+            return to_literal(data)
         case {"decimal": str(text), **rest} if not rest:
-            return normalise(decimal.Decimal(text))
+            return to_literal(decimal.Decimal(text))
         case {"float": ("nan" | "inf" | "-inf") as text, **rest} if not rest:
             return math.nan if text == "nan" else float(text)
         case {"binary": str(text), **rest} if not rest:

@@ -28,11 +28,11 @@ from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.schema.expressions import literals
 from nyala.schema.expressions.functions import FUNCTIONS
 from nyala.schema.expressions.literals import (
-    normalise,
     parse_date,
     parse_special_float,
     parse_timestamp,
     quote,
+    to_literal,
 )
 from nyala.schema.expressions.nodes import (
     LEVEL_AND,
@@ -350,7 +350,7 @@ class _Parser:
             if isinstance(left, Row) or isinstance(values, str | bytes) or not isinstance(values, Iterable):
                 stream.fail("a parameter after IN that is a list of values", token)
             array = as_array(values)
-            return InList(left, tuple(normalise(value) for value in values) if array is None else array)
+            return InList(left, tuple(to_literal(value) for value in values) if array is None else array)
         stream.expect_op("(", "'(' after IN")
         if stream.token.is_keyword("SELECT"):
             stream.fail("a literal (subqueries are for db.sql)")
@@ -411,7 +411,7 @@ class _Parser:
             stream.advance()
             return Column(str(token.value), quoted=True)
         if token.kind == "param":
-            return Literal(normalise(self._parameter()))
+            return Literal(to_literal(self._parameter()))
         if token.is_op("-", "+"):
             return self._signed()
         if stream.accept_op("("):

@@ -1,14 +1,15 @@
 """Long IN lists: converts a whole list to a column's values in a few Arrow calls, not value by value.
 
-    as_array(values)         a list, tuple, Arrow array, NumPy array, or Series -> an Arrow array; None: value by value
-    place(column, array)     the values that the column can hold, in its own Arrow type, distinct and ascending
-    canonical(type, array)   the placed values as canonical scalars
+    as_array(values)                    a list, tuple, array or Series as an Arrow array
+    values_for_column(column, array)    the values that the column can hold, ascending and distinct
+    canonical(type, array)              these values in canonical form (`nyala.schema.types`)
 
-The rules are those of `literals`: a value that the column cannot hold equals no row, so `place` drops it. Lists that
-these functions do not support go to the value-by-value code, which also raises the errors.
+The first two functions return None for a list that they do not support. The caller then converts the list value by
+value with `literals`, which also raises the errors. The rules are the same: a value that the column cannot hold equals
+no row, so it is left out.
 
 Invariants
-    L1  `place` returns exactly the values that placing each literal separately gives.
+    L1  `values_for_column` returns exactly the values that placing each literal separately gives.
 
 Source: `literals`; Arrow's compute functions.
 """
@@ -26,11 +27,11 @@ import pyarrow as pa
 
 from nyala import compute as pc
 from nyala.schema.arrow_values import STORAGE, decimal_doubles, fixed_values, has_fixed_values
-from nyala.schema.expressions.literals import Literal, normalise
+from nyala.schema.expressions.literals import Literal, to_literal
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, from_canonical, to_canonical
 
-__all__ = ["as_array", "canonical", "literals_of", "place", "plain"]
+__all__ = ["as_array", "canonical", "literals_of", "supported_array", "values_for_column"]
 
 # Shorter lists are faster value by value.
 _LONG: Final = 32
@@ -62,7 +63,7 @@ def as_array(values: Iterable[Any]) -> pa.Array | None:
             array = values
         else:
             array = _array_of_objects(values)
-        return None if array is None else plain(array)
+        return None if array is None else supported_array(array)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return None
 
@@ -79,8 +80,8 @@ def _array_of_objects(values: Sequence[Any]) -> pa.Array | None:
     return array
 
 
-def plain(array: pa.Array) -> pa.Array | None:
-    """Convert the array to a type that `place` and Arrow's functions support; None if no such type exists."""
+def supported_array(array: pa.Array) -> pa.Array | None:
+    """Convert the array to a plain type that `values_for_column` supports; None if there is no such type."""
     types = pa.types
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -105,7 +106,7 @@ def plain(array: pa.Array) -> pa.Array | None:
 
 
 def literals_of(array: pa.Array) -> tuple[Literal, ...]:
-    """Return the values of an array from `as_array` or `place` as literals."""
+    """Return the values of an array from `as_array` or `values_for_column` as literals."""
     if pa.types.is_timestamp(array.type) and array.type.unit == "us":
         type = ColumnType("timestamp")
         return tuple(from_canonical(type, value) for value in array.view(pa.int64()).to_pylist())
@@ -113,10 +114,10 @@ def literals_of(array: pa.Array) -> tuple[Literal, ...]:
         # The shortest text of a float is shorter than that of the equal double.
         shortest = [None if value is None else np.float32(value) for value in array.to_pylist()]
         return tuple(
-            normalise(decimal.Decimal(str(value)) if value is not None and np.isfinite(value) else value)
+            to_literal(decimal.Decimal(str(value)) if value is not None and np.isfinite(value) else value)
             for value in shortest
         )
-    return tuple(map(normalise, array if pa.types.is_timestamp(array.type) else array.to_pylist()))
+    return tuple(map(to_literal, array if pa.types.is_timestamp(array.type) else array.to_pylist()))
 
 
 def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
@@ -127,11 +128,11 @@ def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
     return tuple(values) if type.is_variable else tuple(to_canonical(type, value) for value in values)
 
 
-# ------------------------------------------------------------------------------------------------ places
+# --- values of a column -----------------------------------------------------------------------------
 
 
-def place(column: ColumnSchema, array: pa.Array) -> pa.Array | None:
-    """Return the values that the column can hold, distinct and ascending; None: the caller places them one by one.
+def values_for_column(column: ColumnSchema, array: pa.Array) -> pa.Array | None:
+    """Return the values that the column can hold, distinct and ascending; None if this list is not supported.
 
     array: from `as_array`, without NULL.
     """

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from nyala import compute as pc
 from nyala.errors import InvalidArgumentError, SchemaError
-from nyala.schema.arrow_values import Mask, decimal_doubles, repeated, rows_of, true_mask, validity
+from nyala.schema.arrow_values import Mask, decimal_doubles, decode_runs, repeated, true_mask, validity
 from nyala.schema.expressions.evaluate import Arrays, Bound, compare_arrays, mask_among
 from nyala.schema.expressions.literals import parse_date, parse_special_float, parse_timestamp, quote
 from nyala.schema.schema import ColumnId, ColumnSchema
@@ -41,8 +41,8 @@ __all__ = [
     "ERROR_TEXTS",
     "INT",
     "TIMESTAMP",
-    "BoundOver",
-    "BoundValues",
+    "BoundCompareValues",
+    "BoundOnValue",
     "CaseValue",
     "Checked",
     "Coalesce",
@@ -206,7 +206,7 @@ class ColumnValue(Value):
         array = arrays[self.column.name]
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-        array = rows_of(array)
+        array = decode_runs(array)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         return Part(array if array.type == self.type else array.cast(self.type))
@@ -504,7 +504,7 @@ def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
     if not value.can_raise or rows.all():
         return value.compute(arrays, n)
     indices = pa.array(np.flatnonzero(rows))
-    few = {name: rows_of(arrays[name]).take(indices) for name in value.columns}
+    few = {name: decode_runs(arrays[name]).take(indices) for name in value.columns}
     part = value.compute(few, len(indices))
     places = pa.array(np.cumsum(rows) - 1, mask=~rows)
     if part.errors is None:
@@ -571,7 +571,7 @@ def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
 
 
 @dataclass(frozen=True, eq=False)
-class BoundOver(Bound):
+class BoundOnValue(Bound):
     """A condition of `evaluate` on one column, applied to a computed value instead."""
 
     value: Value
@@ -592,10 +592,10 @@ class BoundOver(Bound):
             (name,) = self.columns
             array = arrays[name]
             if pa.types.is_dictionary(array.type) and len(array.dictionary) < n:
-                return self._mask_of_words(name, array)
+                return self._mask_of_entries(name, array)
         return self._mask(arrays, n)
 
-    def _mask_of_words(self, name: str, array: pa.DictionaryArray) -> Mask:
+    def _mask_of_entries(self, name: str, array: pa.DictionaryArray) -> Mask:
         """Compute the condition once per dictionary entry, and once for NULL."""
         words = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
         codes = array.indices.fill_null(len(words) - 1) if array.indices.null_count else array.indices
@@ -612,7 +612,7 @@ class BoundOver(Bound):
 
 
 @dataclass(frozen=True, eq=False)
-class BoundValues(Bound):
+class BoundCompareValues(Bound):
     """`left op right` for two values of one type."""
 
     left: Value

@@ -28,7 +28,7 @@ from nyala.schema.expressions.literals import quote
 from nyala.schema.expressions.nodes import Expr, Node, as_node, check_depth
 from nyala.schema.expressions.values import ERROR_TEXTS, Value, is_decimal, number_values, to_double
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
-from nyala.schema.predicates.binding import bind_node, build
+from nyala.schema.predicates.binding import bind_node, build_value
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["Assigned", "Expression", "parse_assignment"]
@@ -225,7 +225,7 @@ def parse_assignment(
     check_depth(tree)
     text = str(tree)
     try:
-        computed = build(bind_node(tree, schema), schema)
+        computed = build_value(bind_node(tree, schema), schema)
     except (SchemaError, InvalidArgumentError) as error:
         raise type(error)(f"column {target.name!r}: {quote(text)}: {error}") from None
     return _Computed(target, computed, text, limits)

@@ -1,8 +1,9 @@
 """Binds a predicate to a table: resolves names, converts literals to column types, pushes NOT down.
 
-    bind_node(tree, schema)   checks names and literals, converts literals to the column's type  -> tree
-    lower(tree, negated)      builds nodes that compute the rows that are TRUE (`nyala.schema.expressions.evaluate`)
-    derive(bound)             derives a constraint per column (`nyala.schema.predicates.constraint`)
+    bind_node             tree -> tree         checks names, converts literals to the types of their columns
+    build_condition       tree -> Bound        pushes NOT down; a Bound computes which rows are TRUE (`evaluate`)
+    build_value           tree -> Value        the same for an expression such as n + 1 (`values`)
+    derive_constraints    Bound -> Constraint  for each column, a condition that all selected rows satisfy
 
 Invariants
     B1  A comparison with a literal that the column cannot hold is rewritten to values that it can hold:
@@ -33,19 +34,24 @@ from nyala.schema.expressions.evaluate import (
     Bound,
     BoundAnd,
     BoundArrow,
-    BoundColumns,
     BoundCompare,
+    BoundCompareColumns,
     BoundConstant,
     BoundIn,
     BoundLike,
     BoundNot,
     BoundNull,
     BoundOr,
-    BoundRows,
+    BoundRowIn,
 )
 from nyala.schema.expressions.functions import FUNCTIONS, build_cast, concatenation, negation
 from nyala.schema.expressions.like import parse_like, text_after_prefix
-from nyala.schema.expressions.literals import place_bytes, place_countable, place_float, place_text
+from nyala.schema.expressions.literals import (
+    bytes_of_literal,
+    float_of_literal,
+    floor_of_literal,
+    text_of_literal,
+)
 from nyala.schema.expressions.nodes import (
     LEVELS,
     OPERATORS,
@@ -68,13 +74,13 @@ from nyala.schema.expressions.nodes import (
     RowIn,
     all_of,
     any_of,
+    column_names_in,
     compare,
-    mapped,
-    names_in,
+    map_children,
 )
 from nyala.schema.expressions.values import (
-    BoundOver,
-    BoundValues,
+    BoundCompareValues,
+    BoundOnValue,
     CaseValue,
     ColumnValue,
     Condition,
@@ -89,11 +95,11 @@ from nyala.schema.predicates.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import from_canonical
 
-__all__ = ["bind_condition", "bind_node", "build", "derive", "lower"]
+__all__ = ["bind_condition", "bind_node", "build_condition", "build_value", "derive_constraints"]
 
 _NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 # Words that parse as column names but probably mean something else, with the advice for the user.
-_MEANT: Final = {
+_ADVICE_ON_NAMES: Final = {
     "none": "nothing equals NULL; write IS NULL or IS NOT NULL",
     "nan": "write 'NaN', in quotes",
     "inf": "write 'Infinity', in quotes",
@@ -121,7 +127,7 @@ def bind_node(node: Node, schema: Schema) -> Node:
             return replace(node, part=bind_condition(part, schema))
         case Compare(Column(left), op, Column(right)):
             _check_op(op)
-            a, b = _beside(left, right, schema), _beside(right, left, schema)
+            a, b = _compared_column(left, right, schema), _compared_column(right, left, schema)
             if not evaluate.comparable(a.type, b.type):
                 raise SchemaError(
                     f"cannot compare column {left!r} of type {a.type} with column {right!r} of type {b.type}"
@@ -132,21 +138,21 @@ def bind_node(node: Node, schema: Schema) -> Node:
             part = part if isinstance(part, Column) else bind_node(part, schema)
             if (column := _column_of(part, schema)) is None:
                 return Literal(None)
-            return compare(part, op, _spell(column, value))
+            return compare(part, op, _canonical_literal(column, value))
         case Compare(_, op, _):
             _check_op(op)
-            node = mapped(node, lambda part: bind_node(part, schema))
-            build(node, schema)
+            node = map_children(node, lambda part: bind_node(part, schema))
+            build_value(node, schema)
             return node
         case InList(part, values):
             part = bind_node(part, schema)
             column = _column_of(part, schema)
-            return Literal(None) if column is None else InList(part, _spell_list(column, values))
+            return Literal(None) if column is None else InList(part, _canonical_list(column, values))
         case RowIn(parts, rows):
             parts = tuple(bind_node(part, schema) for part in parts)
             columns = [_column_of(part, schema, null="bool") for part in parts]
-            spelled = (tuple(map(_spell, columns, row)) for row in rows)
-            return RowIn(parts, tuple(spelled)) if rows else Literal(False)
+            canonical = (tuple(map(_canonical_literal, columns, row)) for row in rows)
+            return RowIn(parts, tuple(canonical)) if rows else Literal(False)
         case Like(part, pattern, _, escape):
             part = bind_node(part, schema)
             if (column := _column_of(part, schema)) is None:
@@ -166,8 +172,8 @@ def bind_node(node: Node, schema: Schema) -> Node:
         case Column() | Literal():
             return node
         case IsNull() | Call() | Case() | Cast():
-            node = mapped(node, lambda part: bind_node(part, schema))
-            build(node, schema)
+            node = map_children(node, lambda part: bind_node(part, schema))
+            build_value(node, schema)
             return node
     raise InvalidArgumentError(f"expected a predicate, got {type(node).__name__}")
 
@@ -176,12 +182,12 @@ def bind_condition(node: Node, schema: Schema) -> Node:
     """`bind_node` for a node that must be a condition."""
     bound = bind_node(node, schema)
     if isinstance(bound, Column):
-        _spell(schema.by_name(bound.name), True)  # raises if the column is not bool
+        _canonical_literal(schema.by_name(bound.name), True)  # raises if the column is not bool
     elif isinstance(bound, Literal):
         if not isinstance(bound.value, bool | None):
             raise SchemaError(f"{literals.quote(bound.value)} is a value, not a condition")
     elif isinstance(bound, Call | Case | Cast):
-        _spell(_column_of(bound, schema, null="bool"), True)
+        _canonical_literal(_column_of(bound, schema, null="bool"), True)
     return bound
 
 
@@ -189,11 +195,11 @@ def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
     """Return the column, or for a computed value a column of its type. NULL gives None, or a column of type `null`."""
     if isinstance(node, Column):
         return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
-    value = build(node, schema)
+    value = build_value(node, schema)
     return None if value.is_null and null is None else column_like(value, literals.quote(str(node)))
 
 
-def build(node: Node, schema: Schema) -> Value:
+def build_value(node: Node, schema: Schema) -> Value:
     """Build the value that a tree computes. Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError."""
     match node:
         case Literal(value):
@@ -201,29 +207,29 @@ def build(node: Node, schema: Schema) -> Value:
         case Column():
             return ColumnValue(_column_of(node, schema))
         case Call("||", (left, right)):
-            return concatenation(build(left, schema), build(right, schema))
+            return concatenation(build_value(left, schema), build_value(right, schema))
         case Call("-", (part,)):
-            return negation(build(part, schema))
+            return negation(build_value(part, schema))
         case Call(op, (left, right)) if op in LEVELS:
-            return arithmetic(op, build(left, schema), build(right, schema))
+            return arithmetic(op, build_value(left, schema), build_value(right, schema))
         case Call(name, arguments) if name in FUNCTIONS:
-            return FUNCTIONS[name].build(*(build(argument, schema) for argument in arguments))
+            return FUNCTIONS[name].build(*(build_value(argument, schema) for argument in arguments))
         case Case(conditions, values, otherwise):
             return CaseValue(
-                [lower(condition, schema) for condition in conditions],
-                [build(value, schema) for value in values],
-                build(otherwise, schema),
+                [build_condition(condition, schema) for condition in conditions],
+                [build_value(value, schema) for value in values],
+                build_value(otherwise, schema),
             )
         case Cast(part, spec):
-            return build_cast(build(part, schema), spec)
+            return build_cast(build_value(part, schema), spec)
         case Call(name):
             raise InvalidArgumentError(f"unknown function {name[:40]!r}")
-    return Condition(lower(node, schema), lower(node, schema, negated=True))
+    return Condition(build_condition(node, schema), build_condition(node, schema, negated=True))
 
 
-def _beside(name: str, other: str, schema: Schema) -> ColumnSchema:
+def _compared_column(name: str, other: str, schema: Schema) -> ColumnSchema:
     """Return the column `name`, which is compared with `other`. The error helps if the user meant a text or number."""
-    if name not in schema and (meant := _MEANT.get(name.lower())) is not None:
+    if name not in schema and (meant := _ADVICE_ON_NAMES.get(name.lower())) is not None:
         raise ColumnNotFoundError(f"no column {name!r}; {meant}")
     if name not in schema and literals.is_number_like(name):
         raise ColumnNotFoundError(f"no column {name!r}; write a number without quotes")
@@ -237,7 +243,7 @@ def _check_op(op: str) -> None:
         raise InvalidArgumentError(f"unknown comparison {op!r}; use one of {' '.join(OPERATORS)}")
 
 
-def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
+def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
     """Return the canonical form of a literal that is compared with this column (B2)."""
     if literal is None:
         return None
@@ -249,18 +255,18 @@ def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
             )
         return literal
     if type.is_text:
-        return place_text(column, literal)
+        return text_of_literal(column, literal)
     if type.name == "binary":
-        return place_bytes(column, literal)
+        return bytes_of_literal(column, literal)
     if type.is_floating:
-        place = place_float(column, literal)
+        place = float_of_literal(column, literal)
         if place.beyond:
             return literal  # finite for the user, infinite for the type
         if not math.isfinite(place.value):
             return place.value
         shortest = str(np.float32(place.value)) if type.name == "float" else repr(place.value)
         return decimal.Decimal(shortest)
-    floor, exact = place_countable(column, literal)
+    floor, exact = floor_of_literal(column, literal)
     in_range = (
         type.value_min is not None
         and type.value_max is not None
@@ -274,23 +280,25 @@ def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
     return literal
 
 
-def _spell_list(
+def _canonical_list(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> tuple[literals.Literal, ...] | pa.Array:
     """Return the canonical values of a list. A long list becomes an array of the values that the column can hold."""
-    placed = _place_list(column, values)
+    placed = _values_for_column(column, values)
     if placed is not None:
         return placed
     items = values if isinstance(values, tuple) else value_lists.literals_of(values)
-    spelled = tuple(_spell(column, literal) for literal in items)
-    placed = _place_list(column, spelled)  # the values may have one type now
-    return spelled if placed is None else placed
+    canonical = tuple(_canonical_literal(column, literal) for literal in items)
+    placed = _values_for_column(column, canonical)  # the values may have one type now
+    return canonical if placed is None else placed
 
 
-def _place_list(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array) -> pa.Array | None:
+def _values_for_column(
+    column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
+) -> pa.Array | None:
     """Return a long list as an array in the column's type, with at most one NULL; None if that is impossible."""
     array = value_lists.as_array(values)
-    placed = None if array is None else value_lists.place(column, array.drop_null())
+    placed = None if array is None else value_lists.values_for_column(column, array.drop_null())
     if array is None or not placed:
         return None
     return pa.concat_arrays([placed, pa.nulls(1, placed.type)]) if array.null_count else placed
@@ -330,81 +338,83 @@ def _needs(expression: pc.Expression, empty: pa.Table, name: str) -> bool:
 # --- lowering: NOT pushed down ----------------------------------------------------------------------
 
 
-def lower(node: Node, schema: Schema, negated: bool = False) -> Bound:
+def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
     """Return a condition for the rows where `node` is TRUE (`negated`: FALSE). `node` comes from `bind_node`."""
     match node:
         case And(parts):
-            bound = [lower(part, schema, negated) for part in parts]
+            bound = [build_condition(part, schema, negated) for part in parts]
             return _any(bound) if negated else _all(bound)
         case Or(parts):
-            bound = [lower(part, schema, negated) for part in parts]
+            bound = [build_condition(part, schema, negated) for part in parts]
             return _all(bound) if negated else _any(bound)
         case Not(part):
-            return lower(part, schema, not negated)
+            return build_condition(part, schema, not negated)
         case Literal(value):
             return BoundConstant(value is not None and value != negated)
         case Compare(Column(left), op, Column(right)):
             op = _NEGATED[op] if negated else op
-            return BoundColumns(schema.by_name(left), op, schema.by_name(right))
+            return BoundCompareColumns(schema.by_name(left), op, schema.by_name(right))
         case Compare(part, op, Literal(value)):
             column, over = _operand(part, schema)
-            return over(_lower_compare(column, _NEGATED[op] if negated else op, value))
+            return over(_condition_of_compare(column, _NEGATED[op] if negated else op, value))
         case Compare(left, op, right):
             text = literals.quote(str(node))
-            a, b = unify((build(left, schema), build(right, schema)), text)
-            return _FALSE if a.is_null else BoundValues(a, _NEGATED[op] if negated else op, b, text)
+            a, b = unify((build_value(left, schema), build_value(right, schema)), text)
+            return _FALSE if a.is_null else BoundCompareValues(a, _NEGATED[op] if negated else op, b, text)
         case InList(part, values):
             column, over = _operand(part, schema)
-            return over(_lower_in(column, values, negated))
+            return over(_condition_of_in(column, values, negated))
         case RowIn(parts, rows):
-            return _lower_rows(parts, rows, schema, negated)
+            return _condition_of_rows(parts, rows, schema, negated)
         case IsNull(part, is_not):
             column, over = _operand(part, schema)
             return over(BoundNull(column, is_not != negated))
         case IsTrue(part, wanted):
-            return _lower_is_true(part, schema, wanted, negated)
+            return _condition_of_is_true(part, schema, wanted, negated)
         case Like(part, pattern, is_not, escape, any_case):
             column, over = _operand(part, schema)
-            return over(_lower_like(column, pattern, escape, any_case, is_not != negated))
+            return over(_condition_of_like(column, pattern, escape, any_case, is_not != negated))
         case ArrowExpression(expression):
-            return _lower_arrow(expression, schema, negated)
+            return _condition_of_arrow(expression, schema, negated)
     column, over = _operand(node, schema)
-    return over(_lower_compare(column, "<>" if negated else "=", True))
+    return over(_condition_of_compare(column, "<>" if negated else "=", True))
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
     """Return the column to compare, and a function that maps a condition on it to one on the table's columns."""
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound
-    value = build(node, schema)
+    value = build_value(node, schema)
     column = column_like(value, str(node))
     return (
         column,
-        lambda bound: bound if isinstance(bound, BoundConstant) else BoundOver(value, bound, column.name),
+        lambda bound: bound if isinstance(bound, BoundConstant) else BoundOnValue(value, bound, column.name),
     )
 
 
-def _lower_arrow(expression: pc.Expression, schema: Schema, negated: bool) -> Bound:
+def _condition_of_arrow(expression: pc.Expression, schema: Schema, negated: bool) -> Bound:
     names = _arrow_columns(expression, schema)
     floating = tuple(name for name in names if schema.by_name(name).type.is_floating)
     tree = tree_of(expression, schema) if floating else None
-    meaning = None if tree is None else lower(bind_condition(tree, schema), schema, negated)
+    meaning = None if tree is None else build_condition(bind_condition(tree, schema), schema, negated)
     return BoundArrow(expression, names, negated, floating, meaning)
 
 
-def _lower_is_true(part: Node, schema: Schema, wanted: bool, negated: bool) -> Bound:
-    found = lower(part, schema, not wanted)
+def _condition_of_is_true(part: Node, schema: Schema, wanted: bool, negated: bool) -> Bound:
+    found = build_condition(part, schema, not wanted)
     if not negated:
         return found
     match part:
         case Column() | Compare(Column(), _, Literal()) | Like(Column()):
             # The part is NULL exactly where the column is NULL, and that allows pruning.
-            name = next(iter(names_in(part)))
-            return _any([lower(part, schema, wanted), BoundNull(schema.by_name(name), negated=False)])
+            name = next(iter(column_names_in(part)))
+            return _any(
+                [build_condition(part, schema, wanted), BoundNull(schema.by_name(name), negated=False)]
+            )
     return BoundNot(found) if not isinstance(found, BoundConstant) else BoundConstant(not found.value)
 
 
-def _lower_rows(
+def _condition_of_rows(
     parts: tuple[Node, ...], rows: tuple[tuple[Any, ...], ...], schema: Schema, negated: bool
 ) -> Bound:
     """Lower (a, b) IN rows: to one look-up if a and b are columns, otherwise to an OR over the rows."""
@@ -415,7 +425,7 @@ def _lower_rows(
     if whole and len(columns) == len(parts) and countable and (never_null or not negated):
         lists, places = zip(
             *(
-                _places_of(column, values)
+                _positions_of(column, values)
                 for column, values in zip(columns, zip(*whole, strict=True), strict=True)
             ),
             strict=True,
@@ -428,7 +438,7 @@ def _lower_rows(
             for number, ordered in enumerate(lists):
                 codes = codes * len(ordered) + np.array([row[number] for row in kept])
             looked_up = tuple(BoundIn(c, ordered, False) for c, ordered in zip(columns, lists, strict=True))
-            found = BoundRows(looked_up, tuple(np.unique(codes).tolist()))
+            found = BoundRowIn(looked_up, tuple(np.unique(codes).tolist()))
             return (
                 BoundNot(found)
                 if negated
@@ -436,7 +446,7 @@ def _lower_rows(
                     [*(_in(part.column, Constraint.of_ascending(part.values)) for part in looked_up), found]
                 )
             )
-    return lower(
+    return build_condition(
         any_of(
             all_of(compare(part, "=", value) for part, value in zip(parts, row, strict=True)) for row in rows
         ),
@@ -445,29 +455,29 @@ def _lower_rows(
     )
 
 
-def _places_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
+def _positions_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
     """Return the distinct, ascending values that the column can hold, and the position of each given value in them."""
-    bound = [_lower_compare(column, "=", value) for value in values]
+    bound = [_condition_of_compare(column, "=", value) for value in values]
     held = [one.value if isinstance(one, BoundCompare) else None for one in bound]
     ordered = Constraint.one_of([value for value in held if value is not None]).values or ()
     place = {value: number for number, value in enumerate(ordered)}
     return ordered, [place.get(value) for value in held]
 
 
-def _lower_compare(column: ColumnSchema, op: str, literal: literals.Literal) -> Bound:
+def _condition_of_compare(column: ColumnSchema, op: str, literal: literals.Literal) -> Bound:
     if literal is None:
         return _FALSE
     type = column.type
     not_null = BoundNull(column, negated=True)
     if type.name == "bool":
-        allowed = [flag for flag in (False, True) if literals.holds(flag, op, literal)]
+        allowed = [flag for flag in (False, True) if literals.compare_literals(flag, op, literal)]
         return not_null if len(allowed) == 2 else _in(column, Constraint.one_of(allowed))
     if type.is_text:
-        return BoundCompare(column, op, place_text(column, literal))
+        return BoundCompare(column, op, text_of_literal(column, literal))
     if type.name == "binary":
-        return BoundCompare(column, op, place_bytes(column, literal))
+        return BoundCompare(column, op, bytes_of_literal(column, literal))
     if type.is_floating:
-        value, beyond = place_float(column, literal)
+        value, beyond = float_of_literal(column, literal)
         if not beyond:
             return BoundCompare(column, op, value)
         if op in ("=", "<>"):
@@ -476,7 +486,7 @@ def _lower_compare(column: ColumnSchema, op: str, literal: literals.Literal) -> 
         if beyond > 0:
             return BoundCompare(column, "<" if op in ("<", "<=") else ">=", value)
         return BoundCompare(column, "<=" if op in ("<", "<=") else ">", value)
-    floor, exact = place_countable(column, literal)
+    floor, exact = floor_of_literal(column, literal)
     if not exact:
         if op in ("=", "<>"):
             return not_null if op == "<>" else _FALSE
@@ -489,7 +499,9 @@ def _lower_compare(column: ColumnSchema, op: str, literal: literals.Literal) -> 
     return BoundCompare(column, op, floor)
 
 
-def _lower_in(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array, negated: bool) -> Bound:
+def _condition_of_in(
+    column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array, negated: bool
+) -> Bound:
     if isinstance(values, pa.Array):
         if negated and values.null_count:
             return _FALSE
@@ -502,7 +514,7 @@ def _lower_in(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Ar
         return _FALSE  # no row is known to differ from NULL
     found: list[Any] = []
     for value in values:
-        bound = _lower_compare(column, "=", value)  # drops NULL and values that the column cannot hold
+        bound = _condition_of_compare(column, "=", value)  # drops NULL and values that the column cannot hold
         if isinstance(bound, BoundCompare):
             found.append(bound.value)
         elif isinstance(bound, BoundIn):
@@ -520,7 +532,7 @@ def _in(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bou
     return BoundIn(column, ordered, negated)
 
 
-def _lower_like(
+def _condition_of_like(
     column: ColumnSchema, pattern: str, escape: str | None, any_case: bool, negated: bool
 ) -> Bound:
     parsed = parse_like(pattern, escape, f"column {column.name!r}: ", any_case)
@@ -577,7 +589,7 @@ def _merge_equalities(parts: list[Bound]) -> list[Bound]:
 # --- constraints ------------------------------------------------------------------------------------
 
 
-def derive(bound: Bound) -> dict[str, Constraint] | None:
+def derive_constraints(bound: Bound) -> dict[str, Constraint] | None:
     """Derive the constraints by column name, or None when no row can be TRUE."""
     if isinstance(bound, BoundConstant):
         return {} if bound.value else None
@@ -585,7 +597,7 @@ def derive(bound: Bound) -> dict[str, Constraint] | None:
         return _derive_all(bound.parts)
     if isinstance(bound, BoundOr):
         return _derive_any(bound.parts)
-    if isinstance(bound, BoundColumns):
+    if isinstance(bound, BoundCompareColumns):
         return _nullable_only({c: Constraint(null="none") for c in (bound.left, bound.right)})
     if isinstance(bound, BoundNull):
         if not bound.negated and not bound.column.nullable:
@@ -627,7 +639,7 @@ def _constraint_of_compare(bound: BoundCompare) -> Constraint:
 def _derive_all(parts: Iterable[Bound]) -> dict[str, Constraint] | None:
     merged: dict[str, Constraint] = {}
     for part in parts:
-        found = derive(part)
+        found = derive_constraints(part)
         if found is None:
             return None
         for name, constraint in found.items():
@@ -638,7 +650,7 @@ def _derive_all(parts: Iterable[Bound]) -> dict[str, Constraint] | None:
 
 
 def _derive_any(parts: Iterable[Bound]) -> dict[str, Constraint] | None:
-    possible = [found for found in map(derive, parts) if found is not None]
+    possible = [found for found in map(derive_constraints, parts) if found is not None]
     if not possible:
         return None
     merged = possible[0]

@@ -26,7 +26,7 @@ from nyala.schema.expressions.evaluate import Bound, BoundAnd, BoundCompare, Bou
 from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import ColumnSchema
 
-__all__ = ["ColumnTest", "is_its_constraint", "split_by_column"]
+__all__ = ["ColumnTest", "has_exact_constraint", "split_by_column"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class ColumnTest:
     def of(column: ColumnSchema, parts: Iterable[Bound], constraint: Constraint | None) -> ColumnTest:
         """Build a test. The column's `constraint` is kept only if each part is a range or a list of values."""
         parts = tuple(sorted(parts, key=lambda part: part.rank))
-        exact = constraint if all(map(is_its_constraint, parts)) else None
+        exact = constraint if all(map(has_exact_constraint, parts)) else None
         null = pa.nulls(1, column.type.arrow)
         admits_null = all(bool(part.mask({column.name: null}, 1)[0]) for part in parts)
         return ColumnTest(column, parts, exact, admits_null)
@@ -91,7 +91,7 @@ def split_by_column(
     return tuple(tests), None if not rest else rest[0] if len(rest) == 1 else BoundAnd(tuple(rest))
 
 
-def is_its_constraint(part: Bound) -> bool:
+def has_exact_constraint(part: Bound) -> bool:
     """Whether the condition is equivalent to its constraint: a range or a list of values."""
     return (isinstance(part, BoundCompare) and part.op != "<>" and not part.column.type.is_floating) or (
         isinstance(part, BoundIn) and not part.negated and not part.column.type.is_floating

@@ -117,7 +117,7 @@ class Constraint(LazyValues):
         return self == ANY
 
     @property
-    def _demands_value(self) -> bool:
+    def _has_bounds(self) -> bool:
         return self.lower is not None or self.upper is not None
 
     def intersect(self, other: Constraint) -> Constraint:
@@ -276,7 +276,7 @@ class Constraint(LazyValues):
         if self.values is not None:
             shown = ", ".join(repr(value) for value in self.values[:5])
             text = f"in ({shown}{', …' if len(self.values) > 5 else ''})"
-        elif self._demands_value:
+        elif self._has_bounds:
             opening = "[" if self.lower_inclusive and self.lower is not None else "("
             closing = "]" if self.upper_inclusive and self.upper is not None else ")"
             lower = "" if self.lower is None else repr(self.lower)

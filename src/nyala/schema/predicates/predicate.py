@@ -35,7 +35,7 @@ from nyala.schema.expressions.nodes import Expr, Literal, Node, col
 from nyala.schema.expressions.nodes_json import from_json, to_json
 from nyala.schema.expressions.parser import Parameters, expr, parse_predicate
 from nyala.schema.predicates import binding
-from nyala.schema.predicates.column_test import ColumnTest, is_its_constraint, split_by_column
+from nyala.schema.predicates.column_test import ColumnTest, has_exact_constraint, split_by_column
 from nyala.schema.predicates.constraint import EMPTY, Constraint
 from nyala.schema.schema import Schema
 
@@ -81,7 +81,7 @@ class BoundPredicate(LazyValues):
     def __init__(self, tree: Node, schema: Schema) -> None:
         nodes.check_depth(tree)
         self.tree = binding.bind_condition(tree, schema)
-        self._bound: Bound = binding.lower(self.tree, schema)
+        self._bound: Bound = binding.build_condition(self.tree, schema)
         self.columns: frozenset[str] = self._bound.columns
         self._columns = tuple(schema.by_name(name) for name in sorted(self.columns))
         self._types = tuple((column.name, column.type) for column in self._columns)
@@ -107,12 +107,12 @@ class BoundPredicate(LazyValues):
     @lazy_value
     def _constraints(self) -> dict[str, Constraint]:
         found = self._derived
-        return dict.fromkeys(sorted(nodes.names_in(self.tree)), EMPTY) if found is None else found
+        return dict.fromkeys(sorted(nodes.column_names_in(self.tree)), EMPTY) if found is None else found
 
     @lazy_value
-    def is_its_constraints(self) -> bool:
+    def has_exact_constraints(self) -> bool:
         """Whether the predicate equals its constraints: an AND of ranges and value lists of single columns."""
-        return all(map(is_its_constraint, self._terms))
+        return all(map(has_exact_constraint, self._terms))
 
     @property
     def column_tests(self) -> tuple[ColumnTest, ...]:
@@ -134,16 +134,16 @@ class BoundPredicate(LazyValues):
         return self._bound.parts if isinstance(self._bound, BoundAnd) else (self._bound,)
 
     @property
-    def empty(self) -> bool:
+    def selects_none(self) -> bool:
         """Whether no row of any table can be selected."""
         return self._derived is None
 
     @lazy_value
     def _derived(self) -> dict[str, Constraint] | None:
-        return binding.derive(self._bound)
+        return binding.derive_constraints(self._bound)
 
     @property
-    def always(self) -> bool:
+    def selects_all(self) -> bool:
         """Whether every row is selected."""
         return self._bound == BoundConstant(True)
 
@@ -156,7 +156,7 @@ class BoundPredicate(LazyValues):
     @property
     def prunes(self) -> bool:
         """Whether a scan can skip data with it."""
-        return self.empty or bool(self._constraints)
+        return self.selects_none or bool(self._constraints)
 
     @property
     def has_arrow_expression(self) -> bool:
@@ -194,5 +194,5 @@ def _compared_with_null(node: Node) -> Iterator[str]:
     if isinstance(node, nodes.Compare) and node.right == Literal(None):
         yield str(node.left)
     if isinstance(node, nodes.And | nodes.Or | nodes.Not):
-        for part in nodes.parts_of(node):
+        for part in nodes.children_of(node):
             yield from _compared_with_null(part)

@@ -19,7 +19,7 @@ from nyala.env import SYSTEM
 from nyala.errors import Error
 from nyala.handover import commits as handover
 from nyala.objects.address import Address
-from nyala.presentation.progress import shower
+from nyala.presentation.progress import line_writer
 from nyala.spark.cluster import is_classic
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _GROUP: Final = "spark.jobGroup.id"
 @contextlib.contextmanager
 def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None = None) -> Iterator[None]:
     """Report how many tasks of the jobs in the body are done. show: receives each line; default: see the module."""
-    lines = _Lines(what, show or shower("nyala.spark"))
+    lines = _Lines(what, show or line_writer("nyala.spark"))
     with _watching_classic(spark, lines) if is_classic(spark) else _watching_connect(spark, lines):
         yield
 

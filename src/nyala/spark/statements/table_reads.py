@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nyala.schema.expressions.nodes import Node as Predicate
-from nyala.schema.expressions.nodes import all_of, names_in
+from nyala.schema.expressions.nodes import all_of, column_names_in
 from nyala.spark.statements.constants import OpenTerm
 from nyala.spark.statements.parser import Node, scopes_of, sqlglot
 from nyala.spark.statements.predicates import implied_parts, translate
@@ -364,7 +364,7 @@ def _place_of_term(
     text: str, node: Node, term: Predicate, alias: str, schema: pa.Schema
 ) -> tuple[int, int] | None:
     """Return the term's position in the text, if its text there is exactly the term; None if unclear (Q5)."""
-    if any(pa.types.is_floating(schema.field(name).type) for name in names_in(term)):
+    if any(pa.types.is_floating(schema.field(name).type) for name in column_names_in(term)):
         return None
     metas = [part.meta for part in node.walk() if "start" in part.meta and "end" in part.meta]
     if not metas:

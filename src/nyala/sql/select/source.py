@@ -36,9 +36,9 @@ from nyala.errors import Error, InvalidArgumentError
 from nyala.interop.text_views import VIEW_TYPES, TextViews
 from nyala.optional import need
 from nyala.schema.expressions import nodes
-from nyala.schema.expressions.literals import normalise
+from nyala.schema.expressions.literals import to_literal
 from nyala.schema.expressions.nodes import Node
-from nyala.schema.expressions.value_lists import plain
+from nyala.schema.expressions.value_lists import supported_array
 from nyala.sql.select.connection import without_lost_filters
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ class ScanSource:
 
 def _distinct(values: pa.ChunkedArray) -> pa.Array | None:
     """Return the distinct values without NULL; None for a type that cannot be looked up."""
-    chunks = [plain(chunk) for chunk in values.chunks]
+    chunks = [supported_array(chunk) for chunk in values.chunks]
     if not all(chunk is not None for chunk in chunks):
         return None
     return pa.chunked_array(chunks).drop_null().unique() if chunks else pa.array([])
@@ -433,7 +433,7 @@ def _of_node(node: Any) -> Node | None:
         return nodes.IsNull(nodes.Column(column), negated=node.op == "IS NOT NULL")
     if kind == "Binary" and node.op in _OPERATORS:
         known, value = _literal_of(node.right)
-        return nodes.compare(column, _OPERATORS[node.op], normalise(value)) if known else None
+        return nodes.compare(column, _OPERATORS[node.op], to_literal(value)) if known else None
     if kind == "In" and node.values:
         return _in_list(column, node.values)
     return None

@@ -45,7 +45,7 @@ import pyarrow as pa
 
 from nyala.catalog.model import CommitMessage, CommittedKey
 from nyala.errors import CorruptionError
-from nyala.schema.adapter import adapt, are_versions
+from nyala.schema.adapter import adapt, may_be_one_column
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.locate import ABSENT, find_ghosts, locate
@@ -211,7 +211,7 @@ def _invalid(group: SettledGroup, table: TableState) -> str | None:
                 return f"its schema has no column {number}"
             continue
         expected = stored.arrow_types[number]
-        if array.type != expected and (of_now or not are_versions(array.type, expected)):
+        if array.type != expected and (of_now or not may_be_one_column(array.type, expected)):
             return f"column {number} has type {array.type}, expected {expected}"
         if number in left:
             left.remove(number)

@@ -123,7 +123,7 @@ class ScanSpec(LazyValues):
         predicate = self.predicate
         return (
             predicate is not None
-            and predicate.is_its_constraints
+            and predicate.has_exact_constraints
             and self.constraints.keys() == predicate.columns
             and is_key_range(self.constraints, self.schema)
         )
@@ -136,7 +136,7 @@ class ScanSpec(LazyValues):
         """
         predicate, columns = self.predicate, self.schema.key_columns
         names = {column.name for column in columns}
-        if predicate is None or predicate.columns != names or not predicate.is_its_constraints:
+        if predicate is None or predicate.columns != names or not predicate.has_exact_constraints:
             return None
         if self.constraints.keys() != names:
             return None
@@ -189,7 +189,7 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def can_match(self) -> bool:
-        return self.predicate is None or not self.predicate.empty
+        return self.predicate is None or not self.predicate.selects_none
 
 
 def read_split(

@@ -43,7 +43,7 @@ from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import SYSTEM, Env
 from nyala.errors import CorruptionError, InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.schema.adapter import adapt, are_versions
+from nyala.schema.adapter import adapt, may_be_one_column
 from nyala.schema.arrow_ipc import to_ipc
 from nyala.schema.predicates.predicate import BoundPredicate
 from nyala.schema.schema import Schema
@@ -354,7 +354,7 @@ def _is_readable_as(target: pa.DataType, column: ColumnType) -> bool:
     """Whether a scan can return a column of this type as `target`: see `ScanSpec.types`."""
     if pa.types.is_dictionary(target):
         return bool(target == pa.dictionary(pa.int32(), column.arrow))
-    return are_versions(target, column.arrow) or target == narrow_decimal(column)
+    return may_be_one_column(target, column.arrow) or target == narrow_decimal(column)
 
 
 def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa.RecordBatch]:
@@ -391,7 +391,7 @@ def _deltas(
                     raise ValueError(
                         f"deltas have rowids of {rowids.type} and timestamps of {timestamps.type}"
                     )
-                if not are_versions(values.type, types[column_id]):
+                if not may_be_one_column(values.type, types[column_id]):
                     raise ValueError(f"deltas of column {column_id} have values of {values.type}")
                 run = DeltaRun("redo", rowids.to_numpy(), timestamps.to_numpy(), values)
                 if run.disorder() is not None or (len(run) and run.rowids[-1] >= row_count):

@@ -29,7 +29,7 @@ from nyala.errors import NULL, InvalidArgumentError
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.conversion.convert import default_array
 from nyala.schema.conversion.long_column import Column, LongColumn
-from nyala.schema.expressions.nodes import Node, names_in
+from nyala.schema.expressions.nodes import Node, column_names_in
 from nyala.schema.schema import FIRST_COLUMN_ID, ColumnId, ColumnSchema, Schema
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import AnyRowSet, TableState
@@ -100,7 +100,7 @@ def check_condition(
         _bound(table.schema, condition)
         if not operation.columns:  # an empty list
             return operation
-        for name in sorted(names_in(condition.tree)):
+        for name in sorted(column_names_in(condition.tree)):
             if name.startswith(NEW):
                 _given(table, operation, name.removeprefix(NEW), f"when= names {name}")
         return operation

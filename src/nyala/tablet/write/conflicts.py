@@ -23,7 +23,7 @@ import pyarrow as pa
 from nyala.errors import ConflictError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.mvcc.timestamp import to_datetime
-from nyala.schema.arrow_values import python_at
+from nyala.schema.arrow_values import python_value_at
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import AnyRowSet, TableState
 from nyala.tablet.write.prepare import PreparedOperation
@@ -89,7 +89,7 @@ def _conflict(table: TableState, keys: EncodedKeys, since: int) -> ConflictError
     shown = pa.table(
         dict(zip(names, table.codec.decode(keys.slice(0, min(len(keys), _KEYS_MAX))), strict=True))
     )
-    first = ", ".join(f"{name}={python_at(shown.column(name), 0)!r}" for name in names)
+    first = ", ".join(f"{name}={python_value_at(shown.column(name), 0)!r}" for name in names)
     others = {1: "", 2: " and 1 other key"}.get(len(keys), f" and {len(keys) - 1:,} other keys")
     return ConflictError(
         f"another write changed table {table.name!r} at key {first}{others} after {_time(since)}, the moment that "

@@ -29,9 +29,9 @@ from nyala.errors import (
     InvalidArgumentError,
 )
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.conversion.canonical_data import CanonicalData
 from nyala.schema.conversion.convert import Converted, convert
 from nyala.schema.conversion.long_column import Column, row_slices
-from nyala.schema.conversion.ready import ReadyData
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
 from nyala.tablet.state.root import TableState
@@ -67,7 +67,7 @@ class PreparedOperation:
     schema: Schema
     # Columns may be views of the user's memory: copy them to keep them after the call.
     borrowed: bool = False
-    ready: ReadyData | None = None  # the columns in the log's form, if all rows are used in this order
+    ready: CanonicalData | None = None  # the columns in the log's form, if all rows are used in this order
     # Rows of an ignoring update or delete whose key cannot exist.
     passed_over: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     # Columns that only some rows give, by column id: one bool per row.
@@ -143,7 +143,7 @@ def prepare(
         errors.extend(converted.errors)
     count = converted.row_count
     by_name = converted.columns
-    ready = converted.ready
+    ready = converted.canonical
     columns: dict[int, Column] = (
         {schema.by_name(column).id: array for column, array in by_name.items()}
         if ready is None

@@ -38,9 +38,9 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.errors import ALREADY_PRESENT, MISSING_COLUMN, NOT_FOUND
+from nyala.schema.conversion.canonical_data import CanonicalData
 from nyala.schema.conversion.convert import default_array, default_column
 from nyala.schema.conversion.long_column import Column
-from nyala.schema.conversion.ready import ReadyData
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.state.locate import ABSENT, Located, locate
@@ -148,7 +148,7 @@ def _may_change(operation: PreparedOperation, column: ColumnSchema) -> bool:
     return not column.immutable or operation.rewrites
 
 
-def _logged(ready: ReadyData | None) -> tuple[pa.RecordBatch | None, pa.Buffer | None]:
+def _logged(ready: CanonicalData | None) -> tuple[pa.RecordBatch | None, pa.Buffer | None]:
     return (None, None) if ready is None else (ready.batch, ready.message)
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, InvalidValueError
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.schema.arrow_values import python_at
+from nyala.schema.arrow_values import python_value_at
 from nyala.schema.conversion.convert import convert
 from nyala.schema.conversion.long_column import row_slices
 from nyala.schema.conversion.row_errors import RowErrors
@@ -210,7 +210,7 @@ def look_up_row(
             found |= key
         else:
             key_values = zip(key_columns, table.codec.decode(encoded), strict=True)
-            found |= {column.name: python_at(array, 0) for column, array in key_values}
+            found |= {column.name: python_value_at(array, 0) for column, array in key_values}
     return {column.name: found[column.name] for column in projection}
 
 

@@ -55,7 +55,7 @@ from nyala.errors import (
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_lookup.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
-from nyala.schema.arrow_values import python_at
+from nyala.schema.arrow_values import python_value_at
 from nyala.schema.conversion.array_cast import copy_arrays
 from nyala.schema.conversion.long_column import LongColumn
 from nyala.schema.conversion.row_errors import RowErrors
@@ -713,7 +713,7 @@ def failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
         if errors
     ]
     errors = pa.concat_tables(tables)
-    first = {name: python_at(errors.column(name), 0) for name in errors.column_names}
+    first = {name: python_value_at(errors.column(name), 0) for name in errors.column_names}
     key = ", ".join(f"{name}={_shown(first[name])}" for name in errors.column_names[4:])
     total = sum(operation.row_count for operation in operations)
     message = (

@@ -25,16 +25,16 @@ import pyarrow as pa
 from nyala.schema.conversion.array_cast import are_dates, are_finite_times, longest_bytes
 from nyala.schema.schema import ColumnSchema, Schema
 
-__all__ = ["READY_ROWS_MAX", "ReadyData", "take_ready"]
+__all__ = ["CANONICAL_ROWS_MAX", "CanonicalData", "take_canonical"]
 
 # For more rows, the cost per call does not matter, and large batches bypass the log and need no message.
-READY_ROWS_MAX: Final = 4096
+CANONICAL_ROWS_MAX: Final = 4096
 # Cached plans per schema.
 _PLANS_MAX: Final = 8
 
 
 @dataclass(frozen=True)
-class ReadyData:
+class CanonicalData:
     """Columns with a table's types, and the same columns as one Arrow message.
 
     batch:   the columns, in the schema's order, named by column id as in the log (RD2).
@@ -71,12 +71,12 @@ class _Plan:
     variable: tuple[int, ...]
 
 
-def take_ready(data: Any, schema: Schema, max_cell_bytes: int) -> ReadyData | None:
+def take_canonical(data: Any, schema: Schema, max_cell_bytes: int) -> CanonicalData | None:
     """Copy `data` if it has the table's types and passes all checks; None if it needs `convert`.
 
     Cost: about five Arrow calls, and one per date, timestamp and varchar column.
     """
-    if not isinstance(data, pa.Table | pa.RecordBatch) or not 0 < data.num_rows <= READY_ROWS_MAX:
+    if not isinstance(data, pa.Table | pa.RecordBatch) or not 0 < data.num_rows <= CANONICAL_ROWS_MAX:
         return None
     plan = _plan_of(data.schema, schema)
     if not plan.columns:
@@ -115,11 +115,11 @@ def take_ready(data: Any, schema: Schema, max_cell_bytes: int) -> ReadyData | No
         for place in plan.variable:
             if longest_bytes(arrays[place], max_cell_bytes) > max_cell_bytes:
                 return None
-    return ReadyData(plan.columns, plan.ids, plan.names, batch, arrays, message)
+    return CanonicalData(plan.columns, plan.ids, plan.names, batch, arrays, message)
 
 
 def _plan_of(given: pa.Schema, schema: Schema) -> _Plan:
-    plans: list[_Plan] = schema.ready_plans
+    plans: list[_Plan] = schema.canonical_plans
     for plan in plans:
         if plan.given.equals(given):
             return plan
