@@ -52,6 +52,18 @@ def test_a_long_list_means_what_it_means_to_a_table_of_duckdb(
             assert db.sql(text).fetchall() == con.execute(text).fetchall()
 
 
+def test_a_long_list_of_keys_finds_negative_and_wide_numbers_and_texts_with_quotes(
+    db: nyala.Database,
+) -> None:
+    numbers = [-5, *range(600), 2**63 - 1, -(2**63)]
+    db.create_table("n", {"k": "int64"}, "k").insert([(number,) for number in numbers])
+    db.create_table("s", {"k": "string"}, "k").insert([("it's",), ("),(",), ("",), ("nobody",)])
+    listed = ", ".join(map(str, [*numbers, 10**25]))
+    assert sorted(db.sql(f"SELECT k FROM n WHERE k IN ({listed})").fetchall()) == sorted(zip(numbers))
+    listed = ", ".join(["'it''s'", "'),('", "''", *(f"'{number}'" for number in range(600))])
+    assert sorted(db.sql(f"SELECT k FROM s WHERE k IN ({listed})").fetchall()) == [("",), ("),(",), ("it's",)]
+
+
 def test_names_beside_a_long_list_are_checked_at_once_and_a_pivot_takes_its_columns_from_one(
     db: nyala.Database,
 ) -> None:

@@ -441,6 +441,7 @@ def duckdb_session(name: str) -> Iterator[Any]:
     duckdb = need("duckdb", "cli")
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false; SET threads = 1")
+        connection.execute("SET async_threads = 0")  # see `nyala.sql.select.connection`
         try:
             yield connection
         except duckdb.InterruptException as error:

@@ -1,4 +1,4 @@
-"""Recognises rows of literals and parameters in SQL text, such as those after VALUES.
+"""Recognises rows of literals and parameters in SQL text: those after VALUES, and the list after IN.
 
     (1, 'a', ?), (-2.5, NULL, DEFAULT), (1e3, DATE '2026-01-01', TRUE)
 
@@ -13,7 +13,18 @@ import itertools
 import re
 from typing import Final, NamedTuple
 
-__all__ = ["PARAMETER", "ROWS", "Cell", "cell_of", "cells_of_rows", "row_at"]
+__all__ = [
+    "LIST",
+    "PARAMETER",
+    "ROWS",
+    "TEXT",
+    "Cell",
+    "cell_of",
+    "cells_of_rows",
+    "items_of_list",
+    "row_at",
+    "shortened_list",
+]
 
 # So short that each is an integer, a decimal or a double for DuckDB, and exact in Arrow.
 _NUMBER: Final = r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?+(?:[eE][+-]?[0-9]{1,3})?+(?![\w.])"
@@ -30,6 +41,12 @@ _CELL: Final = re.compile(
 )
 ROWS: Final = re.compile(rf"\s*+({_ROW}(?:\s*+,\s*+{_ROW}){{15,}}+)", re.IGNORECASE)
 """At least 16 rows, after spaces; group 1 is the rows."""
+_ITEM: Final = rf"(?:-?[0-9]{{1,38}}(?![\w.])|{_VALUE})"
+LIST: Final = re.compile(rf"\s*+(\(\s*+{_ITEM}\s*+(?:,\s*+{_ITEM}\s*+){{499,}}+\))", re.IGNORECASE)
+"""A list in brackets with at least 500 values, after spaces; group 1 is the list."""
+_ITEMS: Final = re.compile(rf"[(,]\s*+({_ITEM})", re.IGNORECASE)
+TEXT: Final = re.compile(rf"'{_TEXT}'")
+"""A text in single quotes."""
 PARAMETER: Final = re.compile(rf"'{_TEXT}'|({_PARAMETER})")
 """A text, or a parameter as group 1. It finds the parameters of rows."""
 
@@ -64,3 +81,15 @@ def cell_of(value: str) -> tuple[str, ...]:
 def row_at(rows: str, number: int) -> str:
     """Return the text of one of the rows that `ROWS` has found."""
     return next(itertools.islice(_ONE_ROW.finditer(rows), number, None))[0]
+
+
+def items_of_list(listed: str) -> list[str]:
+    """Return the texts of the values of a list that `LIST` has found."""
+    return _ITEMS.findall(listed)
+
+
+def shortened_list(listed: str) -> str:
+    """Return a list that `LIST` has found with its first value only."""
+    found = _ITEMS.match(listed)
+    assert found is not None
+    return found[0] + ")"

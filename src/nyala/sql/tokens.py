@@ -9,8 +9,9 @@ begins and ends. Expressions are cut out as they are, with their comments, and D
 Invariants
     K1  The text of a token is `text[begin:end]`, and tokens do not overlap. Comments and spaces are
         between tokens.
-    K2  After VALUES, a list of at least 16 rows of literals and parameters is one token, of the kind "rows". What
-        reads the tokens of a text then costs as much for many rows as for few.
+    K2  After VALUES, a list of at least 16 rows of literals and parameters is one token, of the kind
+        "rows". After IN, a list of at least 500 of them is one token of the kind "list", with its
+        brackets. So a statement with many constants has few tokens.
     K3  A keyword inside parentheses, brackets, braces or CASE … END does not end a clause, nor does one
         that is a name (after a point or AS) or the FROM of IS DISTINCT FROM.
 
@@ -25,7 +26,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from nyala.errors import InvalidArgumentError
-from nyala.sql.literals import PARAMETER, ROWS, row_at
+from nyala.sql.literals import LIST, PARAMETER, ROWS, row_at, shortened_list
 
 __all__ = [
     "Token",
@@ -42,9 +43,10 @@ __all__ = [
     "tokens",
     "with_first_rows",
     "with_names",
+    "with_short_lists",
 ]
 
-Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol", "rows"]
+Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol", "rows", "list"]
 
 _COMMENTS_MAX: Final = 20
 
@@ -85,6 +87,7 @@ _MAIN_KEYWORDS: Final = frozenset(
 _LINES_BEFORE_MAX: Final = 2000
 # Quotes that the pattern finds as symbols: the literal or the name that they begin is not closed.
 _UNCLOSED: Final = frozenset("'\"`$")
+_MANY: Final = frozenset(("rows", "list"))
 _OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
 _PAIRS: Final = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
 
@@ -138,7 +141,7 @@ def _tokens(text: str) -> tuple[Token, ...]:
 
 
 def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
-    """Append the tokens from `place` on; return where to go on after a list of rows, or None at the end."""
+    """Append the tokens from `place` on; return where to go on after rows or a list, or None at the end."""
     for match in _TOKEN.finditer(text, place):
         kind: Any = "text" if match.lastgroup == "tag" else match.lastgroup
         if kind is None:  # the end
@@ -150,15 +153,18 @@ def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
         if keyword == "VALUES" and (rows := ROWS.match(text, end)):
             out.append(Token("rows", rows[1], *rows.span(1), ""))
             return rows.end()
+        if keyword == "IN" and (listed := LIST.match(text, end)):
+            out.append(Token("list", listed[1], *listed.span(1), ""))
+            return listed.end()
     return None
 
 
 def parameters(found: Iterable[Token]) -> Iterator[Token]:
-    """Yield the parameters among the tokens, also those inside of rows."""
+    """Yield the parameters among the tokens, also those inside of rows and lists."""
     for token in found:
         if token.kind == "parameter":
             yield token
-        elif token.kind == "rows":
+        elif token.kind in _MANY:
             for match in PARAMETER.finditer(token.text):
                 if match[1]:
                     begin, end = match.span(1)
@@ -166,11 +172,11 @@ def parameters(found: Iterable[Token]) -> Iterator[Token]:
 
 
 def begins_of_texts(found: Iterable[Token]) -> Iterator[int]:
-    """Yield where string literals begin, also those inside of rows."""
+    """Yield where string literals begin, also those inside of rows and lists."""
     for token in found:
         if token.kind == "text":
             yield token.begin
-        elif token.kind == "rows":
+        elif token.kind in _MANY:
             yield from (token.begin + each.begin for each in _tokens(token.text) if each.kind == "text")
 
 
@@ -178,6 +184,12 @@ def with_first_rows(text: str) -> str:
     """Return the text with only the first row of each token of the kind "rows"."""
     found = (token for token in tokens(text) if token.kind == "rows")
     return replaced(text, [(token.begin, token.end, row_at(token.text, 0)) for token in found])
+
+
+def with_short_lists(text: str) -> str:
+    """Return the text with only the first value of each token of the kind "list"."""
+    found = (token for token in tokens(text) if token.kind == "list")
+    return replaced(text, [(token.begin, token.end, shortened_list(token.text)) for token in found])
 
 
 def quoted(name: str) -> str:
@@ -191,9 +203,12 @@ def quoted_text(value: str) -> str:
 
 
 def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """Return the text with each [begin, end) replaced; no two of them overlap."""
+    """Return the text with each [begin, end) replaced; no two of them overlap. Without edits: the same object."""
+    ordered = sorted(edits)
+    if not ordered:
+        return text
     parts, done = [], 0
-    for begin, end, new in sorted(edits):
+    for begin, end, new in ordered:
         parts += [text[done:begin], new]
         done = end
     return "".join([*parts, text[done:]])

@@ -22,8 +22,7 @@ from nyala.sql.context import Context
 from nyala.sql.names import without_schemas
 from nyala.sql.result import FixedResult
 from nyala.sql.select.moments import parsable
-from nyala.sql.select.statement import shortened
-from nyala.sql.tokens import Token, replaced, tokens, with_first_rows, with_names
+from nyala.sql.tokens import Token, replaced, tokens, with_first_rows, with_names, with_short_lists
 
 __all__ = ["execute", "plan_of"]
 
@@ -86,7 +85,7 @@ def _as_known(text: str, found: Sequence[Token], place: int) -> str:
 
 def _check(text: str) -> None:
     """Check that DuckDB's parser accepts the statement. Raises: InvalidArgumentError."""
-    short = shortened(parsable(with_first_rows(text)))
+    short = with_short_lists(parsable(with_first_rows(text)))
     (_parse if len(short) <= _REMEMBERED_CHARS else _parse.__wrapped__)(short)
 
 

@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.schema import ColumnSchema, Schema
+from nyala.sql.literals import TEXT, items_of_list
 from nyala.sql.result import FixedResult
-from nyala.sql.tokens import Token, TokenReader
+from nyala.sql.tokens import TokenReader
 
 if TYPE_CHECKING:
     from nyala.api.database import Snapshot
@@ -40,13 +41,13 @@ _NO_ALIAS: Final = frozenset(("WHERE", "AT", "FOR", "VERSION", "TIMESTAMP", "TAB
 Source: TypeAlias = Union["Snapshot", "Transaction"]
 
 
-Values: TypeAlias = Mapping[str, tuple[tuple[bool, Token], ...]]
-"""The constants of each column: whether a minus is before it, and its token."""
+Values: TypeAlias = Mapping[str, list[str]]
+"""The texts of the constants of each column."""
 
 
 @dataclass(frozen=True)
 class _Lookup:
-    """A recognised statement. columns: None for `*`. values: the tokens of each column."""
+    """A recognised statement. columns: None for `*`."""
 
     table: str
     columns: tuple[str, ...] | None
@@ -134,7 +135,7 @@ def _conditions_of(where: str, alias: str) -> Values | None:
 
 def _conditions(reader: TokenReader, alias: str) -> Values | None:
     """Read `column = constant AND column IN (…)` up to the end; None for another form."""
-    values: dict[str, tuple[tuple[bool, Token], ...]] = {}
+    values: dict[str, list[str]] = {}
     while True:
         name = _of_table(reader.qualified(), alias)
         if name is None or name in values:
@@ -151,26 +152,20 @@ def _of_table(names: Sequence[str], alias: str) -> str | None:
     return names[1] if len(names) == 2 and names[0] == alias else None
 
 
-def _constants(reader: TokenReader) -> tuple[tuple[bool, Token], ...]:
+def _constants(reader: TokenReader) -> list[str]:
     """Read `= constant` or `IN (constant, …)`. Raises: InvalidArgumentError."""
     if not reader.take("IN"):
         if not reader.take("=="):
             reader.need("=")
-        return (_constant(reader),)
+        sign = "-" if reader.take("-") else ""
+        return [sign + reader.next().text]
+    token = reader.peek()
+    if token is not None and token.kind == "list":
+        return items_of_list(reader.next().text)
     reader.need("(")
-    out = [_constant(reader)]
-    while reader.take(","):
-        out.append(_constant(reader))
+    values = reader.listed()
     reader.need(")")
-    return tuple(out)
-
-
-def _constant(reader: TokenReader) -> tuple[bool, Token]:
-    negative = reader.take("-")
-    token = reader.next()
-    if token.kind not in ("number", "text", "parameter"):
-        raise reader.error("expected a constant")
-    return negative, token
+    return values
 
 
 def _columns(schema: Schema, names: Sequence[str] | None) -> list[str] | None:
@@ -186,16 +181,14 @@ def _columns(schema: Schema, names: Sequence[str] | None) -> list[str] | None:
 
 def _keys(schema: Schema, given: Values, parameters: Mapping[str, Any]) -> pa.Table | None:
     """Return the keys, each once; None if the conditions do not give exactly the key's columns."""
-    folded = {name.lower(): tokens for name, tokens in given.items()}
+    folded = {name.lower(): texts for name, texts in given.items()}
     columns = schema.key_columns
     if len(folded) < len(given) or folded.keys() != {column.name.lower() for column in columns}:
         return None
     lists = []
     count = 1
     for column in columns:
-        values = [
-            _value(column, negative, token, parameters) for negative, token in folded[column.name.lower()]
-        ]
+        values = [_value(column, text, parameters) for text in folded[column.name.lower()]]
         if None in values:
             return None
         lists.append(list(dict.fromkeys(values)))
@@ -209,20 +202,16 @@ def _keys(schema: Schema, given: Values, parameters: Mapping[str, Any]) -> pa.Ta
     return pa.table(dict(zip(schema.key_names, arrays, strict=True)))
 
 
-def _value(column: ColumnSchema, negative: bool, token: Token, parameters: Mapping[str, Any]) -> Any:
+def _value(column: ColumnSchema, text: str, parameters: Mapping[str, Any]) -> Any:
     """Return the constant if it is an integer or text of the column's type; otherwise None."""
     kind = column.type
     value: Any = None
-    if token.kind == "parameter":
-        value = parameters.get(token.text[1:])
-        if negative:
-            return None
-    elif token.kind == "number":
-        value = int(token.text) if token.text.isdecimal() else None
-        if value is not None and negative:
-            value = -value
-    elif not negative and token.text[:1] == "'":
-        value = token.text[1:-1].replace("''", "'")
+    if text[:1] == "$":
+        value = parameters.get(text[1:])
+    elif text.isascii() and text.removeprefix("-").isdecimal():
+        value = int(text)
+    elif TEXT.fullmatch(text):
+        value = text[1:-1].replace("''", "'")
     if value.__class__ is int and kind.is_integer:
         least, greatest = kind.value_min, kind.value_max
         assert least is not None and greatest is not None

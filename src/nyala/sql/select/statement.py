@@ -13,29 +13,17 @@ from functools import lru_cache
 from typing import Any, Final
 
 from nyala.errors import InvalidArgumentError
-from nyala.sql.tokens import tokens
+from nyala.sql.tokens import tokens, with_short_lists
 
-_CONSTANT: Final = r"(?:[+-]?\d[\d.]*+|(?:(?:DATE|TIMESTAMP|TIMESTAMPTZ)\s++)?'(?:[^'\\]|'')*+')"
-# An IN list of more than 500 constants; the first constant stays.
-_LONG_LIST: Final = re.compile(
-    rf"(\bIN\s*+\(\s*+{_CONSTANT})(?:\s*+,\s*+{_CONSTANT}){{500,}}+(?=\s*+\))", re.IGNORECASE
-)
 _REMEMBERED_CHARS: Final = 4096
-_COMMENT: Final = re.compile(r"--|/\*")
-
-
-def shortened(text: str) -> str:
-    """Return the statement with one value of each long IN list.
-
-    It names the same tables and columns, and parses and binds faster: DuckDB takes half a second for 50,000 values.
-    It is only for analysis, because a PIVOT takes column names from such a list. A statement with comments is
-    returned as it is.
-    """
-    return text if _COMMENT.search(text) else _LONG_LIST.sub(r"\1", text)
 
 
 def check_statement(text: object) -> tuple[str, str, Any]:
     """Return (statement, shortened statement, shortened statement as DuckDB parsed it).
+
+    The shortened statement has one value of each long IN list. It names the same tables and columns, and
+    parses and binds faster: DuckDB takes half a second for 50,000 values. It is only for analysis, because
+    a PIVOT takes column names from such a list.
 
     Raises: InvalidArgumentError for text that does not parse, and for anything but one statement that reads.
     """
@@ -50,7 +38,7 @@ def _parsed(text: str) -> tuple[str, str, Any]:
     import duckdb
 
     text = text.strip().rstrip(";").rstrip()
-    glance = shortened(text)
+    glance = with_short_lists(text)
     # Only errors of the parser are possible here.
     try:
         statements = duckdb.extract_statements(glance)
