@@ -195,10 +195,10 @@ def test_threads_whose_writer_ends(tmp_path: Path) -> None:
 
 
 def test_a_call_that_kills_every_writer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its outcome is unknown, and the error says so; this process is not the one that executes it last."""
-    from nyala.handover import remote_writer
+    """The call is not sent again without end: the error says that its outcome is unknown."""
+    from nyala.handover import attempts
 
-    monkeypatch.setattr(remote_writer, "_AGAIN_MAX", 0)
+    monkeypatch.setattr(attempts, "AGAIN_MAX", 0)
     with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
         holder.run(TABLE)
         module, name, when = STEPS["taken"].split(":")

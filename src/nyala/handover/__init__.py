@@ -1,11 +1,17 @@
-"""What processes beside the lock holder send to it: commits of jobs, and all calls of processes that share the store.
+"""How other processes write to a store that one process has open for writing.
+
+They send requests to the writer: the commits of Spark jobs, and every call of a process that shares
+the store.
 
 frames          requests, answers and errors as bytes
-channel, inbox  how they travel: a socket in the folder, objects in a bucket
+channel         sends requests over a Unix socket in the store's folder
+inbox           sends requests as objects of a bucket
+attempts        sends a request again, or becomes the writer, if the writer ended
 commits         staged files of jobs, and their commit
-local_writer    what the public interface asks of the writer, and the writer in this process
-calls           calls of the writer as requests
-remote_writer   the writer in another process
-writer_session  the lock holder's side of a connection
-server          the threads of the lock holder that answer
+routing_plans   the plan by which tasks of a job find the tablet of each row
+local_writer    the writer's methods, if this process is the writer
+remote_writer   the same methods, if another process is the writer
+calls           these methods as requests
+writer_session  executes the requests of one connection
+server          starts the server of the writer
 """

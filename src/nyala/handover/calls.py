@@ -1,17 +1,17 @@
-"""Calls of the writer by another process, as requests: JSON, with rows as attachments or staged files.
+"""Encodes calls of the writer's methods as requests, for a process that shares the store.
 
-    {"do": "call", "name": "drop_table", "key": "5f…", "arguments": {"name": "t"}}
+    {"do": "call", "name": "drop_tables", "key": "5f…", "arguments": {"names": ["t"], "purge": false}}
 
-`CALLS` is the list of what can be called: methods of `LocalWriter`, with the kind of each argument.
-Each kind has one function that encodes a value and one that decodes and checks it. Rows that take
-more than ATTACHED_MAX_BYTES go to a file in a staging folder of the sender.
+`CALLS` lists the methods of `LocalWriter` that another process may call, with the kind of each
+argument. A kind has one function that encodes a value as JSON, and one that decodes and checks it.
+Rows are attachments of the request. Rows above ATTACHED_MAX_BYTES are a file in a staging folder.
 
 Invariants
-    C1  Nothing that another process sends is executed or unpickled. Each argument is checked here,
-        or by the method, as the argument of a user is.
-    C2  Rows travel in the types of the table, converted by the sender. Rows that could not be
-        converted travel as NULL, with their errors.
-    C3  A staged file stays until the sender has its answer.
+    C1  Received bytes are never executed or unpickled. Each argument is checked here, or by the
+        method as if a user had given it.
+    C2  The sender converts rows to the types of the table. A row that cannot be converted is sent
+        as NULL, with its error.
+    C3  The sender keeps staged files until it has the answer.
 
 Source: docs/design/processes-and-locks.md, "A second process that writes".
 """
@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from nyala.env import Env, process_mark
 from nyala.errors import ROW_ERROR_CODES, Error, InvalidArgumentError
+from nyala.handover.commits import figures
 from nyala.handover.local_writer import SeenTable, TableDraft
 from nyala.partition.model import Partition, PartitionSchema, find_problem
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
@@ -39,7 +40,6 @@ from nyala.schema.expressions.nodes import Expr, Node, as_node
 from nyala.schema.expressions.nodes_json import from_json, to_json
 from nyala.schema.expressions.parser import parse_predicate
 from nyala.schema.limits import Limits
-from nyala.schema.predicates.predicate import bind
 from nyala.schema.schema import ColumnSchema, Schema, check_comment, check_identifier, check_table_name
 from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
 from nyala.tablet.jobs.staged_files import read_rows, write_staged
@@ -61,14 +61,14 @@ if TYPE_CHECKING:
     from nyala.handover.local_writer import LocalWriter
 
 __all__ = [
-    "CALLS", "Outgoing", "answer_call", "check_select", "converted", "decode_answer", "encode_call", "of_prepared",
+    "CALLS", "Outgoing", "answer_call", "converted", "decode_answer", "encode_call", "of_prepared",
 ]  # fmt: skip
 
-# Rows of a call up to this size travel with it.
+# Larger rows of a request are staged as a file.
 ATTACHED_MAX_BYTES: Final = 1 << 20
 _STAGING_TTL_S: Final = 24 * 3600.0
 _HISTORY_MAX_US: Final = 10**17  # as `parse_history`
-# Rows without any column are only counted.
+# The most rows of a request without columns, which is only a number.
 _EMPTY_ROWS_MAX: Final = 1 << 20
 _INSERTS: Final = [OPERATION_NAMES.index(name) for name in ("insert", "insert-ignore")]
 _UPSERT: Final = OPERATION_NAMES.index("upsert")
@@ -78,7 +78,7 @@ _UPSERT: Final = OPERATION_NAMES.index("upsert")
 
 
 class Outgoing:
-    """The attachments and staged files of one request."""
+    """Collects the rows of one request, as attachments and staged files."""
 
     def __init__(self, env: Env, path: str) -> None:
         self._env = env
@@ -88,7 +88,7 @@ class Outgoing:
         self.attachments: list[bytes] = []
 
     def add(self, rows: pa.Table) -> int | list[str]:
-        """Add rows; returns where the receiver finds them."""
+        """Add rows. Return the number of their attachment, or the [key, name] of their staged file."""
         if self._bytes + rows.nbytes <= ATTACHED_MAX_BYTES:
             body = bytes(to_ipc(rows))
             self._bytes += len(body)
@@ -104,13 +104,13 @@ class Outgoing:
     def discard(self) -> None:
         """Remove the staged files (C3)."""
         if self._staging is not None:
-            with contextlib.suppress(Error):  # the writer removes them when their time has passed
+            with contextlib.suppress(Error):  # the writer removes them after _STAGING_TTL_S
                 self._env.files.remove_tree(self._staging[1])
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """The attachments of one request, and the store whose staging folders have its files."""
+    """The attachments of a received request, and what is needed to read and check its arguments."""
 
     env: Env
     path: str
@@ -119,7 +119,10 @@ class Incoming:
     published: int
 
     def rows(self, place: Any) -> pa.Table:
-        """Return checked rows. Raises: CorruptionError; ValueError, LookupError, TypeError for an invalid place."""
+        """Read and check the rows at a `place`, which `Outgoing.add` returned.
+
+        Raises: CorruptionError; ValueError, LookupError, TypeError if there is no such place.
+        """
         if isinstance(place, int):
             found = from_ipc(self.attachments[place])
             found.validate(full=True)
@@ -129,9 +132,9 @@ class Incoming:
 
 
 def converted(table: TableState, request: Request) -> Request:
-    """Return the request with its data as columns in the types of `table` (C2).
+    """Return the request with its data converted to the columns and types of `table` (C2).
 
-    Raises: errors of the whole data, as `write`.
+    Raises: as `write`, if the data as a whole is invalid.
     """
     if request.operation == "apply":
         return of_prepared(request, table, prepare_rows(table, request.data))
@@ -145,10 +148,11 @@ def converted(table: TableState, request: Request) -> Request:
 
 
 def of_prepared(request: Request, table: TableState, operation: PreparedOperation) -> Request:
-    """Return a request with the rows of a prepared operation, as `converted` does.
+    """Return the request with the rows of an operation that this process has prepared.
 
-    Rows that the operation passes over are left out. `numbers` says which rows were sent then.
-    Inserts with an auto-incrementing key have their keys already, and an upsert takes them.
+    Rows that the operation skips are not sent. `Request.numbers` then has the numbers of the rows
+    that are. If the table's key is auto-incrementing, the rows already have keys, and an insert
+    would not accept them: the request becomes an upsert.
     """
     name = request.operation
     names: dict[int, str] = {column.id: column.name for column in table.schema.columns}
@@ -172,7 +176,8 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
         data = MixedRows(OPERATION_NAMES, codes.tolist(), data, errors)
     condition = request.condition
     if condition is None and operation.sequence is not None:
-        condition = NewestBy(names[operation.sequence])  # decided before, but deletes are remembered
+        # The rows that lose were left out above, but the writer must remember the deletes' versions.
+        condition = NewestBy(names[operation.sequence])
     numbers = request.numbers
     if sent is not None:
         numbers = sent if numbers is None else numbers[sent]
@@ -183,7 +188,7 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
 
 
 def _errors_of(errors: RowErrors, rows: np.ndarray) -> RowErrors:
-    """The errors of some rows, which are numbered from 0 on."""
+    """Return the errors of the rows with these numbers, which become 0, 1, 2, …"""
     found = RowErrors()
     for row, code, message in zip(errors.rows.tolist(), errors.codes, errors.messages, strict=True):
         place = int(np.searchsorted(rows, row))
@@ -194,11 +199,9 @@ def _errors_of(errors: RowErrors, rows: np.ndarray) -> RowErrors:
 
 def _chunked(columns: Mapping[str, Column], row_count: int) -> dict[str, pa.ChunkedArray]:
     parts = [part for _, _, part in row_slices(columns, row_count)]
-    return (
-        {name: pa.chunked_array([part[name] for part in parts]) for name in columns}
-        if parts
-        else dict(columns)
-    )
+    if not parts:
+        return dict(columns)
+    return {name: pa.chunked_array([part[name] for part in parts]) for name in columns}
 
 
 def _encode_requests(requests: Sequence[Request], out: Outgoing) -> Any:
@@ -285,7 +288,7 @@ def _columns(table: pa.Table | None) -> dict[str, pa.ChunkedArray]:
 
 
 def _numpy(array: pa.ChunkedArray, type: pa.DataType) -> np.ndarray:
-    """Return the values. Raises: ValueError for another type, or NULL."""
+    """Return the values as NumPy. Raises: ValueError if the type differs or a value is NULL."""
     if array.type != type or array.null_count:
         raise ValueError(f"{array.null_count} NULLs in a column of {array.type}, expected {type}")
     values: np.ndarray = array.to_numpy()
@@ -321,7 +324,7 @@ def _decode_errors(rows: pa.Table, count: int) -> RowErrors:
 
 
 def _is(kind: Any, value: Any) -> Any:
-    """Return the value. Raises: ValueError if it has another type."""
+    """Return the value if it has this type. Raises: ValueError."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"expected {getattr(kind, '__name__', kind)}, got {value!r}")
     return value
@@ -333,11 +336,6 @@ def _encode_where(where: Any) -> str | None:
     return to_json(parse_predicate(where) if isinstance(where, str) else as_node(where))
 
 
-def check_select(select: Select, table: TableState) -> None:
-    """Check a condition as the writer will. Raises: as `bind`."""
-    bind(select.where, table.schema)
-
-
 def _encode_select(select: Select, out: Outgoing) -> Any:
     fields: dict[str, Any] = {"where": _encode_where(select.where)}
     if isinstance(select, ToUpdate):
@@ -346,7 +344,7 @@ def _encode_select(select: Select, out: Outgoing) -> Any:
 
 
 def _encode_value(name: str, value: Any, out: Outgoing) -> Any:
-    """Encode the new value of a column: an expression, a plain constant, or another one as an Arrow scalar."""
+    """Encode the new value of a column: an expression, a JSON value, or anything else as Arrow scalar."""
     if isinstance(value, Expr | Node):
         return ["expression", to_json(as_node(value))]
     if value is None or type(value) in (bool, int, float, str):
@@ -379,7 +377,7 @@ def _decode_value(value: Any, data: Incoming) -> Any:
     if kind == "scalar":
         (scalar,) = data.rows(content).column("value")
         return scalar
-    raise ValueError(f"{value!r} is no value of a column")
+    raise ValueError(f"{value!r} is not a value of a column")
 
 
 def _decode_partitions(value: Any, data: Incoming) -> tuple[Partition, ...]:
@@ -455,14 +453,19 @@ def _decode_seen(value: Any, data: Incoming) -> list[SeenTable]:
 
 @dataclass(frozen=True)
 class _Kind:
-    """How values of one kind are encoded, and decoded and checked."""
+    """How arguments of one kind are encoded, and how they are decoded and checked."""
 
     encode: Callable[[Any, Outgoing], Any]
     decode: Callable[[Any, Incoming], Any]
 
 
+def _json(decode: Callable[[Any, Incoming], Any]) -> _Kind:
+    """A kind whose values are JSON already."""
+    return _Kind(lambda value, out: value, decode)
+
+
 def _plain(kind: Any) -> _Kind:
-    return _Kind(lambda value, out: value, lambda value, data: _is(kind, value))
+    return _json(lambda value, data: _is(kind, value))
 
 
 def _new_table_name(value: Any, data: Incoming) -> Any:
@@ -476,14 +479,14 @@ def _comment(value: Any, data: Incoming) -> Any:
 
 
 def _moment(value: Any, data: Incoming) -> Any:
-    """A moment that can be read. Raises: ValueError."""
+    """Check that a moment can be read. Raises: ValueError."""
     if not 0 <= _is(int, value) <= data.published:
         raise ValueError(f"the moment {value}, and the newest one is {data.published}")
     return value
 
 
 def _history(value: Any, data: Incoming) -> Any:
-    """Microseconds, or None for ever. Raises: ValueError."""
+    """Check a history: microseconds, or None for no end. Raises: ValueError."""
     if value is not None and not 0 <= _is(int, value) <= _HISTORY_MAX_US:
         raise ValueError(f"a history of {value} microseconds")
     return value
@@ -497,15 +500,13 @@ def _optional(kind: _Kind) -> _Kind:
 
 
 _TEXT: Final = _plain(str)
-_TEXTS: Final = _Kind(
-    lambda value, out: value, lambda value, data: [_is(str, each) for each in _is(list, value)]
-)
-_MOMENT: Final = _Kind(lambda value, out: value, _moment)
-_NEW_TABLE: Final = _Kind(lambda value, out: value, _new_table_name)
-_TAG: Final = _Kind(lambda value, out: value, lambda value, data: check_tag_name(value))
+_TEXTS: Final = _json(lambda value, data: [_is(str, each) for each in _is(list, value)])
+_MOMENT: Final = _json(_moment)
+_NEW_TABLE: Final = _json(_new_table_name)
+_TAG: Final = _json(lambda value, data: check_tag_name(value))
 _INTEGER: Final = _plain(int)
 _FLAG: Final = _plain(bool)
-_MESSAGE: Final = _Kind(lambda value, out: value, lambda value, data: check_message(value))
+_MESSAGE: Final = _json(lambda value, data: check_message(value))
 _ROWS: Final = _Kind(lambda value, out: out.add(value), lambda value, data: data.rows(value))
 _SECONDS: Final = _plain(int | float)
 _REQUESTS: Final = _Kind(_encode_requests, _decode_requests)
@@ -523,7 +524,8 @@ _SEEN: Final = _Kind(_encode_seen, _decode_seen)
 class Call:
     """A method of `LocalWriter` that another process may call.
 
-    keyed: whether it takes an idempotency key, so that a repeated call does nothing.
+    keyed: whether the method has a parameter `key`, an idempotency key: a second call with the same
+        key does nothing.
     """
 
     arguments: Mapping[str, _Kind]
@@ -570,7 +572,7 @@ CALLS: Final[Mapping[str, Call]] = {
     "stats": Call({}),
     "settings": Call({}),
 }
-"""Everything that another process can let the writer do, by the name of the method."""
+"""By name, the methods of `LocalWriter` that another process may call."""
 
 
 # ------------------------------------------------------------------------------------------------ calls
@@ -585,8 +587,8 @@ def encode_call(
 ) -> dict[str, Any]:
     """Return the request of a call.
 
-    forget: keys of earlier calls, which will not be sent again.
-    Raises: InvalidArgumentError for a value that cannot be sent.
+    forget: keys of earlier calls that will not be repeated, so the writer may forget them.
+    Raises: InvalidArgumentError if a value cannot be sent.
     """
     kinds = CALLS[name].arguments
     return {
@@ -601,10 +603,10 @@ def encode_call(
 def answer_call(
     writer: LocalWriter, request: Mapping[str, Any], attachments: Sequence[bytes], *, pinned: bool = False
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Execute a call of another process; returns the answer and its attachments.
+    """Execute a call of another process; return the answer and its attachments.
 
     pinned: see `LocalWriter.commit_set`.
-    Raises: errors of the call; InvalidArgumentError, CorruptionError for an invalid request, and
+    Raises: errors of the call; InvalidArgumentError, CorruptionError if the request is invalid, and
         then nothing was done.
     """
     name, key = request.get("name"), request.get("key")
@@ -637,7 +639,7 @@ def answer_call(
         done = [done]
     if isinstance(done, list):
         bodies = [bytes(to_ipc(part)) for result in done for part in (result.errors, _outcomes_table(result))]
-        return {"results": [_figures(result) for result in done]}, bodies
+        return {"results": [figures(result) for result in done]}, bodies
     return {"done": done}, []
 
 
@@ -658,7 +660,7 @@ def _check_together(arguments: Mapping[str, Any], limits: Limits) -> None:
 
 
 def _check_columns(schema: Schema, known: Sequence[ColumnSchema], limits: Limits) -> None:
-    """Check the columns that are not known yet, as `build_schema` does. Raises: SchemaError, ValueError."""
+    """Check the columns that are not in `known`, as `build_schema` does. Raises: SchemaError, ValueError."""
     for column in schema.columns:
         if column not in known:
             check_identifier(column.name, "column name", limits)
@@ -667,26 +669,21 @@ def _check_columns(schema: Schema, known: Sequence[ColumnSchema], limits: Limits
         raise ValueError(f"{len(schema.columns)} columns, at most {limits.max_columns} (max_columns)")
 
 
-def _figures(result: WriteResult) -> dict[str, int]:
-    names = ("timestamp", "inserted", "updated", "deleted", "ignored")
-    return {name: getattr(result, name) for name in names}
-
-
 def _outcomes_table(result: WriteResult) -> pa.Table:
     outcomes = result._outcomes
     return pa.table({} if outcomes is None else {"outcome": pa.array(outcomes, pa.uint8())})
 
 
 def decode_answer(answer: Mapping[str, Any], attachments: Sequence[bytes]) -> Any:
-    """Return what the call returned; of a call that writes rows, a list of results."""
+    """Return the result of a call from its answer. A call that writes rows returns a list of results."""
     if "results" not in answer:
         return answer["done"]
     tables = [from_ipc(body) for body in attachments]
     return [
         WriteResult(
-            **figures,
+            **counts,
             errors=errors,
             _outcomes=outcomes.column(0).to_numpy() if outcomes.num_columns else None,
         )
-        for figures, errors, outcomes in zip(answer["results"], tables[::2], tables[1::2], strict=True)
+        for counts, errors, outcomes in zip(answer["results"], tables[::2], tables[1::2], strict=True)
     ]

@@ -1,36 +1,41 @@
 """The channel to the writer: requests and answers over a Unix socket in the store's folder.
 
-    client                                                      server (a thread of the lock holder)
-    connect writer.sock ─────────────────────────────────────►  accept
-                         ◄──────────────────────────── "NYH2"   a server of this version is alive
-    frame: request       ─────────────────────────────────────►
-                         ◄─────────────────────── status byte   ACCEPTED, before the handler runs
-                                                                session.answer(request, attachments)
-                         ◄───────────── frame: answer or error
-    another request, while the session holds something in the writer; otherwise the server closes
+The server is a thread of the process that holds the store's lock. The clients are other processes.
 
-Frames and errors: `frames`.
+    client                                                      server
+    connect to writer.sock ──────────────────────────────────►  accept
+                           ◄────────────────────────── "NYH2"   the server runs the same version
+    frame: request         ──────────────────────────────────►
+                           ◄───────────────────── status byte   ACCEPTED, before the request runs
+                                                                session.answer(request, attachments)
+                           ◄─────────── frame: answer or error
+    further requests, while the session holds a lock or a pin; otherwise the server disconnects
+
+`frames` describes frames and how errors are sent.
 
 Invariants
-    S1  The client knows whether its request may have been executed. Before ACCEPTED it was
-        certainly not: `Connection` raises NoWriter, or StorageError without outcome. After it, a
-        broken connection raises WriterEndedError, a StorageError with outcome "unknown". The status
-        byte is sent before the handler is called, and bytes in a Unix socket are delivered even if
-        the sender dies.
+    S1  The client knows whether its request may have been executed. Before the status ACCEPTED, the
+        request was certainly not executed: `Connection` raises NoWriter, or a StorageError whose
+        outcome is None. After ACCEPTED, a broken connection raises WriterEndedError, whose outcome
+        is "unknown". This works because the server sends the status before it executes the request,
+        and because a Unix socket delivers sent bytes even if the sender dies.
     S2, S3  See `frames`.
-    S4  Only the lock holder serves, so a socket file that it finds at its start is stale.
-    S5  A server serves at most CONNECTIONS_MAX connections at a time; further clients wait in the
+    S4  Only the lock holder serves, so a socket file that exists when it starts is stale.
+    S5  A server serves at most CONNECTIONS_MAX connections at a time. Further clients wait in the
         system's queue. All requests together take at most REQUESTS_MAX_BYTES. A request must arrive
-        within REQUEST_TIMEOUT_S after its connection was accepted.
-    S6  Only processes of the same user are served. The socket has mode 0600, for any umask, before
-        it listens. Where the system names a peer's user (Linux), others except root are rejected.
-    S7  One thread serves a connection from its begin to its end, and then ends its session. So what
-        a session holds, locks included, ends with the connection, and with the client's process.
+        within REQUEST_TIMEOUT_S after the server accepted its connection.
+    S6  Only processes of the same user are served. The socket has mode 0600 before it listens, for
+        any umask. Where the system names the client's user (Linux), a client of another user is
+        rejected, except root.
+    S7  One thread serves a connection from its begin to its end, and then ends the session. So the
+        locks and pins of a session end with its connection, and with the client's process.
 
-This module uses the system directly: sockets, and a symbolic link in the temporary folder, during
-bind and connect, if the folder's path is longer than a socket address may be.
-Left out: file systems without Unix sockets. `start` raises there, and commits of others wait for
-the lock.
+This module calls the system without `env`: it needs sockets. If the store's path is too long for a
+socket address, it also needs a symbolic link in the temporary folder while it binds or connects.
+
+On a file system without Unix sockets `start` raises StorageError. Commits of other processes then
+wait for the lock.
+
 Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
 
@@ -56,54 +61,53 @@ from nyala.handover.frames import (
     ANSWER_MAX_BYTES,
     REQUEST_MAX_BYTES,
     BrokenFrame,
-    Handler,
     decode_frame,
     encode_frame,
     executed,
     opened,
 )
 
-__all__ = ["ChannelServer", "Connection", "NoWriter", "OneRequest", "Session", "WriterEndedError", "send"]
+__all__ = ["ChannelServer", "Connection", "NoWriter", "Session", "WriterEndedError", "send"]
 
 logger = logging.getLogger("nyala.handover.commits")
 
-# On the wire: never renumber. Another protocol gets another hello.
+# The bytes that are sent. Never change their meaning: a new protocol needs a new HELLO.
 HELLO: Final = b"NYH2"
 ACCEPTED: Final = 1
 CLOSING: Final = 2
 UNREADABLE: Final = 3
 BUSY: Final = 4
 
-# The limit of all requests in work.
+# The most memory for all requests that the server has received and not yet answered.
 REQUESTS_MAX_BYTES: Final = 64 << 20
 CONNECTIONS_MAX: Final = 256
 _RECEIVE_BYTES: Final = 256 << 10
 
-# macOS has 104 bytes for an address with its closing NUL, Linux has 108.
+# A socket address may have 104 bytes on macOS and 108 on Linux, with a final zero byte.
 _ADDRESS_MAX_BYTES: Final = 100
-# The server closes a connection whose whole request has not arrived by then.
+# A whole request must arrive within this time, or the server disconnects.
 REQUEST_TIMEOUT_S: Final = 30.0
-# The server closes a connection whose client does not take a part of its answer by then.
+# The client must take each part of its answer within this time, or the server disconnects.
 _ANSWER_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.01
-# The longest wait that is passed to the system at once.
+# The longest timeout of one system call. Longer waits take several calls.
 _WAIT_MAX_S: Final = 3600.0
 
 
 class NoWriter(Exception):
-    """No process took the request: none has the store open for writing, or it is closing it."""
+    """No writer took the request: no process has the store open for writing, or the writer is closing it."""
 
 
 class WriterEndedError(StorageError):
-    """The executor of the request ended without an answer; its successor may know the outcome."""
+    """The process that executed the request ended without an answer. The next writer may know the outcome."""
 
 
 class _BusyError(Exception):
-    """The requests of other connections use all memory for requests."""
+    """The requests of other connections use all of REQUESTS_MAX_BYTES."""
 
 
 class _RequestMemory:
-    """The memory that all requests of a server share. Any thread."""
+    """Counts the bytes of all requests of a server. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -111,7 +115,7 @@ class _RequestMemory:
         self.taken_bytes = 0
 
     def take(self, byte_count: int) -> None:
-        """Raises: _BusyError if less is left."""
+        """Raises: _BusyError if fewer bytes are free."""
         with self._lock:
             if self.taken_bytes + byte_count > self._limit_bytes:
                 raise _BusyError
@@ -128,13 +132,14 @@ class _RequestMemory:
 class Connection:
     """A connection to the writer of the store at `directory`. Used by one thread at a time.
 
-    What its requests hold in the writer ends with it. Not for a forked child, whose copy is closed.
+    Locks and pins that its requests take in the writer end with the connection. A forked child
+    cannot use its parent's connection: the child's copy is closed.
     """
 
     def __init__(self, env: Env, directory: str, take_s: float) -> None:
         """Connect.
 
-        take_s: how long the writer may take to answer the connection.
+        take_s: the most seconds until the writer answers the connection.
         Raises: NoWriter if no process listens; StorageError if the writer has another version or
             does not answer.
         """
@@ -171,13 +176,14 @@ class Connection:
         timeout_s: float = 600.0,
         take_s: float | None = None,
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Let the writer execute `request`; returns its answer.
+        """Let the writer execute `request`; return the answer and its attachments.
 
-        timeout_s: for all steps together. take_s: until the writer has taken the request.
-        Raises:    NoWriter if the writer is closing; nothing was done then. Errors of the handler.
-                   StorageError: without outcome nothing was done; with outcome "unknown" the
-                   request may have been executed, so repeat it only under the same idempotency key
-                   (S1). WriterEndedError is one of these.
+        timeout_s: the most seconds for everything.
+        take_s: the most seconds until the writer has taken the request. Default: timeout_s.
+        Raises: NoWriter if the writer is closing the store; nothing was done then. Errors of the
+            request. StorageError; if its outcome is None, nothing was done. If its outcome is
+            "unknown", the request may have been executed: repeat it only under the same
+            idempotency key (S1). WriterEndedError is a StorageError with outcome "unknown".
         """
         directory, wire = self._directory, self._wire
         began_s = self._env.clock.monotonic_s()
@@ -185,12 +191,12 @@ class Connection:
         self._deadline_s = began_s + take_s
         sent = False
         try:
-            with contextlib.suppress(ConnectionError):  # the server may have sent the reason before
+            with contextlib.suppress(ConnectionError):  # the status may say why the server disconnected
                 wire.send_frame(request, attachments)
                 sent = True
             (status,) = wire.receive(1)
         except TimeoutError as error:
-            # Sent without a status so far; the status may be on its way.
+            # If the whole request was sent, the writer may have taken it: the status may be on its way.
             raise _not_answered(directory, f"did not take the request within {take_s:g} s", sent) from error
         except (ConnectionError, EOFError) as error:
             raise NoWriter(str(error)) from error
@@ -232,9 +238,10 @@ def send(
     timeout_s: float = 600.0,
     take_s: float | None = None,
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Let the writer of the store at `directory` execute one request; returns its answer.
+    """Connect to the writer of the store at `directory`, and let it execute one request.
 
-    Parameters and errors: as `Connection`. take_s: for the connection, and again for the request.
+    take_s: the limit for the connection, and again for the request.
+    Parameters, result and errors: as `Connection.request`.
     """
     with contextlib.closing(
         Connection(env, directory, timeout_s if take_s is None else take_s)
@@ -265,7 +272,7 @@ def _connect(env: Env, directory: str, deadline_s: float) -> socket.socket:
                 connection.connect(address)
             return connection
         except BlockingIOError:
-            # Linux: the server's queue is full, and the system cannot wait for space.
+            # On Linux the server's queue is full, and the system does not wait until it has space.
             connection.close()
             if left_s <= 0:
                 raise _not_answered(directory, "is too busy to take the request", False) from None
@@ -292,44 +299,31 @@ def _connect(env: Env, directory: str, deadline_s: float) -> socket.socket:
 
 
 class Session(Protocol):
-    """The server's side of one connection. Used by one thread, from its begin to its end (S7)."""
+    """Answers the requests of one connection, in the server. One thread uses it (S7)."""
 
     def answer(
         self, request: dict[str, Any], attachments: list[bytes]
     ) -> tuple[dict[str, Any], Sequence[bytes]]:
-        """Execute a request. Raises: errors for the client."""
+        """Execute a request; return the answer and its attachments. Raises: errors for the client."""
         ...
 
     def waits_s(self) -> float:
-        """Return how long the connection waits for another request; 0: it ends."""
+        """Return the most seconds to wait for the next request. 0: disconnect now."""
         ...
 
     def end(self) -> None:
-        """Give back what the session holds."""
+        """Release the locks and pins of the session."""
         ...
-
-
-class OneRequest:
-    """A session of a single request, which `handler` executes."""
-
-    def __init__(self, handler: Handler) -> None:
-        self.answer = handler
-
-    def waits_s(self) -> float:
-        return 0.0
-
-    def end(self) -> None:
-        pass
 
 
 class ChannelServer:
-    """The server in the process that holds the lock of the store at `directory`.
+    """Answers the requests of other processes, between `start` and `stop`.
 
-    Between `start` and `stop` it answers the requests of other processes.
+    It runs in the process that holds the lock of the store at `directory`.
     """
 
     def __init__(self, env: Env, directory: str, begin: Callable[[], Session]) -> None:
-        """begin: makes the session of a new connection."""
+        """begin: returns the session of a new connection."""
         self._env = env
         self._directory = directory
         self._path = os.path.join(directory, SOCKET_NAME)
@@ -346,12 +340,12 @@ class ChannelServer:
     def start(self) -> None:
         """Begin to listen. Raises: StorageError if the file system has no Unix sockets."""
         assert self._thread is None, "already started"
-        self._env.files.unlink(self._path, missing_ok=True)  # S4
+        self._env.files.unlink(self._path, missing_ok=True)  # stale (S4)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with _address(self._directory) as address:
                 listener.bind(address)
-            self._env.files.check_bound()  # the address is a path
+            self._env.files.check_bound()  # `bind` used a path, which may lead to another folder by now
             os.chmod(self._path, stat.S_IRUSR | stat.S_IWUSR)  # no client can connect before `listen` (S6)
             listener.listen(CONNECTIONS_MAX)
             listener.setblocking(False)
@@ -372,13 +366,13 @@ class ChannelServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no further request, and wait for accepted ones. May be called twice."""
+        """Refuse further requests, and wait until the accepted ones are answered. May be called twice."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is None:
                 return
             self._stopping = True
-            # Clients that are still sending a request learn that nothing of it was done.
+            # End unfinished requests: their clients get the status CLOSING, so nothing was done.
             for connection in self._reading:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RD)
@@ -408,7 +402,7 @@ class ChannelServer:
                     return
                 try:
                     connection, _ = listener.accept()
-                except OSError as error:  # the client is gone, or no descriptor is free
+                except OSError as error:  # the client disconnected, or this process has no free descriptor
                     if error.errno not in (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR):
                         logger.warning("cannot accept a connection at %s: %s", self._path, error)
                         self._env.clock.sleep_s(_RETRY_S)
@@ -421,28 +415,30 @@ class ChannelServer:
                 )
                 with self._lock:
                     if self._stopping:
-                        connection.close()  # without a hello: the client then knows that nothing was done
+                        connection.close()  # without HELLO, so the client knows that nothing was done
                         continue
                     self._workers.add(worker)
                     self._reading.add(connection)
                 try:
                     worker.start()
-                except RuntimeError as error:  # the system has no more threads now
+                except RuntimeError as error:  # the system cannot start a thread now
                     logger.warning("cannot serve a connection at %s: %s", self._path, error)
                     with self._lock:
                         self._workers.discard(worker)
                         self._reading.discard(connection)
-                    connection.close()  # without a hello
+                    connection.close()  # without HELLO, so the client knows that nothing was done
                     self._env.clock.sleep_s(_RETRY_S)
 
     def _serve(self, connection: socket.socket) -> None:
         wire = _Wire(connection, lambda: REQUEST_TIMEOUT_S, self._memory)
         try:
-            with contextlib.closing(connection), contextlib.closing(_Ending(self._begin())) as ending:
+            with contextlib.closing(connection), contextlib.ExitStack() as at_end:
+                session = self._begin()
+                at_end.callback(session.end)
                 wire.send(HELLO)
                 wait_s = REQUEST_TIMEOUT_S
-                while wait_s > 0 and self._serve_request(wire, connection, ending.session, wait_s):
-                    wait_s = ending.session.waits_s()
+                while wait_s > 0 and self._serve_request(wire, connection, session, wait_s):
+                    wait_s = session.waits_s()
         except (OSError, EOFError) as error:
             logger.debug("a client at %s disconnected: %r", self._path, error)
         except Exception:
@@ -454,7 +450,10 @@ class ChannelServer:
                 self._workers.discard(threading.current_thread())
 
     def _serve_request(self, wire: _Wire, connection: socket.socket, session: Session, wait_s: float) -> bool:
-        """Answer the request that comes within `wait_s`. Returns whether another one may follow."""
+        """Answer the next request. Return whether the connection may send another one.
+
+        wait_s: the most seconds until the whole request has arrived.
+        """
         deadline_s = self._env.clock.monotonic_s() + wait_s
         wire.left_s = lambda: deadline_s - self._env.clock.monotonic_s()
         frame: tuple[dict[str, Any], list[bytes]] | None = None
@@ -467,7 +466,7 @@ class ChannelServer:
             logger.warning("a request at %s cannot be read: %s", self._path, error)
             status = UNREADABLE
         except EOFError:
-            status = CLOSING  # our side after `stop`; or the client's side, and then nobody reads this
+            status = CLOSING  # `stop` ended the request, or the client disconnected and reads no status
         with self._lock:
             self._reading.discard(connection)
             if self._stopping:
@@ -487,18 +486,11 @@ class ChannelServer:
             return not self._stopping
 
 
-class _Ending:
-    """Ends a session when it is closed."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def close(self) -> None:
-        self.session.end()
-
-
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether the peer belongs to this process's user or root, if the system says so (S6)."""
+    """Return whether the client runs as this process's user or as root (S6).
+
+    Also True on a system that does not name the client's user.
+    """
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     peer = struct.Struct("3i")  # pid, uid, gid
@@ -511,9 +503,10 @@ _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    """Close the sockets that a forked child inherited: it has no threads to serve them.
+    """Close the sockets that a forked child inherited from its parent.
 
-    The connections belong to the parent, and must end when the parent ends (S7).
+    The child has no threads that serve them. The parent's connections must end with the parent (S7),
+    and an open copy in the child would keep them open.
     """
     for connection in list(_connections):
         connection.close()
@@ -531,10 +524,10 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class _Wire:
-    """Frames over a connected socket; `left_s` returns how long the next step may take.
+    """Sends and receives frames over a connected socket.
 
-    memory: received bytes are counted there as they arrive; the maker of the wire releases
-    `taken_bytes`.
+    left_s: returns the most seconds that the next step may take.
+    memory: counts received bytes as they arrive. The owner of this object releases `taken_bytes`.
     """
 
     def __init__(
@@ -557,7 +550,7 @@ class _Wire:
             try:
                 received_now = self._connection.recv(min(length - len(received), _RECEIVE_BYTES))
             except TimeoutError:
-                continue  # `_wait` knows whether the time limit has passed
+                continue  # `_wait` raises if the time limit has passed
             if not received_now:
                 raise EOFError("the other side closed the connection")
             if self._memory is not None:
@@ -571,7 +564,7 @@ class _Wire:
             self.send(part)
 
     def receive_frame(self, limit_bytes: int = ANSWER_MAX_BYTES) -> tuple[dict[str, Any], list[bytes]]:
-        """Read a frame of bounded size. Raises: BrokenFrame; otherwise as `receive`."""
+        """Read a frame of at most `limit_bytes`. Raises: BrokenFrame; as `receive`."""
         return decode_frame(self.receive, limit_bytes)
 
     def _wait(self) -> None:
@@ -586,11 +579,10 @@ class _Wire:
 
 @contextlib.contextmanager
 def _address(directory: str) -> Iterator[str]:
-    """A path to the socket that is short enough for the system, valid inside the `with`.
+    """Yield a path to the store's socket that is short enough for a socket address.
 
-    Only the length of the address is limited, not that of the path behind it. So a symbolic link
-    with a short name works, and both sides may make their own. The socket itself is always in the
-    store's folder.
+    For a long path it is a path through a symbolic link, which exists inside the `with`. The client
+    and the server may use different links. The socket itself is always in the store's folder.
     """
     path = os.path.join(os.path.abspath(directory), SOCKET_NAME)
     if len(os.fsencode(path)) <= _ADDRESS_MAX_BYTES:

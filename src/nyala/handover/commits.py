@@ -1,25 +1,25 @@
-"""Commits of other processes: staged files, passed to the store's writer.
+"""Commits of jobs: a job's processes stage files, and the store's writer commits them.
 
-In a folder, the writer holds a lock and listens on a socket (`channel`). In a bucket, the writer reads
-requests from the inbox (`inbox`). If there is no writer, this process becomes the writer for one
-request.
+A job is a Spark write, for example. Its processes may run beside the writer or in a cluster.
 
-    job's processes                              lock holder, or a process that takes the lock
-      new_staging()      staging/<key>/
-      write files there, sync them
-      commit_staged()  ── socket ──────────────► read the files, write one batch under the key
-                       ◄─ result or errors ─────
+    processes of the job                         the store's writer
+      new_staging()      makes staging/<key>/
+      write and sync files in that folder
+      commit_staged()    ── request ───────────► read the files, write one batch under the key
+                         ◄─ result or errors ───
       discard_staging()
 
+The request travels over a socket if the store is a folder (`channel`), or as an object if it is a
+bucket (`inbox`). If no process is the writer, this process becomes the writer for one request.
+
 Invariants
-    H1  A job's key is committed at most once, however often the commit is repeated. The key is
-        recorded with the batch (log record or catalogue change), and a second commit returns
-        the first one's timestamp and counts.
-    H2  If the process that executed a request ended without an answer, the request is sent again,
-        to the lock's next holder. A commit still happens once (H1); the begin or end of a load may
-        happen twice.
-    H3  Staged files are only read. They are removed after the commit, or when their time has passed
-        (P3).
+    H1  A job's key is committed at most once, however often the commit is repeated. The batch
+        contains the key, in the log or in the catalogue. A second commit returns the timestamp and
+        the counts of the first.
+    H2  If the writer ends during a request, the request is sent to the next writer. A commit still
+        happens once (H1). The begin or the end of a load may happen twice, which is harmless.
+    H3  The writer only reads staged files. They are removed after the commit, or when their time
+        has passed (P3).
 
 Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
@@ -28,21 +28,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import pyarrow as pa
-
 from nyala.catalog.job_leases import JobLease, create_job_lease, open_job_lease
 from nyala.catalog.leases import check_remote_name
 from nyala.env import SYSTEM, Env, process_mark
 from nyala.env.interrupts import Uninterrupted
-from nyala.errors import Error, FencedError, InvalidArgumentError, LockedError, StorageError
-from nyala.handover.channel import NoWriter, WriterEndedError, send
+from nyala.errors import Error, InvalidArgumentError, StorageError
+from nyala.handover.attempts import with_writer
+from nyala.handover.channel import send
 from nyala.handover.inbox import InboxServer, ask, serving
 from nyala.objects.address import bucket_of
 from nyala.objects.remote_files import RemoteFiles
@@ -62,20 +60,13 @@ if TYPE_CHECKING:
     from nyala.tablet.jobs.load_commit import LoadCommit
     from nyala.tablet.jobs.load_job import LoadPlan
 
-logger = logging.getLogger("nyala.handover.commits")
-
 STAGING_TTL_S: Final = 24 * 3600.0
-# The operation for rows of a change feed, which name their own change types.
+# The operation of a job whose rows are a change feed: each row names its own change type.
 CHANGES: Final = "changes"
-# How long a commit waits for a writer that neither answers nor releases the lock.
-_LOCK_WAIT_S: Final = 60.0
 _SEND_TIMEOUT_S: Final = 600.0
-# How often a request is sent again after its executor ended; limits a request that kills every
-# process.
-_AGAIN_MAX: Final = 2
-# The most characters of a job's description of itself.
+# The most characters of the text by which a job describes itself.
 _HOLDER_MAX: Final = 200
-# A killed task may write for some milliseconds more.
+# A cancelled task may still write for some milliseconds.
 _DISCARD_PAUSES_S: Final = (0.02, 0.1, 0.5, 2.0)
 
 
@@ -86,12 +77,12 @@ def new_staging(
     owner: str | None = None,
     lease: str | None = None,
 ) -> tuple[str, str]:
-    """Create a staging folder in the store at `path` that lives for `ttl_s` seconds.
+    """Create a staging folder in the store at `path`; return its key and its absolute path.
 
-    owner: mark of the process to which the job belongs (`env.process_mark`); the files are removed
-    when that process has ended. lease: name of the job's remote lease; the files are kept while it
-    lives.
-    Returns: (key, absolute path).
+    ttl_s: the files are removed after this number of seconds.
+    owner: the mark (`env.process_mark`) of the process that runs the job. When that process has
+        ended, the files are removed.
+    lease: the name of the job's remote lease. While the lease lives, the files are kept.
     """
     return make_staging(env, path, ttl_s, owner, lease)
 
@@ -99,9 +90,8 @@ def new_staging(
 def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
     """Remove a job's staged files. May be called twice, also after the commit.
 
-    A cancelled task of the job may still create a file in the folder during the removal, so it is
-    repeated. Without the folder no file can be created.
-    Raises: StorageError.
+    A cancelled task of the job may create a file in the folder during the removal, which then
+    fails. So the removal is repeated. Raises: StorageError.
     """
     folder = staging_folder(path, key)
     for pause_s in _DISCARD_PAUSES_S:
@@ -114,9 +104,10 @@ def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
 
 
 def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM, owner: str | None = None) -> JobLease:
-    """Create a lease for readers in other processes (Spark tasks); it lives until its expiry.
+    """Create a lease that keeps files for readers in other processes, for `ttl_s` seconds.
 
-    Create it *before* planning the scan. owner: mark of the process whose end also ends the lease.
+    Create it *before* the scan is planned.
+    owner: the mark of a process. When that process has ended, the lease ends too.
     """
     return create_job_lease(env, path, ttl_s, owner)
 
@@ -127,71 +118,52 @@ def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
 
 
 def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str, Any]:
-    """Commit a job's staged files as one batch, through the lock holder if there is one.
+    """Commit a job's staged files as one batch.
 
-    job: a dict of "key", "table", "operation" (one of OPERATION_NAMES, or CHANGES), "errors"
-        ("raise" | "collect"), "files" (names in the staging folder of the key, or [key, name] in
-        another one) and "columns". Optional: "record_as" (the idempotency key, if it is not the
-        job's key), "overwrite" (true: the rows replace the table's content), "message" (stored
-        with the commit), and "when" or "newest_by" (`write.conditions`).
-    Returns: {"timestamp", "inserted", "updated", "deleted", "ignored", "errors": table of failed
-    rows or None}.
-    Raises: errors of the write; LockedError if a writer neither answers nor ends within a minute.
+    job: a dict with these fields:
+        key: the key of the staging folder.
+        table: the table's name.
+        operation: one of OPERATION_NAMES, or CHANGES.
+        errors: "raise" or "collect".
+        files: names of files in the staging folder, or [key, name] for a file in another one.
+        columns: names of the rows' columns.
+        record_as: optional; the idempotency key. Default: `key`.
+        overwrite: optional; true: the rows replace the table's content.
+        message: optional; stored with the commit.
+        when, newest_by: optional; see `write.conditions`.
+    Returns: "timestamp", "inserted", "updated", "deleted", "ignored", and "errors": a table of the
+        failed rows, or None.
+    Raises: errors of the write; as `request_writer`.
     """
-    answer, attachments = request_writer(path, {"do": "commit", "job": job}, env)
-    return {**answer, "errors": from_ipc(attachments[0]) if attachments[0] else None}
+    return _committed(path, {"do": "commit", "job": job}, env)
+
+
+def _committed(path: str, request: dict[str, Any], env: Env) -> dict[str, Any]:
+    answer, (errors,) = request_writer(path, request, env)
+    return {**answer, "errors": from_ipc(errors) if errors else None}
 
 
 def request_writer(
     path: str, request: dict[str, Any], env: Env = SYSTEM
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Let the lock holder execute a request; without one take the lock and execute it here (H2).
+    """Let the store's writer execute a request; without a writer, execute it here.
 
-    Raises: errors of the request; LockedError if a writer neither answers nor ends within a minute;
-            StorageError with outcome "unknown" if the holder ended during the request, and it could
-            not be found out whether the request was executed.
+    Returns: (answer, attachments).
+    Raises: as `with_writer`; StorageError if there is no store at `path`.
     """
     path = path if bucket_of(env) else os.path.abspath(path)
     layout.require_store(env, path)  # a mistyped path must not become a store
-    try:
-        return _request_once(path, request, env)
-    except WriterEndedError as error:
-        lost = error
-    for _ in range(_AGAIN_MAX):
-        logger.info("%s: sending the %r again", lost, request.get("do"))
-        try:
-            return _request_once(path, request, env)
-        except WriterEndedError as error:
-            lost = error
-        except (StorageError, LockedError) as error:
-            # These are errors of the request or of opening the store; the first attempt stays
-            # unknown.
-            raise StorageError(
-                f"{lost} (sending it again failed: {error})", path=path, outcome="unknown"
-            ) from error
-    raise StorageError(
-        f"{lost} (it was sent again {_AGAIN_MAX} times)", path=path, outcome="unknown"
-    ) from lost
-
-
-def _request_once(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
-    """One attempt of `request_writer`. Raises: WriterEndedError if the holder ended meanwhile."""
-    deadline_s = env.clock.monotonic_s() + _LOCK_WAIT_S
-    while True:
-        try:
-            with contextlib.suppress(NoWriter):
-                return _sent(path, request, env)
-            return _executed_here(path, request, env)
-        except (LockedError, FencedError):
-            # A writer is starting or ending: soon it answers, or this process can become it.
-            # What a fenced process wanted to write was certainly not written.
-            if env.clock.monotonic_s() > deadline_s:
-                raise
-            env.clock.sleep_s(0.1)
+    return with_writer(
+        env,
+        path,
+        str(request.get("do")),
+        lambda: _sent(path, request, env),
+        lambda: _executed_here(path, request, env),
+    )
 
 
 def _sent(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
-    """Let another process, or another part of this one, execute the request. Raises: NoWriter."""
+    """Send the request to the writer, which may be a Database of this process. Raises: NoWriter."""
     bucket = bucket_of(env)
     if bucket is None:
         return send(env, path, request, [], _SEND_TIMEOUT_S)
@@ -203,9 +175,10 @@ def _sent(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any],
 
 
 def _executed_here(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
-    """Become the writer for this request, and for those that come meanwhile.
+    """Become the writer, execute the request, and close the store again.
 
-    Raises: LockedError, FencedError beside another writer; errors of the request.
+    In a bucket, the requests in the inbox are executed too.
+    Raises: LockedError, FencedError if another process is the writer; errors of the request.
     """
     bucket = bucket_of(env)
     options = StoreOptions(maintenance=False, lock_purpose="commit")
@@ -217,7 +190,7 @@ def _executed_here(path: str, request: dict[str, Any], env: Env) -> tuple[dict[s
     try:
         answer = answer_request(store, request)
         if bucket is not None:
-            with contextlib.suppress(Error):  # the next writer takes what is left
+            with contextlib.suppress(Error):  # the next writer executes the rest
                 InboxServer(env, bucket, lambda other, _: answer_request(store, other)).serve()
         return answer
     finally:
@@ -225,11 +198,10 @@ def _executed_here(path: str, request: dict[str, Any], env: Env) -> tuple[dict[s
 
 
 def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    """Execute a request of another process, or of this one, in the lock holder.
+    """Execute a request in the writer of `store`; return the answer and its attachments.
 
-    Returns: (answer, attachments).
-    Raises: errors of the request; InvalidArgumentError, CorruptionError for an invalid request;
-        then nothing is changed.
+    Raises: errors of the request; InvalidArgumentError, CorruptionError if the request is invalid,
+        and then nothing was changed.
     """
     what = request.get("do")
     if what == "begin load":
@@ -257,11 +229,11 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
         result = apply_job(store, request["job"])
     else:
         raise InvalidArgumentError(f"unknown request to the writer: {what!r}")
-    return figures(result), [_errors_ipc(result.errors)]
+    return figures(result), [bytes(to_ipc(result.errors)) if result.errors else b""]
 
 
 def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
-    """Raises: InvalidArgumentError if a field of the request is missing or has a wrong type."""
+    """Check that the fields exist and have these types. Raises: InvalidArgumentError."""
     for name, kind in kinds.items():
         if name not in fields or not isinstance(fields[name], kind):
             raise InvalidArgumentError(
@@ -271,15 +243,15 @@ def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
 
 
 def _check_job(job: dict[str, Any]) -> None:
-    """Raises: InvalidArgumentError if the job is not as `commit_staged` describes it."""
+    """Check the types of a job's fields (`commit_staged`). Raises: InvalidArgumentError."""
     _check_fields({"record_as": job.get("key"), "errors": None, "columns": [], "overwrite": False, "when": None,
                    "newest_by": None, **job},
                   key=str, table=str, operation=str, files=list | tuple, record_as=str, errors=str | None,
                   columns=list | tuple, overwrite=bool | None, when=str | None,
                   newest_by=str | None)  # fmt: skip
     for named in job["files"]:
-        whose = named if isinstance(named, list | tuple) and len(named) == 2 else [named]
-        if not all(isinstance(part, str) for part in whose):
+        parts = named if isinstance(named, list | tuple) and len(named) == 2 else [named]
+        if not all(isinstance(part, str) for part in parts):
             raise InvalidArgumentError(
                 f"a staged file needs a name, or its job's key and its name: got {named!r}"
             )
@@ -292,13 +264,13 @@ def _check_job(job: dict[str, Any]) -> None:
 def loading(
     path: str, table: str, ttl_s: float, *, reserve: bool, what: str = "a load", env: Env = SYSTEM
 ) -> Iterator[tuple[LoadPlan, str]]:
-    """Run a load from its beginning to its end; yield its plan, and the name of its lease.
+    """Begin a load, yield its plan and the name of its lease, and end the load after the `with` block.
 
-    Tasks renew the lease, which is released at the end in any case.
+    The tasks of the load renew the lease. The end of the block releases it.
 
-    reserve: whether existing rows will be changed.
-    what:    a description of the job for users who wait for its end.
-    Raises: as `request_writer`, and as `begin_load`.
+    reserve: whether the load will change existing rows.
+    what: a description of the job, for messages to users who wait until it ends.
+    Raises: as `request_writer` and `begin_load`.
     """
     from nyala.tablet.jobs.load_job import LoadPlan
 
@@ -313,25 +285,24 @@ def loading(
         }
         _, (attachment,) = request_writer(path, request, env)
         plan = LoadPlan.from_json(json.loads(attachment))
-        lease.announce(plan.version)  # before this, the lease keeps everything
+        lease.announce(plan.version)  # until now, the lease kept all files
         try:
             yield plan, lease.name
         finally:
             if reserve:
-                with contextlib.suppress(Error):  # the end of the lease also ends the load
+                with contextlib.suppress(Error):  # then the load ends with its lease
                     request_writer(path, {"do": "end load", "lease": lease.name}, env)
     finally:
         lease.release()
 
 
 def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str, Any]:
-    """Commit the staged files of a load's tasks: see `commit_load`. Returns as `commit_staged`."""
-    answer, attachments = request_writer(path, {"do": "commit load", "job": job.to_json()}, env)
-    return {**answer, "errors": from_ipc(attachments[0]) if attachments[0] else None}
+    """Commit the files that a load's tasks staged (`commit_load`). Returns: as `commit_staged`."""
+    return _committed(path, {"do": "commit load", "job": job.to_json()}, env)
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
-    """Write a job's staged files as one batch under its key (H1). Called in the lock holder."""
+    """Write a job's staged files as one batch under its key (H1). Runs in the store's writer."""
     _check_job(job)
     operation = job["operation"]
     if operation not in (*OPERATION_NAMES, CHANGES):
@@ -340,7 +311,7 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
         )
     key, collect = job.get("record_as", job["key"]), job.get("errors") == "collect"
     if (earlier := find_committed(store, key)) is not None:
-        return earlier  # even if its files or its table no longer exist
+        return earlier  # before any check: the files and the table may no longer exist
     message = check_message(job.get("message"))
     name, _, ignore = operation.partition("-")
     condition = condition_of(job.get("when"), None, job.get("newest_by"))
@@ -365,17 +336,7 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     return write(store, [request], collect=collect, idempotency_key=key, message=message)[0]
 
 
-def figures(result: WriteResult) -> dict[str, Any]:
-    """A result as plain numbers, for sending."""
-    return {
-        "timestamp": result.timestamp,
-        "inserted": result.inserted,
-        "updated": result.updated,
-        "deleted": result.deleted,
-        "ignored": result.ignored,
-    }
-
-
-def _errors_ipc(errors: pa.Table | None) -> bytes:
-    """The failed rows for sending; empty if there are none."""
-    return bytes(to_ipc(errors)) if errors else b""
+def figures(result: WriteResult) -> dict[str, int]:
+    """Return the timestamp and the counts of a result, for JSON."""
+    names = ("timestamp", "inserted", "updated", "deleted", "ignored")
+    return {name: getattr(result, name) for name in names}

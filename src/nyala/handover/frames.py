@@ -1,17 +1,19 @@
-"""Encodes requests, answers and errors as frames: JSON with attachments.
+"""Encodes requests, answers and errors as frames. A frame is JSON with attachments, which are bytes.
 
-A frame (little-endian; see docs/format/lease-and-lock.md):
+The layout of a frame (little-endian; n is the number of attachments):
 
-    magic "NYH1" | u32 JSON length | u32 n | n × u64 attachment length | u32 CRC-32C of all that
-    JSON | attachments | u32 CRC-32C of these
+    "NYH1" | u32 length of the JSON | u32 n | n × u64 length of an attachment | u32 CRC-32C of this line
+    JSON | attachments | u32 CRC-32C of this line
 
 Frames are sent over a socket (`channel`) or put as objects of a bucket (`inbox`).
 
 Invariants
-    S2  Errors of `nyala.errors` arrive with their class and their table of rows. Any other
-        exception of the handler becomes a StorageError with outcome "unknown".
-    S3  Nothing that a peer sends is executed or unpickled. Lengths are bounded, and memory is allocated as
-        bytes arrive, not by the length in a header.
+    S2  An error of `nyala.errors` arrives with its class and its table of rows. Any other exception
+        of the handler arrives as a StorageError with outcome "unknown".
+    S3  Received bytes are never executed or unpickled. Lengths are bounded. Memory is allocated as
+        bytes arrive, not by the lengths in a frame's first line.
+
+Source: docs/format/lease-and-lock.md.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ __all__ = [
 logger = logging.getLogger("nyala.handover.commits")
 
 Handler: TypeAlias = "Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], Sequence[bytes]]]"
-"""Executes a request; called from one thread per request, several at a time."""
+"""Executes a request: takes its JSON and attachments, returns those of the answer. Thread-safe."""
 
-# Never renumber. Another protocol gets another magic.
+# Another layout of frames needs another MAGIC.
 MAGIC: Final = b"NYH1"
 _FIXED = struct.Struct("<4sII")
 _CRC = struct.Struct("<I")
@@ -55,7 +57,7 @@ class BrokenFrame(Exception):
 
 
 def encode_frame(message: dict[str, Any], attachments: Sequence[bytes]) -> Iterator[bytes | memoryview]:
-    """The parts of a frame."""
+    """Yield the bytes of a frame, in parts."""
     text = json.dumps(message, separators=(",", ":")).encode()
     views = [memoryview(attachment).cast("B") for attachment in attachments]
     lengths = struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views))
@@ -69,9 +71,11 @@ def encode_frame(message: dict[str, Any], attachments: Sequence[bytes]) -> Itera
 
 
 def decode_frame(receive: Callable[[int], bytes], limit_bytes: int) -> tuple[dict[str, Any], list[bytes]]:
-    """Read a frame of bounded size. receive: returns the next n bytes.
+    """Read a frame; return its JSON and its attachments.
 
-    Raises: BrokenFrame for anything that `encode_frame` does not make; otherwise as `receive`.
+    receive: returns the next n bytes.
+    limit_bytes: the most bytes of the JSON and the attachments together.
+    Raises: BrokenFrame if the bytes are not a frame; as `receive`.
     """
     fixed = receive(_FIXED.size)
     magic, text_length, count = _FIXED.unpack(fixed)
@@ -90,7 +94,7 @@ def decode_frame(receive: Callable[[int], bytes], limit_bytes: int) -> tuple[dic
     for attachment in attachments:
         crc = google_crc32c.extend(crc, attachment)
     _check_crc(crc, receive(_CRC.size))
-    # In memory an empty list takes twenty times the space of its text.
+    # Decoded JSON can take 20 times the memory of its text: an empty list has 2 bytes of text.
     if sum(text.count(sign) for sign in (b"[", b"{", b",")) > JSON_VALUES_MAX:
         raise BrokenFrame(f"the JSON has more than {JSON_VALUES_MAX} values")
     try:
@@ -109,7 +113,7 @@ def _check_crc(found: int, stored: bytes) -> None:
 
 
 def encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
-    """An exception as JSON, and the IPC stream of its table of rows, if any (S2)."""
+    """Return an exception as JSON, and its table of rows as attachment, if it has one (S2)."""
     if not isinstance(error, Error):
         error = StorageError(
             f"the process that writes the store failed on the request ({type(error).__name__}: {error}); it is not "
@@ -130,7 +134,7 @@ def encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
         if error.keys is not None:
             attachments.append(bytes(to_ipc(error.keys)))
     elif isinstance(error, CorruptionError):
-        # Its constructor puts the place before the message, which must not happen twice.
+        # str(error) has the path before the message, and the constructor would add it again.
         fields |= {"message": error._message, "path": error.path, "offset": error.offset}
     elif isinstance(error, StorageError):
         fields |= {"path": error.path, "errno": error.errno, "outcome": error.outcome}
@@ -138,7 +142,7 @@ def encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
-    """The inverse of `encode_error`. A class that only a newer version has becomes `Error`."""
+    """Return the exception that `encode_error` encoded; an `Error` if its class is unknown here."""
     name, message = str(fields["class"]), str(fields["message"])
     cls = getattr(nyala.errors, name, None) if name in nyala.errors.__all__ else None
     if not (isinstance(cls, type) and issubclass(cls, Error)):
@@ -157,14 +161,17 @@ def decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
 
 
 def opened(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-    """Return the result of the handler from the frame of its answer; raise the handler's error."""
+    """Return the answer and attachments of an executed request, or raise its error.
+
+    answer, attachments: of the frame that `executed` returned.
+    """
     try:
         if "error" not in answer:
             return dict(answer["answer"]), attachments
         error = decode_error(answer["error"], attachments)
     except (LookupError, TypeError, ValueError, AttributeError) as wrong:
         error = StorageError(
-            f"the answer of the process that writes the store makes no sense ({type(wrong).__name__}: {wrong}): use "
+            f"the answer of the process that writes the store is invalid ({type(wrong).__name__}: {wrong}): use "
             "the same version of Nyala in both processes; it is not known whether the request was done",
             outcome="unknown",
         )
@@ -174,7 +181,7 @@ def opened(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dict[str, 
 def executed(
     handler: Handler, request: dict[str, Any], attachments: list[bytes]
 ) -> tuple[dict[str, Any], Sequence[bytes]]:
-    """Execute a request; returns the frame's content: its answer, or its error (S2)."""
+    """Execute a request; return the JSON and attachments of the frame with its answer or error (S2)."""
     try:
         answer, returned = handler(request, attachments)
         return {"answer": answer}, returned

@@ -1,28 +1,28 @@
 """Commits of other processes in a bucket: requests and answers are objects.
 
-    any process                                        the writer
-    put inbox/<key>         a request (`frames`)
-    put news                its key               ──►  gets it once a second; a new one: lists inbox/
-    get answers/<key>, again and again                 executes the request
-                            its answer            ◄──  puts answers/<key>, deletes inbox/<key>
-    delete answers/<key>
+    any process                                the writer
+    puts inbox/<key>, the request
+    puts news, with the key               ──►  gets news each second; if it changed, lists inbox/
+    gets answers/<key> until it exists         executes the request
+                                          ◄──  puts answers/<key>, deletes inbox/<key>
+    deletes answers/<key>
 
-    no writer lives         takes the request back, takes over the store, and executes it itself
-
-The hint of the writer shows whether it lives (`tablet.media.bucket.living_writer`). A wrong guess costs
-time only: a living writer that seems dead is fenced, and its commits fail with a known outcome.
+If no writer lives, the sender deletes its request, takes over the store, and executes the request
+itself. Whether a writer lives is a guess from an object that the writer renews (`living_writer`). A
+wrong guess costs only time: the writer that seemed dead is fenced, so its commits fail with a known
+outcome.
 
 Invariants
-    I1  Only the writer of the log can execute a request: if a fenced writer tries, its commit meets
-        the seal and fails. Then it gives no answer, and its heir finds the request in the inbox.
-    I2  A request may be executed twice: after a crash between the commit and the answer. Its key
-        makes the commit happen once (H1 of `commits`).
-    I3  A sender that stops waiting deletes its request. If it cannot, it reports that the outcome is
-        unknown.
-    I4  `news` is put after the request. So a writer that sees a new token, and then lists
-        the inbox, sees the request. A delayed PUT of another sender may replace the token by an old
-        one, so a sender that waits puts its token again from time to time.
-    I5  The writer deletes requests and answers that nobody reads after a day, with other orphans.
+    I1  Only the writer of the log can commit a request. The commit of a fenced writer fails, because
+        the log of its term is sealed. The fenced writer then gives no answer, and the next writer
+        finds the request in the inbox.
+    I2  A request is executed twice if the writer crashes between the commit and the answer. The
+        request's key makes the commit happen once (H1 of `commits`).
+    I3  A sender that stops waiting deletes its request. It then reports the outcome "unknown".
+    I4  `news` is put after the request. So a writer that gets a new key from `news`, and then lists
+        the inbox, finds the request. A delayed PUT of another sender may put an older key back, so a
+        sender that waits puts its key again from time to time.
+    I5  The writer deletes requests and answers after a day, if their senders did not.
 
 Source: docs/design/object-storage.md, "Commits of other processes".
 """
@@ -64,26 +64,26 @@ __all__ = ["InboxServer", "ask", "serving"]
 logger = logging.getLogger("nyala.handover.commits")
 
 POLL_S: Final = 1.0
-# After a request the next one often follows soon: a load sends three.
+# After a request the inbox is read more often, because a load sends three requests.
 BUSY_POLL_S: Final = 0.1
 _BUSY_POLLS: Final = 50
 _ANSWER_POLL_S: Final = (0.05, 1.0)
 _serving: Final[weakref.WeakValueDictionary[Hashable, InboxServer]] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
-# Another store may have the prefix `inbox` of this one: its objects are no requests.
+# The objects of another store may be below the prefix of this inbox. They do not match.
 _REQUEST: Final = re.compile(rf"{INBOX_PREFIX}[0-9a-f]{{1,64}}")
-# How often a sender looks whether the writer lives.
+# A sender checks at this interval whether the writer lives.
 _LOOK_S: Final = 3.0
 
 
 def ask(
     env: Env, objects: Objects, request: dict[str, Any], timeout_s: float
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Let the writer execute a request; returns its answer.
+    """Let the writer execute a request; return the answer and its attachments.
 
-    Raises: NoWriter if no writer lives; nothing was sent then. Errors of the request. StorageError
-        with outcome "unknown" if a living writer gives no answer within `timeout_s`, or the bucket
-        fails or refuses a request meanwhile. WriterEndedError is one of these.
+    Raises: NoWriter if no writer lives, and then nothing was sent. Errors of the request.
+        StorageError with outcome "unknown" if the writer does not answer within `timeout_s`, or if
+        the bucket returns an error. WriterEndedError, also "unknown", if the writer ended.
     """
     if living_writer(objects) is None:
         raise NoWriter(f"no process writes to {objects.url}")
@@ -94,7 +94,7 @@ def ask(
         try:
             objects.put(NEWS_KEY, key.encode())  # I4
             answer, returned = _answer_of(env, objects, key, timeout_s)
-        except StorageError as error:  # also of a refusal: the writer may have done it by now (I3)
+        except StorageError as error:  # the writer may have executed the request by now (I3)
             error.outcome = "unknown"
             raise
     finally:
@@ -104,7 +104,7 @@ def ask(
 
 
 def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[dict[str, Any], list[bytes]]:
-    """The frame of the answer. Raises: as `ask`."""
+    """Wait for the answer; return the JSON and attachments of its frame. Raises: as `ask`."""
     pause_s, pause_max_s = _ANSWER_POLL_S
     deadline_s, look_s = (env.clock.monotonic_s() + after_s for after_s in (timeout_s, _LOOK_S))
     while True:
@@ -134,21 +134,21 @@ def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[
                     "request was done: send it again with the same key",
                     path=objects.url,
                 )
-            objects.put(NEWS_KEY, key.encode())  # I4: a late request may have put back an old token
+            objects.put(NEWS_KEY, key.encode())  # another sender may have put an older key (I4)
             look_s = now_s + _LOOK_S
         env.clock.sleep_s(pause_s)
         pause_s = min(2 * pause_s, pause_max_s)
 
 
 def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]]:
-    """Read a frame that is a whole object. Raises: BrokenFrame."""
+    """Decode the frame in an object's bytes. Raises: BrokenFrame."""
     place = 0
 
     def receive(length: int) -> bytes:
         nonlocal place
         part = data[place : place + length]
         if len(part) < length:
-            raise BrokenFrame(f"{len(data)} bytes, which end too early")
+            raise BrokenFrame(f"{len(data)} bytes are too few")
         place += length
         return part
 
@@ -159,7 +159,7 @@ def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]
 
 
 def serving(objects: Objects) -> InboxServer | None:
-    """Return the server of this store if this process is the writer: then a request needs no object."""
+    """Return the inbox server of this store if this process is its writer, else None."""
     with _lock:
         return _serving.get(_place_of(objects))
 
@@ -169,7 +169,7 @@ def _place_of(objects: Objects) -> Hashable:
 
 
 class InboxServer:
-    """Executes the requests of other processes in a thread, one after another, until `stop`."""
+    """Executes the requests in a bucket's inbox, in one thread, between `start` and `stop`."""
 
     def __init__(self, env: Env, objects: Objects, handler: Handler) -> None:
         self._env = env
@@ -177,7 +177,7 @@ class InboxServer:
         self._handler = handler
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._news: bytes | None = b"look once"  # the last token after which all requests were served
+        self._news: bytes | None = b"list once"  # the value of `news` when the inbox was listed last
 
     def start(self) -> None:
         with _lock:
@@ -186,14 +186,14 @@ class InboxServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Execute no further request, and wait for the one in work. May be called twice."""
+        """Begin no further request, and wait until the running one has ended. May be called twice."""
         with _lock:
             if _serving.get(_place_of(self._objects)) is self:
                 del _serving[_place_of(self._objects)]
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist
+            with contextlib.suppress(RuntimeError):  # in a forked child, which has no such thread
                 thread.join()
 
     def _run(self) -> None:
@@ -202,13 +202,16 @@ class InboxServer:
             try:
                 busy = _BUSY_POLLS if self.serve_news() else max(busy - 1, 0)
             except FencedError:
-                return  # I1: the heir takes the requests
-            except StorageError as error:  # the bucket may answer the next time
+                return  # the next writer executes the requests (I1)
+            except StorageError as error:  # the next attempt may succeed
                 logger.warning("the requests of other processes could not be read: %s", error)
                 busy = 0
 
     def serve_news(self) -> int:
-        """Do `serve` if there is something new; a GET costs a tenth of what a LIST costs."""
+        """Call `serve` if `news` changed; return the number of executed requests.
+
+        To get `news` costs a tenth of listing the inbox.
+        """
         news = self._objects.get(NEWS_KEY)
         if news == self._news:
             return 0
@@ -217,10 +220,10 @@ class InboxServer:
         return served
 
     def serve(self) -> int:
-        """Execute the requests that are there; returns their number.
+        """Execute the requests in the inbox; return their number.
 
-        Raises: FencedError if this process is not the writer any more; StorageError if the bucket
-            fails, and then a request may be executed again later (I2).
+        Raises: FencedError if this process is no longer the writer; StorageError if the bucket
+            returns an error, and then a request may be executed again later (I2).
         """
         infos = [info for info in self._objects.list(INBOX_PREFIX) if _REQUEST.fullmatch(info.key)]
         for info in infos:
@@ -232,7 +235,7 @@ class InboxServer:
                 continue
             data = self._objects.get(info.key)
             if data is None:
-                continue  # its sender took it back
+                continue  # its sender deleted it
             try:
                 request, attachments = _content(data, REQUEST_MAX_BYTES)
             except BrokenFrame as error:
@@ -245,7 +248,7 @@ class InboxServer:
         return len(infos)
 
     def answer_here(self, request: dict[str, Any]) -> tuple[dict[str, Any], Sequence[bytes]]:
-        """Execute a request of this process, in this thread."""
+        """Execute a request of this process in the calling thread, without an object."""
         return self._handler(request, [])
 
     def _refuse(self, key: str, why: str) -> None:

@@ -1,16 +1,15 @@
-"""The writer in this process: what the public API asks of the writer of the open store.
+"""The methods by which the public API changes a store, if this process is the store's writer.
 
-    Database, Table, Batch, Transaction ──► Writer ─┬─ LocalWriter     this process holds the lock
-                                                    └─ RemoteWriter    another process does (`remote_writer`)
+    Database, Table, Batch, Transaction ──► Writer ─┬─ LocalWriter     this process is the writer
+                                                    └─ RemoteWriter    another process is (`remote_writer`)
 
-A `LocalWriter` calls the store. In the lock holder it also executes the calls of `RemoteWriter`s of
-other processes (`calls`, `writer_session`), so both do the same.
+The writer's process also executes the calls of other processes by its `LocalWriter` (`calls`,
+`writer_session`).
 
-Arguments named `key` are idempotency keys of calls that come from another process: a call with the
-key of an earlier one does nothing, and returns the recorded result (H1 of `commits`).
+A parameter named `key` is the idempotency key of a call from another process. A call with the key
+of an earlier call does nothing, and returns the result of the earlier call (H1 of `commits`).
 
-Modules that only some calls need are imported by them: a program that opens a store must not wait
-for them.
+Methods import the modules that only they need, so that opening a store takes little time.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = ["LocalWriter", "Progress", "SeenTable", "TableDraft"]
 
 
 class Progress(Protocol):
-    """Follows a compaction: see `presentation.progress.CompactionProgress`."""
+    """Receives the progress of a compaction, as `presentation.progress.CompactionProgress` does."""
 
     def step(self, done: int, total: int) -> None: ...
 
@@ -53,9 +52,9 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class TableDraft:
-    """A table before or after an alteration, as another process sent it; tablets by their ids.
+    """A `tablet.alter.Draft`, the table before or after an alteration, as another process sends it.
 
-    See `tablet.alter.Draft`.
+    Its tablets are ids: `kept`, `dropped` and `purged`. `added` are new partitions.
     """
 
     name: str
@@ -84,7 +83,7 @@ class TableDraft:
 
 @dataclass(frozen=True)
 class SeenTable:
-    """Which table another process saw when it computed a write."""
+    """Identifies the table for which another process computed a write."""
 
     table_id: int
     schema_version: int
@@ -96,10 +95,10 @@ class SeenTable:
 
 
 class LocalWriter:
-    """The writer of a store that this process holds. Thread-safe.
+    """The writer of a store whose lock this process holds. Thread-safe.
 
-    Most methods call the function of the same name in the store or in `tablet`, which says what it
-    does and raises. `RemoteWriter` has the methods that the public API calls, too.
+    Most methods call the function of the same name in `tablet`. Its docstring describes what the
+    method does and raises.
     """
 
     def __init__(self, store: Store, maintenance: Maintenance) -> None:
@@ -161,7 +160,7 @@ class LocalWriter:
         return restore(self.store, table_id, to, message, key)
 
     def _earlier(self, key: str | None) -> WriteResult | None:
-        """The result of an earlier call with this key, even if its table no longer exists."""
+        """Return the result of an earlier call with this key, even if its table no longer exists."""
         if key is None:
             return None
         from nyala.tablet.write.write_path import find_committed
@@ -177,11 +176,10 @@ class LocalWriter:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep all other writers out during a block of this thread."""
+        """Keep the writes of all other threads and processes out while the `with` block runs."""
         from nyala.tablet.write.write_path import make_room
 
-        # A large commit needs both locks, and a full memory is flushed by another thread, so both
-        # come before the commit lock.
+        # Make room first: another thread flushes a full memory, and it needs these locks.
         make_room(self.store)
         with self.store.flush_lock, self.store.commit_lock:
             yield
@@ -197,11 +195,12 @@ class LocalWriter:
         pinned: bool = False,
         key: str | None = None,
     ) -> list[WriteResult]:
-        """Commit the write set of another process's transaction.
+        """Commit the writes of a transaction in another process.
 
-        seen:   the table of each request, as the transaction saw it.
-        since:  the transaction's snapshot.
-        pinned: whether the history since then was pinned all the time.
+        requests: one for each table that the transaction changed.
+        seen: the table of each request, as the transaction saw it.
+        since: the timestamp of the transaction's snapshot.
+        pinned: whether the history since then was pinned without a break.
         Raises: ConflictError; as `commit_checked`.
         """
         from nyala.tablet.write.write_path import altered_error, commit_checked, prepare_request
@@ -224,7 +223,7 @@ class LocalWriter:
                     table.name,
                 )
             prepared.append((table, prepare_request(table, request)))
-        # The transaction has left out the rows that its conditions exclude.
+        # The transaction has already applied the conditions.
         requests = [dataclasses.replace(request, condition=None) for request in requests]
         return commit_checked(
             store, requests, prepared, since=since, collect=collect, idempotency_key=key, message=message
@@ -246,7 +245,7 @@ class LocalWriter:
         self.store.change_once(key, lambda: self.store.undrop_table(table_id, new_name))
 
     def purge_dropped(self, name: str | None) -> int:
-        """Remove dropped tables and ranges; returns the freed bytes."""
+        """Remove the files of dropped tables and ranges; return the freed bytes."""
         freed = self.store.purge_dropped(name)
         self.store.collect_garbage()
         return freed
@@ -265,9 +264,9 @@ class LocalWriter:
     def alter_to(
         self, table_id: int, before: TableDraft, after: TableDraft, *, key: str | None = None
     ) -> None:
-        """Alter a table as another process computed it from the table `before`.
+        """Replace the table `before` by the table `after`, which another process computed from it.
 
-        Raises: ConflictError if the table is no longer as it was before; as `alter`.
+        Raises: ConflictError if the table is no longer equal to `before`; as `alter`.
         """
         from nyala.tablet.alter import alter
 
@@ -340,7 +339,7 @@ class LocalWriter:
     # ------------------------------------------------------------------------------------------ maintenance
 
     def flush(self, name: str | None = None) -> dict[str, Any]:
-        """Flush a table, or all; returns the fields of a `FlushResult`, as others those of theirs."""
+        """Flush a table, or all tables; return the fields of a `FlushResult` as a dict."""
         from nyala.tablet.flush.lifecycle import flush
 
         store = self.store
@@ -374,7 +373,7 @@ class LocalWriter:
         return dataclasses.asdict(remaining(self.store, self.store.root.table(name).id))
 
     def _runner(self, work: Progress) -> Runner:
-        """Return the runner of requested compactions: the background's worker process for large ones."""
+        """Return what runs a compaction: this thread, or the worker process for a large one."""
         return self.maintenance.compactor.runner(self.store, on_progress=work.rows)
 
     def maintenance_status(self) -> dict[str, Any]:
@@ -390,12 +389,12 @@ class LocalWriter:
         return self.store.stats()
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the store that processes beside its writer need."""
+        """Return the settings that a process needs to share the store."""
         return {"limits": dataclasses.asdict(self.limits)}
 
 
 def _check_partitions(levels: PartitionSchema, partitions: Collection[Partition], schema: Schema) -> None:
-    """Check partitions that may be of another process. Raises: InvalidArgumentError."""
+    """Check partitions that another process may have sent. Raises: InvalidArgumentError."""
     from nyala.partition.model import find_problem
 
     problem = find_problem(levels, tuple(partitions), schema)

@@ -1,19 +1,19 @@
-"""The writer in another process of this machine, for a process that shares its store.
+"""The methods by which the public API changes a store, if another process is the store's writer.
 
-    Database ─┬─ reads ──► SharedReader                       the log, replayed by this process
-              └─ writes ─► RemoteWriter ── socket ──► lock holder: writer_session ─► LocalWriter
+    Database ─┬─ reads ──► SharedReader                       this process replays the log itself
+              └─ writes ─► RemoteWriter ── socket ──► writer's process: writer_session ─► LocalWriter
 
-Each call of `RemoteWriter` becomes a request (`calls`) to the process that holds the store's lock.
-Without such a process, this one takes the lock and becomes the writer (`become_writer`), and its
-`LocalWriter` executes the call.
+Each method of `RemoteWriter` sends a request (`calls`) to the process that holds the store's lock.
+If there is no such process, this process takes the lock and becomes the writer (`become_writer`).
+Its own `LocalWriter` then executes the call.
 
 Invariants
-    RW1 A call that changes rows, or the tables that exist, has an idempotency key. So it is
-        executed once, although it is sent again when the process that executed it has ended.
-    RW2 After a call this process reads what the call wrote: a view waits until it has reached the
-        timestamp of the result.
-    RW3 A call ends after a bounded time, also if the holder was stopped: TAKE_TIMEOUT_S until the
-        holder takes the call, ANSWER_TIMEOUT_S or MAINTENANCE_TIMEOUT_S until it answers.
+    RW1 A call that changes rows, or creates, alters or drops a table, has an idempotency key. If
+        the writer ends during the call, the call is sent again with its key, so it happens once.
+    RW2 After a call, this process reads what the call wrote: `SharedReader.view` waits until it has
+        replayed the log up to the timestamp of the result.
+    RW3 A call ends after a bounded time, even if the writer's process was stopped: TAKE_TIMEOUT_S
+        until it takes the call, then ANSWER_TIMEOUT_S or MAINTENANCE_TIMEOUT_S until it answers.
 
 Threads: any. Source: docs/design/processes-and-locks.md, "A second process that writes".
 """
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import math
 import threading
 from collections import deque
@@ -41,10 +40,12 @@ from nyala.errors import (
     TableNotFoundError,
 )
 from nyala.handover import calls
-from nyala.handover.channel import Connection, NoWriter, WriterEndedError, send
+from nyala.handover.attempts import with_writer
+from nyala.handover.channel import Connection, NoWriter, send
 from nyala.handover.local_writer import LocalWriter, Progress, SeenTable, TableDraft
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.limits import Limits
+from nyala.schema.predicates.predicate import bind
 from nyala.tablet.alter import Draft, Step
 from nyala.tablet.recovery.bootstrap import Replayer
 from nyala.tablet.recovery.reader_store import ReaderStore
@@ -65,33 +66,26 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteMaintenance", "RemoteWriter", "SharedReader", "Writer", "settings_of_writer"]
 
-logger = logging.getLogger("nyala.handover.commits")
-
 _Made = TypeVar("_Made")
 
 TAKE_TIMEOUT_S: Final = 30.0
 ANSWER_TIMEOUT_S: Final = 600.0
 MAINTENANCE_TIMEOUT_S: Final = 24 * 3600.0
-# How long a call waits for a process that holds the lock and does not listen: it starts or ends.
-START_TIMEOUT_S: Final = 60.0
-_RETRY_S: Final = 0.02
-# How often a call is sent again after its executor ended; limits a call that kills every process.
-_AGAIN_MAX: Final = 5
-# How often an alteration is computed again because the table was altered at the same time.
+# How often an alteration is computed if other processes alter the same table meanwhile.
 _ALTERED_MAX: Final = 20
-# How long a view waits for this process's own writes.
+# A read waits for this time until it sees this process's own writes.
 _VISIBLE_TIMEOUT_S: Final = 30.0
-# The most keys that one call lets the writer forget; others are forgotten after some minutes.
+# The most keys that one call lets the writer forget. The writer forgets the others after some minutes.
 _ANSWERED_MAX: Final = 1000
-# How often idle transactions and scans are looked for.
+# The interval at which idle transactions and scans are looked for.
 _TICK_S: Final = 1.0
-# A view that nobody asked for during this time is forgotten: it keeps files that the writer replaced.
+# After this time without a read, the reader's memory is freed: it keeps files that the writer replaced.
 _VIEW_IDLE_S: Final = 60.0
 _SLOW_CALLS: Final = frozenset({"compact", "vacuum", "purge", "copy_table", "clone_table", "repartition"})
 
 
 class SharedReader(ReaderStore):
-    """The view of a process that shares the store with its writer. It sees this process's own writes (RW2)."""
+    """The reader of a process that shares the store. Its views have this process's own writes (RW2)."""
 
     def __init__(
         self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int, limits: Limits
@@ -101,42 +95,39 @@ class SharedReader(ReaderStore):
         super().__init__(env, path, memory_limit_bytes, replay_limit_bytes, limits)
 
     def note_written(self, timestamp: int) -> None:
-        """Note a write of this process that later views must have."""
+        """Make later views wait for a write of this process at this timestamp."""
         with self._lock:
             self._own = max(self._own, timestamp)
 
     def view(self) -> tuple[Root, int]:
-        own = self._own
-        self._viewed_s = self.env.clock.monotonic_s()
-        root, published = super().view()
-        if published >= own:
-            return root, published
-        clock = self.env.clock
-        deadline_s = clock.monotonic_s() + _VISIBLE_TIMEOUT_S
-        while published < own:
+        own, clock = self._own, self.env.clock
+        self._viewed_s = clock.monotonic_s()
+        deadline_s = self._viewed_s + _VISIBLE_TIMEOUT_S
+        while True:
+            root, published = super().view()
+            if published >= own:
+                return root, published
             if clock.monotonic_s() > deadline_s:
                 with self._lock:
-                    self._own = min(self._own, published)  # it may be lost: later reads do not wait for it
+                    self._own = min(self._own, published)  # later reads do not wait for it again
                 raise StorageError(
                     f"the process that writes {self.root_path!r} did not make the last write of this process visible "
                     f"within {_VISIBLE_TIMEOUT_S:g} s: check that process, and its disk",
                     path=self.root_path,
                 )
             clock.sleep_s(0.001)
-            root, published = super().view()
-        return root, published
 
     def check_writable(self) -> None:
         self.check_open()
         self.env.files.check_bound()
 
     def forget_if_idle(self) -> None:
-        """Do `forget` if there was no view for a minute."""
+        """Call `forget` if no view was read for a minute."""
         if self.env.clock.monotonic_s() - self._viewed_s > _VIEW_IDLE_S:
             self.forget()
 
     def forget(self) -> None:
-        """Free the memory, and the lease when the last scan ends. The next view loads again."""
+        """Free the memory now, and the lease when the last scan ends. The next view loads both again."""
         with self._lock:
             self._loaded = False
             self._viewed_s = math.inf
@@ -148,10 +139,10 @@ class SharedReader(ReaderStore):
 
 
 def settings_of_writer(env: Env, directory: str) -> Mapping[str, Any]:
-    """Return the settings of the process that writes the store (`LocalWriter.settings`).
+    """Return the `LocalWriter.settings` of the process that writes the store.
 
-    Raises: NoWriter if no process listens; LockedError if the one that holds the lock is of another
-        version or does not answer.
+    Raises: NoWriter if no process listens; LockedError if the writer runs another version of Nyala
+        or does not answer.
     """
     try:
         request = calls.encode_call("settings", {}, None, calls.Outgoing(env, directory))
@@ -168,7 +159,10 @@ def settings_of_writer(env: Env, directory: str) -> Mapping[str, Any]:
 
 
 class RemoteWriter:
-    """The writer in another process; its methods are those of `LocalWriter` that the public API calls."""
+    """Sends the calls of the public API to the writer in another process.
+
+    Its methods are those of `LocalWriter`.
+    """
 
     def __init__(
         self,
@@ -177,17 +171,17 @@ class RemoteWriter:
         become_writer: Callable[[], LocalWriter],
         every_tick: Callable[[], None],
     ) -> None:
-        """Start a thread, which ends idle transactions and forgets an idle view.
+        """Start a thread that ends idle transactions and frees the memory of an idle reader.
 
-        become_writer: takes the lock, and returns the writer of this process; raises LockedError if
-            another process has the lock.
-        every_tick: called by the thread each second.
+        become_writer: takes the lock, and returns the writer of this process. Raises: LockedError
+            if another process has the lock.
+        every_tick: the thread calls it each second.
         """
         self._reader = reader
         self._env = reader.env
         self._path = reader.root_path
         self._become_writer = become_writer
-        self._held = threading.local()  # the connection of a thread inside `alone`
+        self._held = threading.local()  # `connection`: of a thread that is inside `alone`
         self._pins = HistoryPins(reader.env.clock)
         self._stop = threading.Event()
         work = (self._env.clock, self._stop, self._pins, reader, every_tick)
@@ -221,7 +215,7 @@ class RemoteWriter:
             try:
                 sent.append(calls.converted(root.table(request.table), request))
             except Error as error:
-                if len(requests) > 1:  # the caller's line does not show which request is meant
+                if len(requests) > 1:  # the caller cannot see which request failed
                     error.args = (f"{request.operation} into {request.table!r}: {error}", *error.args[1:])
                 raise
         return self._written("write", {"requests": sent, "collect": collect, "message": message})
@@ -236,7 +230,7 @@ class RemoteWriter:
         message: str | None = None,
     ) -> WriteResult:
         table = self._reader.view()[0].table(name)
-        calls.check_select(select, table)
+        bind(select.where, table.schema)  # raises what the writer would raise
         return self._written(
             "write_selected",
             {"name": name, "operation": operation, "select": select, "collect": collect, "message": message},
@@ -252,7 +246,7 @@ class RemoteWriter:
         request = {"do": "begin"}
         connection, answer = held, None
         if connection is not None:
-            with contextlib.suppress(NoWriter):  # the time of `alone` is over
+            with contextlib.suppress(NoWriter):  # the writer ended `alone` after HOLD_MAX_S
                 answer, _ = connection.request(request, (), ANSWER_TIMEOUT_S, TAKE_TIMEOUT_S)
         if answer is None:
             found = self._connected(request)
@@ -308,7 +302,10 @@ class RemoteWriter:
             connection.close()
 
     def _connected(self, request: dict[str, Any]) -> tuple[Connection, dict[str, Any]] | LocalWriter:
-        """Send the first request of a connection that stays open; without a writer, become it."""
+        """Send a request over a new connection, which stays open; return it and the answer.
+
+        If no process is the writer, become the writer and return it.
+        """
 
         def attempt() -> tuple[Connection, dict[str, Any]] | LocalWriter:
             connection = Connection(self._env, self._path, TAKE_TIMEOUT_S)
@@ -319,7 +316,7 @@ class RemoteWriter:
                 raise
             return connection, answer
 
-        return self._attempted(request["do"], attempt, lambda writer: writer, keyed=True)
+        return self._attempted(request["do"], attempt, lambda writer: writer)
 
     # ------------------------------------------------------------------------------------------ tables
 
@@ -341,7 +338,7 @@ class RemoteWriter:
         self._call("clone_table", {"name": name, "new_name": new_name, "at": at, "replaces": replaces})
 
     def alter(self, table_id: int, steps: Sequence[Step]) -> str:
-        """The steps are computed here, and the writer takes the result if the table is still the same."""
+        """Compute the altered table here; the writer installs it if nobody altered the table meanwhile."""
         for attempt in range(_ALTERED_MAX):
             root, _ = self._reader.view()
             table = root.tables.get(table_id)
@@ -402,18 +399,18 @@ class RemoteWriter:
 
     def compact(self, name: str, work: Progress | None = None) -> dict[str, Any]:
         done = self._figures("compact", {"name": name})
-        if work is not None:  # the writer does not tell of its progress
+        if work is not None:  # the writer does not report its progress
             work.step(0, 1)
             work.step(1, 1)
         return done
 
     def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
-        self._reader.forget()  # so this process keeps no file that can go, unless a scan does
+        self._reader.forget()  # so the vacuum can remove files that only this reader's lease keeps
         return self._figures("vacuum", {"name": name, "dry_run": dry_run})
 
     def purge(self, name: str, keys: pa.Table, wait_s: float, message: str | None) -> dict[str, Any]:
         arguments = {"name": name, "keys": keys, "wait_s": wait_s, "message": message}
-        self._reader.forget()  # so this process keeps no replaced file, unless a scan does
+        self._reader.forget()  # so the purge can remove files that only this reader's lease keeps
         done = self._figures("purge", arguments)
         self._reader.note_written(done["timestamp"])
         return done
@@ -431,11 +428,11 @@ class RemoteWriter:
     # ------------------------------------------------------------------------------------------ calls
 
     def _figures(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a call's result."""
+        """Execute a call whose result is a dict."""
         return dict(self._call(name, arguments))
 
     def _number(self, name: str, arguments: Mapping[str, Any]) -> int:
-        """Return a call's result that is a number."""
+        """Execute a call whose result is a number."""
         return int(self._call(name, arguments))
 
     def _written(
@@ -447,11 +444,9 @@ class RemoteWriter:
         return results
 
     def _call(self, name: str, arguments: Mapping[str, Any], connection: Connection | None = None) -> Any:
-        """Let the writer execute a call, in whichever process it is.
+        """Let the writer execute the method `name` of `LocalWriter`; return its result.
 
-        connection: to use first, if it still exists.
-        Returns: what the method of `LocalWriter` returned there; here, if this process has become the
-            writer.
+        connection: try this connection first. Default: use a new one.
         """
         keyed = calls.CALLS[name].keyed
         key = call_key(self._env.randomness.token_hex(16)) if keyed else None
@@ -476,12 +471,12 @@ class RemoteWriter:
             def here(writer: LocalWriter) -> Any:
                 return getattr(writer, name)(**arguments, **({"key": key} if keyed else {}))
 
-            return self._attempted(name, attempt, here, keyed=keyed)
+            return self._attempted(name, attempt, here, keyed)
         finally:
             out.discard()
 
     def _taken_answered(self) -> list[str]:
-        """Take the keys that the writer may forget. Other threads may do so at the same time."""
+        """Remove and return the keys that the writer may forget. Thread-safe."""
         taken = []
         with contextlib.suppress(IndexError):
             while True:
@@ -493,47 +488,20 @@ class RemoteWriter:
         name: str,
         attempt: Callable[[], _Made],
         here: Callable[[LocalWriter], _Made],
-        *,
-        keyed: bool,
+        keyed: bool = True,
     ) -> _Made:
-        """Return what `attempt` returns; or `here`, if this process has become the writer.
+        """Return the result of `attempt`, or of `here` if this process becomes the writer.
 
-        keyed: whether the second attempt says whether the first one was executed.
-        Raises: errors of the call; LockedError if a process holds the lock and does not listen;
-            StorageError with outcome "unknown" if the outcome cannot be found out.
+        Parameters and errors: as `with_writer`.
         """
-        clock = self._env.clock
-        lost: WriterEndedError | None = None
-        again = 0
-        deadline_s: float | None = None  # of waiting for a process that holds the lock and does not listen
-        while True:
+
+        def send() -> _Made:
             self._reader.check_writable()
-            try:
-                try:
-                    return attempt()
-                except NoWriter:
-                    return here(self._become_writer())
-            except WriterEndedError as error:
-                again += 1
-                if again > _AGAIN_MAX:
-                    raise
-                logger.info("%s: sending the call %r again", error, name)
-                lost, deadline_s = error, None
-            except LockedError:
-                # The holder of the lock is starting or ending: soon it listens, or the lock is free.
-                deadline_s = deadline_s or clock.monotonic_s() + START_TIMEOUT_S
-                if clock.monotonic_s() > deadline_s:
-                    if lost is not None:
-                        raise lost from None
-                    raise
-                clock.sleep_s(_RETRY_S)
-            except Error as error:
-                # A StorageError may be of the way to the writer, or of opening the store.
-                if lost is not None and (not keyed or isinstance(error, StorageError)):
-                    raise StorageError(
-                        f"{lost} (sending it again failed: {error})", path=self._path, outcome="unknown"
-                    ) from error
-                raise
+            return attempt()
+
+        return with_writer(
+            self._env, self._path, name, send, lambda: here(self._become_writer()), keyed=keyed
+        )
 
 
 def _housekeeping(
@@ -569,19 +537,19 @@ class RemoteMaintenance:
         self._writer._call("pause_maintenance", {})
 
     def resume(self) -> None:
-        """Continue, with everything that has become due meanwhile."""
+        """Continue background work, with everything that has become due meanwhile."""
         self._writer._call("resume_maintenance", {})
 
 
 Writer: TypeAlias = LocalWriter | RemoteWriter
-"""The writer of an open store, for the public API."""
+"""The writer of an open store, in this process or in another one."""
 
 
 class _RemotePin(Pin):
-    """A pin that is held by a connection in the writer's process, and ends with it (WS1).
+    """A pin that the writer's process holds for a connection, until the connection ends (WS1).
 
-    If the writer ends, the transaction goes on: its commit asks the next writer, which checks that
-    no history is gone.
+    If the writer ends, the transaction continues: at its commit the next writer checks that the
+    history since its begin still exists.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The plan by which tasks of other processes route their rows, read from the catalogue alone."""
+"""The plan by which a job's task finds the tablet of each row, read from the catalogue."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ __all__ = ["routing_plan"]
 
 
 def routing_plan(env: Env, path: str, name: str) -> LoadPlan:
-    """A table's schema and tablets, for a task that routes rows.
+    """Return the schema and tablets of the table `name` in the store at `path`, a folder or URL.
 
-    path: the store's folder or URL.
     Cost: reads the catalogue, and the log since the last checkpoint.
-    Raises: StorageError without a store; TableNotFoundError.
+    Raises: StorageError if there is no store; TableNotFoundError.
     """
     state = _bucket_state(env) if bucket_of(env) else _folder_state(env, path)
     return routing_plan_of(state, path if bucket_of(env) else os.path.abspath(path), name)

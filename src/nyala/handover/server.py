@@ -1,4 +1,4 @@
-"""The writer's side: threads that answer the requests of other processes."""
+"""Starts what answers the requests of other processes, in the process that is the store's writer."""
 
 from __future__ import annotations
 
@@ -14,42 +14,28 @@ from nyala.objects.address import bucket_of
 if TYPE_CHECKING:
     from nyala.handover.local_writer import LocalWriter
 
-__all__ = ["HandoverServer"]
+__all__ = ["server_of"]
 
 
-class HandoverServer:
-    """Answers requests until `stop`: at the store's socket, or in the inbox of a bucket."""
+def server_of(writer: LocalWriter) -> ChannelServer | InboxServer:
+    """Return a server for a writer, not yet started: at the folder's socket, or at the bucket's inbox."""
+    store, reference = writer.store, weakref.ref(writer)
+    bucket = bucket_of(store.env)
 
-    def __init__(self, writer: LocalWriter) -> None:
-        self._writer = weakref.ref(writer)
-        store = writer.store
-        bucket = bucket_of(store.env)
-        self._server: ChannelServer | InboxServer = (
-            ChannelServer(store.env, store.root_path, self._session)
-            if bucket is None
-            else InboxServer(store.env, bucket, self._answer)
-        )
-
-    def start(self) -> None:
-        """Raises: StorageError if the file system has no Unix sockets."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """Accept no further request, and wait for accepted ones. May be called twice."""
-        self._server.stop()
-
-    def _session(self) -> Session:
+    def begin_session() -> Session:
         from nyala.handover.writer_session import WriterSession
 
-        return WriterSession(self._writer)
+        return WriterSession(reference)
 
-    def _answer(
-        self, request: dict[str, Any], attachments: Sequence[bytes]
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    def answer(
+        request: dict[str, Any], attachments: Sequence[bytes]
+    ) -> tuple[dict[str, Any], Sequence[bytes]]:
         from nyala.handover.commits import answer_request
 
-        del attachments
-        writer = self._writer()
-        if writer is None:
+        if (living := reference()) is None:
             raise StorageError("the store is being closed; try again")
-        return answer_request(writer.store, request)
+        return answer_request(living.store, request)
+
+    if bucket is None:
+        return ChannelServer(store.env, store.root_path, begin_session)
+    return InboxServer(store.env, bucket, answer)

@@ -1,14 +1,14 @@
-"""The writer's side of one connection: executes requests, and holds what transactions need.
+"""Executes the requests of one connection, in the writer.
 
-    begin    reserve timestamps, pin the history since then         until the commit, or the end
-    hold     keep all other writers out (`LocalWriter.alone`)       for HOLD_MAX_S at most
+    begin    begin a transaction: reserve timestamps, and pin the history since then (a pin keeps it)
+    hold     keep all other writers out for at most HOLD_MAX_S (`LocalWriter.alone`)
     call     execute a call (`calls`)
     others   commits of jobs and loads (`commits`)
 
 Invariants
-    WS1 A pin and locks end with the connection: when the client closes it or dies. The client closes
-        it when its transaction is idle for too long.
-    WS2 Locks are taken and given back by the thread that serves the connection.
+    WS1 Pins and locks end with the connection: when the client disconnects or dies. The client
+        disconnects when its transaction is idle for too long.
+    WS2 The thread that serves the connection takes and releases the locks.
 
 Source: docs/design/processes-and-locks.md, "A second process that writes".
 """
@@ -28,15 +28,15 @@ from nyala.tablet.write.transaction import OpenTransaction
 
 __all__ = ["HOLD_MAX_S", "WriterSession"]
 
-# How long a client may keep the others out.
+# A client may keep other writers out for this time.
 HOLD_MAX_S: Final = 10.0
 
 
 class WriterSession:
-    """See `channel.Session`."""
+    """The `channel.Session` of the writer."""
 
     def __init__(self, writer: Callable[[], LocalWriter | None]) -> None:
-        """writer: returns the writer, or None when it is being closed."""
+        """writer: returns the writer, or None while the store is being closed."""
         self._writer = writer
         self._transaction: OpenTransaction | None = None
         self._locks = contextlib.ExitStack()

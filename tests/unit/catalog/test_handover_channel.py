@@ -1,4 +1,4 @@
-"""The channel to the writer: every request is done, refused, or of unknown outcome."""
+"""The channel to the writer: a client knows whether its request was executed (invariants S1 to S7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import google_crc32c
 import hypothesis.strategies as st
@@ -27,10 +28,16 @@ from nyala import errors
 from nyala.env import SYSTEM, MissingFileError
 from nyala.handover import channel as handover_channel
 from nyala.handover import frames
-from nyala.handover.channel import HELLO, ChannelServer, NoWriter, OneRequest, send
+from nyala.handover.channel import HELLO, ChannelServer, NoWriter, Session, send
 from nyala.handover.frames import MAGIC
 
 Serve = Callable[[frames.Handler], ChannelServer]
+
+
+def one_request(handler: frames.Handler) -> Session:
+    """A session that ends after one request."""
+    session: Any = SimpleNamespace(answer=handler, waits_s=lambda: 0.0, end=lambda: None)
+    return cast(Session, session)
 
 
 def echo(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
@@ -42,7 +49,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     servers = []
 
     def start(handler: frames.Handler) -> ChannelServer:
-        servers.append(ChannelServer(SYSTEM, str(tmp_path), lambda: OneRequest(handler)))
+        servers.append(ChannelServer(SYSTEM, str(tmp_path), lambda: one_request(handler)))
         servers[-1].start()
         return servers[-1]
 
@@ -68,7 +75,7 @@ def test_request_and_answer_with_attachments(serve: Serve, tmp_path: Path) -> No
 def test_a_thread_that_cannot_be_started_costs_one_request(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system may have no thread left for a moment: the server would never answer again, and never be closed."""
+    """If the system cannot start a thread, one client gets NoWriter, and the server still works."""
     start, failures = threading.Thread.start, [1]
 
     def starting(thread: threading.Thread) -> None:
@@ -98,8 +105,8 @@ json_values = st.recursive(
     message=st.dictionaries(st.text(), json_values, max_size=4),
     attachments=st.lists(st.binary(max_size=300), max_size=4),
 )
-def test_any_frame_arrives_as_it_was(message: dict[str, Any], attachments: list[bytes]) -> None:
-    """No text, number or byte is changed on the way."""
+def test_any_frame_arrives_unchanged(message: dict[str, Any], attachments: list[bytes]) -> None:
+    """The receiver gets the same JSON and the same attachments."""
     left, right = socket.socketpair()
     with left, right:
         handover_channel._Wire(left, lambda: 5.0).send_frame(message, attachments)
@@ -124,8 +131,8 @@ ROWS = pa.table({"row": pa.array([3, 5]), "code": ["null", "null"], "host": ["a"
     ],
     ids=str,
 )
-def test_S2_errors_arrive_as_what_they_were(serve: Serve, tmp_path: Path, error: errors.Error) -> None:
-    """A job catches the same exception, with the same rows, as if it were the writer itself."""
+def test_S2_errors_arrive_with_class_and_rows(serve: Serve, tmp_path: Path, error: errors.Error) -> None:
+    """A client catches the exception that the writer raised, with the same fields and rows."""
 
     def fail(*_: object) -> Any:
         raise error
@@ -142,8 +149,8 @@ def test_S2_errors_arrive_as_what_they_were(serve: Serve, tmp_path: Path, error:
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if isinstance(getattr(errors, name), type)])
-def test_S2_every_error_class_crosses(serve: Serve, tmp_path: Path, name: str) -> None:
-    """Also one that is added to `errors.py` some day."""
+def test_S2_every_error_class_arrives(serve: Serve, tmp_path: Path, name: str) -> None:
+    """Each class of `nyala.errors` arrives, so a class that is added later arrives too."""
     error = getattr(errors, name)("what, where, what to do")
 
     def fail(*_: object) -> Any:
@@ -155,8 +162,8 @@ def test_S2_every_error_class_crosses(serve: Serve, tmp_path: Path, name: str) -
     assert type(caught.value) is type(error) and str(caught.value) == str(error)
 
 
-def test_S2_what_is_no_error_of_ours(serve: Serve, tmp_path: Path) -> None:
-    """An internal error of the writer arrives with its name and an unknown outcome."""
+def test_S2_an_internal_error_has_an_unknown_outcome(serve: Serve, tmp_path: Path) -> None:
+    """An exception that is not of `nyala.errors` arrives as StorageError with its name in the message."""
     raised: list[BaseException] = [
         ZeroDivisionError("division by zero"),
         MissingFileError("gone", path="x", errno=2),
@@ -174,16 +181,17 @@ def test_S2_what_is_no_error_of_ours(serve: Serve, tmp_path: Path) -> None:
     assert caught.value.outcome is None and caught.value.errno == 2
 
 
-def test_S2_an_error_of_a_newer_version() -> None:
+def test_S2_an_unknown_error_class_becomes_error() -> None:
+    """The writer may run a newer version, which has more error classes."""
     assert type(frames.decode_error({"class": "ServerError", "message": "m"}, [])) is errors.Error
     assert type(frames.decode_error({"class": "ROW_ERROR_CODES", "message": "m"}, [])) is errors.Error
 
 
-# --- nobody there -----------------------------------------------------------------------------------
+# --- no writer, or a writer that ends -----------------------------------------------------------------------------------
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
-    """Without a writer the caller learns it at once, and takes the lock himself."""
+def test_a_folder_without_a_writer(tmp_path: Path) -> None:
+    """A client learns at once that no process listens."""
     with pytest.raises(NoWriter):
         ask(tmp_path, {})
     with pytest.raises(NoWriter):
@@ -195,13 +203,15 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 SERVER_THAT_DIES = """
 import os, signal, sys
-from nyala.handover.channel import ChannelServer, OneRequest
+from types import SimpleNamespace
+from nyala.handover.channel import ChannelServer
 from nyala.env import SYSTEM
 def handler(request, attachments):
     if request.get("die"):
         os.kill(os.getpid(), signal.SIGKILL)
     return {"pid": os.getpid()}, []
-ChannelServer(SYSTEM, sys.argv[1], lambda: OneRequest(handler)).start()
+session = SimpleNamespace(answer=handler, waits_s=lambda: 0.0, end=lambda: None)
+ChannelServer(SYSTEM, sys.argv[1], lambda: session).start()
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -209,7 +219,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def child(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that serves the folder; `{"die": True}` kills it at work."""
+    """A process that serves the folder. The request `{"die": True}` kills it."""
     yield from start_child(SERVER_THAT_DIES, tmp_path)
 
 
@@ -231,7 +241,7 @@ def start_child(script: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_the_socket_of_a_killed_writer_is_stale(
     serve: Serve, tmp_path: Path, child: subprocess.Popen[bytes]
 ) -> None:
-    """kill -9 leaves the socket file: clients find no writer, and the next one replaces it (S4)."""
+    """A killed writer leaves its socket file. Clients get NoWriter, and the next writer replaces it (S4)."""
     assert ask(tmp_path, {})[0] == {"pid": child.pid}
     child.kill()
     child.wait()
@@ -243,15 +253,15 @@ def test_the_socket_of_a_killed_writer_is_stale(
 
 
 @pytest.mark.usefixtures("child")
-def test_S1_a_writer_that_dies_at_work_leaves_an_unknown_outcome(tmp_path: Path) -> None:
-    """The batch may be in the log, so the error advises a retry under the same key."""
+def test_S1_a_writer_that_dies_during_a_request(tmp_path: Path) -> None:
+    """The batch may be in the log, so the outcome is unknown and the error says: repeat under the same key."""
     with pytest.raises(errors.StorageError, match="ended while it executed .*same key") as caught:
         ask(tmp_path, {"die": True})
     assert caught.value.outcome == "unknown"
 
 
-def test_S1_a_writer_that_hangs(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
-    """A stopped process accepts nothing: the call ends in time, and nothing was done."""
+def test_S1_a_stopped_writer(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
+    """A stopped process accepts no request: the call ends at its timeout, and nothing was done."""
     child.send_signal(signal.SIGSTOP)
     with pytest.raises(
         errors.StorageError, match=r"did not take the request within 0\.3 s; nothing"
@@ -260,8 +270,8 @@ def test_S1_a_writer_that_hangs(tmp_path: Path, child: subprocess.Popen[bytes]) 
     assert caught.value.outcome is None
 
 
-def test_S1_an_answer_that_does_not_come(serve: Serve, tmp_path: Path) -> None:
-    """A commit that takes longer than the caller waits may still happen."""
+def test_S1_an_answer_after_the_timeout(serve: Serve, tmp_path: Path) -> None:
+    """The writer may still execute a request after its client stopped waiting."""
     release = threading.Event()
 
     def slow(*_: object) -> Any:
@@ -275,8 +285,8 @@ def test_S1_an_answer_that_does_not_come(serve: Serve, tmp_path: Path) -> None:
     release.set()
 
 
-def test_stop_finishes_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
-    """Closing the database lets a job's running commit end, and the job gets its answer."""
+def test_stop_waits_for_an_accepted_request(serve: Serve, tmp_path: Path) -> None:
+    """`stop` returns after the request was executed, and the client gets the answer."""
     begun, release, done = threading.Event(), threading.Event(), threading.Event()
 
     def slow(*_: object) -> Any:
@@ -292,7 +302,7 @@ def test_stop_finishes_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
     begun.wait(20)
     threading.Timer(0.1, release.set).start()
     server.stop()
-    assert done.is_set(), "when stop() returns nobody works on the store any more"
+    assert done.is_set(), "stop() returned while a request was running"
     client.join()
     assert answers == [({"done": True}, [])]
     assert not (tmp_path / "writer.sock").exists()
@@ -300,8 +310,8 @@ def test_stop_finishes_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
         ask(tmp_path, {})
 
 
-def test_S1_stop_refuses_what_was_not_accepted(serve: Serve, tmp_path: Path) -> None:
-    """If the database closes during a request, nothing was done and the job may take the lock."""
+def test_S1_stop_refuses_a_half_sent_request(serve: Serve, tmp_path: Path) -> None:
+    """The client of a half sent request gets the status CLOSING, and the request is not executed."""
     handled: list[Any] = []
 
     def handler(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
@@ -323,7 +333,7 @@ def test_S1_stop_refuses_what_was_not_accepted(serve: Serve, tmp_path: Path) -> 
 def test_S1_a_request_that_comes_as_the_server_stops(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read in full, but the database is closing: refused, not done behind the back of close()."""
+    """A request that was read in full is refused if `stop` was called meanwhile."""
     server = serve(echo)
     receive_frame = handover_channel._Wire.receive_frame
 
@@ -337,8 +347,8 @@ def test_S1_a_request_that_comes_as_the_server_stops(
         ask(tmp_path, {})
 
 
-def test_many_jobs_at_once(serve: Serve, tmp_path: Path) -> None:
-    """Each gets its own answer; none waits for a client that is slow to speak."""
+def test_many_clients_at_once(serve: Serve, tmp_path: Path) -> None:
+    """Each client gets its own answer, and none waits for a client that sends nothing."""
     serve(echo)
     idle = socket.socket(socket.AF_UNIX)
     idle.connect(str(tmp_path / "writer.sock"))
@@ -376,14 +386,14 @@ def exchange(folder: Path, sent: bytes) -> bytes:
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
         received = b""
-        with contextlib.suppress(ConnectionResetError):  # it closed without reading all of ours
+        with contextlib.suppress(ConnectionResetError):  # the server disconnected before it read all bytes
             while part := client.recv(65536):
                 received += part
         return received
 
 
-def test_S3_damaged_requests_are_refused_and_never_handled(serve: Serve, tmp_path: Path) -> None:
-    """Bytes that are not a request change nothing and do not stop the service."""
+def test_S3_damaged_requests_are_refused(serve: Serve, tmp_path: Path) -> None:
+    """The server does not execute bytes that are not a frame, and goes on to serve other clients."""
     handled: list[Any] = []
 
     def handler(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
@@ -430,7 +440,7 @@ def test_S3_damaged_requests_are_refused_and_never_handled(serve: Serve, tmp_pat
 def test_S1_a_server_that_ends_at_any_point(
     tmp_path: Path, reply: bytes, error: type[Exception], outcome: str | None
 ) -> None:
-    """Wherever the server ends, the client knows whether its request may have been done."""
+    """Wherever the server's bytes end, the client knows whether its request may have been executed."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "writer.sock"))
     listener.listen()
@@ -452,11 +462,11 @@ def test_S1_a_server_that_ends_at_any_point(
     listener.close()
 
 
-# --- what strangers send ----------------------------------------------------------------------------
+# --- limits, and other users ----------------------------------------------------------------------------
 
 
 def connected(folder: Path) -> socket.socket:
-    """A client that has read the hello."""
+    """A client that is connected and has received HELLO."""
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(20)
     client.connect(str(folder / "writer.sock"))
@@ -478,12 +488,12 @@ def until(true: Callable[[], bool]) -> None:
         if true():
             return
         time.sleep(0.005)
-    raise AssertionError("it does not become true")
+    raise AssertionError("the condition did not become true")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_header_takes_no_memory_for_what_it_announces(serve: Serve, tmp_path: Path) -> None:
-    """28 bytes from each of 40 clients would take gigabytes of the writer's process."""
+def test_a_header_allocates_no_memory(serve: Serve, tmp_path: Path) -> None:
+    """The lengths in a header do not allocate memory: 30 headers could ask for gigabytes."""
     server = serve(echo)
     before = resident_mb()
     limit = frames.JSON_MAX_BYTES
@@ -501,8 +511,8 @@ def test_a_header_takes_no_memory_for_what_it_announces(serve: Serve, tmp_path: 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_json_of_many_values_takes_no_multiple_of_its_size(serve: Serve, tmp_path: Path) -> None:
-    """A list takes three bytes of text and twenty times as much memory."""
+def test_json_of_too_many_values_is_refused(serve: Serve, tmp_path: Path) -> None:
+    """Decoded JSON can take 20 times the memory of its text, so the number of values is limited."""
     serve(echo)
     before = resident_mb()
     text = b'{"a":[' + b"[]," * 8_000_000 + b"0]}"
@@ -513,11 +523,8 @@ def test_json_of_many_values_takes_no_multiple_of_its_size(serve: Serve, tmp_pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_requests_of_all_clients_share_one_bound(serve: Serve, tmp_path: Path) -> None:
-    """Many clients, each within its own bound, must not exhaust memory.
-
-    A client above the shared bound gets an error, tries again, and is served when memory is free.
-    """
+def test_requests_of_all_clients_share_one_limit(serve: Serve, tmp_path: Path) -> None:
+    """If all requests together are too large, a client gets NoWriter. It is served when memory is free."""
     server = serve(echo)
     before = resident_mb()
     sent = b" " * (24 << 20)
@@ -544,10 +551,10 @@ def test_requests_of_all_clients_share_one_bound(serve: Serve, tmp_path: Path) -
     assert len(ask(tmp_path, {"a": "x" * (20 << 20)})[0]["request"]["a"]) == 20 << 20
 
 
-def test_connections_are_bounded_and_others_wait(
+def test_connections_above_the_limit_wait(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each connection has a thread: a client in a loop would take all that the system has."""
+    """Each connection has a thread, so their number is limited. A further client waits for its turn."""
     monkeypatch.setattr(handover_channel, "CONNECTIONS_MAX", 3)
     server = serve(echo)
     silent = [connected(tmp_path) for _ in range(3)]
@@ -579,7 +586,7 @@ def test_a_server_full_of_silent_clients_can_be_stopped(
 def test_a_client_that_sends_byte_by_byte_is_dropped(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timeout is for the whole request, so a slow client cannot hold a connection for ever."""
+    """The whole request must arrive within the timeout, so a slow client is disconnected."""
     monkeypatch.setattr(handover_channel, "REQUEST_TIMEOUT_S", 0.5)
     server = serve(echo)
     with connected(tmp_path) as slow:
@@ -592,10 +599,10 @@ def test_a_client_that_sends_byte_by_byte_is_dropped(
 
 
 def test_only_the_same_user_can_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody on the machine could have files committed, under a umask that lets others write."""
+    """The socket has mode 0600 under any umask, and a client of another user is disconnected (S6)."""
     before = os.umask(0)
     try:
-        server = ChannelServer(SYSTEM, str(tmp_path), lambda: OneRequest(echo))
+        server = ChannelServer(SYSTEM, str(tmp_path), lambda: one_request(echo))
         server.start()
     finally:
         os.umask(before)
@@ -608,8 +615,8 @@ def test_only_the_same_user_can_connect(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system does not name a peer's user")
-def test_another_users_process_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A passed descriptor or changed rights of the folder could let another user connect."""
+def test_the_user_of_a_client_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check compares the user ids of both processes."""
     left, right = socket.socketpair()
     with left, right:
         assert handover_channel._is_ours(left)
@@ -618,14 +625,14 @@ def test_another_users_process_is_turned_away(monkeypatch: pytest.MonkeyPatch) -
             assert not handover_channel._is_ours(left)
 
 
-# --- surroundings -----------------------------------------------------------------------------------
+# --- paths and forks -----------------------------------------------------------------------------------
 
 
 def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
-    """A store deep down works as any other: the system's limit of about 100 bytes is not the user's."""
+    """A store's path may be longer than a socket address may be (about 100 bytes)."""
     folder = tmp_path / ("d" * 120) / "ü"
     folder.mkdir(parents=True)
-    server = ChannelServer(SYSTEM, str(folder), lambda: OneRequest(echo))
+    server = ChannelServer(SYSTEM, str(folder), lambda: one_request(echo))
     server.start()
     assert stat.S_ISSOCK(os.stat(folder / "writer.sock").st_mode)
     assert ask(folder, {"a": 1})[0]["request"] == {"a": 1}
@@ -641,8 +648,8 @@ def test_a_relative_path(serve: Serve, tmp_path: Path, monkeypatch: pytest.Monke
     assert send(SYSTEM, ".", {})[0]["count"] == 0
 
 
-def test_a_forked_child_does_not_keep_clients_waiting(tmp_path: Path) -> None:
-    """The writer forked and died: the child, which has no server thread, must not hold the socket open."""
+def test_a_forked_child_closes_the_socket(tmp_path: Path) -> None:
+    """If a writer forks and dies, clients do not wait for its child, which serves nobody."""
     script = SERVER_THAT_DIES.replace(
         "sys.stdin.read()", "child = os.fork()\nif child: print(child, flush=True)\nsys.stdin.read()"
     )
@@ -659,13 +666,13 @@ def test_a_forked_child_does_not_keep_clients_waiting(tmp_path: Path) -> None:
             os.kill(child, signal.SIGKILL)
 
 
-def test_start_fails_with_a_sentence(tmp_path: Path) -> None:
+def test_start_in_a_missing_folder_raises(tmp_path: Path) -> None:
     with pytest.raises(errors.StorageError, match="cannot listen at"):
-        ChannelServer(SYSTEM, str(tmp_path / "missing"), lambda: OneRequest(echo)).start()
+        ChannelServer(SYSTEM, str(tmp_path / "missing"), lambda: one_request(echo)).start()
 
 
-def test_the_wire_holds_no_pickle() -> None:
-    """S3, and that the answer is JSON that any tool reads."""
+def test_S3_a_frame_is_json_with_attachments() -> None:
+    """The sent bytes are those of docs/format/lease-and-lock.md."""
     left, right = socket.socketpair()
     with left, right:
         handover_channel._Wire(left, lambda: 5.0).send_frame({"a": 1}, [b"xy"])

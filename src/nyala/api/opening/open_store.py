@@ -39,8 +39,9 @@ from nyala.catalog.store_lock import StoreLock
 from nyala.env import Env
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
-from nyala.handover.channel import NoWriter
-from nyala.handover.server import HandoverServer
+from nyala.handover.channel import ChannelServer, NoWriter
+from nyala.handover.inbox import InboxServer
+from nyala.handover.server import server_of
 from nyala.mvcc.timestamp import to_datetime
 from nyala.schema.limits import Limits
 from nyala.tablet.group_sync import GroupSync
@@ -228,7 +229,7 @@ class OpenStore:
         self.handles = Handles()
         self.writer: Writer | None = None
         self.maintenance: Maintenance | None = None
-        self.server: HandoverServer | None = None
+        self.server: ChannelServer | InboxServer | None = None
         self.group_sync: GroupSync | None = None
         self.sql: dict[bool, Connection] = {}  # without and with access to files
         self.sql_lock = threading.Lock()
@@ -252,7 +253,7 @@ class OpenStore:
         if store.options.maintenance:
             maintenance.start()
         writer = LocalWriter(store, maintenance)
-        server = HandoverServer(writer)
+        server = server_of(writer)
         try:
             server.start()
             self.server = server
