@@ -187,7 +187,7 @@ def test_S2_an_unknown_error_class_becomes_error() -> None:
     assert type(frames.decode_error({"class": "ROW_ERROR_CODES", "message": "m"}, [])) is errors.Error
 
 
-# --- no writer, or a writer that ends -----------------------------------------------------------------------------------
+# --- no writer, or a writer that ends ---------------------------------------------------------------
 
 
 def test_a_folder_without_a_writer(tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_S1_a_server_that_ends_at_any_point(
     listener.close()
 
 
-# --- limits, and other users ----------------------------------------------------------------------------
+# --- limits, and other users ------------------------------------------------------------------------
 
 
 def connected(folder: Path) -> socket.socket:
@@ -625,7 +625,7 @@ def test_the_user_of_a_client_is_checked(monkeypatch: pytest.MonkeyPatch) -> Non
             assert not handover_channel._is_ours(left)
 
 
-# --- paths and forks -----------------------------------------------------------------------------------
+# --- paths and forks --------------------------------------------------------------------------------
 
 
 def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
