@@ -1,4 +1,4 @@
-"""Suggestions: finds the known name that a user probably meant by an unknown one."""
+"""Suggestions for error messages ("did you mean …?"): finds the known name that resembles an unknown name."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ __all__ = ["nearest"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name that differs only in case, else the shortest with this prefix, else a similar one, else None."""
+    """Return the known name that the user probably meant, or None.
+
+    That is a name that differs only in case, else the shortest name that begins with `name`, else a similar one.
+    """
     folded: dict[str, str] = {}
     for one in known:
         folded.setdefault(one.casefold(), one)
-    asked = name.casefold()
-    if asked in folded:
-        return folded[asked]
-    longer = min((one for one in folded if asked and one.startswith(asked)), key=len, default=None)
+    wanted = name.casefold()
+    if wanted in folded:
+        return folded[wanted]
+    longer = min((one for one in folded if wanted and one.startswith(wanted)), key=len, default=None)
     import difflib
 
-    found = difflib.get_close_matches(asked, folded, n=1) if longer is None else [longer]
+    found = difflib.get_close_matches(wanted, folded, n=1) if longer is None else [longer]
     return folded[found[0]] if found else None

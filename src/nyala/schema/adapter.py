@@ -1,4 +1,4 @@
-"""Type adapters: converts a column's values between the types of different schema versions.
+"""Converts a column's values between the types that the column had in different versions of the schema.
 
     stored       file of version 3: int32      file of version 5: int64      change of version 5: int64
                        └──────────────┬───────────────┴─────────────┬────────────────┘
@@ -6,16 +6,16 @@
                                       │ adapt
     returned     current schema: int64         schema at T (version 3): int32
 
-A column's type only widens (`nyala.schema.alteration`). Of any two types of a column, one therefore holds all values of
-the other: wider integers, double over float, decimals of the same scale with higher precision. Varchars of any length
-and string have one Arrow type.
+An alteration can only make a column's type wider (`nyala.schema.alteration`): int8 to int64, float to double, a decimal
+to more digits. So of any two types that a column had, one holds all values of the other. A varchar and a string have
+the same Arrow type.
 
 Invariants
-    A1  `concat_versions` loses nothing.
-    A2  `adapt` to a narrower type is correct for every value from the time when the column had that type. Newer values
-        become arbitrary values of that type. They are only in rows that a read at that time does not return.
+    A1  `concat_versions` keeps every value.
+    A2  `adapt` to an older, narrower type is right for values that were written when the column had this type. Newer
+        values may become any value of the type. A read at that time does not return their rows.
 
-Source: Kudu schema changes, "Handling varying schemas at read time", which leaves type changes to "type adapters".
+Source: Kudu schema changes, "Handling varying schemas at read time". It leaves changes of type to "type adapters".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["adapt", "concat_versions", "may_be_one_column"]
 
 
 def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether one column can have both types in different versions. Used to validate files, log records and tokens."""
+    """Whether one column may have had both types. Used to validate files, log records and tokens."""
     if one == other:
         return True
     if pa.types.is_decimal128(one) and pa.types.is_decimal128(other):
@@ -39,22 +39,22 @@ def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Convert the values to another type of the same column (A2). Free for equal types and for decimals.
+    """Convert the values to another type of the same column (A2). Equal types and decimals cost nothing.
 
-    Raises: CorruptionError when the types cannot belong to one column.
+    Raises: CorruptionError if one column cannot have had both types.
     """
     if array.type == wanted:
         return array
     if not may_be_one_column(array.type, wanted):
         raise CorruptionError(f"expected values of type {wanted}, found {array.type}")
     if pa.types.is_decimal128(wanted):
-        # Equal scales: the same sixteen bytes for every precision.
+        # A decimal of the same scale has the same 16 bytes for every precision.
         return pa.Array.from_buffers(wanted, len(array), array.buffers(), array.null_count, array.offset)
     return array.cast(wanted, safe=False)
 
 
 def concat_versions(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Concatenate arrays of one column, in the widest of their types (A1)."""
+    """Concatenate arrays of one column. The result has the widest of their types (A1)."""
     widest = max([array.type for array in arrays], key=_width)
     return pa.concat_arrays([adapt(array, widest) for array in arrays])
 

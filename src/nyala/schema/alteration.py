@@ -5,17 +5,17 @@
     rename_column(schema, "val", "value")                          the same id; key columns too
     change_column(schema, "value", default=0, type="int64")        the same id
 
-The functions are pure, and each checks its own change. An alteration applies several of them, and `next_version` sets
-the version of the result. `Schema.layout_version` changes only if stored data must change: new names, defaults and
-comments do not affect stored data.
+The functions change nothing in place: each checks one change and returns a new schema. A user's alteration applies
+several of them and then calls `next_version`. `Schema.layout_version` changes only if the alteration changes how files
+are written. New names, defaults and comments do not.
 
 Invariants
-    S2  of `nyala.schema.schema`: ids are never reused.
-    S4  `read_default` is the default at the time the column was added. It never changes.
-    A1  A column's type only widens, and NOT NULL only becomes nullable, so every stored value remains valid.
+    S2  An id is never used again, as in `nyala.schema.schema`.
+    S4  `read_default` is the default that the column had when it was added. It never changes.
+    A1  A type may only become wider, and a NOT NULL column may only become nullable. So all stored values stay valid.
 
 Source: Kudu schema design, "Schema Alterations" and "Known Limitations"; docs/design/kudu.md, "Schema alteration".
-Departure: widening, and NOT NULL to nullable; Kudu has neither.
+Departure: Kudu changes neither types nor NOT NULL.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class Unchanged(enum.Enum):
-    """The type of UNCHANGED, the default of arguments where None has a meaning."""
+    """The type of UNCHANGED: the default of arguments for which None is a value."""
 
     UNCHANGED = "unchanged"
 
@@ -75,7 +75,7 @@ _INTEGERS: Final = ("int8", "int16", "int32", "int64")
 
 
 def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEFAULT_LIMITS) -> Schema:
-    """Add a column at the end. Existing rows read its default.
+    """Add a column at the end. Scans return its default for existing rows.
 
     Raises: SchemaError for an existing name, NOT NULL without a default, too many columns, or an invalid column.
     """
@@ -131,11 +131,11 @@ def change_column(
     immutable: bool | Unchanged = UNCHANGED,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Schema:
-    """Change properties of a column; omitted arguments change nothing.
+    """Change properties of a column. Arguments that are left out change nothing.
 
-    default: for rows inserted from now on; None removes it.
-    type:    must be the same or wider.
-    Raises:  ColumnNotFoundError; InvalidArgumentError without any change; SchemaError for an invalid change.
+    default: the default for rows that are inserted from now on; None removes the default.
+    type:    the same or a wider type.
+    Raises:  ColumnNotFoundError; InvalidArgumentError if nothing is to change; SchemaError for an invalid change.
     """
     column = _column(schema, name)
     where = f"column {name!r}: "
@@ -186,15 +186,15 @@ def next_version(before: Schema, after: Schema) -> Schema:
 
 
 def _layout_of(column: ColumnSchema) -> tuple[Any, ...]:
-    """Return the properties of a column that affect the bytes of a file."""
+    """Return the properties of a column that decide how files store it."""
     return column.id, column.type, column.encoding, column.compression, column.block_size_bytes
 
 
 def stored_schema(current: Schema, earlier: Sequence[Schema]) -> Schema:
-    """Return the schema for writing files: the current columns, and the dropped columns of `earlier` versions.
+    """Return the schema for writing files: the current columns, and dropped ones that snapshots can still read.
 
-    earlier: the versions that snapshots can still read, oldest first. A dropped column gets a name that users cannot
-    give, and is nullable, because later rows have no value for it.
+    earlier: the versions of the schema that snapshots can still read, oldest first. A dropped column gets a name that
+    no user can give. It becomes nullable, because newer rows have no value for it.
     """
     dropped: dict[int, ColumnSchema] = {}
     for schema in earlier:
@@ -209,7 +209,7 @@ def stored_schema(current: Schema, earlier: Sequence[Schema]) -> Schema:
 
 
 def widens(old: ColumnType, new: ColumnType) -> bool:
-    """Whether a column of type `old` may become `new`: equal, or a type that holds every value of `old`."""
+    """Whether a column may change from type `old` to `new`: `new` holds every value of `old`."""
     if old == new:
         return True
     if old.name in _INTEGERS and new.name in _INTEGERS:
@@ -242,7 +242,7 @@ def _wider(schema: Schema, column: ColumnSchema, spec: Any) -> ColumnType:
 
 
 def _widening(type: ColumnType) -> str:
-    """Describe the wider types of `type`, for messages."""
+    """Return the wider types of `type` as text for a message."""
     if type.name in _INTEGERS[:-1]:
         return f"{type} to {', '.join(_INTEGERS[_INTEGERS.index(type.name) + 1 :])}"
     if type.name == "float":
@@ -269,7 +269,7 @@ def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
 
 
 def _column(schema: Schema, name: Any) -> ColumnSchema:
-    """Find a column. Raises: ColumnNotFoundError; SchemaError if `name` is not text."""
+    """Return the column. Raises: ColumnNotFoundError; SchemaError if `name` is not text."""
     if not isinstance(name, str):
         raise SchemaError(f"column name {name!r} is not text; use a str, and one call per column")
     return schema.by_name(name)

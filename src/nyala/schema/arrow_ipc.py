@@ -1,4 +1,4 @@
-"""Converts Arrow rows to bytes of Arrow's IPC stream format, and back."""
+"""Converts Arrow rows to bytes in Arrow's IPC stream format, and back."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""NumPy views of canonical Arrow arrays: values and validity, without a copy where possible.
+"""Reads Arrow arrays as NumPy arrays, without a copy where possible, and single values as Python objects.
 
-Takes canonical arrays (`nyala.schema.types`); some functions also accept decimals of 32, 64 or 256 bits.
+The arrays have the canonical types of `nyala.schema.types`. Some functions also accept decimals of 32, 64 or 256 bits.
 
-A damaged file with valid checksums may contain invalid UTF-8 and dates outside the years 1 to 9999. Checking for them
-would slow down scans of text by more than 10 %. They are therefore detected when a Python object is built:
-`python_value_at`, `python_converter`, `raising_corruption`.
+A damaged file whose checksums are right may contain invalid UTF-8, and dates outside the years 1 to 9999. A check of
+each scanned text would cost more than 10 % of a scan. So the functions that build Python objects detect such values:
+`python_value_at`, `python_converter` and `raising_corruption`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ __all__ = [
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-# 32-bit offsets address at most this much.
+# The most text in one Arrow string array: its offsets have 32 bits.
 _TEXT_BYTES_MAX: Final = (1 << 31) - 1
 
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-# Moves a decimal point without rounding, independent of the thread's context.
+# Moves a decimal point without rounding. The thread's own decimal context might round.
 _EXACT: Final = Context(prec=40, Emin=-100, Emax=100, traps=[])
 
-# The NumPy type of one value's bytes.
+# The NumPy type of the values in an Arrow buffer.
 STORAGE: Final[dict[str, Any]] = {
     "int8": np.int8,
     "int16": np.int16,
@@ -82,7 +82,7 @@ def python_converter(type: ColumnType) -> Callable[[int], Any]:
 
 
 def python_value_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
-    """Return one value like Arrow's `as_py`; a timestamp outside the years 1 to 9999 as microseconds.
+    """Return one value as Arrow's `as_py` does, but a timestamp outside the years 1 to 9999 as microseconds.
 
     Raises: CorruptionError for invalid UTF-8, and for a date outside the years 1 to 9999.
     """
@@ -100,7 +100,7 @@ def python_value_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
 
 
 def adapted_value_at(array: pa.Array, row: int, wanted: pa.DataType) -> Any:
-    """`python_value_at` after converting the value to another type of its column (`adapter.adapt`)."""
+    """Return one value after `adapter.adapt` to another type of its column."""
     if array.type == wanted:
         return python_value_at(array, row)
     return python_value_at(adapt(array.slice(row, 1), wanted), 0)
@@ -113,7 +113,7 @@ def _day(days: int) -> Any:
 
 
 def has_valid_values(array: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether all text is UTF-8 and all dates are within the years 1 to 9999. Other types are not checked."""
+    """Whether all texts are UTF-8 and all dates are within the years 1 to 9999. Other types are not checked."""
     if isinstance(array, pa.ChunkedArray):
         return all(map(has_valid_values, array.chunks))
     if pa.types.is_dictionary(array.type):
@@ -134,9 +134,10 @@ def has_valid_values(array: pa.Array | pa.ChunkedArray) -> bool:
 
 @contextlib.contextmanager
 def raising_corruption(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
-    """Context manager for code that builds Python objects from `table`: reports invalid values as corruption.
+    """Context manager for code that builds Python objects from `table`.
 
-    Raises: CorruptionError naming the column. Cost: none, unless the code fails.
+    If the code fails because of an invalid value, it raises CorruptionError with the name of the column. Values are
+    only checked after a failure, so there is no other cost.
     """
     try:
         yield
@@ -151,7 +152,7 @@ def raising_corruption(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
 
 
 def validity(array: pa.Array) -> Mask | None:
-    """Return a mask of the elements that are not NULL; None if no element is NULL."""
+    """Return a mask of the values that are not NULL; None if no value is NULL."""
     if array.null_count == 0:
         return None
     valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
@@ -159,10 +160,10 @@ def validity(array: pa.Array) -> Mask | None:
 
 
 def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
-    """Return a view of the values of a numeric, date or timestamp column; NULLs have arbitrary values.
+    """Return the canonical values of a numeric, date or timestamp column as a view; any value in place of NULL.
 
-    Decimals of at most 18 digits give their unscaled values: the low halves of Arrow's 16 bytes, or the whole values of
-    arrays with 4 or 8 bytes each.
+    Not for decimals of more than 18 digits. Fewer digits fit in the low 8 of the 16 bytes of an Arrow decimal128, or
+    the array has decimals of 4 or 8 bytes.
     """
     data = array.buffers()[1]
     if data is None or len(array) == 0:
@@ -179,7 +180,7 @@ def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
 
 
 def is_narrow(type: ColumnType) -> bool:
-    """Whether the type is a decimal whose unscaled values fit 64 bits."""
+    """Whether the type is a decimal of at most 18 digits, so that its canonical values fit in 64 bits."""
     return type.precision is not None and type.precision <= 18
 
 
@@ -189,46 +190,51 @@ def has_fixed_values(type: ColumnType) -> bool:
 
 
 def is_narrow_decimal(type: pa.DataType) -> bool:
-    """Whether the type is Arrow's decimal of 4 or 8 bytes."""
+    """Whether the type is an Arrow decimal of 4 or 8 bytes."""
     return bool(pa.types.is_decimal(type)) and type.bit_width < 128
 
 
 def true_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
-    """Copy a boolean array to a mask; NULL is False."""
+    """Return a boolean array as a new mask; NULL becomes False."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if array.null_count:
         array = array.fill_null(False)
-    mask: Mask = array.to_numpy(zero_copy_only=False)  # bits become bytes: always a copy
+    mask: Mask = array.to_numpy(
+        zero_copy_only=False
+    )  # always a copy: Arrow has one bit per value, NumPy one byte
     return mask
 
 
 def false_mask(array: pa.Array) -> Mask:
-    """Return a mask of the elements that are False and not NULL."""
+    """Return a mask of the values that are False and not NULL."""
     return ~true_mask(array.fill_null(True) if array.null_count else array)
 
 
 def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
-    """Return the nearest doubles of a decimal128 or decimal256 array; NULLs have arbitrary values.
+    """Return the nearest double of each decimal128 or decimal256 value; any value in place of NULL.
 
-    Does not use Arrow's cast, which multiplies by an inexact power of ten: it does not give 0.41 for 0.41.
+    Arrow's own cast is not exact: it multiplies by a rounded power of ten, and the decimal 0.41 does not become 0.41.
     """
     precision, scale = array.type.precision, array.type.scale
-    if precision <= 15:  # both below 2**53 and 10**22, so exact, and one division rounds once
+    if precision <= 15:  # dividend and divisor are exact doubles, so the division rounds once
         narrow = ColumnType("decimal", precision, scale)
         quotients: npt.NDArray[np.float64] = fixed_values(array.cast(narrow.arrow), narrow) / 10.0**scale
         return quotients
-    doubles = array.cast(pa.string()).cast(pa.float64())  # parsing rounds correctly
+    doubles = array.cast(pa.string()).cast(pa.float64())  # parsing a text rounds once
     return fixed_values(doubles, ColumnType("double")).astype(np.float64)
 
 
 def decode_runs(array: pa.Array) -> pa.Array:
-    """Decode a run-end-encoded array; return other arrays unchanged."""
+    """Return one value per row: decodes a run-end-encoded array, and returns other arrays unchanged."""
     return pc.run_end_decode(array) if pa.types.is_run_end_encoded(array.type) else array
 
 
 def repeated(value: pa.Scalar, count: int) -> pa.Array:
-    """Repeat the value. Raises: ArrowInvalid for more than 2 GiB of text, where offsets of `pa.repeat` would wrap."""
+    """Return an array of `count` equal values.
+
+    Raises: ArrowInvalid for more than 2 GiB of text. There, `pa.repeat` would return wrong offsets without an error.
+    """
     if value.is_valid and value.type in (pa.string(), pa.binary()):
         size = len(value.as_buffer()) * count
         if size > _TEXT_BYTES_MAX:

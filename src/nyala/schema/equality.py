@@ -1,8 +1,8 @@
-"""Equality of dataclasses that may contain NaN: predicates, constraints, columns with a default.
+"""Equality of dataclasses whose fields may contain NaN, such as a column with the default NaN.
 
-Nyala uses one NaN object (`literals.NAN`), so that tuples that contain it are equal: a tuple compares its items by
-identity before equality. Up to Python 3.12, dataclasses compared tuples of their fields. Since 3.13 they compare field
-by field, so a schema with a NaN default would not equal itself after a round trip.
+NaN does not equal NaN in Python. But two tuples that contain the same NaN object are equal, because a tuple first
+compares its items by identity. Nyala therefore always uses one NaN object (`literals.NAN`). Python 3.13 compares the
+fields of dataclasses one by one and not as tuples, so this module does it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def compared_as_tuples(cls: _Class) -> _Class:
-    """Class decorator: objects of the same dataclass are equal if the tuples of their fields are equal."""
+    """Class decorator: two objects of the dataclass are equal if the tuples of their fields are equal."""
     names = [field.name for field in dataclasses.fields(cls) if field.compare]
-    # The name is repeated because attrgetter returns no tuple for a single name.
+    # The last name is given twice, because attrgetter returns a tuple only for two names or more.
     all_of = operator.attrgetter(*names, names[-1])
 
     def equal(self: Any, other: object) -> Any:
@@ -27,5 +27,5 @@ def compared_as_tuples(cls: _Class) -> _Class:
             return NotImplemented
         return all_of(self) == all_of(other)
 
-    cls.__eq__ = equal  # type: ignore[assignment]  # the hash uses the same fields
+    cls.__eq__ = equal  # type: ignore[assignment]  # the hash of the dataclass uses the same fields
     return cls

@@ -1,7 +1,8 @@
-"""Size limits of tables, columns and values: the specification's defaults, and the greatest allowed settings.
+"""Size limits of tables, columns and values: Kudu's defaults, and the greatest values that a user may set.
 
-Limits apply to the process that writes, like Kudu's server flags: data written under other limits stays readable.
-A decimal's precision and a varchar's length are properties of the types, not limits (`nyala.schema.types`).
+The limits apply to the process that writes, like the flags of a Kudu server. Reading does not check them, so data
+written under other limits stays readable. The precision of a decimal and the length of a varchar are no limits: they
+belong to the type (`nyala.schema.types`).
 Source: Kudu schema design, "Known Limitations"; Kudu's flags max_num_columns, max_cell_size_bytes,
 max_encoded_key_size_bytes, max_identifier_length.
 """
@@ -17,11 +18,11 @@ __all__ = ["DEFAULT_LIMITS", "LARGEST", "Limits"]
 
 _MOST: Final = {
     "max_columns": 10_000,
-    "max_cell_bytes": 16 << 20,  # a block must hold one value, and a log record several
-    "max_key_bytes": 65_536,  # the catalogue stores the least and the greatest key of each rowset
+    "max_cell_bytes": 16 << 20,  # one block must hold a whole value, and one log record several
+    "max_key_bytes": 65_536,  # the catalogue stores two keys per rowset, the least and the greatest
     "max_identifier_bytes": 4096,
     "max_comment_bytes": 65_536,
-    # An Arrow string array addresses 2 GiB, and a character may take 4 bytes.
+    # 2 GiB, the most text in one Arrow string array, divided by 4 bytes per character, and by 2 for safety.
     "max_slice_bytes": 1 << 28,
 }
 
@@ -35,7 +36,7 @@ class Limits:
     max_columns
         Columns per table.
     max_cell_bytes
-        Bytes of a string, varchar or binary value, before encoding.
+        Bytes of one string, varchar or binary value, before the column file encodes it.
     max_key_bytes
         Bytes of an encoded primary key of several columns, and of an encoded range bound.
     max_identifier_bytes
@@ -43,12 +44,12 @@ class Limits:
     max_comment_bytes
         UTF-8 bytes of a table or column comment.
     max_slice_bytes
-        Bytes of text that a write converts at a time, per column.
+        Bytes of text that a write converts at a time, per column. Smaller slices need less memory.
 
     Raises
     ------
     InvalidArgumentError
-        A limit is not a whole number, less than 1 or too large. The message names the limit.
+        A limit is not a whole number, is less than 1 or is too large. The message names the limit.
 
     Examples
     --------
@@ -73,4 +74,4 @@ class Limits:
 
 DEFAULT_LIMITS: Final = Limits()
 LARGEST: Final = Limits(**_MOST)
-"""For values that are only compared with stored ones."""
+"""For values that are compared with stored ones and not stored themselves."""

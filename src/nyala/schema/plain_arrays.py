@@ -1,7 +1,7 @@
-"""Arrow arrays from NumPy vectors and bytes, and back, by their buffers.
+"""Converts NumPy arrays and bytes to Arrow arrays, and back, through their buffers.
 
-The first call of `pa.array`, `pa.scalar` or `Array.to_numpy` imports pandas, if it is installed: 0.35 s of CPU. The
-code that opens and reads a store uses these functions instead.
+If pandas is installed, the first call of `pa.array`, `pa.scalar` or `Array.to_numpy` imports it, which takes 0.35 s.
+Code that runs when a store is opened uses the functions of this module in their place.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["array_of_bytes", "array_of_numbers", "booleans_of"]
 
 
 def array_of_numbers(values: npt.NDArray[Any]) -> pa.Array:
-    """Numbers or booleans, which must not change any more. No copy of numbers side by side in memory."""
+    """Return numbers or booleans as an Arrow array. Contiguous numbers are not copied, so they must not change."""
     is_bool = values.dtype == np.bool_
     data = np.packbits(values, bitorder="little") if is_bool else np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(data)])
 
 
 def array_of_bytes(values: Sequence[bytes]) -> pa.Array:
-    """A large_binary array without NULLs."""
+    """Return a large_binary array without NULL."""
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
@@ -32,7 +32,7 @@ def array_of_bytes(values: Sequence[bytes]) -> pa.Array:
 
 
 def booleans_of(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """The values of a bool array without NULLs, as a vector of its own."""
+    """Return the values of a bool array without NULL as a new NumPy array."""
     assert array.null_count == 0
     if not len(array):
         return np.zeros(0, np.bool_)

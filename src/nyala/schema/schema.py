@@ -1,23 +1,23 @@
-"""A table's schema: its columns with names and ids, and the validation of new schemas.
+"""A table's schema: its columns with names, ids and defaults. Builds and checks the schema of a new table.
 
     build_schema({"host": "string", "time": "timestamp", "value": column("double", default=0.0)},
                  primary_key=["host", "time"])
 
       position   0      1      2
-      name       host   time   value        for users; may change
-      id         10     11     12           for files, log and deltas; never changes
+      name       host   time   value        what users write; may change
+      id         10     11     12           what files, log and deltas contain; never changes
                  `- key -'
 
 Invariants
     S1  Key columns come first, in key order, and are NOT NULL.
-    S2  A column's id is never reused, even after the column is dropped: `next_column_id` is greater than every id
-        that was ever assigned.
-    S3  Ids begin at 10, so that using an id as a position fails at once (like Kudu's debug builds).
-    S4  `read_default` is the column's value in files written before the column existed. It never changes.
-        `write_default` is the value for inserts that omit the column. It may be altered.
-    S5  A default is a valid Python value of the column's type (a result of `cast_value`).
+    S2  A column's id is never used again, even after the column is dropped: `next_column_id` is greater than every
+        id that the table ever had.
+    S3  Ids begin at 10, so that code that confuses an id with a position fails at once (Kudu's debug builds do so).
+    S4  `read_default` is the value of the column in rows that are older than the column. It never changes.
+        `write_default` is the value of the column in an insert that omits it. Users may change it.
+    S5  A default is a Python value of the column's type, as `cast_value` returns it.
 
-A Schema is immutable; an alteration (`nyala.schema.alteration`) creates a new one with the next `version`.
+A Schema is immutable. An alteration (`nyala.schema.alteration`) creates a new Schema with the next `version`.
 Source: Kudu schema design, "Column Design", "Column Encoding" (Table 1), "Primary Key Design",
 "Known Limitations"; default rules from Kudu's ColumnSchema.
 """
@@ -80,7 +80,7 @@ _ENCODINGS: Final = (*_INTEGER_ENCODINGS, *_FLOAT_ENCODINGS, *_TEXT_ENCODINGS)
 
 
 class NoDefault(enum.Enum):
-    """The type of NO_DEFAULT. An enum, so that it is one object in every process."""
+    """The type of NO_DEFAULT. It is an enum so that `is NO_DEFAULT` is also right after pickling."""
 
     NO_DEFAULT = "no default"
 
@@ -92,7 +92,7 @@ NO_DEFAULT: Final = NoDefault.NO_DEFAULT
 
 
 def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
-    """Return the encodings that a column of this type may have, "auto" first."""
+    """Return the names of the encodings that a column of this type may have; "auto" is first."""
     if type.is_integer or type.name in ("date", "timestamp"):
         return _INTEGER_ENCODINGS
     if type.is_variable:
@@ -105,7 +105,7 @@ def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
 
 
 def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
-    """Raise SchemaError, beginning with `where`, if a column of this type cannot have the encoding."""
+    """Raise SchemaError if a column of this type cannot have the encoding. `where` begins the message."""
     allowed = allowed_encodings(type)
     if encoding in allowed:
         return
@@ -117,7 +117,7 @@ def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
 
 
 def check_nullable(nullable: Any) -> bool:
-    """Return `nullable`. Raises: InvalidArgumentError unless it is True or False, with advice if it is an encoding."""
+    """Return `nullable` if it is True or False. Raises: InvalidArgumentError otherwise."""
     if isinstance(nullable, bool):
         return nullable
     meant = ""
@@ -127,20 +127,20 @@ def check_nullable(nullable: Any) -> bool:
 
 
 def check_immutable(immutable: Any) -> bool:
-    """Return `immutable`. Raises: InvalidArgumentError unless it is True or False."""
+    """Return `immutable` if it is True or False. Raises: InvalidArgumentError otherwise."""
     if not isinstance(immutable, bool):
         raise InvalidArgumentError(f"immutable must be True or False, got {immutable!r}")
     return immutable
 
 
 def check_compression(compression: Any, where: str) -> None:
-    """Raise SchemaError, beginning with `where`, for an unknown compression."""
+    """Raise SchemaError for an unknown compression. `where` begins the message."""
     if compression not in COMPRESSIONS:
         raise SchemaError(f"{where}unknown compression {compression!r}; {_meant(compression, COMPRESSIONS)}")
 
 
 def _meant(value: Any, words: Sequence[str]) -> str:
-    """Return the end of an error message: a similar word as a suggestion, and all valid words."""
+    """Return the end of an error message: the valid word that `value` resembles, and all valid words."""
     word = "none" if value is False else str(value).casefold()
     import difflib
 
@@ -151,14 +151,14 @@ def _meant(value: Any, words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """A column as a user describes it: the result of `nyala.column(...)`. `build_schema` checks it."""
+    """A column as a user describes it with `nyala.column(...)`. `build_schema` checks it later."""
 
     type: ColumnType
     nullable: bool = True
     default: Any = None
     encoding: str = "auto"
     compression: str = "default"
-    block_size_bytes: int | str | None = None  # the user's value, not parsed yet
+    block_size_bytes: int | str | None = None  # as the user gave it, such as "64KiB"
     comment: str = ""
     immutable: bool = False
 
@@ -182,19 +182,20 @@ def column(
     nullable
         Whether the column may hold NULL. Primary key columns are always NOT NULL.
     default
-        Value for inserts that omit the column. None: NULL if the column is nullable; otherwise the column is required.
+        Value for inserts that omit the column. None means no default: such an insert stores NULL, or fails if the
+        column is NOT NULL.
     encoding
-        "auto", or "plain", "bitshuffle", "rle", "for", "alp", "dictionary", "prefix", as the type allows.
+        "auto", "plain", "bitshuffle", "rle", "for", "alp", "dictionary" or "prefix". Each type allows some of these.
     compression
         "default", "none", "lz4", "snappy", "zlib" or "zstd".
     block_size
         Bytes of a block before encoding: 512 to 16,777,216, or a text such as "64KiB". Default: 1 MiB, or 64 KiB for a
         primary key of one column.
     comment
-        Text stored with the column.
+        Text that is stored with the column.
     immutable
-        Whether an insert sets the column for good: an upsert of an existing row leaves it as it is, and an update of
-        it is the row error `immutable`.
+        Whether the value never changes after the insert of its row. An upsert of an existing row then keeps the old
+        value, and an update of the column fails with the row error `immutable`.
 
     Raises
     ------
@@ -225,7 +226,7 @@ def column(
 
 
 AUTO_INCREMENT: Final = "auto_incrementing_id"
-"""The reserved name of the last key column of a table whose other key columns are not unique."""
+"""The reserved name of a key column that the store fills with numbers, in a table whose own key is not unique."""
 
 
 @compared_as_tuples
@@ -247,11 +248,11 @@ class ColumnSchema:
 
     @property
     def required(self) -> bool:
-        """Whether an insert must give this column: NOT NULL and without a default."""
+        """Whether an insert must give a value, because the column is NOT NULL and has no default."""
         return not self.nullable and self.write_default is NO_DEFAULT
 
     def arrow_field(self) -> pa.Field:
-        """Name, canonical Arrow type and nullability, as in scans."""
+        """Return the Arrow field of the column in the schema of a scan."""
         return pa.field(self.name, self.type.arrow, nullable=self.nullable)
 
     def __str__(self) -> str:
@@ -260,19 +261,19 @@ class ColumnSchema:
 
 @dataclass(frozen=True)
 class Schema(LazyValues):
-    """The columns of a table, key columns first (S1). Immutable; pickles and goes through JSON unchanged."""
+    """The columns of a table, key columns first (S1). Immutable. Equal after pickling and after JSON."""
 
     columns: tuple[ColumnSchema, ...]
     key_count: int
     version: int = 0
     next_column_id: int = FIRST_COLUMN_ID
     layout_version: int = 0
-    """The last version that changed stored data: columns, types, encodings. Older files are outdated."""
+    """The last version that changed how files are written: columns, types or encodings."""
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     key_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     key_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)
     canonical_plans: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
-    """Plans that `nyala.schema.conversion.canonical_data` caches for this schema."""
+    """A cache of `nyala.schema.conversion.canonical_data`: how to check data of some Arrow schemas."""
     _by_name: Mapping[str, ColumnSchema] = field(init=False, repr=False, compare=False)
     _by_id: Mapping[int, ColumnSchema] = field(init=False, repr=False, compare=False)
 
@@ -283,24 +284,13 @@ class Schema(LazyValues):
         object.__setattr__(self, "key_ids", tuple(column.id for column in self.key_columns))
         object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
         object.__setattr__(self, "_by_id", {column.id: column for column in self.columns})
-        self.check()
-
-    def check(self) -> None:
-        """Assert the numbered invariants."""
-        assert self._broken is None, self._broken
-
-    @property
-    def _broken(self) -> str | None:
-        """The first numbered invariant that is violated, or None."""
-        if not 1 <= self.key_count <= len(self.columns):
-            return "S1: a table has a key"
-        if any(column.nullable or not column.type.key_allowed for column in self.key_columns):
-            return "S1: key columns are NOT NULL"
-        if not len(self._by_name) == len(self._by_id) == len(self.columns):
-            return "S2: names and ids are unique"
-        if not all(FIRST_COLUMN_ID <= column.id < self.next_column_id for column in self.columns):
-            return "S2, S3: every id is from FIRST_COLUMN_ID to below next_column_id"
-        return None
+        assert 1 <= self.key_count <= len(self.columns), "S1: a table has a key"
+        assert not any(c.nullable or not c.type.key_allowed for c in self.key_columns), (
+            "S1: keys are NOT NULL"
+        )
+        assert len(self._by_name) == len(self._by_id) == len(self.columns), "S2: names and ids are unique"
+        ids_in_range = all(FIRST_COLUMN_ID <= column.id < self.next_column_id for column in self.columns)
+        assert ids_in_range, "S2, S3: every id is from FIRST_COLUMN_ID to below next_column_id"
 
     @property
     def key_columns(self) -> tuple[ColumnSchema, ...]:
@@ -313,24 +303,24 @@ class Schema(LazyValues):
 
     @property
     def auto_increment(self) -> ColumnSchema | None:
-        """The key column whose values the store gives; None: the user gives the whole key."""
+        """The key column that the store fills with numbers; None if users give all key columns."""
         return self.columns[self.key_count - 1] if self.key_names[-1] == AUTO_INCREMENT else None
 
     @property
     def insert_names(self) -> tuple[str, ...]:
-        """The columns that an insert may give."""
+        """The names of the columns that an insert may contain."""
         return (
             self.names if self.auto_increment is None else tuple(n for n in self.names if n != AUTO_INCREMENT)
         )
 
     @lazy_value
     def immutable_ids(self) -> frozenset[int]:
-        """The ids of the columns that only an insert sets."""
+        """The ids of the columns that never change after the insert of their row."""
         return frozenset([column.id for column in self.columns if column.immutable])
 
     @lazy_value
     def arrow_types(self) -> Mapping[int, pa.DataType]:
-        """The Arrow type of each column, by its id."""
+        """The Arrow type of each column, by column id."""
         return {column.id: column.type.arrow for column in self.columns}
 
     def __contains__(self, name: object) -> bool:
@@ -340,14 +330,17 @@ class Schema(LazyValues):
         return len(self.columns)
 
     def by_name(self, name: str) -> ColumnSchema:
-        """Return a column by name. Raises: ColumnNotFoundError with a suggestion."""
+        """Return the column with this name. Raises: ColumnNotFoundError, with a similar name as a suggestion."""
         found = self._by_name.get(name)
         if found is None:
             raise ColumnNotFoundError(f"no column {name!r}" + name_hint(name, self.names))
         return found
 
     def by_quoted_name(self, name: str) -> ColumnSchema:
-        """`by_name` for a name in double quotes. The error explains that SQL writes texts in single quotes."""
+        """`by_name` for a name that an SQL text has in double quotes.
+
+        The user may have meant a text, so the error explains that texts take single quotes.
+        """
         if name not in self:
             text = "'" + name.replace("'", "''") + "'"
             raise ColumnNotFoundError(
@@ -357,7 +350,7 @@ class Schema(LazyValues):
         return self._by_name[name]
 
     def by_id(self, id: int) -> ColumnSchema:
-        """Return a column by id. Raises: KeyError if this version does not have it (dropped, or newer)."""
+        """Return the column with this id. Raises: KeyError if this version of the schema has no such column."""
         return self._by_id[id]
 
     def has_id(self, id: int) -> bool:
@@ -388,7 +381,7 @@ class Schema(LazyValues):
         return pa.schema([column.arrow_field() for column in self.columns])
 
     def to_json(self) -> str:
-        """Return all fields as one line of JSON; `from_json` reads it."""
+        """Return the schema as one line of JSON that `from_json` reads."""
         return json.dumps(
             {
                 "version": self.version,
@@ -404,7 +397,8 @@ class Schema(LazyValues):
     def from_json(text: str) -> Schema:
         """Read the text of `to_json`.
 
-        Raises: ValueError, TypeError or LookupError for any other text, even if its checksum was right.
+        Raises: ValueError, TypeError or LookupError for any other text. All rules are checked, because a damaged text
+        may have a right checksum.
         """
         data = json.loads(text)
         numbers = [data[name] for name in ("key_count", "version", "next_column_id", "layout_version")]
@@ -420,12 +414,12 @@ class Schema(LazyValues):
             raise ValueError(str(error)) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through JSON, because that keeps one NaN object per process (see `_default_from_json`).
+        # `from_json` replaces a NaN by the one NaN object of this process, which pickle would not do.
         return (Schema.from_json, (self.to_json(),))
 
 
 def name_hint(name: str, names: Iterable[str]) -> str:
-    """Return the end of a message about an unknown column: "; did you mean 'host'?", or all columns."""
+    """Return the end of a message about an unknown column: "; did you mean 'host'?", or the column names."""
     names = list(names)
     near = nearest(str(name), names)
     if near is not None:
@@ -444,9 +438,9 @@ def build_schema(
     *,
     unique: bool = True,
 ) -> Schema:
-    """Build the first version of a table's schema, from the arguments of `create_table`.
+    """Build the schema of a new table from the arguments of `create_table`.
 
-    unique: False: the key gets one more column, whose values the store gives.
+    unique: whether the key columns identify a row. If not, the key gets one more column, which the store fills.
     Raises: SchemaError for an invalid schema, ColumnNotFoundError for an unknown key column.
     """
     specs = _read_spec(spec, limits)
@@ -479,7 +473,7 @@ def build_schema(
 
 
 def check_not_reserved(*names: str) -> None:
-    """Raises: SchemaError for the name of an auto-incrementing column."""
+    """Raise SchemaError if one of the names is reserved for the key column that the store fills."""
     if AUTO_INCREMENT in names:
         raise SchemaError(
             f"the column name {AUTO_INCREMENT!r} is reserved for the key column that create_table() adds without a "
@@ -488,7 +482,7 @@ def check_not_reserved(*names: str) -> None:
 
 
 def _schema_of(data: Any) -> str:
-    """Return advice for a message if the user gave data instead of a schema."""
+    """Return the advice of an error message for a user who gave data in place of a schema."""
     if isinstance(data, pa.Table | pa.RecordBatch):
         return "; pass its .schema"
     if type(data).__name__ == "DataFrame":
@@ -527,7 +521,7 @@ def _read_spec(spec: Any, limits: Limits) -> dict[str, ColumnSpec]:
 def build_column(
     id: int, name: str, spec: ColumnSpec, *, in_key: bool, limits: Limits = DEFAULT_LIMITS
 ) -> ColumnSchema:
-    """Check and build one column of a new or existing table. Raises: SchemaError naming the column."""
+    """Check a user's column and build it. Raises: SchemaError; the message begins with the column's name."""
     check_identifier(name, "column name", limits)
     where = f"column {name!r}: "
     if in_key and not spec.type.key_allowed:
@@ -562,9 +556,9 @@ def build_column(
 
 
 def check_block_size(block_size: Any, where: str) -> int | None:
-    """Return the block size in bytes, from a number or a text such as '64KiB'; None is the default.
+    """Return a block size in bytes, given as a number or a text such as '64KiB'. None stays None: the default.
 
-    Raises: SchemaError beginning with `where`.
+    Raises: SchemaError; `where` begins the message.
     """
     if block_size is None:
         return None
@@ -578,9 +572,9 @@ def check_block_size(block_size: Any, where: str) -> int | None:
 
 
 def check_comment(comment: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Check a column's or table's comment: text within `max_comment_bytes`.
+    """Check the comment of a column or table: a text within `max_comment_bytes`.
 
-    Raises: SchemaError beginning with `where`.
+    Raises: SchemaError; `where` begins the message.
     """
     if not isinstance(comment, str):
         raise SchemaError(f"{where}the comment {comment!r} is not text; use a str")
@@ -593,9 +587,9 @@ def check_comment(comment: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> 
 
 
 def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Check a column's or table's name: text, not empty, no NUL, within `max_identifier_bytes` of UTF-8.
+    """Check the name of a column or table: a text without NUL, not empty, within `max_identifier_bytes` of UTF-8.
 
-    Raises: SchemaError that begins with `what`.
+    Raises: SchemaError; `what` begins the message.
     """
     if not isinstance(name, str):
         raise SchemaError(f"{what} {name!r} is not text; use a str")
@@ -615,7 +609,7 @@ def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> N
 
 
 def check_table_name(name: Any, limits: Limits = DEFAULT_LIMITS) -> None:
-    """`check_identifier` for a table's name. Raises: InvalidArgumentError."""
+    """Check the name of a table, as `check_identifier` does. Raises: InvalidArgumentError."""
     try:
         check_identifier(name, "table name", limits)
     except SchemaError as error:
@@ -623,8 +617,8 @@ def check_table_name(name: Any, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 # --- JSON -------------------------------------------------------------------------------------------
-# A default without a JSON type is written as {"kind": "value"}. Reading it needs no column type: bytes and string
-# defaults differ in JSON.
+# A default that JSON has no type for is written as {"kind": "value"}, such as {"bytes": "AAE="}. The reader therefore
+# needs no column type to tell bytes from text.
 
 
 def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
@@ -644,7 +638,7 @@ def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
 
 
 def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
-    """Read a column that `build_column` could have built (S5). Raises: ValueError."""
+    """Read the JSON of a column. Raises: ValueError for a column that `build_column` would not build (S5)."""
     id, name, nullable, text = (data[what] for what in ("id", "name", "nullable", "type"))
     if (
         type(id) is not int
@@ -668,12 +662,12 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
         kind = parse_type(text)
         for default in (read_default, write_default):
             if isinstance(default, int) and kind.name == "timestamp":
-                default = pa.scalar(default, kind.arrow)  # outside the years that a datetime supports
+                default = pa.scalar(default, kind.arrow)  # outside the years 1 to 9999 of a datetime
             spec = ColumnSpec(kind, nullable, None if default is NO_DEFAULT else default, *storage)
             if type(spec.block_size_bytes) is int and 0 <= spec.block_size_bytes < MIN_BLOCK_SIZE_BYTES:
-                # Stored schemas may have smaller block sizes than users can set now.
+                # A stored schema may have a smaller block size than users may set now.
                 spec = replace(spec, block_size_bytes=None)
-            # Validates all fields. A dropped column has a NUL in its stored name, which users cannot give.
+            # `build_column` checks all fields. The stored name of a dropped column contains a NUL, which it refuses.
             build_column(id, name.replace("\0", "_"), spec, in_key=in_key, limits=LARGEST)
     except SchemaError as error:
         raise ValueError(str(error)) from error
@@ -713,6 +707,6 @@ def _default_from_json(data: Any) -> Any:
         return base64.b64decode(value)
     if kind == "float":
         number = float.fromhex(value)
-        # One NaN object per process: tuples that contain it compare equal, like NaN in predicates.
+        # Always the same NaN object, so that tuples that contain it are equal.
         return math.nan if math.isnan(number) else number
     raise ValueError(f"unknown kind of default {kind!r}")

@@ -1,4 +1,4 @@
-"""Parses sizes such as 4096, '64KB' and '1.5 GiB', and numbers of seconds."""
+"""Parses sizes such as '4096', '64KB' and '1.5 GiB', whole numbers and numbers of seconds."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from nyala.errors import InvalidArgumentError
 __all__ = ["SIZE_MAX_BYTES", "seconds_of", "size_in_bytes", "whole_number"]
 
 SIZE_MAX_BYTES: Final = 2**63 - 1
-"""Larger sizes are rejected as typing errors."""
+"""The largest size that is accepted. A larger one must be a typing error."""
 
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
-# Before the point: leading zeros and up to 19 digits, the number of digits of SIZE_MAX_BYTES. After the point, 40
-# digits count, because one byte is 2**-40 TiB; further digits cannot change the number of bytes.
+# At most 19 digits before the point, because SIZE_MAX_BYTES has 19. Only 40 digits after the point are used: one byte
+# is 2**-40 TiB, so further digits cannot change the number of bytes.
 _SIZE: Final = re.compile(
     r"0*([0-9]{1,19})(?:\.([0-9]{1,40})[0-9]*)?[ \t]*([KMGT]?I?B?)", re.IGNORECASE | re.ASCII
 )
 
 
 def size_in_bytes(text: str) -> int | None:
-    """Parse a size, rounded down to whole bytes; None if the text is not a size or above SIZE_MAX_BYTES."""
+    """Return a size in bytes, rounded down; None if the text is not a size, or one above SIZE_MAX_BYTES."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
@@ -40,7 +40,7 @@ def size_in_bytes(text: str) -> int | None:
 
 
 def whole_number(given: Any) -> int | None:
-    """Return an int for an int or integer-like value (NumPy); None for anything else, including bools."""
+    """Return the int for an int or a NumPy integer; None for anything else, also for a bool."""
     if isinstance(given, bool | np.bool_):
         return None
     try:
@@ -50,7 +50,7 @@ def whole_number(given: Any) -> int | None:
 
 
 def seconds_of(name: str, given: Any) -> float:
-    """Return a number of seconds, 0 or more; infinity is allowed. Raises: InvalidArgumentError for anything else."""
+    """Check a number of seconds: 0 or more, also infinity. Raises: InvalidArgumentError; `name` begins the message."""
     seconds = -1.0
     if not isinstance(given, bool) and isinstance(given, numbers.Real):
         with contextlib.suppress(OverflowError):

@@ -11,14 +11,17 @@
     string          string                   var.    UTF-8, 64 KiB                             yes
     binary          binary                   var.    64 KiB                                    yes
 
-A value has three forms:
-    Arrow        arrays of the canonical Arrow type, for many rows
-    Python       for users: int, float, bool, str, bytes, Decimal, date, datetime in UTC
-    canonical    for comparing and encoding: a date as days, a timestamp as microseconds, a decimal as its
-                 unscaled integer, all other types as in Python (`to_canonical`, `from_canonical`)
+Notation: p is the precision of a decimal (its number of digits), s its scale (digits after the point), n the length of
+a varchar. "var." means that the values have different lengths. 4|8|16 bytes: for at most 9, at most 18, or more digits.
 
-Not supported: unsigned integers, 16-bit floats, times of day, durations and nested types; `parse_type` says which
-type to use instead.
+A value has three forms:
+    Arrow        an array of the canonical Arrow type holds the values of many rows
+    Python       what users give and get: int, float, bool, str, bytes, Decimal, date, datetime in UTC
+    canonical    one value for comparing and encoding: a date as days since 1970, a timestamp as microseconds since
+                 1970, a decimal as an integer without the point (1.20 as 120), other types as in Python
+
+Unsigned integers, 16-bit floats, times of day, durations and nested types are not supported. For such a type the error
+of `parse_type` names a type to use instead.
 Source: Kudu schema design, "Column Design" and "Decimal Type" (the decimal's widths).
 """
 
@@ -78,9 +81,9 @@ TYPE_NAMES: Final = (
 
 @dataclass(frozen=True)
 class ColumnType:
-    """One of the thirteen types, with its attributes. Immutable, hashable; `str()` gives its name in the API.
+    """One of the thirteen types. Immutable and hashable; `str()` returns the name that users write.
 
-    `precision` and `scale` are for decimal, `length` (in characters) is for varchar; otherwise they are None.
+    A decimal has a precision and a scale. A varchar has a length in characters. All other types have none of these.
     Raises: SchemaError for an unknown name or invalid attributes.
     """
 
@@ -89,9 +92,9 @@ class ColumnType:
     scale: int | None = None
     length: int | None = None
     arrow: pa.DataType = field(init=False, repr=False, compare=False)
-    """The canonical Arrow type; two columns of equal ColumnType always have equal Arrow types."""
+    """The canonical Arrow type. Equal column types have equal Arrow types."""
     storage_width_bytes: int | None = field(init=False, repr=False, compare=False)
-    """Bytes of one value before encoding; None for variable length. A decimal takes 4, 8 or 16."""
+    """Bytes of one value before encoding; None for values of different lengths."""
     _bounds: tuple[int | None, int | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -148,17 +151,17 @@ class ColumnType:
 
     @property
     def is_variable(self) -> bool:
-        """Whether values have variable length: string, varchar and binary."""
+        """Whether values may have different lengths: string, varchar and binary."""
         return self.name in ("string", "varchar", "binary")
 
     @property
     def is_text(self) -> bool:
-        """Whether values are UTF-8: string and varchar."""
+        """Whether values are text in UTF-8: string and varchar."""
         return self.name in ("string", "varchar")
 
     @property
     def without_length(self) -> ColumnType:
-        """The type for keys: string for a varchar, because keys are compared without truncation."""
+        """The same type without a maximum length: string for a varchar. Key values are never truncated."""
         return ColumnType("string") if self.name == "varchar" else self
 
     @property
@@ -178,12 +181,12 @@ class ColumnType:
 
     @property
     def value_min(self) -> int | None:
-        """Least value of an int, date, timestamp or decimal, in canonical form; None for other types."""
+        """The least value in canonical form, for integer, date, timestamp and decimal; None for other types."""
         return self._bounds[0]
 
     @property
     def value_max(self) -> int | None:
-        """Greatest value, inclusive, in canonical form; None for other types."""
+        """The greatest value in canonical form, for the same types as `value_min`."""
         return self._bounds[1]
 
     def _find_bounds(self) -> tuple[int | None, int | None]:
@@ -198,7 +201,7 @@ class ColumnType:
         return None, None
 
 
-# Names of other systems for these types. "int" is missing: it means 32 bits in SQL, and 64 or more in Python.
+# Names of these types in other systems. "int" is missing because SQL means 32 bits by it, and Python any number.
 _ALIASES: Final = {
     "boolean": "bool",
     "tinyint": "int8",
@@ -228,7 +231,7 @@ _ALIASES: Final = {
     "large_binary": "binary",
     "binary_view": "binary",
 }
-_INSTEAD: Final = {
+_ADVICE: Final = {
     "int": "int32 or int64",
     "integer": "int32 or int64",
     "uint8": "int16",
@@ -256,8 +259,8 @@ _TIMESTAMP: Final = re.compile(r"timestamp\[\s*(?:s|ms|us|ns)\s*(?:,\s*tz=[^\]]+
 
 def _unknown_type_text(spec: str) -> str:
     word = re.split(r"[\s\[(<]", spec.strip().lower(), maxsplit=1)[0]
-    if word in _INSTEAD:
-        return f"column type {spec!r} is not supported; use {_INSTEAD[word]}"
+    if word in _ADVICE:
+        return f"column type {spec!r} is not supported; use {_ADVICE[word]}"
     import difflib
 
     near = difflib.get_close_matches(word, (*TYPE_NAMES, *_ALIASES), n=1)
@@ -265,7 +268,8 @@ def _unknown_type_text(spec: str) -> str:
     return f"unknown column type {spec!r}; {hint}the types are {', '.join(TYPE_NAMES)}"
 
 
-# pandas stores a period as the number of periods since 1970, which is not a valid value for any column type.
+# The extension type of pandas for periods, such as months. It stores numbers of periods since 1970, which no column
+# type can hold.
 PERIOD: Final = "pandas.period"
 PERIOD_ADVICE: Final = "convert the pandas periods to their start times first: .dt.to_timestamp()"
 UUID_ADVICE: Final = "convert each UUID with str(value), or use a binary column for its 16 bytes"
@@ -274,10 +278,10 @@ UUID_ADVICE: Final = "convert each UUID with str(value), or use a binary column 
 def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
     """Return the column type for a name or an Arrow type.
 
-    Text: the API's names and those of Arrow, NumPy and SQL, in upper or lower case.
-    Arrow: large, view, dictionary and run-end-encoded types give the plain type of their values. A timestamp of any
-    unit and zone gives timestamp. An extension type gives its storage type.
-    Raises: SchemaError, with a type to use instead if there is one.
+    A name may be one of Nyala, Arrow, NumPy or SQL, in upper or lower case. An Arrow type of any layout (large, view,
+    dictionary, run-end-encoded) gives the type of its values, a timestamp of any unit and zone gives timestamp, and
+    an extension type gives its storage type.
+    Raises: SchemaError. If the type is not supported, the message names one to use instead.
     """
     if isinstance(spec, ColumnType):
         return spec
@@ -337,15 +341,15 @@ def _parse_arrow(spec: pa.DataType) -> ColumnType:
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_ORDINAL: Final = dt.date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-# Enough digits that scaling a decimal(38, s) never rounds, whatever the caller's own decimal context is.
+# Moves the point of every decimal(38, s) without rounding. The thread's own decimal context might round.
 EXACT_DECIMALS: Final = decimal.Context(prec=100, Emin=-1000, Emax=1000, traps=[decimal.InvalidOperation])
 
 
 def to_canonical(type: ColumnType, value: Any) -> Any:
-    """Convert a Python value of the column's type, as in defaults and scan results, to canonical form.
+    """Convert a Python value of the type, such as a default or a value from a scan, to canonical form.
 
-    A naive datetime is in UTC. An int for a date, timestamp or decimal is already canonical.
-    The value must fit; convert users' values with `nyala.schema.conversion.cast.cast_value` first.
+    The value must fit the type; `nyala.schema.conversion.cast.cast_value` converts values that users give. A naive
+    datetime is in UTC. An int for a date, timestamp or decimal is already in canonical form.
     """
     if value is None:
         return None
@@ -363,7 +367,7 @@ def to_canonical(type: ColumnType, value: Any) -> Any:
 def from_canonical(type: ColumnType, value: Any) -> Any:
     """Convert a canonical value to a Python value: the inverse of `to_canonical`.
 
-    A timestamp outside the years 1 to 9999 stays an int, because a datetime cannot represent it.
+    A timestamp outside the years 1 to 9999 stays an int, because no datetime can represent it.
     """
     if value is None:
         return None

@@ -10,24 +10,32 @@
     text                                         ISO     ISO         = cut   UTF-8
     binary                                                           UTF-8   =
 
-An empty field is an incompatible pair: a SchemaError for the whole batch. Otherwise a value keeps its exact meaning
-or its row fails. `fits`: within the range. `exact`: exact in binary floating point (NaN stays NaN). `whole`: no
-fraction of a number, day or microsecond. `ISO`: 2014-01-31 or 2014-01-31T12:30:00.5+01:00.
-An int becomes a date as days since 1970-01-01. It cannot become a timestamp, because its unit is unknown. A time
-without a zone is in UTC; DuckDB's `infinity` fails. Text is truncated to the length of a varchar, except in keys
-(`convert`). A cell above 64 KiB fails.
+    (empty)     the types are incompatible: SchemaError for the whole batch
+    =           the same values
+    fits        fails outside the range of the column type
+    exact       fails if the column's binary floating point rounds the number; NaN stays NaN
+    whole       fails with a fraction of a number, of a day (date) or of a microsecond (timestamp)
+    days        an integer is a number of days since 1970-01-01
+    midnight    a date becomes its midnight in UTC
+    ISO         text such as 2014-01-31 or 2014-01-31T12:30:00.5+01:00
+    cut         text is truncated to the length of a varchar; `convert` does not do so for keys
+    UTF-8       fails if the bytes are not UTF-8
 
-Arrays are first converted to a plain form: dictionary, run-end-encoded, large, view and extension arrays, decimals of
-32, 64 and 256 bits, and half floats.
+A value keeps its exact meaning, or its row fails. An integer cannot become a timestamp, because its unit is unknown. A
+time without a zone is in UTC. The timestamps `infinity` and `-infinity` of DuckDB fail, and so do text and binary
+values above `max_cell_bytes`.
+
+An array of another layout is first converted to the plain layout of its values: dictionary, run-end-encoded, large,
+view and extension arrays, decimals of 32 and 64 bits, and half floats.
 
 Invariants
-    C1  The result has the canonical type and the length of the input. It is NULL where the input is NULL and in the
+    C1  The result has the canonical type and the length of the input. It is NULL where the input is NULL, and in
         failed rows. All other values keep their meaning.
-    C2  A row fails at most once here.
-    C3  The usual case (no failures) takes a fixed number of Arrow and NumPy calls. Failed rows are searched only if
-        the checked cast raises an error.
-The result may share memory with the input; `nyala.schema.conversion.convert` copies if necessary. That module also
-checks NOT NULL columns. `nyala.schema.conversion.cast` handles Python values.
+    C2  `cast_array` reports a row at most once.
+    C3  If no row fails, a cast takes a fixed number of Arrow and NumPy calls. The code searches for failed rows only
+        after a checked cast of Arrow has raised an error.
+The result may share memory with the input; `nyala.schema.conversion.convert` copies it if necessary. That module also
+checks NOT NULL columns. `nyala.schema.conversion.cast` casts Python values.
 Source: docs/how-to/data-in-and-out.md.
 """
 
@@ -82,7 +90,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Failure:
-    """Rows of one column that failed with the same code, and a message for each."""
+    """Rows of one column that failed with the same error code, and one message per row."""
 
     rows: Rows
     code: str
@@ -90,11 +98,10 @@ class Failure:
 
 
 def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Cast:
-    """Cast `array` to the canonical Arrow type of `type`; also return the failed rows (C1–C3).
+    """Cast `array` to the canonical Arrow type of `type`; also return the failed rows.
 
-    max_cell_bytes: larger text and binary values fail.
-
-    Raises: SchemaError when the types are incompatible, InvalidArgumentError for more than 2 GiB of text.
+    max_cell_bytes: text and binary values with more bytes fail.
+    Raises: SchemaError if the types are incompatible, InvalidArgumentError for more than 2 GiB of text.
     """
     if array.type.equals(type.arrow):
         rule = _CHECKS.get(type.name)
@@ -125,19 +132,19 @@ def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
         return pa.array([], data.type)
     chunks = data.chunks
     if _is_encoded(data.type):
-        # Chunks may have different dictionaries, and a joint dictionary may be too large for the index type.
+        # Chunks may have different dictionaries, and the index type may be too small for all entries together.
         chunks = [_plain(chunk) for chunk in chunks]
     return _within_2_gib(lambda: pa.concat_arrays(chunks))
 
 
 def copy_array(array: pa.Array) -> pa.Array:
-    """Copy `array`: the result has offset 0, minimal buffers and its own memory. One Arrow call."""
-    # `concat_arrays` copies if it gets two arrays, even if one is empty, and copies only the slice's rows.
+    """Copy `array`. The result has its own memory and begins at offset 0 of its buffers."""
+    # `concat_arrays` copies the rows of its arrays, but returns a single array as it is. So it gets an empty one too.
     return pa.concat_arrays([array.slice(0, 0), array])
 
 
 def copy_arrays(arrays: Sequence[pa.Array]) -> list[pa.Array]:
-    """Copy several arrays of equal length. Cost for many arrays: a third of copying them one by one."""
+    """Copy several arrays of equal length, for a third of the cost of single copies."""
     if len(arrays) < 2:
         return [copy_array(array) for array in arrays]
     whole = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays))
@@ -146,7 +153,7 @@ def copy_arrays(arrays: Sequence[pa.Array]) -> list[pa.Array]:
 
 
 def range_text(type: ColumnType) -> str:
-    """Return the type with its limits, for messages: "int8 (-128..127)"."""
+    """Return a type with its range as text for a message: "int8 (-128..127)"."""
     if type.name == "date":
         return "date (0001-01-01..9999-12-31)"
     if type.name == "decimal":
@@ -159,11 +166,11 @@ def range_text(type: ColumnType) -> str:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """Truncate `text` for a message, with an ellipsis."""
+    """Return `text` for a message, with an ellipsis after `limit` characters."""
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-# --- plain forms ------------------------------------------------------------------------------------
+# --- plain layouts ----------------------------------------------------------------------------------
 
 
 def _is_encoded(type: pa.DataType) -> bool:
@@ -171,7 +178,7 @@ def _is_encoded(type: pa.DataType) -> bool:
 
 
 def check_extension_type(source: pa.DataType, type: ColumnType) -> None:
-    """Raise SchemaError for an extension type whose storage value would be wrong in a column of this type."""
+    """Raise SchemaError if the storage values of an Arrow extension type would be wrong in a column of this type."""
     name = getattr(source, "extension_name", None)
     if name == PERIOD:
         raise SchemaError(f"expected {type}, got {source}; {PERIOD_ADVICE}")
@@ -180,7 +187,7 @@ def check_extension_type(source: pa.DataType, type: ColumnType) -> None:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Convert to the plain type that has a rule here. Does not check values."""
+    """Convert to the plain layout that `_RULES` has a rule for. Does not check values."""
     types = pa.types
     type = array.type
     if isinstance(type, pa.BaseExtensionType):
@@ -286,7 +293,7 @@ def _incompatible_text(source: pa.DataType, type: ColumnType) -> str:
 
 
 def _fail(array: pa.Array, bad: pa.Array | npt.NDArray[np.bool_], why: str, code: str = OUT_OF_RANGE) -> Cast:
-    """Set the `bad` rows to NULL, and return them as a Failure; each message is the value and `why`."""
+    """Set the `bad` rows to NULL and report them. Each message is the value, followed by `why`."""
     if not isinstance(bad, np.ndarray):
         bad = _mask(bad)
     rows = np.flatnonzero(bad)
@@ -302,10 +309,10 @@ def _mask(bad: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
-    """Return the values of these rows as text for messages."""
+    """Return the values of the rows as text for messages."""
     values = array.take(pa.array(rows))
     if pa.types.is_string(values.type):
-        # Reads bytes, because the text may be invalid UTF-8.
+        # Read as bytes, because the text may be invalid UTF-8.
         raw = values.view(pa.binary()).to_pylist()
         return [repr(shorten(value[:240].decode(errors="replace"))) for value in raw]
     if pa.types.is_binary(values.type):
@@ -319,7 +326,7 @@ def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
 
 
 def _then(first: Cast, rule: Callable[[pa.Array, ColumnType], Cast], type: ColumnType) -> Cast:
-    """Apply a second cast; rows that failed in the first are NULL in the second (C2)."""
+    """Cast the result of a first cast once more. Rows that failed before are NULL, so they cannot fail again (C2)."""
     array, failures = first
     result, more = rule(array, type)
     return result, failures + more
@@ -344,7 +351,7 @@ def _same(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _outside(array: pa.Array, lower: int, upper: int) -> pa.Array:
-    """Return a mask of the integers outside lower..upper, both inclusive. Bounds beyond the array's type never fail."""
+    """Return a mask of the integers below `lower` or above `upper`. A bound may lie outside the array's type."""
     bits = array.type.bit_width
     if pa.types.is_unsigned_integer(array.type):
         source_min, source_max = 0, 2**bits - 1
@@ -386,11 +393,9 @@ def _int_to_float(array: pa.Array, type: ColumnType) -> Cast:
 def _float_to_float(array: pa.Array, type: ColumnType) -> Cast:
     if array.type.bit_width <= type.arrow.bit_width:
         return pc.cast(array, type.arrow), []
-    values = array.to_numpy(zero_copy_only=False)  # null becomes NaN, which never fails
+    values = array.to_numpy(zero_copy_only=False)  # NULL becomes NaN, and a comparison with NaN is false
     with np.errstate(over="ignore", invalid="ignore"):
         bad = (values.astype(np.float32) != values) & (values == values)
-    if not bad.any():
-        return pc.cast(array, type.arrow), []
     fitting, failures = _fail(
         array, bad, f"is not exactly a {type}; cast it to float32 first, or make the column double"
     )
@@ -408,11 +413,11 @@ def _decimal_to_decimal(array: pa.Array, type: ColumnType) -> Cast:
     assert type.precision is not None and type.scale is not None
     source = array.type
     if source.scale < type.scale and source.precision - source.scale > type.precision - type.scale:
-        # Arrow multiplies without an overflow check: 340.2824 as decimal(36,36) wraps around 128 bits.
+        # Arrow does not check this multiplication: for 340.2824 as decimal(36,36), it overflows 128 bits.
         fitting, failures = _decimals_within(array, type.precision - type.scale, type.scale, range_text(type))
         return pc.cast(fitting, type.arrow), failures
     try:
-        # Validate even equal types: Arrow does not enforce a decimal's precision.
+        # Checked even for equal types, because Arrow arrays may contain decimals of more digits than their type has.
         array.validate(full=True)
         return (array if array.type.equals(type.arrow) else pc.cast(array, type.arrow)), []
     except pa.ArrowInvalid:
@@ -435,18 +440,17 @@ def _decimal_to_int(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _decimals_within(array: pa.Array, digits: int, scale: int, wanted: str) -> Cast:
-    """Fail the values that have more than `digits` before the point, then those with more than `scale` after it."""
+    """Fail the values with more than `digits` digits before the point or more than `scale` digits after it."""
     failures: list[Failure] = []
     source = array.type
-    # Values with more digits than the array's own type allows fail too: they are invalid.
+    # Values with more digits than the array's own type has are invalid, so they fail too.
     digits = min(digits, source.precision - source.scale)
     limit = _unscaled(source, 10 ** (digits + source.scale) - 1)
     array, failures = _fail(array, pc.greater(pc.abs(array), limit), f"does not fit {wanted}")
     if source.scale > scale:
         if source.scale - scale >= source.precision:
-            fraction = pc.not_equal(
-                array, _unscaled(source, 0)
-            )  # all its digits, so that Arrow does not round
+            # Every digit is to be cut off, which Arrow's `round` refuses: only 0 has no fraction.
+            fraction = pc.not_equal(array, _unscaled(source, 0))
         else:
             fraction = pc.not_equal(pc.round(array, ndigits=scale, round_mode="towards_zero"), array)
         array, more = _fail(array, fraction, f"has more than {scale} digits after the decimal point")
@@ -458,7 +462,7 @@ def _unscaled(type: pa.DataType, unscaled: int) -> pa.Scalar:
     return pa.scalar(Decimal(unscaled).scaleb(-type.scale, EXACT_DECIMALS), type)
 
 
-# Up to this many values, a Python loop is faster than NumPy.
+# For at most so many values a Python loop is faster: for one value, NumPy takes fifty times as long.
 _FEW: Final = 16
 
 
@@ -467,7 +471,7 @@ _FEW: Final = 16
 
 def are_dates(array: pa.Array) -> bool:
     """Whether all days of a date32 array are within the years 1 to 9999."""
-    if len(array) <= _FEW:  # for one value, NumPy's min takes fifty times as long
+    if len(array) <= _FEW:
         for value in array:
             day = value.value
             if day is not None and not DATE_MIN_DAYS <= day <= DATE_MAX_DAYS:
@@ -527,16 +531,16 @@ def _timestamp_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def are_finite_times(array: pa.Array) -> bool:
-    """Whether a timestamp array has no `infinity` or `-infinity` of DuckDB (plus or minus 2^63 - 1)."""
+    """Whether a timestamp array has neither `infinity` nor `-infinity` of DuckDB (2^63 - 1 and its negative)."""
     ticks = array.view(pa.int64())
-    if len(array) <= _FEW:  # as in `are_dates`
+    if len(array) <= _FEW:
         return all(value is None or abs(value) != _INT64_MAX for value in ticks.to_pylist())
     ends = pc.min_max(ticks)
     return bool(ends["min"].as_py() != -_INT64_MAX and ends["max"].as_py() != _INT64_MAX)
 
 
 def _finite_times(array: pa.Array) -> Cast:
-    """Fail DuckDB's `infinity` and `-infinity`: other readers would see them as ordinary, very distant times."""
+    """Fail DuckDB's `infinity` and `-infinity`, because other readers would take them for ordinary distant times."""
     if are_finite_times(array):
         return array, []
     ticks = _int_values(array.view(pa.int64()))
@@ -552,11 +556,11 @@ def _finite_times(array: pa.Array) -> Cast:
 
 
 def _without_zone(array: pa.Array) -> pa.Array:
-    """Return the same times in UTC, without a zone."""
+    """Return the same moments in a timestamp type without a zone, which means UTC."""
     if array.type.tz is None:
         return array
-    # Arrow always counts from 1970 in UTC, so only the zone's name is dropped. This also works for zones that are
-    # unknown on this machine.
+    # The numbers stay, because Arrow counts from 1970 in UTC for every zone. A cast would fail for a zone that this
+    # machine does not know.
     return array.view(pa.int64()).view(pa.timestamp(array.type.unit))
 
 
@@ -572,7 +576,7 @@ def _date_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
         return pc.cast(fitting, _NAIVE_US).view(_UTC_US), failures
 
 
-# Matches exactly the texts that `pc.cast` accepts. `pc.cast` rejects 30 February and 25 o'clock, but not per row.
+# These patterns match exactly the texts that `pc.cast` accepts. `pc.cast` itself only says that some row is wrong.
 _CLOCK: Final = r"[ T](?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d{1,6}0*)?)?)?"
 _ZONE: Final = r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)"
 _DAY: Final = (
@@ -586,7 +590,7 @@ _LONG_FRACTION: Final = r"(\.\d{6})0+"
 
 
 def _text_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
-    # Most batches use one format, so both formats are first tried on the whole batch.
+    # Most batches have zones in all texts or in none. So both formats are first tried on the whole batch.
     for written in (_NAIVE_US, _UTC_US):
         try:
             return pc.cast(array, written).view(_UTC_US), []
@@ -606,22 +610,18 @@ def _text_to_date(array: pa.Array, type: ColumnType) -> Cast:
         dates = pc.cast(array, pa.date32())
     except pa.ArrowInvalid:
         return _then(_text_to_timestamp(array, type), _timestamp_to_date, type)
-    return _date_to_date(dates, type)  # Arrow accepts the year 0000, which is not a valid date
+    return _date_to_date(dates, type)  # `_date_to_date` rejects the year 0000, which Arrow accepts
 
 
 # --- text and binary --------------------------------------------------------------------------------
 
 
-def _text_to_text(array: pa.Array, type: ColumnType) -> Cast:
-    return _then(utf8_array(array), _cut, type)
-
-
-def _binary_to_text(array: pa.Array, type: ColumnType) -> Cast:
-    return _then(utf8_array(array), _cut, type)
+def _to_text(array: pa.Array, type: ColumnType) -> Cast:
+    return _then(utf8_array(array), _truncate, type)
 
 
 def utf8_array(array: pa.Array) -> Cast:
-    """Convert a string or binary array to a string array; rows that are not UTF-8 fail."""
+    """Convert a string or binary array to a string array. Rows that are not UTF-8 fail."""
     try:
         if pa.types.is_binary(array.type):
             return pc.cast(array, pa.string()), []
@@ -636,7 +636,7 @@ def utf8_array(array: pa.Array) -> Cast:
 
 
 def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
-    """Find the rows that are not UTF-8 by bisection, because Arrow only reports whether a slice is valid."""
+    """Yield the rows that are not UTF-8, plus `first`. Arrow only says whether a slice is valid, so it bisects."""
     try:
         pc.cast(array, pa.string())
     except pa.ArrowInvalid:
@@ -648,8 +648,8 @@ def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
             yield from _invalid_utf8_rows(array.slice(half), first + half)
 
 
-def _cut(array: pa.Array, type: ColumnType) -> Cast:
-    """Truncate a varchar to its length."""
+def _truncate(array: pa.Array, type: ColumnType) -> Cast:
+    """Truncate text to the length of a varchar column."""
     if type.length is not None and longest_bytes(array, type.length) > type.length:
         array = pc.utf8_slice_codeunits(array, 0, type.length)
     return array, []
@@ -674,7 +674,7 @@ def _check_cells(array: pa.Array, limit: int) -> Cast:
 
 
 def longest_bytes(array: pa.Array, enough: int) -> int:
-    """Return the bytes of the longest value, or the total of all values if it is at most `enough` (cheaper)."""
+    """Return the size of the longest value, or cheaper the size of all values together if it is at most `enough`."""
     offsets = array.buffers()[1]
     if offsets is None or len(array) == 0:
         return 0
@@ -698,17 +698,17 @@ _RULES: Final[dict[tuple[str, str], Callable[[pa.Array, ColumnType], Cast]]] = {
     ("timestamp", "timestamp"): _timestamp_to_timestamp,
     ("text", "date"): _text_to_date,
     ("text", "timestamp"): _text_to_timestamp,
-    ("text", "text"): _text_to_text,
+    ("text", "text"): _to_text,
     ("text", "binary"): _to_binary,
-    ("binary", "text"): _binary_to_text,
+    ("binary", "text"): _to_text,
     ("binary", "binary"): _to_binary,
 }
-# Checks for arrays that already have the canonical type, by the type's name.
+# The checks of arrays that already have the canonical type, by the name of the type.
 _CHECKS: Final[dict[str, Callable[[pa.Array, ColumnType], Cast]]] = {
     "decimal": _decimal_to_decimal,
     "date": _date_to_date,
     "timestamp": _timestamp_to_timestamp,
-    "string": _text_to_text,
-    "varchar": _text_to_text,
+    "string": _to_text,
+    "varchar": _to_text,
     "binary": _to_binary,
 }

@@ -1,17 +1,17 @@
-"""Fast path for Arrow data that already has the table's types: one check and one copy for all columns.
+"""A fast path for small Arrow data whose columns already have the table's types.
 
-    RecordBatch or Table whose columns have the canonical types
-      validate       text is UTF-8, decimals fit their precision               one call for all columns
-      serialize      one Arrow message: the copy, and the log record's rows    one call
-      read           arrays that are views of the message                      one call
-      other checks   NULL, dates, lengths                                      one call per column with such a rule
+    validate       text is UTF-8, decimals fit their precision                    one call for all columns
+    serialize      copies all columns into one message of Arrow's IPC format      one call
+    read           arrays that are views of the message                           one call
+    other checks   NULL, dates, timestamps, lengths                               one call per column that needs it
 
-`convert` gives the same result column by column, in five to ten calls per column. For one row of 16 columns that is a
-quarter of an insert's cost. If any check fails here, `convert` processes the data and reports the errors.
+Without it, `convert` does the same with five to ten calls per column. The fast path makes inserts of 1 to 100 rows of
+16 columns 1.3 to 1.4 times as fast. The log stores the message as it is. If a check fails, `convert` processes the data
+again and reports the errors.
 
 Invariants
     RD1 The result equals the result of `convert`: equal arrays of the same types, and no errors.
-    RD2 The arrays use only the message's memory, so the user may change the original arrays afterwards.
+    RD2 The arrays use only the memory of the message, so the user may change the original arrays afterwards.
 Source: docs/design/writes-and-batches.md, "Small writes in few calls".
 """
 
@@ -27,18 +27,18 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["CANONICAL_ROWS_MAX", "CanonicalData", "take_canonical"]
 
-# For more rows, the cost per call does not matter, and large batches bypass the log and need no message.
+# With more rows, the number of calls does not matter.
 CANONICAL_ROWS_MAX: Final = 4096
-# Cached plans per schema.
+# The plans that one schema caches.
 _PLANS_MAX: Final = 8
 
 
 @dataclass(frozen=True)
 class CanonicalData:
-    """Columns with a table's types, and the same columns as one Arrow message.
+    """Columns in the table's types and order, as arrays and as one Arrow message.
 
-    batch:   the columns, in the schema's order, named by column id as in the log (RD2).
-    message: the batch's encapsulated IPC message, without its schema.
+    batch:   the columns; their names are column ids, as in the log.
+    message: the batch in Arrow's IPC format, without the schema.
     """
 
     columns: tuple[ColumnSchema, ...]
@@ -55,26 +55,30 @@ class CanonicalData:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The checks for data of one Arrow schema. `columns` is empty if the data needs `convert`."""
+    """How to check data of one Arrow schema. `columns` is empty if only `convert` can process such data.
+
+    The last five fields are positions of the columns that need a check: for NULL, as date, as timestamp, as varchar,
+    and for the size of its values.
+    """
 
     given: pa.Schema
     columns: tuple[ColumnSchema, ...]
     ids: tuple[int, ...]
     names: tuple[str, ...]
     order: tuple[int, ...] | None
-    """The position of each column in the data; None if the order is the schema's."""
+    """The position of each column in the data; None if the data has the order of the schema."""
     written: pa.Schema | None
     not_null: tuple[int, ...]
     dates: tuple[int, ...]
     times: tuple[int, ...]
-    cut: tuple[int, ...]
+    varchars: tuple[int, ...]
     variable: tuple[int, ...]
 
 
 def take_canonical(data: Any, schema: Schema, max_cell_bytes: int) -> CanonicalData | None:
-    """Copy `data` if it has the table's types and passes all checks; None if it needs `convert`.
+    """Check and copy `data` that has the table's types; None if only `convert` can process it.
 
-    Cost: about five Arrow calls, and one per date, timestamp and varchar column.
+    Cost: about five Arrow calls, and one for each NOT NULL, date, timestamp and varchar column.
     """
     if not isinstance(data, pa.Table | pa.RecordBatch) or not 0 < data.num_rows <= CANONICAL_ROWS_MAX:
         return None
@@ -85,7 +89,7 @@ def take_canonical(data: Any, schema: Schema, max_cell_bytes: int) -> CanonicalD
         batches = data.to_batches()
         if len(batches) > 1:
             batches = data.combine_chunks().to_batches()
-            if len(batches) > 1:  # more than 2 GiB of text
+            if len(batches) > 1:  # the text does not fit in one array
                 return None
         data = batches[0]
     if plan.order is not None:
@@ -106,7 +110,7 @@ def take_canonical(data: Any, schema: Schema, max_cell_bytes: int) -> CanonicalD
     for place in plan.times:
         if not are_finite_times(arrays[place]):
             return None
-    for place in plan.cut:
+    for place in plan.varchars:
         length = plan.columns[place].type.length
         assert length is not None
         if longest_bytes(arrays[place], length) > length:

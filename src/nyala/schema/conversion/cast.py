@@ -1,16 +1,14 @@
-"""Casts Python values to a column's type: lists, and single values (defaults, bounds, literals, keys).
+"""Casts Python values to a column's type: lists of values, and single values such as defaults and keys.
 
-A list is grouped by the kind of its values (`int`, `str`, `datetime` …). Each kind becomes an Arrow array of its
-natural type, and `array_cast` casts the array. All input forms therefore follow one table of rules. A list of one
-kind, the usual case, costs one pass of C code over its types and one over its values.
+The values of a list are grouped by their kind (`int`, `str`, `datetime` …). Each group becomes an Arrow array of the
+type that Arrow chooses for this kind, and `array_cast` casts the array to the column's type. So Python values and
+Arrow data follow the same rules. Usually a list has one kind, and the cost is two passes of C code over the list.
 
-Additional rules for Python values:
-    ints and Decimals of any size (with NaN), text with lone surrogates: the row fails, not the call
-    a naive datetime is in UTC; a pandas Timestamp keeps its nanoseconds, and fails if it has any
-    None, pandas.NA and NaT are NULL; a float NaN is NaN, also for a text column
-    bool is not an int
-
-Arrow reads whole pandas and NumPy arrays (`nyala.schema.conversion.convert`).
+Further rules for Python values:
+    An int or Decimal that is too large, a Decimal NaN, or a text with lone surrogates fails only its own row.
+    A naive datetime is in UTC. A pandas Timestamp with nanoseconds fails, because a timestamp has microseconds.
+    None, pandas.NA and NaT are NULL. A float NaN is a value and not NULL, so it does not fit a text column.
+    A bool is not an int.
 """
 
 from __future__ import annotations
@@ -46,17 +44,17 @@ _UTC_US: Final = pa.timestamp("us", tz="UTC")
 
 
 class OutOfRangeError(SchemaError):
-    """A value of a matching kind that the column type cannot hold."""
+    """The kind of the value matches the column type, but the type cannot hold this value."""
 
 
 def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Any:
-    """Cast `value` to the Python value of a column of type `wanted`; None stays None.
+    """Cast `value` to a Python value of the column type `wanted`; None stays None.
 
-    A timestamp gives a datetime in UTC (outside the years 1 to 9999: an int of microseconds). A decimal gives a
+    A timestamp becomes a datetime in UTC, or an int of microseconds outside the years 1 to 9999. A decimal becomes a
     Decimal with the column's scale. `nyala.schema.types.to_canonical` converts the result to canonical form.
-    Raises: OutOfRangeError when the kind matches but the value does not fit, SchemaError otherwise.
+    Raises: OutOfRangeError if the kind matches but the value does not fit, SchemaError if the kind does not match.
     """
-    # Same result as below, but saves about 20 µs in Arrow for integer keys and literals.
+    # The code below gives the same result, but needs 20 µs for an integer. Point look-ups come here.
     if value.__class__ is int and wanted.is_integer:
         assert wanted.value_min is not None and wanted.value_max is not None
         if wanted.value_min <= value <= wanted.value_max:
@@ -74,14 +72,14 @@ def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BY
         return from_canonical(wanted, scalar.value)
     result = scalar.as_py()
     if wanted.is_floating and math.isnan(result):
-        return math.nan  # one object, so that tuples that contain it compare equal
+        return math.nan  # always the same object, so that tuples that contain it are equal
     return result
 
 
 def cast_list(values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Cast:
     """Cast the values to one array of the canonical type of `wanted`; also return the failed rows.
 
-    Raises: SchemaError when a value's kind does not match `wanted`; the message shows the first such value.
+    Raises: SchemaError if the kind of a value does not match `wanted`. The message shows the first such value.
     """
     kinds = {cls: _kind_of(cls) for cls in set(map(type, values))}
     present = set(kinds.values()) - {_null}
@@ -98,7 +96,7 @@ def cast_list(values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int = M
 def _cast_mixed(
     values: Sequence[Any], kinds: dict[type, _Kind], wanted: ColumnType, max_cell_bytes: int
 ) -> Cast:
-    """Cast each kind separately, and restore the order of the rows."""
+    """Cast each kind of values separately, and put the results back in the order of the rows."""
     row_kinds = list(map(kinds.__getitem__, map(type, values)))
     pieces, places, failures = [], [], []
     for kind in dict.fromkeys(row_kinds):
@@ -113,7 +111,7 @@ def _cast_mixed(
 
 
 def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int) -> Cast:
-    """Cast values of one kind and None: to Arrow's natural type, then with `cast_array`."""
+    """Cast values of one kind and None: to the type that Arrow chooses, and then with `cast_array`."""
     try:
         natural, failures = kind(values, wanted)
         array, more = cast_array(natural, wanted, max_cell_bytes)
@@ -125,7 +123,7 @@ def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_
 
 def _shown(value: Any) -> str:
     if isinstance(value, int) and not -(2**200) < value < 2**200:
-        # Python refuses to format integers with too many digits.
+        # Python raises an error when it formats an integer of more than 4,300 digits.
         return f"an integer of {int(value).bit_length()} bits"
     return shorten(repr(value))
 
@@ -134,8 +132,9 @@ def _failure(rows: list[int], messages: list[str]) -> list[Failure]:
     return [Failure(np.array(rows, np.int64), OUT_OF_RANGE, messages)] if rows else []
 
 
-# --- kinds: one function per kind converts values (and None) to the natural Arrow type ---------------
-# Each tries one Arrow call first, and handles single values only if Arrow rejects the list.
+# --- kinds ------------------------------------------------------------------------------------------
+# Each function converts values of one kind, and None, to the type that Arrow chooses for this kind. It first gives the
+# whole list to Arrow. Only if Arrow rejects the list does it look at single values.
 
 _Kind = Callable[[Sequence[Any], ColumnType], Cast]
 
@@ -180,8 +179,8 @@ def _float(values: Sequence[Any], wanted: ColumnType) -> Cast:
     if wanted.name != "float":
         return doubles, []
     # A Python float is rounded to the nearest float32, because users write numbers such as 0.1. (An Arrow or NumPy
-    # column of doubles is not rounded, because its owner chose that type.) A value that is too large for float32
-    # stays unchanged, and fails.
+    # array of doubles is not rounded, because its owner chose that type.) A value that is too large for float32
+    # stays as it is, so that the cast to float32 fails.
     exact = doubles.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32).astype(np.float64)
@@ -193,7 +192,7 @@ def _decimal(values: Sequence[Any], wanted: ColumnType) -> Cast:
     try:
         return pa.array(values), []
     except (pa.ArrowInvalid, TypeError):
-        pass  # NaN or infinity, or more than 76 digits in total
+        pass  # the list contains NaN, an infinity, or numbers that together need more than 76 digits
     plain = [None if value is None else _plain_decimal(value) for value in values]
     bad = [row for row, value in enumerate(values) if value is not None and plain[row] is None]
     messages = [f"{shorten(str(values[row]))} does not fit {range_text(wanted)}" for row in bad]
@@ -232,15 +231,16 @@ def _date(values: Sequence[Any], wanted: ColumnType) -> Cast:
 
 
 def _numpy_time(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    return cast_datetime64(_with_gaps(values))
+    return cast_datetime64(_datetime64_array(values))
 
 
 def _pandas_time(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    return cast_datetime64(_with_gaps([None if value is None else value.asm8 for value in values]))
+    return cast_datetime64(_datetime64_array([None if value is None else value.asm8 for value in values]))
 
 
-def _with_gaps(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.datetime64]:
-    """Return times of mixed units in one unit, with NaT for None. Avoids NaT without a unit: NumPy 2.5 warns."""
+def _datetime64_array(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.datetime64]:
+    """Return the times in one unit, with NaT for None."""
+    # Not `np.datetime64("NaT")`, which has no unit: NumPy 2.5 warns about it.
     there = np.array([value for value in values if value is not None])
     times = np.full(len(values), np.array("NaT", there.dtype))
     times[np.array([value is not None for value in values])] = there
@@ -248,7 +248,7 @@ def _with_gaps(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.datetim
 
 
 def _uuid(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    """Convert UUIDs to their 16 bytes, like Arrow since version 20."""
+    """Convert UUIDs to their 16 bytes, as Arrow 20 and later do."""
     if wanted.is_text:
         raise SchemaError(f"expected {wanted}, got uuid.UUID; {UUID_ADVICE}")
     return pa.array([None if value is None else value.bytes for value in values], pa.binary()), []
@@ -269,7 +269,7 @@ def _kind_of(cls: type) -> _Kind:
     if issubclass(cls, bool | np.bool_):
         return _bool
     if issubclass(cls, np.timedelta64 | np.longdouble):
-        return _other_of(cls)  # timedelta64 is a NumPy integer; longdouble has more digits than a double
+        return _other_of(cls)  # not `_int`, although timedelta64 is a NumPy integer; and not `_float`
     if issubclass(cls, int | np.integer):
         return _int
     if issubclass(cls, float | np.floating):
@@ -282,7 +282,10 @@ def _kind_of(cls: type) -> _Kind:
         return _bytes
     if issubclass(cls, np.datetime64):
         return _numpy_time
-    if (cls.__module__, cls.__name__) == ("uuid", "UUID"):  # by name, to avoid importing uuid
+    if (cls.__module__, cls.__name__) == (
+        "uuid",
+        "UUID",
+    ):  # compared by name, so that this module need not import uuid
         return _uuid
     if cls.__module__.startswith("pandas."):
         if cls.__name__ in ("NaTType", "NAType"):
@@ -297,15 +300,15 @@ def _kind_of(cls: type) -> _Kind:
 
 
 def _other_of(cls: type) -> _Kind:
-    # A new function for each class, so that two unknown classes are two kinds.
+    # A new function object for each class, so that values of two unknown classes are two kinds.
     return functools.partial(_other)
 
 
 def cast_datetime64(values: npt.NDArray[Any]) -> Cast:
-    """Convert NumPy's datetime64 of any unit to an Arrow timestamp or date; also return the rows that do not fit."""
+    """Convert datetime64 of any unit to an Arrow timestamp or date; also return the rows that do not fit."""
     unit, count = np.datetime_data(values.dtype)
     if unit == "generic":
-        return pa.nulls(len(values)), []  # only NaT has no unit
+        return pa.nulls(len(values)), []  # all values are NaT: other values have a unit
     if count == 1 and unit in ("s", "ms", "us", "ns"):
         return pa.array(values), []
     unit = unit if unit in ("ms", "us", "ns") else "ns" if unit in ("ps", "fs", "as") else "s"

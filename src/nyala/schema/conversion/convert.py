@@ -1,22 +1,23 @@
-"""Converts a user's data to the columns of a table: the first step of every write and key look-up.
+"""Converts a user's data to arrays of the table's types: the first step of every write and key look-up.
 
-    read_input   data in any supported form        -> columns by name, not converted
-    convert      columns and the table's schema    -> canonical arrays, and the failed rows
+    read_input   data in any supported form     ->  columns by name, not converted
+    convert      data and the table's schema    ->  arrays of the canonical types, and the failed rows
 
-Data is a dict of columns, a list of dicts, a pyarrow Table or RecordBatch, a pandas DataFrame, or anything with
-`__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC readers). A list of Python values is
-converted according to the column's type, so that Decimals, dates and large ints keep their values.
+Data is a dict of columns, a list of dicts, a pyarrow Table or RecordBatch, a pandas DataFrame, or any object with
+`__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC readers). Lists of Python values are not
+given to Arrow without the column's type, so that Decimals, dates and large ints keep their values.
 
 Invariants
-    V1  Each converted column is one array of the canonical type with `row_count` rows. With `copy`, it has offset 0
-        and its own memory, so the user may change the original arrays afterwards. A column with more text than
-        `limits.max_slice_bytes` is a `LongColumn`, which always uses the user's memory (`borrowed`).
+    V1  A converted column is one array of the canonical type with `row_count` rows. With `copy`, it has its own memory
+        and offset 0, so the user may change the original arrays afterwards. Exceptions, marked by `borrowed`: a column
+        with more text than `limits.max_slice_bytes` is a `LongColumn` over the user's memory, and see
+        `borrow_above_bytes`.
     V2  In a failed row, the failing column is NULL, even if the column is NOT NULL. The caller must drop failed rows
         before it uses values.
-    V3  Errors of the whole batch are raised at once (incompatible types, unknown columns). Errors of rows are in
-        `errors`: each row has its first failing column, in the schema's order.
-    V4  Columns that are not in the data are not in the result. The write decides whether they may be missing.
-The caller splits streams (`pyarrow.RecordBatchReader`) into batches, and checks the size of encoded keys.
+    V3  An error of the whole batch is raised, such as incompatible types or an unknown column. Errors of single rows
+        are in `errors`. If several columns of a row fail, `errors` has the first in the order of the schema.
+    V4  A column that is not in the data is not in the result. The write decides whether it may be missing.
+The caller splits streams (`pyarrow.RecordBatchReader`) into batches, and checks the sizes of encoded keys.
 Source: docs/how-to/data-in-and-out.md; the limits of cells from Kudu schema design, "Known Limitations".
 """
 
@@ -64,26 +65,27 @@ __all__ = [
     "copy_array",
     "default_array",
     "default_column",
+    "duplicate_name_text",
     "read_input",
 ]
-__all__ += ["duplicate_name_text"]
 
 
 _ARROW: Final = (pa.Array, pa.ChunkedArray)
-# Smaller batches are always copied.
+# Batches of fewer rows are always copied.
 _BORROWED_ROWS_MIN: Final = 1 << 14
-# For fewer rows, converting is faster than starting threads.
+# Batches of fewer rows are converted in one thread.
 _PARALLEL_ROWS_MIN: Final = 1 << 17
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class InputColumns:
-    """A user's data as unconverted columns, in the user's order, with `row_count` values each.
+    """A user's data as columns of `row_count` values, not converted and in the user's order.
 
-    A column is a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
-    index_names: the names of a pandas DataFrame's index levels, which are not in `columns`; None for an unnamed level.
-    given:       columns that only some rows have, each with one bool per row. Other rows have NULL there.
+    columns:     by name: a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
+    index_names: names of the index levels of a pandas DataFrame, or None for a level without a name. They are no
+                 columns.
+    given:       for columns that only some rows have: a mask of these rows. The other rows have NULL there.
     """
 
     columns: Mapping[str, Any]
@@ -94,26 +96,26 @@ class InputColumns:
 
 @dataclass(frozen=True)
 class Converted:
-    """Columns by name in the schema's order (V1, V2), and the failed rows."""
+    """The columns by name, in the order of the schema (V1, V2), and the failed rows."""
 
     columns: dict[str, Column]
     row_count: int
     errors: RowErrors
     canonical: CanonicalData | None = None
-    """The same columns, if the data had the table's types already (`nyala.schema.conversion.canonical_data`)."""
+    """The same columns in the log's form, if `nyala.schema.conversion.canonical_data` made them."""
     borrowed: bool = False
-    """Whether columns use the user's memory despite `copy`: long columns, and see `borrow_above_bytes` of `convert`."""
+    """Whether columns use the user's memory although the caller wanted a copy (V1)."""
     too_long: LongKeys | None = None
-    """Rows whose key is longer than its varchar; they have no other error."""
+    """Rows whose key is longer than its varchar column allows. They have no other error."""
     given: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
-    """Columns outside the key that only some rows have, each with one bool per row."""
+    """For columns outside the key that only some rows have: a mask of these rows."""
 
 
 @dataclass(frozen=True)
 class LongKeys:
-    """Rows with a key that is longer than its varchar column allows, and a message for each.
+    """Rows whose key is longer than its varchar column allows, with one message per row.
 
-    A key is never truncated, because two different keys could become equal. Such a key cannot be stored or found.
+    Such a key can neither be stored nor found. It is not truncated, because two different keys could become equal.
     """
 
     rows: npt.NDArray[np.int64]
@@ -133,17 +135,17 @@ def convert(
 ) -> Converted:
     """Convert `data` to the types of `schema`.
 
-    columns:   "key" for data with key columns only, for example a look-up. `operation="delete"` implies it.
-    operation: the operation's name in messages: insert, upsert, update, delete, get.
-    copy:      False lets columns share the user's memory and start at an offset. Use it if the caller copies anyway,
-               or finishes before the user's code continues.
-    borrow_above_bytes: larger data is not copied, because copying a gigabyte takes as long as encoding it, and
-               such data is usually written to files during the call. Code that keeps the data must copy it.
-    sequence:  a column besides the key columns that "key" allows.
+    columns:   "key": the data may have key columns only, as for a look-up. A delete always means "key".
+    operation: the name of the operation for messages: insert, upsert, update, delete or get.
+    copy:      False allows columns that share the user's memory and begin at an offset. It is for callers that copy
+               anyway, or that finish before the user's code continues.
+    borrow_above_bytes: larger data is not copied even with `copy`, because copying a gigabyte takes as long as
+               encoding it. Such data is usually written to files during the call; a caller that keeps it must copy it.
+    sequence:  a column outside the key that "key" allows too.
     Raises:    ColumnNotFoundError for an unknown column; SchemaError for incompatible types, duplicate names, and
-               value columns in a delete; InvalidArgumentError for unsupported data, and for a named DataFrame index
-               that is not also a column.
-    Cost:      Arrow and NumPy calls per column, never per row. An int64 column of the right type: one copy.
+               columns outside the key in a delete; InvalidArgumentError for data in a form that is not supported, and
+               for a DataFrame with a named index that is not a column too.
+    Cost:      Arrow and NumPy calls per column and not per row. An int64 column of the right type is copied once.
     """
     key_only = columns == "key" or operation == "delete"
     canonical = take_canonical(data, schema, limits.max_cell_bytes) if copy else None
@@ -165,14 +167,14 @@ def convert(
     errors = RowErrors()
     too_long: dict[int, str] = {}
     converted: dict[str, Any] = {}
-    shared: list[str] = []  # columns in the user's memory
+    shared: list[str] = []  # the columns that use the user's memory
     borrowed = False
     wanted = [column for column in schema.columns if column.name in given.columns]
 
     def converted_one(column: ColumnSchema) -> tuple[Column, bool, RowErrors]:
         found, raw = RowErrors(), given.columns[column.name]
-        cut, rows = not schema.is_key(column.name), partly.get(column.name)
-        return *_convert_column(raw, column, found, limits, cut=cut, given=rows), found
+        truncate, rows = not schema.is_key(column.name), partly.get(column.name)
+        return *_convert_column(raw, column, found, limits, truncate=truncate, given=rows), found
 
     for column, (array, shares, found) in zip(
         wanted, _each(converted_one, wanted, given.row_count), strict=True
@@ -199,7 +201,7 @@ def convert(
 
 
 def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
-    """A message for each row whose key has more characters than its varchar column."""
+    """Return a message for each row whose key has more characters than its varchar column."""
     length = column.type.length
     assert length is not None
     found: dict[int, str] = {}
@@ -219,7 +221,7 @@ def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
 def _each(
     convert_one: Callable[[ColumnSchema], _Result], columns: Sequence[ColumnSchema], row_count: int
 ) -> Iterator[_Result]:
-    """Apply `convert_one` to each column, in order. Many rows use one thread per core: Arrow releases the GIL."""
+    """Yield `convert_one` of each column, in order. For many rows it uses threads, because Arrow releases the GIL."""
     workers = min(len(columns), os.cpu_count() or 1)
     if row_count < _PARALLEL_ROWS_MIN or workers < 2:
         yield from map(convert_one, columns)
@@ -229,7 +231,7 @@ def _each(
     with ThreadPoolExecutor(workers, thread_name_prefix="nyala-convert") as pool:
         try:
             found = pool.map(convert_one, columns)
-        except RuntimeError:  # no thread can be started
+        except RuntimeError:  # the operating system allows no more threads
             found = map(convert_one, columns)
         yield from found
 
@@ -256,7 +258,7 @@ def _check_names(
 
 
 def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: bool) -> None:
-    """Reject a named DataFrame index that is not also a column: it looks like data, but would not be written."""
+    """Reject a DataFrame with a named index that is not a column too: users expect that it is written."""
     lost = [name for name in given.index_names if name is not None and name not in given.columns]
     for name in schema.key_names if key_only else schema.names:
         if name in lost:
@@ -279,15 +281,16 @@ def _convert_column(
     errors: RowErrors,
     limits: Limits,
     *,
-    cut: bool,
+    truncate: bool,
     given: npt.NDArray[np.bool_] | None,
 ) -> tuple[Column, bool]:
     """Convert a column; also return whether it may share the user's memory.
 
-    cut: truncate to the varchar length. given: the rows that have the column; None: all.
+    truncate: whether text is truncated to the length of a varchar.
+    given:    a mask of the rows that have the column; None: all rows have it.
     """
     where = f"column {column.name!r}: "
-    wanted = column.type if cut else column.type.without_length
+    wanted = column.type if truncate else column.type.without_length
     memory: list[tuple[int, int]] = []
     whole = False
     max_cell_bytes = limits.max_cell_bytes
@@ -341,7 +344,7 @@ def _null_rows(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _text_of_numpy(values: npt.NDArray[Any], limits: Limits) -> pa.ChunkedArray:
-    """Convert NumPy's fixed-width text, slice by slice."""
+    """Convert NumPy text of fixed width, in slices of at most `max_slice_bytes`."""
     sizes = np.broadcast_to(np.int64(values.dtype.itemsize), len(values))
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     plain = np.asarray(values)
@@ -357,9 +360,7 @@ def _long_list(
 ) -> tuple[LongColumn | None, list[Failure]]:
     """Convert Python values with more text than `max_slice_bytes`; also return the failed rows.
 
-    Returns (None, []) for less text.
-
-    Cost: one pass over the lengths.
+    Returns (None, []) for less text, after one pass over the lengths.
     """
     if not _has_much_text(values, limits):
         return None, []
@@ -376,7 +377,7 @@ def _long_list(
 def _has_much_text(values: Sequence[Any], limits: Limits) -> bool:
     try:
         return sum(map(len, filter(None, values))) > limits.max_slice_bytes
-    except TypeError:  # text mixed with values that have no length
+    except TypeError:  # a value has no length
         return sum(map(_length_of, values)) > limits.max_slice_bytes
 
 
@@ -391,7 +392,7 @@ def _memory_of(array: pa.Array) -> list[tuple[int, int]]:
 
 
 def _shares(array: pa.Array, memory: list[tuple[int, int]]) -> bool:
-    """Whether a buffer of `array` is inside `memory`. Checks the result, because only some casts copy."""
+    """Whether `array` uses `memory`, given as ranges of addresses. Only some casts copy, so the addresses decide."""
     return array.offset != 0 or any(
         buffer is not None and any(start <= buffer.address < end for start, end in memory)
         for buffer in array.buffers()
@@ -401,7 +402,10 @@ def _shares(array: pa.Array, memory: list[tuple[int, int]]) -> bool:
 def _cast_numpy(
     values: npt.NDArray[Any], wanted: ColumnType, memory: list[tuple[int, int]], max_cell_bytes: int
 ) -> Cast:
-    """Cast a one-dimensional NumPy array; masked values are NULL. Adds the memory that may be shared to `memory`."""
+    """Cast a one-dimensional NumPy array; masked values become NULL.
+
+    Appends the address ranges that the result may share to `memory`.
+    """
     if values.dtype == object:
         return cast_list(values.tolist(), wanted, max_cell_bytes)
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
@@ -427,9 +431,10 @@ def _cast_numpy(
 
 
 def read_input(data: Any) -> InputColumns:
-    """Split a user's data into columns, without reading values.
+    """Split a user's data into columns, without a look at the values.
 
-    Raises: InvalidArgumentError for unsupported data or columns of different lengths, SchemaError for duplicate names.
+    Raises: InvalidArgumentError for data in a form that is not supported, and for columns of different lengths;
+    SchemaError for duplicate names.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         return _from_table(data)
@@ -465,7 +470,7 @@ def read_input(data: Any) -> InputColumns:
 
 
 def _path_text(path: str) -> str:
-    """Return the message for a path given as data: it shows how to read the file."""
+    """Return the message for a path that was given in place of data. It shows how to read the file."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix in (".json", ".jsonl", ".ndjson"):
         return (
@@ -486,9 +491,9 @@ def _class_name(value: Any) -> str:
 
 
 def _refuse_objects(data: Any, name: str = "") -> None:
-    """Raise SchemaError for polars columns of Python objects: polars would pass their memory addresses to Arrow.
+    """Raise SchemaError for a polars column of Python objects: polars would give their addresses to Arrow.
 
-    data: a frame, or a column called `name`.
+    data: a DataFrame, or a Series that becomes the column `name`.
     """
     polars = sys.modules.get("polars")
     if polars is None:
@@ -528,27 +533,27 @@ def _from_pandas(frame: Any) -> InputColumns:
         raise InvalidArgumentError(
             f"the DataFrame's column name {strange[0]!r} is not text; rename the column"
         )
-    # Column by column, because `__arrow_c_stream__` would include the index.
+    # Column by column: `__arrow_c_stream__` would make a column of the index too.
     columns = {name: _from_series(frame[name]) for name in frame.columns}
     return InputColumns(columns, len(frame), tuple(frame.index.names))
 
 
 def _from_series(series: Any) -> Any:
-    """Convert a pandas column to Arrow, with NaN as NULL, as pandas means it.
+    """Convert a pandas column to Arrow, with NaN as NULL, because pandas uses NaN for missing values.
 
-    A column with only missing values becomes an array of NULLs without a type: pandas chose float64 or object for it.
+    A column without values becomes an array of type null, because pandas chose its type (float64 or object) itself.
     """
     try:
         array = pa.Array.from_pandas(series)
         return pa.nulls(len(array)) if array.null_count == len(array) else array
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Mixed objects, or ints beyond 64 bits: `cast_list` converts them according to the column's type.
+        # Values of several types, or ints beyond 64 bits: `cast_list` converts them for the type of the column.
         missing = series.isna()
         return [None if null else value for value, null in zip(series.tolist(), missing, strict=True)]
 
 
 def _from_rows(rows: Sequence[Any]) -> InputColumns:
-    """Read a list of dicts. A missing item is NULL, and `given` says which rows have it."""
+    """Read a list of dicts. An item that a dict does not have is NULL, and `given` says which rows have it."""
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
         place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidArgumentError(
@@ -586,7 +591,7 @@ def _check_text(names: Mapping[Any, Any]) -> None:
 
 
 def _read_column(name: str, values: Any) -> Any:
-    """Return one column of a dict in one of the forms of InputColumns."""
+    """Return one column of a dict in a form that InputColumns allows."""
     if isinstance(values, pa.Array | pa.ChunkedArray | list | tuple | range):
         return values
     if isinstance(values, np.ndarray):
@@ -621,10 +626,10 @@ def _read_column(name: str, values: Any) -> Any:
 
 
 def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
-    """Repeat the column's default `n` times: "write" for inserts that omit the column, "read" for older files.
+    """Return `n` times the default of the column, or NULL without a default.
 
-    Without a default the values are NULL. For "write", the column must not be required (`ColumnSchema.required`). For
-    "read", a NOT NULL column without a default was dropped before the rows were written, so its NULLs are never seen.
+    which: "write" for an insert that omits the column, which must not be required; "read" for rows that are older than
+    the column. A NOT NULL column without a default can be read so only after it was dropped: no scan returns its NULLs.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:
@@ -634,7 +639,7 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
 
 
 def default_column(column: ColumnSchema, n: int, limits: Limits) -> Column:
-    """`default_array` for an insert; a `LongColumn` if the text is larger than `max_slice_bytes`."""
+    """Return `n` times the default for an insert; a `LongColumn` for more text than `max_slice_bytes`."""
     one = default_array(column, 1)
     if not column.type.is_variable or one.nbytes * n <= limits.max_slice_bytes:
         return default_array(column, n)

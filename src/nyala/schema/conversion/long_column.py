@@ -1,19 +1,20 @@
-"""LongColumn: a column with more text than `max_slice_bytes`, kept as the user's arrays and row positions in them.
+"""LongColumn: a column of a batch that has too much text for one Arrow array.
 
-    given      chunks of strings, views, a dictionary …, of any size        nothing is copied
-    checked    |----|----|----|----|  slices of `max_slice_bytes`           each converted, checked and freed
-    written    rows [a, b) of one new file: `slice(a, b - a).array()`       converted again by the writer
+An Arrow string array holds at most 2 GiB, because its offsets have 32 bits. For more text, pyarrow raises an error, or
+even reads past the end of memory. So a LongColumn keeps the arrays that the user gave, and converts one slice of
+`max_slice_bytes` at a time:
 
-An Arrow string array addresses at most 2 GiB, because its offsets have 32 bits. Above that, pyarrow raises an error or
-reads past the end of memory (`cast` of views, `repeat`, `run_end_decode`). Each call here therefore gets one slice.
+    given      the user's arrays of any size and layout; nothing is copied
+    checked    slice by slice: each is converted, checked and freed
+    written    the rows of one new file: `slice(begin, length).array()` converts them once more
 
-A dictionary or run-end-encoded array becomes its entries and one entry position per row. `take`, `slice` and `joined`
-compute positions only and never read text.
+A dictionary or run-end-encoded array becomes its entries, and one position of an entry per row. `take`, `slice` and
+`joined` only compute positions. They read no text.
 
 Invariants
-    LC1 `array()` of a slice equals the slice of the whole column cast by `cast_array`.
-    LC2 The sources are the user's memory. In addition, each source value takes 4 bytes and each taken row 8 bytes.
-    LC3 Immutable; any thread may read.
+    LC1 `array()` of a slice equals the same slice of the whole column after `cast_array`.
+    LC2 The sources are the user's memory. A LongColumn itself needs 4 bytes per source value and 8 per taken row.
+    LC3 A LongColumn is immutable, and any thread may read it.
 Code that keeps rows after the user's call must copy them (`PreparedOperation.borrowed`).
 Source: Apache Arrow columnar format, "Variable-size Binary Layout" and "Variable-size Binary View Layout".
 """
@@ -36,7 +37,7 @@ __all__ = ["TEXT_IDS", "Column", "LongColumn", "joined", "long_column", "row_sli
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
-# Larger values fail without being converted.
+# A larger value fails before it is converted.
 _CELL_BYTES_MAX: Final = 1 << 30
 _SIZE_MAX: Final = (1 << 32) - 1
 _VIEW: Final = np.dtype("V16")
@@ -69,10 +70,10 @@ class LongColumn:
     def __init__(
         self, sources: Sequence[pa.Array], type: ColumnType, limits: Limits, rows: Rows | None = None
     ) -> None:
-        """Create a column from `sources`.
+        """Create a column of type `type`.
 
-        sources: arrays of types that `cast_array` accepts for `type`, except dictionary and run-end-encoded ones.
-        rows:    positions in the concatenated sources, -1 for NULL. None: all values in order.
+        sources: arrays that `cast_array` accepts for `type`, but not dictionary or run-end-encoded arrays.
+        rows:    for each row its position in the concatenated sources, or -1 for NULL. None: all values in order.
         """
         self.type: Final = type
         self._sources: Final = tuple(sources)
@@ -95,11 +96,11 @@ class LongColumn:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that one Arrow array of the column would have."""
+        """The bytes of the column if it were one Arrow array."""
         return self.text_bytes(0, self._length) + 4 * self._length
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Approximate bytes of text in the rows [lower, upper)."""
+        """Return the approximate bytes of text in the rows [lower, upper)."""
         return int(self._sizes_of(lower, upper).sum(dtype=np.int64))
 
     def _sizes_of(self, lower: int, upper: int) -> npt.NDArray[np.uint32]:
@@ -110,7 +111,7 @@ class LongColumn:
         return np.where(rows < 0, np.uint32(0), sizes)
 
     def take(self, indices: Any) -> LongColumn:
-        """Return the rows at `indices`, integers without NULL. Reads no text."""
+        """Return a column of the rows at `indices`, which are integers without NULL."""
         places = np.asarray(indices, np.int64)
         rows = places + self._begin if self._rows is None else self._rows[places]
         return self._with(rows, 0, len(rows))
@@ -122,12 +123,12 @@ class LongColumn:
         return self._with(self._rows[offset : offset + length], 0, length)
 
     def parts(self) -> Iterator[LongColumn]:
-        """Yield the rows in slices with at most `max_slice_bytes` of text, or with one row."""
+        """Yield slices of the column with at most `max_slice_bytes` of text, or with one row."""
         for lower, upper in slice_bounds(self._sizes_of(0, self._length), self._limits.max_slice_bytes):
             yield self.slice(lower, upper - lower)
 
     def array(self) -> pa.Array:
-        """Convert the rows to one canonical array, with NULL for failed values. Needs less than 2 GiB of text."""
+        """Convert the rows to one canonical array; failed values become NULL. The text must be less than 2 GiB."""
         if self._rows is None:
             end = self._begin + self._length
             parts = [
@@ -138,7 +139,7 @@ class LongColumn:
         has_null = bool(len(wanted)) and wanted[0] < 0
         wanted = wanted[int(has_null) :]
         parts = [
-            self._cast(_taken(self._sources[number], wanted[lower:upper] - self._starts[number]))
+            self._cast(_take(self._sources[number], wanted[lower:upper] - self._starts[number]))
             for number, lower, upper in _runs(np.searchsorted(wanted, self._starts))
         ]
         values = _one(parts, self.type)
@@ -147,7 +148,7 @@ class LongColumn:
         return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
 
     def converted(self) -> tuple[pa.Array, list[Failure]]:
-        """Convert all rows of a column whose type is not text; also return failed rows. Only for unsliced columns."""
+        """Convert text for a column of another type, such as a date; also return the failed rows. Not after a slice."""
         values: list[pa.Array] = []
         failures = list(self._failures(values))
         array = _one(values, self.type)
@@ -156,7 +157,7 @@ class LongColumn:
         return array, self._of_rows(failures)
 
     def failures(self) -> list[Failure]:
-        """Return the failed rows. Only for unsliced columns. Cost: converts the whole column."""
+        """Convert the whole column, and return only the failed rows. Not after a slice."""
         return self._of_rows(list(self._failures(None)))
 
     def null_rows(self) -> Rows:
@@ -169,7 +170,7 @@ class LongColumn:
         return np.flatnonzero((self._rows < 0) | null.take(self._rows, mode="clip"))
 
     def _failures(self, values: list[pa.Array] | None) -> Iterator[Failure]:
-        """Yield failures by position in the sources; append the converted arrays to `values`."""
+        """Convert all sources; yield failures, by position in the sources, and append the arrays to `values`."""
         for number, source in enumerate(self._sources):
             start, end = self._starts[number], self._starts[number + 1]
             sizes = self._sizes[start:end]
@@ -196,7 +197,9 @@ class LongColumn:
             hit = np.where(rows < 0, _NOWHERE, place.take(rows, mode="clip"))
             at = np.flatnonzero(hit >= 0)
             if len(at):
-                found.append(Failure(at, failure.code, [failure.messages[word] for word in hit[at].tolist()]))
+                found.append(
+                    Failure(at, failure.code, [failure.messages[number] for number in hit[at].tolist()])
+                )
         return found
 
     def _too_large(self, source: pa.Array, row: int) -> str:
@@ -213,7 +216,7 @@ class LongColumn:
                 yield source, lower, upper
 
     def _converted(self, source: pa.Array, lower: int, upper: int) -> tuple[pa.Array, list[Failure]]:
-        piece = _based(source.slice(lower, upper - lower))
+        piece = _with_offsets_from_0(source.slice(lower, upper - lower))
         return cast_array(piece, self.type, self._limits.max_cell_bytes)
 
     def _cast(self, source: pa.Array, lower: int = 0, upper: int | None = None) -> pa.Array:
@@ -221,14 +224,14 @@ class LongColumn:
 
 
 Column: TypeAlias = pa.Array | LongColumn
-"""A column of a batch during a write: a canonical array, or a `LongColumn`."""
+"""A column of a batch during a write: an array of the canonical type, or a `LongColumn`."""
 
 
 def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limits) -> LongColumn | None:
-    """Return the data as a long column, or None if its text is at most `max_slice_bytes`.
+    """Return the data as a long column, or None if it has at most `max_slice_bytes` of text.
 
-    Raises: SchemaError for an extension type whose values mean something else.
-    Cost: two offsets per chunk for text with offsets; one pass over the lengths for views and dictionaries.
+    Raises: SchemaError, as `check_extension_type` does.
+    Cost: one pass over the lengths of views and of dictionary entries; no pass for arrays with offsets.
     """
     if data.type.id not in TEXT_IDS:
         return None
@@ -236,13 +239,13 @@ def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limi
     chunks = data.chunks if isinstance(data, pa.ChunkedArray) else [data]
     if sum(map(_text_bytes, chunks)) <= limits.max_slice_bytes:
         return None
-    made = _taken_apart(chunks, type, limits)
-    # The first estimate was too high if no row uses a dictionary's longest entry.
+    made = _from_chunks(chunks, type, limits)
+    # `_text_bytes` assumes the longest entry of a dictionary in every row, so the column may be shorter.
     return made if made.text_bytes(0, len(made)) > limits.max_slice_bytes else None
 
 
 def joined(columns: Sequence[Column], type: ColumnType, limits: Limits) -> LongColumn:
-    """Concatenate columns, which may be canonical arrays or long columns."""
+    """Concatenate columns, some of which may be canonical arrays."""
     sources: list[pa.Array] = []
     rows: list[Rows] = []
     start = 0
@@ -261,7 +264,7 @@ def joined(columns: Sequence[Column], type: ColumnType, limits: Limits) -> LongC
 
 
 def row_slices(columns: Mapping[str, Column], count: int) -> Iterator[tuple[int, int, dict[str, pa.Array]]]:
-    """Yield the columns in slices of rows: (lower, upper, arrays). One slice if no column is long."""
+    """Yield slices of rows as (lower, upper, arrays by name). Without a LongColumn it is one slice."""
     long = {name: column for name, column in columns.items() if isinstance(column, LongColumn)}
     if not long:
         yield 0, count, dict(columns)
@@ -279,9 +282,9 @@ def row_slices(columns: Mapping[str, Column], count: int) -> Iterator[tuple[int,
 
 
 def slice_bounds(sizes: npt.NDArray[Any], limit: int) -> Iterator[tuple[int, int]]:
-    """Yield [lower, upper) of consecutive rows with a total size of at most `limit`, or of one row.
+    """Divide rows of these sizes into slices [lower, upper) of at most `limit` in total, or of one row.
 
-    Without rows, yields one empty slice.
+    Without rows it yields one empty slice.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
     lower = reached = 0
@@ -298,7 +301,7 @@ def slice_bounds(sizes: npt.NDArray[Any], limit: int) -> Iterator[tuple[int, int
 
 
 def _text_bytes(array: pa.Array) -> int:
-    """Return an upper bound of the text bytes of all rows."""
+    """Return an upper bound for the bytes of text in all rows."""
     id = array.type.id
     if id in _OFFSETS:
         ends = _offsets(array)
@@ -310,58 +313,61 @@ def _text_bytes(array: pa.Array) -> int:
     if id == _EXTENSION:
         return _text_bytes(array.storage)
     if id in (pa.lib.Type_DICTIONARY, pa.lib.Type_RUN_END_ENCODED):
-        words = array.dictionary if id == pa.lib.Type_DICTIONARY else array.values
-        if isinstance(words, pa.ExtensionArray):
-            words = words.storage
-        if words.type.id not in TEXT_IDS or not len(words):
+        entries = array.dictionary if id == pa.lib.Type_DICTIONARY else array.values
+        if isinstance(entries, pa.ExtensionArray):
+            entries = entries.storage
+        if entries.type.id not in TEXT_IDS or not len(entries):
             return 0
-        longest = _sizes(words).max() if words.type.id in (*_OFFSETS, *_VIEWS) else _text_bytes(words)
+        longest = _sizes(entries).max() if entries.type.id in (*_OFFSETS, *_VIEWS) else _text_bytes(entries)
         return int(longest) * len(array)
     return 0
 
 
-def _taken_apart(chunks: Sequence[pa.Array], type: ColumnType, limits: Limits) -> LongColumn:
+def _from_chunks(chunks: Sequence[pa.Array], type: ColumnType, limits: Limits) -> LongColumn:
     sources: list[pa.Array] = []
     rows: list[Rows] = []
     starts: dict[tuple[Any, ...], int] = {}
     start = 0
     is_plain = True
     for chunk in chunks:
-        words, places = _words(chunk)
-        is_plain = is_plain and places is None
+        entries, positions = _entries(chunk)
+        is_plain = is_plain and positions is None
         # Chunks often share a dictionary.
-        known = (len(words), words.offset, *[part and part.address for part in words.buffers()])
-        if places is None or known not in starts:
+        known = (len(entries), entries.offset, *[part and part.address for part in entries.buffers()])
+        if positions is None or known not in starts:
             starts[known] = start
-            sources.append(words)
-            start += len(words)
-        if places is None:
-            places = np.arange(len(words))
-        rows.append(np.where(places < 0, places, places + starts[known]))
+            sources.append(entries)
+            start += len(entries)
+        if positions is None:
+            positions = np.arange(len(entries))
+        rows.append(np.where(positions < 0, positions, positions + starts[known]))
     return LongColumn(sources, type, limits, None if is_plain else np.concatenate(rows))
 
 
-def _words(array: pa.Array) -> tuple[pa.Array, Rows | None]:
-    """Return an array without dictionaries, runs and extensions, and each row's position in it (None: row order)."""
+def _entries(array: pa.Array) -> tuple[pa.Array, Rows | None]:
+    """Return the values without dictionaries, runs and extensions, and each row's position in them.
+
+    The positions are None if there is one value per row.
+    """
     id = array.type.id
     if id == _EXTENSION:
-        return _words(array.storage)
+        return _entries(array.storage)
     if id == pa.lib.Type_DICTIONARY:
         codes = array.indices
-        places = (codes.fill_null(0) if codes.null_count else codes).to_numpy(zero_copy_only=False)
-        places = places.astype(np.int64)
+        positions = (codes.fill_null(0) if codes.null_count else codes).to_numpy(zero_copy_only=False)
+        positions = positions.astype(np.int64)
         if codes.null_count:
-            places[codes.is_null().to_numpy(zero_copy_only=False)] = _NOWHERE
-        words, inner = _words(array.dictionary)
+            positions[codes.is_null().to_numpy(zero_copy_only=False)] = _NOWHERE
+        entries, inner = _entries(array.dictionary)
     elif id == pa.lib.Type_RUN_END_ENCODED:
         ordinals = np.arange(array.offset, array.offset + len(array))
-        places = np.searchsorted(array.run_ends.to_numpy(), ordinals, side="right")
-        words, inner = _words(array.values)
+        positions = np.searchsorted(array.run_ends.to_numpy(), ordinals, side="right")
+        entries, inner = _entries(array.values)
     else:
         return array, None
     if inner is None:
-        return words, places
-    return words, np.where(places < 0, places, inner.take(places, mode="clip"))
+        return entries, positions
+    return entries, np.where(positions < 0, positions, inner.take(positions, mode="clip"))
 
 
 def _offsets(array: pa.Array) -> npt.NDArray[Any]:
@@ -373,7 +379,7 @@ def _offsets(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def _sizes(array: pa.Array) -> npt.NDArray[np.uint32]:
-    """Bytes of each value."""
+    """Return the size of each value in bytes."""
     id = array.type.id
     if id in _OFFSETS:
         sizes = np.diff(_offsets(array))
@@ -403,22 +409,25 @@ def _exact_size(array: pa.Array, row: int) -> int:
     return int(_sizes(array.slice(row, 1))[0])
 
 
-def _taken(source: pa.Array, places: Rows) -> pa.Array:
-    """`take`, also for views: pyarrow 26 has no kernel for them."""
+def _take(source: pa.Array, positions: Rows) -> pa.Array:
+    """Return the values at these positions. pyarrow 26 cannot take from views."""
     if source.type.id not in _VIEWS:
-        return source.take(pa.array(places))
+        return source.take(pa.array(positions))
     validity, _, *data = source.buffers()
     if source.null_count:
-        valid = source.is_valid().to_numpy(zero_copy_only=False)[places]
+        valid = source.is_valid().to_numpy(zero_copy_only=False)[positions]
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    views = _views(source)[places]
+    views = _views(source)[positions]
     return pa.Array.from_buffers(
-        source.type, len(places), [validity if source.null_count else None, pa.py_buffer(views), *data]
+        source.type, len(positions), [validity if source.null_count else None, pa.py_buffer(views), *data]
     )
 
 
-def _based(array: pa.Array) -> pa.Array:
-    """Shift the offsets of large text to 0: pyarrow narrows them only if the last one fits 32 bits. Copies no text."""
+def _with_offsets_from_0(array: pa.Array) -> pa.Array:
+    """Return large text with offsets that begin at 0, without a copy of the text.
+
+    pyarrow casts large text to string only if its last offset fits in 32 bits, also for a slice.
+    """
     if array.type.id not in (pa.lib.Type_LARGE_STRING, pa.lib.Type_LARGE_BINARY) or not len(array):
         return array
     ends = _offsets(array)
@@ -439,7 +448,7 @@ def _one(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
 
 
 def _runs(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield (source, lower, upper) for each source that has rows, given ascending bounds."""
+    """Yield (source, lower, upper) for each source with rows. Source i has the rows from bounds[i] to bounds[i + 1]."""
     for number, (lower, upper) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         if lower < upper:
             yield number, lower, upper

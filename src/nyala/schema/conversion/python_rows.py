@@ -1,10 +1,11 @@
-"""Rows and keys as plain Python values: tuples, dataclasses, bare values.
+"""Accepts rows and keys as plain Python values, and gives them the names of the table's columns.
 
-    [("a", 5, 1.0), ("b", 6, 2.0)]    tuples: one value for each column of the table, in its order
-    [Reading("a", 5, 1.0)]            dataclasses: their fields are the columns
-    5, ("a", 5), {"host": "a", "time": 5}, [5, 6]       keys
+    [("a", 5, 1.0), ("b", 6, 2.0)]                 rows as tuples: one value per column, in the table's order
+    [Reading("a", 5, 1.0)]                         rows as dataclasses: their fields are the columns
+    5    ("a", 5)    {"host": "a", "time": 5}      one key
+    [5, 6]                                         several keys
 
-`with_names` gives such data the names of the table's columns. Other data is returned as it is.
+The functions return data in all other forms as it is.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from nyala.errors import InvalidArgumentError
 __all__ = ["key_columns_of", "named_key", "with_names"]
 
 _VALUES: Final = (str, bytes, bool, int, float, decimal.Decimal, dt.date, dt.time, np.generic, type(None))
-"""Types of single values; a datetime is a date."""
+"""The types of single values. (A datetime is a date.)"""
 
 
 def with_names(data: Any, names: Sequence[str], operation: str) -> Any:
-    """Return tuples or dataclasses as a dict of columns.
+    """Return rows that are tuples or dataclasses as a dict of columns.
 
-    Raises: InvalidArgumentError for a tuple of another length than `names`, and for mixed rows.
+    Raises: InvalidArgumentError if a tuple has another length than `names`, or rows have different forms.
     """
     if not isinstance(data, list | tuple) or not data:
         return data
@@ -63,13 +64,13 @@ def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
 
 
 def named_key(key: Any, names: Sequence[str], operation: str) -> Mapping[str, Any]:
-    """Return one key as a dict. Accepts a dict, a tuple, a named tuple, or the value of a one-column key.
+    """Return one key as a dict. A key is a dict, a tuple, a named tuple, or the value of a one-column key.
 
     Raises: InvalidArgumentError for anything else, and for a tuple of another length than `names`.
     """
     if isinstance(key, Mapping):
         return key
-    if hasattr(key, "_fields"):  # a named tuple: its order need not be the key's
+    if hasattr(key, "_fields"):  # a named tuple, whose fields may have another order than the key
         return dict(zip(key._fields, key, strict=True))
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(names) or not all(isinstance(value, _VALUES) for value in values):

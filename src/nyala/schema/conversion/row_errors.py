@@ -1,6 +1,6 @@
 """RowErrors: collects the failed rows of a batch with their codes and messages, and returns them as an Arrow table.
 
-Every step of a write adds its errors: conversion, key encoding, routing, then the look-up of the keys.
+The steps of a write add their errors one after the other: conversion, key encoding, routing, look-up of the keys.
 
     errors.add([4, 9], OUT_OF_RANGE, ["column 'n': 300 does not fit …", …])
     errors.add([9, 2], NULL, "column 'k': …")        # row 9 keeps its first error
@@ -8,9 +8,9 @@ Every step of a write adds its errors: conversion, key encoding, routing, then t
     errors.to_arrow("insert", {"k": keys})           # row, operation, code, message, k
 
 Invariants
-    E1  A row has one error, the first that was added.
-    E2  `rows` ascends strictly; `codes` and `messages` have the same order.
-    E3  Adding takes no Python step per row. Rows are sorted when they are first read.
+    E1  A row has one error: the first that was added.
+    E2  `rows` is ascending without duplicates; `codes` and `messages` have the same order.
+    E3  Adding an error has no cost per row. Rows are sorted when they are read for the first time.
 Not thread-safe: one thread processes a batch.
 Source: docs/how-to/errors.md.
 """
@@ -37,22 +37,22 @@ class RowErrors:
 
     def __init__(self) -> None:
         self._added: list[tuple[npt.NDArray[np.int64], str, str | Sequence[str]]] = []
-        self._settled: tuple[npt.NDArray[np.int64], list[str], list[str]] | None = None
+        self._sorted: tuple[npt.NDArray[np.int64], list[str], list[str]] | None = None
 
     def add(self, rows: Any, code: str, message: str | Sequence[str]) -> None:
-        """Add failed `rows` (int64 positions, in any order) with `code`, and one message for all or one for each."""
+        """Add failed `rows`, given as positions in any order. `message` is one text for all rows, or a text per row."""
         assert code in ROW_ERROR_CODES, f"unknown row error code {code!r}"
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) == 0:
             return
         assert isinstance(message, str) or len(message) == len(rows), "one message, or one for each row"
         self._added.append((rows, code, message))
-        self._settled = None
+        self._sorted = None
 
     def extend(self, other: RowErrors, begin: int = 0) -> None:
-        """Add all errors of `other`, whose row 0 is row `begin` here."""
+        """Add all errors of `other`, a part of the batch that begins at row `begin`."""
         self._added += [(rows + begin, code, message) for rows, code, message in other._added]
-        self._settled = None
+        self._sorted = None
 
     def __bool__(self) -> bool:
         return bool(self._added)
@@ -64,20 +64,20 @@ class RowErrors:
     @property
     def rows(self) -> npt.NDArray[np.int64]:
         """The failed rows, ascending."""
-        return self._settle()[0]
+        return self._in_order()[0]
 
     @property
     def codes(self) -> list[str]:
         """The code of each of `rows`."""
-        return self._settle()[1]
+        return self._in_order()[1]
 
     @property
     def messages(self) -> list[str]:
         """The message of each of `rows`."""
-        return self._settle()[2]
+        return self._in_order()[2]
 
-    def _settle(self) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
-        if self._settled is None:
+    def _in_order(self) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
+        if self._sorted is None:
             if not self._added:
                 return np.empty(0, np.int64), [], []
             # `np.unique` sorts and returns the first position of each row (E1, E2).
@@ -88,22 +88,22 @@ class RowErrors:
                 codes += [code] * len(added)
                 messages += [message] * len(added) if isinstance(message, str) else message
             places = firsts.tolist()
-            self._settled = (rows, [codes[place] for place in places], [messages[place] for place in places])
-        return self._settled
+            self._sorted = (rows, [codes[place] for place in places], [messages[place] for place in places])
+        return self._sorted
 
     def failed_mask(self, row_count: int) -> npt.NDArray[np.bool_]:
-        """True for each of a batch's `row_count` rows that failed."""
+        """Return a mask of the failed rows of a batch of `row_count` rows."""
         mask = np.zeros(row_count, dtype=bool)
         for rows, _, _ in self._added:
             mask[rows] = True
         return mask
 
     def to_arrow(self, operation: str | Sequence[str], key_columns: Mapping[str, Column]) -> pa.Table:
-        """Return the table for `WriteError.errors` and `WriteResult.errors`.
+        """Return the table that users see as `WriteError.errors` and `WriteResult.errors`.
 
-        `operation`: of all failed rows, or one for each. `key_columns`: the known key columns of the whole batch.
-        The table has the keys of the failed rows; a key that did not convert is NULL. A key column named like an
-        error column gets the prefix "key_".
+        operation:   the name of the operation for all failed rows, or one name per failed row.
+        key_columns: the key columns of the whole batch, as far as they are known. A key that could not be converted is
+                     NULL. A key column that has the name of an error column gets the prefix "key_".
         """
         columns = {
             "row": pa.array(self.rows, pa.int64()),
@@ -113,10 +113,9 @@ class RowErrors:
             "code": pa.array(self.codes, pa.string()),
             "message": pa.array(self.messages, pa.string()),
         }
-        rows = columns["row"]
         for name, array in key_columns.items():
-            found = array.take(rows)
-            if isinstance(found, LongColumn):
-                found = pa.chunked_array([part.array() for part in found.parts()])
-            columns[f"key_{name}" if name in _OWN_COLUMNS else name] = found
+            keys = array.take(columns["row"])
+            if isinstance(keys, LongColumn):
+                keys = pa.chunked_array([part.array() for part in keys.parts()])
+            columns[f"key_{name}" if name in _OWN_COLUMNS else name] = keys
         return pa.table(columns)
