@@ -1,12 +1,15 @@
-"""Test tools, shipped so that users can test programs that use Nyala. Production code never imports this package.
+"""Tools that simulate power cuts, full disks and failing buckets, for tests of programs that use Nyala.
 
-recording_files.py   files that remember every change and sync
-power_cut.py         what a power cut leaves of them
-faulty_files.py      files that fail or kill: full disks, broken syncs, half writes, broken reads
-small_disk.py        files on a small disk that another program may fill
-faulty_objects.py    a bucket whose requests fail, arrive late, or end the process
-s3_server.py         an S3 server of this process, with faults on the wire
-clock.py             time and chance that a test decides
+Production code never imports this package.
+
+    recording_files.py   records every change of files, and builds the folder that a power cut would leave
+    power_cut.py         the rules of what a power cut may lose
+    faulty_files.py      file access that fails or kills the process: full disk, failing sync, half a write
+    small_disk.py        a disk of a few megabytes that another program fills
+    faulty_objects.py    a bucket whose requests fail, arrive late, or end the process
+    s3_server.py         an S3 server inside the test's process, which can break connections
+    clock.py             a clock that only the test moves, and random numbers from a seed
+    file_wrapper.py      base classes that pass every call to other files
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time and chance that a test decides: nothing passes, and nothing is random, unless the test says so."""
+"""A clock that only the test moves, and randomness that is the same in every run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import threading
 
 __all__ = ["ManualClock", "SeededRandomness"]
 
-# Setting an event does not wake the clock's waiters, so they poll the event at this interval, in real time.
+# `wait` looks at its event once in this real time, because a set event does not wake it.
 _EVENT_POLL_S = 0.001
 
 
 class ManualClock:
-    """A `Clock` that moves only by `advance` (and by `sleep_s`, which moves it itself and returns at once).
+    """A `Clock` that moves only when a test calls `advance`, or a program calls `sleep_s`.
 
-    Threads: any. `wait` blocks until another thread advances the clock far enough or sets the event.
+    `sleep_s` advances the clock and returns at once. `wait` blocks until another thread sets the event, or
+    advances the clock by the time-out. Thread-safe.
     """
 
     def __init__(self, now_us: int = 1_735_689_600_000_000) -> None:  # 2025-01-01T00:00:00Z
@@ -29,18 +30,18 @@ class ManualClock:
         return self._monotonic_us / 1e6
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, on both clocks."""
+        """Move the wall clock and the monotonic clock forwards."""
         with self._condition:
             self._now_us += round(seconds * 1e6)
             self._monotonic_us += round(seconds * 1e6)
             self._condition.notify_all()
 
     def set_now_us(self, now_us: int) -> None:
-        """Step the wall clock forwards or backwards, like an administrator or NTP; the monotonic clock stays."""
+        """Set the wall clock, also backwards, as NTP may. The monotonic clock does not change."""
         self._now_us = now_us
 
     def sleep_s(self, seconds: float) -> None:
-        # At least one microsecond, so that a sleep shorter than that also advances the clock.
+        # At least one microsecond: the clock would round a shorter sleep to no time at all.
         self.advance(max(seconds, 1e-6) if seconds > 0 else seconds)
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
@@ -52,7 +53,7 @@ class ManualClock:
 
 
 class SeededRandomness:
-    """`Randomness` that draws the same tokens in every run. Threads: any."""
+    """`Randomness` that returns the same tokens for the same seed. Thread-safe."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)

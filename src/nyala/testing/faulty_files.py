@@ -1,10 +1,10 @@
-"""Files that fail or kill: how the tests let disks break, and end a process, at every moment of a run.
+"""File access that fails or kills the process at a chosen operation, so that a test can try every moment of a run.
 
-    FaultyFiles      lets the n-th operation fail (I/O error, full disk, half a write) or stops the world there
-    UnreadableFiles  lets the n-th read fail
-    KillingFiles     kills its own process, for real, at the n-th sync, write, rename or unlink
+    FaultyFiles      the n-th operation fails (I/O error, full disk, half a write), or simulates a crash
+    UnreadableFiles  the n-th read fails
+    KillingFiles     kills its own process with SIGKILL at the n-th sync, write, rename or unlink
 
-They wrap each other, `RecordingFiles` and `PosixFiles`; each is a `Files`.
+Each class is a `Files` around another one: `PosixFiles`, `RecordingFiles`, or a class of this module.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from nyala.env import AppendFile, Bytes, Files, RandomFile
 from nyala.env.reserve import is_full
 from nyala.errors import StorageError
-from nyala.testing.file_wrapper import FileWrapper
+from nyala.testing.file_wrapper import AppendFileWrapper, FileWrapper
 
 __all__ = [
     "NAMES",
@@ -36,32 +37,23 @@ __all__ = [
 
 
 class SimulatedCrash(BaseException):
-    """The process has crashed, in simulation. A BaseException, so that no error handler catches it."""
+    """Simulates the end of the process. It is a BaseException, so that no error handler catches it."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One change of the file system that is about to happen."""
+    """One change of the file system, or one read. kind: the name of the method, "sync" for `sync_file` too."""
 
     kind: str
     path: str
 
 
-class _WatchedFile:
-    """An AppendFile that calls its owner before every operation."""
+class _WatchedFile(AppendFileWrapper["_Watcher"]):
+    """An AppendFile that calls `before` and `after` of its owner around every operation."""
 
     def __init__(self, inner: AppendFile, owner: _Watcher) -> None:
-        self._inner = inner
-        self._owner = owner
+        super().__init__(inner, owner)
         self._dead = False
-
-    @property
-    def path(self) -> str:
-        return self._inner.path
-
-    @property
-    def size_bytes(self) -> int:
-        return self._inner.size_bytes
 
     def _check(self) -> None:
         if self._dead:
@@ -72,7 +64,8 @@ class _WatchedFile:
     def append(self, *parts: Bytes) -> int:
         self._check()
         try:
-            self._owner.before(Operation("append", self.path))
+            with self._owner.around("append", self.path):
+                return self._inner.append(*parts)
         except _ShortWrite as short:
             self._dead = True
             data = b"".join(bytes(memoryview(part).cast("B")) for part in parts)
@@ -81,26 +74,19 @@ class _WatchedFile:
         except StorageError as error:
             self._dead = not is_full(error)
             raise
-        offset = self._inner.append(*parts)
-        self._owner.after(Operation("append", self.path))
-        return offset
 
     def sync(self) -> None:
         self._check()
         try:
-            self._owner.before(Operation("sync", self.path))
+            with self._owner.around("sync", self.path):
+                self._inner.sync()
         except StorageError:
             self._dead = True
             raise
-        self._inner.sync()
-        self._owner.after(Operation("sync", self.path))
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class _Watcher(FileWrapper):
-    """Calls `before` before every change, and `after` after it."""
+    """Calls `before` before every change of the file system, and `after` once the change succeeded."""
 
     def before(self, operation: Operation) -> None:
         raise NotImplementedError
@@ -108,67 +94,59 @@ class _Watcher(FileWrapper):
     def after(self, operation: Operation) -> None:
         pass
 
+    @contextmanager
+    def around(self, kind: str, path: str) -> Iterator[None]:
+        operation = Operation(kind, path)
+        self.before(operation)
+        yield
+        self.after(operation)
+
     def create(self, path: str) -> AppendFile:
-        self.before(Operation("create", path))
-        file = _WatchedFile(self._inner.create(path), self)
-        self.after(Operation("create", path))
-        return file
+        with self.around("create", path):
+            return _WatchedFile(self._inner.create(path), self)
 
     def write_at(self, path: str, offset: int, data: Bytes) -> None:
         try:
-            self.before(Operation("write_at", path))
+            with self.around("write_at", path):
+                self._inner.write_at(path, offset, data)
         except _ShortWrite as short:
             self._inner.write_at(path, offset, data[: len(data) // 2])
             raise short.error from None
-        self._inner.write_at(path, offset, data)
-        self.after(Operation("write_at", path))
 
     def sync_file(self, path: str) -> None:
-        self.before(Operation("sync", path))
-        self._inner.sync_file(path)
-        self.after(Operation("sync", path))
+        with self.around("sync", path):
+            self._inner.sync_file(path)
 
     def truncate(self, path: str, length: int) -> None:
-        self.before(Operation("truncate", path))
-        self._inner.truncate(path, length)
-        self.after(Operation("truncate", path))
+        with self.around("truncate", path):
+            self._inner.truncate(path, length)
 
     def rename(self, old: str, new: str) -> None:
-        self.before(Operation("rename", new))
-        self._inner.rename(old, new)
-        self.after(Operation("rename", new))
+        with self.around("rename", new):
+            self._inner.rename(old, new)
 
     def link(self, old: str, new: str) -> bool:
-        self.before(Operation("link", new))
-        linked = self._inner.link(old, new)
-        self.after(Operation("link", new))
-        return linked
+        with self.around("link", new):
+            return self._inner.link(old, new)
 
     def unlink(self, path: str, missing_ok: bool = False) -> None:
-        if missing_ok and not self._inner.exists(path):
-            return
-        self.before(Operation("unlink", path))
-        self._inner.unlink(path, missing_ok)
-        self.after(Operation("unlink", path))
+        if not missing_ok or self._inner.exists(path):
+            with self.around("unlink", path):
+                self._inner.unlink(path, missing_ok)
 
     def remove_tree(self, path: str) -> None:
-        if not self._inner.exists(path):
-            return
-        self.before(Operation("remove_tree", path))
-        self._inner.remove_tree(path)
-        self.after(Operation("remove_tree", path))
+        if self._inner.exists(path):
+            with self.around("remove_tree", path):
+                self._inner.remove_tree(path)
 
     def make_dirs(self, path: str) -> None:
-        if self._inner.exists(path):
-            return
-        self.before(Operation("make_dirs", path))
-        self._inner.make_dirs(path)
-        self.after(Operation("make_dirs", path))
+        if not self._inner.exists(path):
+            with self.around("make_dirs", path):
+                self._inner.make_dirs(path)
 
     def sync_dir(self, path: str) -> None:
-        self.before(Operation("sync_dir", path))
-        self._inner.sync_dir(path)
-        self.after(Operation("sync_dir", path))
+        with self.around("sync_dir", path):
+            self._inner.sync_dir(path)
 
 
 # ── failing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,7 +158,7 @@ _WITHOUT_SPACE: Final = frozenset({"sync", "sync_dir", "unlink", "remove_tree", 
 
 
 class _ShortWrite(Exception):
-    """Half of the write is performed before `error` is raised."""
+    """Tells the wrapper to write half of the data, and then to raise `error`."""
 
     def __init__(self, error: StorageError) -> None:
         super().__init__()
@@ -188,15 +166,17 @@ class _ShortWrite(Exception):
 
 
 class FaultyFiles(_Watcher):
-    """Fails at the `fail_at`-th operation (counted from 1) among those that `only` accepts; None: only counts.
+    """Files whose `fail_at`-th operation fails, counted from 1; None: no operation fails.
 
-    eio      that operation, and only that, is not made and raises EIO; an AppendFile is dead after it
-    enospc   from there on the disk is full: everything that needs space raises ENOSPC, `free_bytes` is 0; `heal()`
-    short    as enospc, but half of the write is made first
-    crash    SimulatedCrash, there and at every later operation: nothing more reaches the disk
+    `only` chooses the operations that count; default: all. `kind` says how the operation fails:
 
-    Around a RecordingFiles, "crash" and then `crash_image(len(recording.events), …)` is a power cut there.
-    Threads: any; the count is over all of them.
+    eio      Only this operation raises EIO and does nothing. An AppendFile cannot be used afterwards.
+    enospc   The disk is full until `heal()`: every operation that needs space raises ENOSPC, and `free_bytes` is 0.
+    short    As enospc, but a failing write first writes half of its data.
+    crash    This operation and every later one raise SimulatedCrash, so nothing more reaches the disk.
+
+    To simulate a power cut, wrap a `RecordingFiles`, crash, and call its `crash_image(len(recording.events), …)`.
+    Thread-safe: the operations of all threads are counted together.
     """
 
     def __init__(
@@ -210,27 +190,27 @@ class FaultyFiles(_Watcher):
         self.fail_at = fail_at
         self.kind: FaultKind = kind
         self.operations: list[Operation] = []
-        """Every operation counted so far."""
+        """Every counted operation, also the failing one."""
         self.failed: list[Operation] = []
-        """Those that were made to fail."""
+        """The operations that failed. On a full disk these are also operations that do not count."""
         self._only = only
         self._full = False
         self._crashed = False
         self._lock = threading.Lock()
 
     def fill(self) -> None:
-        """The disk is full from now on, until `heal()`."""
+        """Make the disk full until `heal()`."""
         self._full = True
 
     def heal(self) -> None:
-        """Give the disk its space back."""
+        """End the full disk."""
         self._full = False
 
     def free_bytes(self, path: str) -> int:
         return 0 if self._full else super().free_bytes(path)
 
     def preallocate(self, path: str, length: int) -> None:
-        # Not counted, because nothing reads the reserve.
+        # Not counted as an operation, because nobody reads the reserved space.
         operation = Operation("preallocate", path)
         if self._crashed:
             raise SimulatedCrash(operation)
@@ -264,7 +244,7 @@ class FaultyFiles(_Watcher):
 
 
 class _UnreliableFile:
-    """A RandomFile that calls its owner before every read."""
+    """A RandomFile that calls `before` of its owner before every read."""
 
     def __init__(self, inner: RandomFile, owner: UnreadableFiles) -> None:
         self._inner = inner
@@ -296,17 +276,17 @@ class _UnreliableFile:
 
 
 class UnreadableFiles(FileWrapper):
-    """The `fail_at`-th read (counted from 1) raises EIO, and only that one; None: only counts.
+    """Files whose `fail_at`-th read raises EIO, counted from 1; None: no read fails.
 
-    A read is the opening of a file, a piece of it read, or a whole file read at once; writes work. Threads: any; the
-    count is over all of them.
+    Opening a file, reading a part of it, and reading it as a whole are one read each. Writes never fail.
+    Thread-safe: the reads of all threads are counted together.
     """
 
     def __init__(self, inner: Files, fail_at: int | None = None) -> None:
         super().__init__(inner)
         self.fail_at = fail_at
         self.operations: list[Operation] = []
-        """Every read counted so far: "open", "read" or "read_all"."""
+        """Every read so far, of the kinds "open", "read" and "read_all"."""
         self.failed: Operation | None = None
         self._lock = threading.Lock()
 
@@ -328,25 +308,25 @@ class UnreadableFiles(FileWrapper):
 
 def _fault(operation: Operation, number: int) -> StorageError:
     return StorageError(
-        f"cannot {operation.kind} {operation.path}: {os.strerror(number)} (a fault that the test asked for)",
+        f"cannot {operation.kind} {operation.path}: {os.strerror(number)} (a fault of the test)",
         path=operation.path,
         errno=number,
     )
 
 
 SYNCS: Final = frozenset({"sync", "sync_dir", "truncate"})
-"""Kinds of operations that make data durable."""
+"""The kinds of operations that make data durable. `truncate` syncs too."""
 WRITES: Final = frozenset({"create", "append", "write_at"})
-"""Kinds of operations that write bytes or create a file."""
+"""The kinds of operations that write bytes or create a file."""
 NAMES: Final = frozenset({"rename", "link", "unlink", "remove_tree", "make_dirs"})
-"""Kinds of operations that change names."""
+"""The kinds of operations that change names in a folder."""
 
 
 class KillingFiles(_Watcher):
-    """SIGKILLs its own process at the `kill_at`-th operation of `kinds`, before or after it is made.
+    """Kills its own process with SIGKILL before or after the `kill_at`-th operation of `kinds`.
 
-    By default these are the syncs: those of files and folders, and `truncate` (which syncs). For a
-    child process: nothing can be caught, no file is closed, no footer written.
+    For child processes of a test: no handler runs, and no file is closed. kinds: `SYNCS`, `WRITES`, `NAMES`, or
+    any other kinds of `Operation`.
     """
 
     def __init__(
@@ -360,10 +340,10 @@ class KillingFiles(_Watcher):
         self.kill_at = kill_at
         self.when = when
         self.count = 0
-        """Operations of these kinds so far."""
+        """The number of operations of these kinds so far."""
         self._kinds = frozenset(kinds)
         self._lock = threading.Lock()
-        self._condemned: int | None = None  # the thread that makes the fatal operation
+        self._condemned: int | None = None  # the thread of the fatal operation
 
     def before(self, operation: Operation) -> None:
         if operation.kind in self._kinds:

@@ -1,15 +1,16 @@
-"""Objects that fail: how the tests let requests to a bucket break, and end a process at each of them.
+"""A bucket whose requests fail, arrive late, or end the process, as a test chooses.
 
-A *fault* is what happens to one request. The functions `at` and `at_random` choose it; a test may
-pass any other function of the request. `nyala.testing.s3_server` does the same on the wire.
+A *fault* is what happens to one request. The functions `at` and `at_random` choose faults; a test may
+pass any other function of the request. `nyala.testing.s3_server` breaks real connections instead.
 
-    "503"           not done; the caller gets an error with outcome="unknown"
-    "drop before"   not done; the same error, as from a connection that broke
-    "drop after"    done; the same error, because the reply was lost
-    "late"          done later, by `deliver` or in a thread; the same error, as from a time-out
-    "409"           `create` only: not done, and refused although there may be no object
-    "crash before"  not done; SimulatedCrash, there and at every later request
-    "crash after"   done; SimulatedCrash, there and at every later request
+    fault           request is carried out?  the caller gets
+    "503"           no                       an error with outcome="unknown"
+    "drop before"   no                       the same error, as if the connection broke
+    "drop after"    yes                      the same error, as if the reply was lost
+    "late"          later                    the same error, as if the request timed out
+    "409"           no                       False from `create`, as if the object existed; no effect elsewhere
+    "crash before"  no                       SimulatedCrash, also from every later request
+    "crash after"   yes                      SimulatedCrash, also from every later request
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["CHANGES", "Fault", "Faults", "FaultyObjects", "Request", "at", "at_r
 
 Fault: TypeAlias = Literal["503", "drop before", "drop after", "late", "409", "crash before", "crash after"]
 CHANGES: Final = frozenset({"create", "put", "upload", "delete"})
-"""The verbs of requests that change the bucket; the others are get, get_ranges, head and list."""
+"""The requests that change the bucket. The others are get, get_ranges, head and list."""
 
 _Result = TypeVar("_Result")
 _Fault = TypeVar("_Fault")
@@ -38,7 +39,7 @@ _Fault = TypeVar("_Fault")
 
 @dataclass(frozen=True)
 class Request:
-    """One request: its verb (the method's name), its key (of `list`: `under`), its number from 1."""
+    """One request. verb: the name of the method; key: the object, or the prefix of `list`; number: counted from 1."""
 
     verb: str
     key: str
@@ -46,11 +47,11 @@ class Request:
 
 
 Faults: TypeAlias = Callable[[Request], "Fault | None"]
-"""Chooses the fault of a request; None: it succeeds. Called by one thread at a time."""
+"""Chooses the fault of a request; None: the request succeeds. Called by one thread at a time."""
 
 
 def at(number: int, fault: _Fault) -> Callable[[Request], _Fault | None]:
-    """Return faults that meet the `number`-th request only, counted from 1."""
+    """Let only the `number`-th request fail, counted from 1."""
     return lambda request: fault if request.number == number else None
 
 
@@ -59,18 +60,17 @@ def at_random(
     share: float = 0.15,
     faults: Sequence[Fault] = ("503", "drop before", "drop after", "late", "409"),
 ) -> Faults:
-    """Return faults that meet this share of the requests, the same ones in every run of one thread."""
+    """Let this share of the requests fail. With one thread, the same requests fail in every run."""
     chance = random.Random(seed)
     return lambda _: chance.choice(faults) if chance.random() < share else None
 
 
 class FaultyObjects:
-    """Wraps any `Objects`: counts the requests, and lets those fail that `faults` chooses.
+    """Wraps any `Objects`: records the requests, and lets those fail that `faults` chooses.
 
-    A `delete` of several keys is one request for each key, so that it may be done by half, as in a
-    bucket. `requests` has every request so far. Late requests wait in order until `deliver`; with
-    `late_s`, a thread delivers each after a random time of at most that.
-    Threads: any; the count is over all of them.
+    A `delete` of several keys counts as one request per key, because a bucket may delete only some of them.
+    Late requests wait until `deliver`, which carries them out in their order. With `late_s`, a thread carries
+    out each one after a random time of at most `late_s` seconds. Thread-safe: `requests` has those of all threads.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class FaultyObjects:
     >>> faulty.create("log/0", b"mine")
     Traceback (most recent call last):
         ...
-    nyala.errors.StorageError: cannot create memory://bucket/log/0: drop after (a fault that the test asked for)
+    nyala.errors.StorageError: cannot create memory://bucket/log/0: drop after (a fault of the test)
     >>> bucket.get("log/0")
     b'mine'
     """
@@ -112,11 +112,11 @@ class FaultyObjects:
 
     @property
     def late_count(self) -> int:
-        """The number of late requests that `deliver` would carry out."""
+        """The number of late requests that wait for `deliver`."""
         return len(self._late)
 
     def deliver(self) -> None:
-        """Carry out all late requests, and wait for those that threads carry out."""
+        """Carry out all waiting requests, and wait for the threads of the others."""
         with self._lock:
             late, self._late = self._late, []
             threads, self._threads = self._threads, []
@@ -148,7 +148,7 @@ class FaultyObjects:
         if self._crashed:
             raise SimulatedCrash(request)
         raise StorageError(
-            f"cannot {verb} {self.url}/{key}: {fault} (a fault that the test asked for)",
+            f"cannot {verb} {self.url}/{key}: {fault} (a fault of the test)",
             path=f"{self.url}/{key}",
             outcome="unknown",
         )
@@ -203,7 +203,7 @@ class FaultyObjects:
         return self._inner.client()
 
     def close(self) -> None:
-        """Carry out the delayed requests, and close the wrapped objects."""
+        """Carry out the late requests, and close the wrapped objects."""
         self.deliver()
         self._inner.close()
 
@@ -212,4 +212,4 @@ def _carry_out(do: Callable[[], object]) -> None:
     try:
         do()
     except StorageError:
-        pass  # a late request has no caller that waits for its result
+        pass  # no caller waits for the result of a late request

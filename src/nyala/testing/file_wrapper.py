@@ -1,18 +1,24 @@
-"""Files that hand everything to other files: what the twins of `PosixFiles` have in common."""
+"""Wrappers that pass every call to other files, as base classes of the recording and failing files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 from nyala.env import AppendFile, Bytes, FileLock, Files, FileStatus, RandomFile
 from nyala.env.files import write_atomic
 from nyala.errors import Error
 
-__all__ = ["FileWrapper"]
+__all__ = ["AppendFileWrapper", "FileLockWrapper", "FileWrapper"]
+
+Owner = TypeVar("Owner", bound="FileWrapper")
 
 
 class FileWrapper:
-    """A `Files` that hands everything to another one. What is composed of steps is composed here, of our own."""
+    """A `Files` that passes every call to `inner`.
+
+    `write_atomic` makes its steps through this wrapper, so that a subclass sees each of them.
+    """
 
     def __init__(self, inner: Files) -> None:
         self._inner = inner
@@ -104,3 +110,49 @@ class FileWrapper:
 
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
         return self
+
+
+class AppendFileWrapper(Generic[Owner]):
+    """An `AppendFile` that passes every call to `inner`; `owner` is the wrapper that created it."""
+
+    def __init__(self, inner: AppendFile, owner: Owner) -> None:
+        self._inner = inner
+        self._owner = owner
+
+    @property
+    def path(self) -> str:
+        return self._inner.path
+
+    @property
+    def size_bytes(self) -> int:
+        return self._inner.size_bytes
+
+    def append(self, *parts: Bytes) -> int:
+        return self._inner.append(*parts)
+
+    def sync(self) -> None:
+        self._inner.sync()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FileLockWrapper(Generic[Owner]):
+    """A `FileLock` that passes every call to `inner`; `owner` is the wrapper that created it."""
+
+    def __init__(self, inner: FileLock, owner: Owner) -> None:
+        self._inner = inner
+        self._owner = owner
+
+    @property
+    def path(self) -> str:
+        return self._inner.path
+
+    def write(self, content: bytes) -> None:
+        self._inner.write(content)
+
+    def read(self) -> bytes:
+        return self._inner.read()
+
+    def release(self, unlink: bool = False) -> None:
+        self._inner.release(unlink)

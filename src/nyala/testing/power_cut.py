@@ -1,14 +1,16 @@
-"""What a power cut leaves of the changes made to a folder, as POSIX has it and file systems do it (F1 to F4 of
-`nyala.env.files`):
+"""A model of a disk that loses what a power cut may lose, by the rules of POSIX and of real file systems.
 
-    C1  Bytes of a file up to its last sync are there. Every later write, each for itself, is there as a whole, is
-        not there at all, is there up to some border of 512 bytes, or is zeros (its length came through, its bytes did
-        not). A write that is not there before one that is leaves zeros.
-    C2  A change of a folder (create, rename, unlink, mkdir, rmdir) is there once the folder was synced; until then
-        each may have come through or not, in the order they were made where they touch the same name. A file whose
-        name never came through is gone, synced or not. A rename within one folder is there or is not; between two
-        folders, each folder has its own half once one of them was synced.
-    C3  `write_atomic`, `make_dirs` and `truncate` are made of the same steps and may be cut between them.
+`Disk.apply` takes the recorded changes of a folder. `Disk.write_survivors` writes one folder that could
+remain after a power cut. Guarantees F1 to F4 of `nyala.env.files` say what must remain.
+
+    C1  The bytes of a file up to its last sync survive. Each later write has one of four fates: it survives as
+        a whole, is lost, survives up to a border between sectors of 512 bytes, or becomes zeros of its length.
+        If a write is lost and a later one behind it survives, the gap has zeros.
+    C2  A change of a folder (create, rename, unlink, mkdir, rmdir) survives if the folder was synced after it.
+        Otherwise it may survive or be lost. Surviving changes of one name keep their order. A file whose name is
+        lost is lost, even if its bytes were synced. A rename in one folder survives as a whole or is lost as a
+        whole. A rename between two folders is two changes as soon as one of the folders was synced.
+    C3  `write_atomic` and `make_dirs` consist of such steps. A power cut may come between two of them.
 """
 
 from __future__ import annotations
@@ -18,32 +20,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-__all__ = ["Choices", "Disk", "Event", "EverythingCameThrough"]
+__all__ = ["Choices", "Disk", "Event", "NothingLost"]
 
 SECTOR_SIZE_BYTES: Final = 512
 
 
 class Choices(Protocol):
-    """Where chance comes from: `random.Random`, or what Hypothesis' `st.randoms()` draws."""
+    """A source of random numbers: `random.Random`, or what `st.randoms()` of Hypothesis draws."""
 
     def randrange(self, stop: int, /) -> int: ...
 
 
 @dataclass(frozen=True)
 class Event:
-    """One change that was made. Paths are relative to the recording's root.
+    """One change in the recorded folder. Paths are relative to this folder.
 
-    kind         fields
-    create       path                       an empty file
-    write        path, offset, data         append or write_at
-    sync         path                       of a file
-    truncate     path, offset               cut to `offset` bytes, and synced
-    rename       path → new_path
-    link         path, and new_path as well
-    unlink       path
-    mkdir, rmdir path
-    sync_dir     path
-    given        path, data                 a file that existed before the recording, durable
+    kind          fields               meaning
+    create        path                 a new empty file
+    write         path, offset, data   `append` or `write_at`
+    sync          path                 the bytes of a file are durable
+    truncate      path, offset         a file is cut to `offset` bytes, and synced
+    rename        path, new_path
+    link          path, new_path       the file has both names
+    unlink        path
+    mkdir, rmdir  path
+    sync_dir      path                 the names in a folder are durable
+    given         path, data           a durable file that existed before the recording
     """
 
     kind: str
@@ -53,8 +55,8 @@ class Event:
     new_path: str = ""
 
 
-class EverythingCameThrough:
-    """The `Choices` that lose nothing: as if the process was killed and the machine went on."""
+class NothingLost:
+    """`Choices` that lose nothing, as if only the process was killed."""
 
     def randrange(self, stop: int, /) -> int:
         return 0
@@ -62,7 +64,7 @@ class EverythingCameThrough:
 
 @dataclass
 class _Inode:
-    """A file's durable bytes, and the writes since."""
+    """A file: its durable bytes, and the writes after its last sync, as (offset, data)."""
 
     durable: bytes = b""
     writes: list[tuple[int, bytes]] = field(default_factory=list)
@@ -71,7 +73,7 @@ class _Inode:
         return _overlay(self.durable, self.writes)
 
     def survivors(self, choices: Choices) -> bytes:
-        """C1."""
+        """Return the bytes after a power cut (C1)."""
         kept: list[tuple[int, bytes]] = []
         for offset, data in self.writes:
             fate = choices.randrange(4)
@@ -80,7 +82,7 @@ class _Inode:
             elif fate == 1:
                 continue
             elif fate == 2:
-                # Up to a border between sectors of the file, not of the write.
+                # The sectors are those of the file. They need not begin where the write begins.
                 first = offset // SECTOR_SIZE_BYTES
                 last = (offset + len(data) - 1) // SECTOR_SIZE_BYTES if data else first
                 border = (first + choices.randrange(last - first + 1)) * SECTOR_SIZE_BYTES
@@ -102,7 +104,7 @@ def _overlay(base: bytes, writes: Iterable[tuple[int, bytes]]) -> bytes:
 
 @dataclass(eq=False)
 class _Folder:
-    """A folder's names: as they are, and as they are durably."""
+    """A folder: its present names, and its durable names."""
 
     names: dict[str, _Node] = field(default_factory=dict)
     durable: dict[str, _Node] = field(default_factory=dict)
@@ -113,14 +115,16 @@ _Node: TypeAlias = "_Inode | _Folder"
 
 @dataclass
 class _NameChange:
-    """One operation on names: (folder, name, what the name holds afterwards). It came through as a whole or not at
-    all, unless one of its two folders was synced (C2)."""
+    """One change of names that is not durable yet. It survives as a whole or is lost as a whole (C2).
+
+    slots: for each changed name its folder, the name, and the file or folder that has this name afterwards.
+    """
 
     slots: list[tuple[_Folder, str, _Node | None]]
 
 
 class Disk:
-    """A file system as POSIX lets it be: names and bytes, each with what is durable and what is not yet."""
+    """A file system that knows which of its names and bytes are durable."""
 
     def __init__(self) -> None:
         self.root = _Folder()
@@ -189,21 +193,22 @@ class Disk:
             change.slots = [slot for slot in change.slots if slot[0] is not synced]
         self.pending = [change for change in self.pending if change.slots]
 
-    def settle(self) -> None:
-        """Make every change so far durable."""
+    def sync_all(self) -> None:
+        """Make all names durable."""
         for change in self.pending:
             for folder, name, node in change.slots:
                 _put(folder.durable, name, node)
         self.pending = []
 
     def write_survivors(self, choices: Choices, target_dir: str) -> None:
-        through = [change for change in self.pending if choices.randrange(2) == 0]
-        contents: dict[int, bytes] = {}  # one inode under two names is one file
+        """Write what a power cut leaves into the new folder `target_dir`; `choices` decides what is lost."""
+        surviving = [change for change in self.pending if choices.randrange(2) == 0]
+        contents: dict[int, bytes] = {}  # by the id of the inode: two names of one file have the same bytes
 
         def write(folder: _Folder, target: str) -> None:
             os.makedirs(target)
             names = dict(folder.durable)
-            for change in through:
+            for change in surviving:
                 for changed, name, node in change.slots:
                     if changed is folder:
                         _put(names, name, node)

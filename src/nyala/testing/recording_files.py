@@ -1,7 +1,7 @@
-"""Files that remember every change and every sync, so that a power cut at any moment can be looked at.
+"""Records every change and sync of a folder, and builds the folder that a power cut at any moment would leave.
 
-`RecordingFiles` wraps `PosixFiles` or another twin of it; each is a `Files`. What a power cut leaves of what it
-remembers, `nyala.testing.power_cut` says.
+`RecordingFiles` is a `Files` around `PosixFiles` or another `Files`. `nyala.testing.power_cut` has the rules of
+what a power cut may lose.
 """
 
 from __future__ import annotations
@@ -14,25 +14,13 @@ import threading
 from nyala.env import AppendFile, Bytes, FileLock, Files
 from nyala.env.reserve import RESERVE_NAME
 from nyala.errors import StorageError
-from nyala.testing.file_wrapper import FileWrapper
-from nyala.testing.power_cut import Choices, Disk, Event, EverythingCameThrough
+from nyala.testing.file_wrapper import AppendFileWrapper, FileLockWrapper, FileWrapper
+from nyala.testing.power_cut import Choices, Disk, Event, NothingLost
 
 __all__ = ["RecordingFiles"]
 
 
-class _RecordedFile:
-    def __init__(self, inner: AppendFile, owner: RecordingFiles) -> None:
-        self._inner = inner
-        self._owner = owner
-
-    @property
-    def path(self) -> str:
-        return self._inner.path
-
-    @property
-    def size_bytes(self) -> int:
-        return self._inner.size_bytes
-
+class _RecordedFile(AppendFileWrapper["RecordingFiles"]):
     def append(self, *parts: Bytes) -> int:
         offset = self._inner.append(*parts)
         data = b"".join(bytes(memoryview(part).cast("B")) for part in parts)
@@ -43,27 +31,13 @@ class _RecordedFile:
         self._inner.sync()
         self._owner.record("sync", self.path)
 
-    def close(self) -> None:
-        self._inner.close()
 
-
-class _RecordedLock:
-    """A lock's content is a write like any other, and never synced."""
-
-    def __init__(self, inner: FileLock, owner: RecordingFiles) -> None:
-        self._inner = inner
-        self._owner = owner
-
-    @property
-    def path(self) -> str:
-        return self._inner.path
+class _RecordedLock(FileLockWrapper["RecordingFiles"]):
+    """Records what is written into a lock file. Such writes are never synced."""
 
     def write(self, content: bytes) -> None:
         self._inner.write(content)
         self._owner.record("write", self.path, 0, content)
-
-    def read(self) -> bytes:
-        return self._inner.read()
 
     def release(self, unlink: bool = False) -> None:
         there = unlink and self._owner.exists(self.path)
@@ -73,11 +47,10 @@ class _RecordedLock:
 
 
 class RecordingFiles(FileWrapper):
-    """Remembers every change under `root`, from which `crash_image` makes what a power cut may leave.
+    """Records every change in the folder `root`; `crash_image` builds what a power cut would leave.
 
-    What is under `root` when the recording begins counts as durable, but for the reserve of space. All written bytes
-    are kept in memory.
-    Threads: any; events stand in the order in which they ended.
+    Files that exist when the recording begins count as durable. The store's reserve of disk space is not recorded.
+    All written bytes stay in memory. Thread-safe: `events` are in the order in which the changes ended.
     """
 
     def __init__(self, inner: Files, root: str) -> None:
@@ -106,7 +79,7 @@ class RecordingFiles(FileWrapper):
     ) -> None:
         relative = self._relative(path)
         if relative.startswith(".."):
-            return  # a parent of the root, or a file elsewhere
+            return  # outside of the recorded folder
         new = self._relative(new_path) if new_path else ""
         assert not new.startswith(".."), f"{new_path} leaves the recorded folder"
         with self._lock:
@@ -171,7 +144,9 @@ class RecordingFiles(FileWrapper):
             self.record("sync_dir", os.path.dirname(folder))
 
     def preallocate(self, path: str, length: int) -> None:
-        raise StorageError(f"cannot allocate {path}: it is not recorded", path=path, errno=errno.ENOTSUP)
+        raise StorageError(
+            f"cannot allocate {path}: reserves are not recorded", path=path, errno=errno.ENOTSUP
+        )
 
     def sync_dir(self, path: str) -> None:
         self._inner.sync_dir(path)
@@ -185,19 +160,19 @@ class RecordingFiles(FileWrapper):
         return None if lock is None else _RecordedLock(lock, self)
 
     def crash_image(self, upto_event: int, choices: Choices | random.Random, target_dir: str) -> None:
-        """Write into the new folder `target_dir` what a power cut after `events[:upto_event]` may have left.
+        """Write what a power cut after `events[:upto_event]` may leave into the new folder `target_dir`.
 
-        Everything that C1 and C2 leave open is drawn from `choices`; each draw is one `randrange`. Draws of 0 mean
-        "came through", so a shrunk Hypothesis example is the mildest crash.
+        Each call of `choices.randrange` decides about one change. The number 0 means that the change survives,
+        so Hypothesis, which prefers small numbers, reduces a failing test to the crash that loses least.
         """
         disk = Disk()
         for event in self._before:
             disk.apply(event)
-        disk.settle()
+        disk.sync_all()
         for event in self.events[:upto_event]:
             disk.apply(event)
         disk.write_survivors(choices, target_dir)
 
     def live_image(self, upto_event: int, target_dir: str) -> None:
-        """As `crash_image`, but only the process died: everything that it handed to the system is there."""
-        self.crash_image(upto_event, EverythingCameThrough(), target_dir)
+        """Write what a killed process leaves after `events[:upto_event]`: every change, synced or not."""
+        self.crash_image(upto_event, NothingLost(), target_dir)

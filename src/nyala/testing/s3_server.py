@@ -1,22 +1,22 @@
-"""A small S3 server for tests: exact put-if-absent, faults on the wire, a clock that tests move.
+"""A small S3 server for tests, which can delay requests and break connections.
 
     with S3Server() as server:
         objects = open_objects(server.url, server.options)
 
-It has one bucket in memory and the requests that Nyala makes: PUT, GET and HEAD of objects with
-conditions and ranges, DELETE, batch delete, LIST version 2, multipart uploads with their abort. It
-checks the digests of bodies, but no signatures: `make test-s3` tests these with another server.
+The server has one bucket, in memory. It knows the requests that Nyala sends: PUT, GET and HEAD of objects with
+conditions and ranges, DELETE, batch delete, LIST version 2, and multipart uploads. It checks the digests of
+bodies. It does not check signatures; `make test-s3` tests signatures with another server.
 
-A *fault* is what happens to one request; `faults` chooses it (see `faulty_objects`):
+A *fault* is what happens to one request. The attribute `faults` chooses it, as in `faulty_objects`:
 
-    "503" "500" "403"   this status, not done
-    "409"               PUT of an object only: refused as a conflict, not done
-    "page" "404 page"   the HTML page of a proxy with status 200 or 404, not done
-    "drop before"       the connection is cut, not done
-    "drop after"        done, then the connection is cut
-    "half"              done, and the connection is cut in the middle of the reply
-    a number            waits for so many seconds, and then does the request: "late", if the client
-                        has given up by then
+    fault               request is carried out?  reply
+    "503" "500" "403"   no                       this status
+    "409"               no                       status 409, for PUT only; other requests succeed
+    "page" "404 page"   no                       the HTML page of a proxy, with status 200 or 404
+    "drop before"       no                       none: the connection is cut
+    "drop after"        yes                      none: the connection is cut
+    "half"              yes                      half of it, then the connection is cut
+    a number            yes, after so many seconds; a client that did not wait for the reply has a late request
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _REAL_TIME_MARGIN_S: Final = 10.0
 
 
 class _Object:
-    """An object, with its time in whole seconds, as S3 has it."""
+    """An object of the bucket. modified_s: whole seconds, as in S3."""
 
     def __init__(self, body: bytes, modified_s: int) -> None:
         self.body = body
@@ -68,7 +68,7 @@ class _Object:
 
 
 class _Answer(Exception):
-    """Ends a request: status, body and headers of the reply."""
+    """The reply to a request. Also raised, to end a request early."""
 
     def __init__(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status)
@@ -88,11 +88,11 @@ def _xml(name: str, content: str, **headers: str) -> _Answer:
 
 
 class S3Server:
-    """An S3 server on a free port, with one empty bucket; for this machine only, unless `host` is another address.
+    """An S3 server on a free port, with one empty bucket. By default only this machine can connect.
 
-    Attributes that tests may set at any time: `faults` (a function of the `Request`, whose verb is
-    the HTTP command), `delay_s` of every request, and the clock by `advance`. `requests`,
-    `bytes_received` and `bytes_sent` count by command. Threads: any.
+    A test may set `faults` and `delay_s` at any time. `faults` is a function of a `Request` whose verb is the HTTP
+    command. `delay_s` delays every reply. `requests`, `bytes_received` and `bytes_sent` count by HTTP command.
+    Thread-safe.
     """
 
     def __init__(self, bucket: str = "bucket", prefix: str = "store", host: str = "127.0.0.1") -> None:
@@ -113,9 +113,6 @@ class S3Server:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
-    # ── what tests use
-    # ──────────────────────────────────────────────────────────────────────────────────────────
-
     @property
     def endpoint(self) -> str:
         host, port = self._server.server_address[:2]
@@ -127,7 +124,7 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The `storage_options` that lead here. The server accepts any keys."""
+        """The `storage_options` of a client. The server accepts any access key."""
         return {
             "endpoint": self.endpoint,
             "allow_http": True,
@@ -142,16 +139,16 @@ class S3Server:
         return len(self._uploads)
 
     def advance(self, seconds: float) -> None:
-        """Move the bucket's clock, which otherwise runs with real time."""
+        """Move the clock of the bucket forwards. Otherwise it runs with real time."""
         self._ahead_s += seconds
 
     def bodies(self) -> dict[str, bytes]:
-        """Return all objects of the bucket, with the prefix in their keys."""
+        """Return the objects of the bucket by key. The keys include the prefix."""
         with self._lock:
             return {key: found.body for key, found in self._objects.items()}
 
     def put(self, key: str, body: bytes) -> None:
-        """Store an object past the wire, as another program might; `key` includes the prefix."""
+        """Store an object without a request, as another program might. `key` includes the prefix."""
         with self._lock:
             self._objects[key] = _Object(body, self._now_s())
 
@@ -170,9 +167,6 @@ class S3Server:
     ) -> None:
         self.close()
 
-    # ── requests
-    # ────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _now_s(self) -> int:
         return int(time.time() + self._ahead_s)
 
@@ -186,7 +180,7 @@ class S3Server:
     def _answer(
         self, command: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> _Answer:
-        """Carry out a request. Raises _Answer for some, returns it for others."""
+        """Carry out a request. Errors are returned as replies, or raised."""
         if not key:
             if command == "GET" and query.get("list-type") == "2":
                 return self._list(query)
@@ -220,7 +214,7 @@ class S3Server:
         return _error(501, "NotImplemented", command)
 
     def _put(self, key: str, headers: Mapping[str, str], body: bytes) -> _Answer:
-        """Compare and store in one step under the lock."""
+        """Check the conditions and store the object, both under the lock."""
         source = headers.get("x-amz-copy-source")
         with self._lock:
             if source is not None:
@@ -348,7 +342,7 @@ def _checked_body(headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 def _unchunked(body: bytes) -> bytes:
-    """Return the data of `<hex size>[;…]\\r\\n<data>\\r\\n` frames up to the one of size 0."""
+    """Return the data of the frames `<hex size>[;…]\\r\\n<data>\\r\\n`. A frame of size 0 is the end."""
     parts: list[bytes] = []
     at = 0
     while True:
@@ -367,9 +361,9 @@ def _unchunked(body: bytes) -> bytes:
 
 
 class _Server(ThreadingHTTPServer):
-    """Knows its open connections, so that `close` can cut them and wait for their threads.
+    """A server that can cut its open connections, and wait for their threads.
 
-    The threads are daemons: a program that ends without `close` would wait for connections that stay open.
+    The threads are daemons, so that a program that forgets `close` can still end.
     """
 
     request_queue_size = 128
@@ -401,7 +395,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is what tests do."""
+        """Print nothing when a client disconnects: tests do that on purpose."""
 
     def cut_connections(self) -> None:
         with self._connections_lock:
@@ -417,7 +411,7 @@ def _cut(connection: socket.socket) -> None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection: reads requests, lets faults happen, writes replies."""
+    """Serves one connection: reads requests, applies faults, writes replies."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -425,7 +419,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def log_message(self, format: str, *args: object) -> None:
-        """No log."""
+        """Print no log."""
 
     def do(self) -> None:
         server = self.server.owner
@@ -451,13 +445,13 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
             if isinstance(fault, str) and fault in _STATUS:
-                answer = _error(*_STATUS[fault], "a fault that the test asked for")
+                answer = _error(*_STATUS[fault], "a fault of the test")
             elif fault in ("page", "404 page"):
                 answer = _Answer(
                     200 if fault == "page" else 404, _PAGE, {"Content-Type": "text/html; charset=utf-8"}
                 )
             elif fault == "409" and self.command == "PUT" and key:
-                answer = _error(409, "ConditionalRequestConflict", "a fault that the test asked for")
+                answer = _error(409, "ConditionalRequestConflict", "a fault of the test")
             elif bucket != server.bucket:
                 answer = _error(404, "NoSuchBucket", "The specified bucket does not exist")
             else:

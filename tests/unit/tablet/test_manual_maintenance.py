@@ -187,7 +187,7 @@ def test_what_was_done_before_a_failure_stays(folder: Path) -> None:
         held = scattered(db)
         db.flush()
         files.fail_at = len(files.operations) + 2
-        with pytest.raises(StorageError, match="a fault that the test asked for"):
+        with pytest.raises(StorageError, match="a fault of the test"):
             db["t"].compact()
         done, waiting = sorted(len(tablet.rowsets) for tablet in db._writer().root.table("t").tablets)
         assert done == 1 < waiting

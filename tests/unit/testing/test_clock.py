@@ -1,4 +1,4 @@
-"""Time and chance that a test decides."""
+"""The clock of tests moves only when the test moves it, and random tokens depend only on the seed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import threading
 from nyala.testing import ManualClock, SeededRandomness
 
 
-def test_time_passes_only_when_the_test_says_so() -> None:
-    """A test of expiry or of group sync would depend on how fast the machine is."""
+def test_time_passes_only_when_the_test_moves_the_clock() -> None:
     clock = ManualClock(1_000_000)
     assert (clock.now_us(), clock.monotonic_s()) == (1_000_000, 0)
     clock.advance(1.5)
@@ -18,8 +17,7 @@ def test_time_passes_only_when_the_test_says_so() -> None:
     assert (clock.now_us(), clock.monotonic_s()) == (5, 2)
 
 
-def test_a_waiter_is_woken_by_the_event_or_by_the_time() -> None:
-    """The maintenance thread of a test would hang, or spin."""
+def test_wait_ends_at_the_event_or_at_the_time_out() -> None:
     clock = ManualClock()
     event = threading.Event()
     results: list[bool] = []
@@ -39,15 +37,15 @@ def test_a_waiter_is_woken_by_the_event_or_by_the_time() -> None:
 
 
 def test_the_same_seed_draws_the_same_tokens() -> None:
-    """The worked examples of the format pages would change with every run."""
+    """So the worked examples of the format pages do not change."""
     one, other = SeededRandomness(3), SeededRandomness(3)
     assert [one.token_hex(8) for _ in range(3)] == [other.token_hex(8) for _ in range(3)]
     assert SeededRandomness(4).token_hex(8) != SeededRandomness(3).token_hex(8)
     assert len(one.token_hex(5)) == 10
 
 
-def test_manual_clock_gets_to_the_end_of_any_sleep() -> None:
-    """A loop that sleeps for the rest of its time would otherwise never end: what is left may be a nanosecond."""
+def test_a_sleep_of_a_nanosecond_advances_the_clock() -> None:
+    """A loop that sleeps for its remaining time would otherwise never end."""
     clock = ManualClock()
     clock.advance(0.1)
     until_s = 0.1 + 1e-9

@@ -1,4 +1,7 @@
-"""The twins of PosixFiles: a power cut that is too mild proves nothing, one that is too harsh blames right code."""
+"""Recording and failing files follow their rules.
+
+A simulated power cut that loses too little would hide faults. One that loses too much would report false ones.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ from nyala.testing import (
     UnreadableFiles,
 )
 
-WHOLE, DROPPED, TORN, ZEROS = range(4)  # a write's fates, as they are drawn (C1)
-DONE, UNDONE = range(2)  # a change of names (C2)
+WHOLE, LOST, TORN, ZEROS = range(4)  # the fates of a write, as drawn numbers (C1)
+DONE, UNDONE = range(2)  # the fates of a change of names (C2)
 
 
 class Script:
-    """Choices that were made before."""
+    """Choices that a test lists in advance."""
 
     def __init__(self, *choices: int) -> None:
         self.choices = list(choices)
@@ -43,7 +46,7 @@ class Script:
 
 
 def tree(folder: str | Path) -> dict[str, bytes]:
-    """Every file below a folder; folders with a slash behind."""
+    """Return the content of every file in a folder, by path. The path of a folder ends with a slash."""
     found = {}
     for here, folders, files in os.walk(folder):
         for name in folders:
@@ -54,7 +57,7 @@ def tree(folder: str | Path) -> dict[str, bytes]:
 
 
 class Disk:
-    """A recorded folder, and what a power cut now leaves of it."""
+    """A recorded folder. `after` returns what a power cut leaves of it."""
 
     def __init__(self, folder: Path) -> None:
         self.images = folder / "images"
@@ -73,17 +76,17 @@ class Disk:
         return file
 
     def after(self, *choices: int, upto: int | None = None) -> dict[str, bytes]:
-        """The tree after a power cut with these choices, all of which must be asked for."""
+        """Return the tree after a power cut with these choices. All of them must be used."""
         script = Script(*choices)
         target = self.images / str(random.random())
         self.files.crash_image(len(self.files.events) if upto is None else upto, script, str(target))
-        assert not script.choices, f"{len(script.choices)} choices were not asked for"
+        assert not script.choices, f"{len(script.choices)} choices were not used"
         return tree(target)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_real_syncs() -> Iterator[None]:
-    """The power is only ever cut on recorded files; real syncs would be most of these tests' time."""
+    """Skip real syncs, which would take most of the time. Only recorded files lose their power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdatasync", lambda fd: None)
         patch.setattr(os, "fsync", lambda fd: None)
@@ -99,27 +102,26 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def test_c1_synced_bytes_stay(disk: Disk) -> None:
-    """Right code would be blamed for losing what it synced."""
     disk.durable_file("f", b"synced")
     assert disk.after() == {"f": b"synced"}
 
 
-def test_c1_each_unsynced_write_has_a_fate_of_its_own(disk: Disk) -> None:
-    """Code that relies on writes reaching the disk in order would pass."""
+def test_c1_each_unsynced_write_may_be_lost_alone(disk: Disk) -> None:
+    """Finds code that relies on writes reaching the disk in order."""
     file = disk.durable_file("f", b"synced ")
     file.append(b"one ")
     file.append(b"two")
     assert disk.after(WHOLE, WHOLE) == {"f": b"synced one two"}
-    assert disk.after(WHOLE, DROPPED) == {"f": b"synced one "}
-    assert disk.after(DROPPED, DROPPED) == {"f": b"synced "}
-    assert disk.after(DROPPED, WHOLE) == {"f": b"synced \0\0\0\0two"}
+    assert disk.after(WHOLE, LOST) == {"f": b"synced one "}
+    assert disk.after(LOST, LOST) == {"f": b"synced "}
+    assert disk.after(LOST, WHOLE) == {"f": b"synced \0\0\0\0two"}
     assert disk.after(WHOLE, ZEROS) == {"f": b"synced one \0\0\0"}
     file.sync()
     assert disk.after() == {"f": b"synced one two"}
 
 
-def test_c1_writes_tear_at_the_files_sectors(disk: Disk) -> None:
-    """Code that takes 512 bytes of its own record for atomic would pass."""
+def test_c1_a_write_may_be_cut_at_a_sector_of_the_file(disk: Disk) -> None:
+    """Finds code that believes that 512 bytes at any offset are written as a whole."""
     file = disk.durable_file("f", b"s" * 500)
     file.append(b"w" * 1000)  # sectors 0, 1, 2: borders at 512, 1024
     assert disk.after(TORN, 0) == {"f": b"s" * 500}
@@ -127,19 +129,18 @@ def test_c1_writes_tear_at_the_files_sectors(disk: Disk) -> None:
     assert disk.after(TORN, 2) == {"f": b"s" * 500 + b"w" * 524}
 
 
-def test_c1_writes_in_place_are_writes_too(disk: Disk) -> None:
-    """F4: code that trusts the published position after a power cut would pass."""
+def test_c1_a_write_in_place_may_be_lost(disk: Disk) -> None:
+    """Finds code that trusts a published position after a power cut (F4)."""
     disk.files.write_at(disk.path("position"), 0, b"old")
     disk.files.sync_dir(disk.root)
     disk.files.write_at(disk.path("position"), 0, b"new")
     assert disk.after(WHOLE, WHOLE) == {"position": b"new"}
-    assert disk.after(WHOLE, DROPPED) == {"position": b"old"}
-    assert disk.after(DROPPED, WHOLE) == {"position": b"new"}
-    assert disk.after(DROPPED, DROPPED) == {"position": b""}
+    assert disk.after(WHOLE, LOST) == {"position": b"old"}
+    assert disk.after(LOST, WHOLE) == {"position": b"new"}
+    assert disk.after(LOST, LOST) == {"position": b""}
 
 
 def test_c1_truncate_is_durable(disk: Disk) -> None:
-    """A torn tail that was cut would come back, and right code be blamed."""
     file = disk.durable_file("f", b"good")
     file.append(b"torn")
     file.close()
@@ -151,7 +152,7 @@ def test_c1_truncate_is_durable(disk: Disk) -> None:
 
 
 def test_c2_a_file_whose_folder_was_not_synced_may_be_gone(disk: Disk) -> None:
-    """Code that forgets to sync the folder would pass; this is the commonest mistake of all."""
+    """Finds code that does not sync the folder of a new file."""
     file = disk.files.create(disk.path("f"))
     file.append(b"synced")
     file.sync()
@@ -162,7 +163,7 @@ def test_c2_a_file_whose_folder_was_not_synced_may_be_gone(disk: Disk) -> None:
 
 
 def test_c2_a_rename_is_done_or_not(disk: Disk) -> None:
-    """Code that renames without a sync of the folder would pass; a file that is nowhere would blame right code."""
+    """Finds code that renames without a sync of the folder. The file never has no name at all."""
     disk.durable_file("a", b"new")
     disk.durable_file("b", b"old")
     disk.files.rename(disk.path("a"), disk.path("b"))
@@ -173,7 +174,7 @@ def test_c2_a_rename_is_done_or_not(disk: Disk) -> None:
 
 
 def test_c2_a_rename_between_folders_has_two_halves(disk: Disk) -> None:
-    """Code that moves a staged file and syncs only one of the folders would pass."""
+    """Finds code that moves a file and syncs only one of the two folders."""
     disk.files.make_dirs(disk.path("x"))
     disk.files.make_dirs(disk.path("y"))
     disk.durable_file("x/f", b"1")
@@ -188,8 +189,8 @@ def test_c2_a_rename_between_folders_has_two_halves(disk: Disk) -> None:
     assert disk.after() == folders | {"y/f": b"1"}
 
 
-def test_c2_a_second_name_is_there_or_not(disk: Disk) -> None:
-    """Code that links a staged file into a folder and does not sync that would pass."""
+def test_c2_a_second_name_may_be_lost(disk: Disk) -> None:
+    """Finds code that links a file into a folder, and does not sync the folder."""
     disk.files.make_dirs(disk.path("x"))
     disk.durable_file("f", b"1")
     linked = [disk.files.link(disk.path("f"), disk.path("x/f")) for _ in range(2)]
@@ -201,7 +202,7 @@ def test_c2_a_second_name_is_there_or_not(disk: Disk) -> None:
 
 
 def test_c2_an_unlinked_file_may_come_back(disk: Disk) -> None:
-    """Code that takes the absence of a file it removed for granted would pass."""
+    """Finds code that relies on the absence of a file that it removed."""
     disk.durable_file("f", b"1")
     disk.files.unlink(disk.path("f"))
     disk.files.unlink(disk.path("f"), missing_ok=True)
@@ -212,7 +213,6 @@ def test_c2_an_unlinked_file_may_come_back(disk: Disk) -> None:
 
 
 def test_c2_a_new_file_under_an_old_name_is_another_file(disk: Disk) -> None:
-    """The bytes of one file would appear in the other."""
     disk.durable_file("f", b"old")
     disk.files.unlink(disk.path("f"))
     disk.files.create(disk.path("f")).append(b"new")
@@ -221,8 +221,7 @@ def test_c2_a_new_file_under_an_old_name_is_another_file(disk: Disk) -> None:
     assert disk.after(UNDONE, UNDONE) == {"f": b"old"}
 
 
-def test_c2_folders_come_with_their_parents(disk: Disk) -> None:
-    """`make_dirs` is durable, and so right code be blamed; a removed tree may come back in part."""
+def test_c2_make_dirs_is_durable_and_a_removed_tree_may_come_back_in_part(disk: Disk) -> None:
     disk.files.make_dirs(disk.path("a/b"))
     disk.files.make_dirs(disk.path("a/b"))
     disk.durable_file("a/b/1", b"1")
@@ -238,7 +237,6 @@ def test_c2_folders_come_with_their_parents(disk: Disk) -> None:
 
 
 def test_c3_write_atomic_may_be_cut_between_its_steps(disk: Disk) -> None:
-    """The folder would hold half of a lease or of a marker, and no test had ever brought it there."""
     disk.files.write_atomic(disk.path("f"), b"old")
     before = len(disk.files.events)
     disk.files.write_atomic(disk.path("f"), b"new")
@@ -268,10 +266,10 @@ STEPS: Sequence[Callable[[Disk], object]] = (
 
 
 @given(st.lists(st.sampled_from(range(len(STEPS))), max_size=12), st.randoms(use_true_random=False))
-def test_a_process_that_dies_leaves_what_is_there_and_a_power_cut_no_more(
+def test_images_of_random_changes_equal_the_folder_if_nothing_is_lost(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], chance: random.Random
 ) -> None:
-    """The recording would not know what the folder holds, and every image made from it be worth nothing."""
+    """A killed process leaves the folder as it is, and so does a power cut after everything was synced."""
     disk = Disk(tmp_path_factory.mktemp("disk"))
     for step in steps:
         STEPS[step](disk)
@@ -279,7 +277,6 @@ def test_a_process_that_dies_leaves_what_is_there_and_a_power_cut_no_more(
     disk.files.live_image(count, str(disk.images / "live"))
     assert tree(disk.images / "live") == tree(disk.root)
     disk.files.crash_image(chance.randrange(count + 1), chance, str(disk.images / "cut"))
-    # Once everything was synced nothing is left to chance.
     for here, _, names in os.walk(disk.root):
         for name in names:
             path = os.path.join(here, name)
@@ -293,7 +290,7 @@ def test_a_process_that_dies_leaves_what_is_there_and_a_power_cut_no_more(
 
 
 def test_eio_fails_one_operation_and_the_handle(tmp_path: Path) -> None:
-    """Code that goes on with a file whose sync failed would pass."""
+    """Finds code that uses a file after its sync failed."""
     files = FaultyFiles(PosixFiles(), fail_at=3, kind="eio")
     file = files.create(str(tmp_path / "f"))
     file.append(b"x")
@@ -310,7 +307,7 @@ def test_eio_fails_one_operation_and_the_handle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["enospc", "short"])
 def test_a_full_disk_stays_full_until_there_is_space(tmp_path: Path, kind: str) -> None:
-    """Code that tries again at once and believes in the second success would pass."""
+    """Finds code that repeats a failed write at once and expects success."""
     files = FaultyFiles(PosixFiles(), fail_at=2, kind=kind)  # type: ignore[arg-type]
     file = files.create(str(tmp_path / "f"))
     with pytest.raises(StorageError) as failed:
@@ -335,7 +332,7 @@ def test_a_full_disk_stays_full_until_there_is_space(tmp_path: Path, kind: str) 
 
 
 def test_after_a_crash_nothing_reaches_the_disk(tmp_path: Path) -> None:
-    """A `finally:` that tidies up would run in the test although in life the power is gone."""
+    """A `finally:` block cannot clean up, as after a real power cut."""
     files = FaultyFiles(
         PosixFiles(), fail_at=3, kind="crash", only=lambda operation: operation.kind == "append"
     )
@@ -368,8 +365,8 @@ print("survived")
 @pytest.mark.parametrize(
     ("kill_at", "when", "files", "returncode"),
     [
-        (1, "before", 1, -signal.SIGKILL),  # the temporary file of the first
-        (2, "before", 1, -signal.SIGKILL),  # renamed, the folder not synced
+        (1, "before", 1, -signal.SIGKILL),  # the first file still has its temporary name
+        (2, "before", 1, -signal.SIGKILL),  # the first file has its name, but the folder is not synced
         (4, "after", 2, -signal.SIGKILL),
         (7, "before", 3, 0),
     ],
@@ -377,7 +374,7 @@ print("survived")
 def test_the_process_is_killed_for_real(
     tmp_path: Path, kill_at: int, when: str, files: int, returncode: int
 ) -> None:
-    """A `finally:` or an atexit function that tidies up would make every crash test a test of close()."""
+    """No `finally:` block and no atexit function runs."""
     run = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), str(kill_at), when],
         capture_output=True,
@@ -391,7 +388,7 @@ def test_the_process_is_killed_for_real(
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
 def test_the_nth_read_fails_and_only_that_one(tmp_path: Path, fail_at: int) -> None:
-    """An opening, a piece, a piece into memory, a whole file: each counts as one; writing does not count."""
+    """Opening, reading a part, reading a part into memory, reading a whole file: each is one read. Writes are not."""
     path = str(tmp_path / "f")
     files = UnreadableFiles(PosixFiles(), fail_at)
     files.create(path).close()

@@ -1,4 +1,4 @@
-"""FaultyObjects does to each request what the test asked for, and counts all of them."""
+"""FaultyObjects lets each request fail as its fault says, and records all requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def test_without_faults_it_counts_and_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("fault", "stored"), [("503", False), ("drop before", False), ("drop after", True), ("late", False)]
 )
-def test_a_doubtful_request_raises_whether_or_not_it_was_done(fault: Fault, stored: bool) -> None:
+def test_a_request_with_unknown_outcome_raises_whether_or_not_it_was_carried_out(
+    fault: Fault, stored: bool
+) -> None:
     bucket = MemoryObjects()
     faulty = FaultyObjects(bucket, at(1, fault))
     with pytest.raises(StorageError) as raised:
