@@ -50,22 +50,6 @@ from nyala.tablet.state.root import Root, TableState, TabletState
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = [
-    "Draft",
-    "Step",
-    "add_column",
-    "add_range",
-    "alter",
-    "change_column",
-    "drop_column",
-    "drop_range",
-    "rename_column",
-    "rename_table",
-    "set_comment",
-    "set_history",
-    "undrop_range",
-]
-
 logger = logging.getLogger("nyala.store")
 
 

@@ -65,18 +65,6 @@ from nyala.wal.position import LogPosition, PositionRecord
 from nyala.wal.reader import LogReader, Recovery, recover
 from nyala.wal.record import LogRecord
 
-__all__ = [
-    "REPAIRABLE",
-    "CheckReport",
-    "Problem",
-    "ProblemKind",
-    "bucket_at",
-    "check_alone",
-    "check_bucket",
-    "check_folder",
-    "check_open",
-]
-
 ProblemKind: TypeAlias = Literal[
     "catalogue",
     "checkpoint",

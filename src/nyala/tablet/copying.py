@@ -55,8 +55,6 @@ from nyala.wal.reader import LogReader, batches, recover
 from nyala.wal.record import ChangeRecord, LogRecord
 from nyala.wal.writer import LogWriter
 
-__all__ = ["BucketDestination", "CopyReport", "Destination", "FolderDestination", "copy_store"]
-
 _PART_BYTES: Final = 8 << 20  # read at a time; an object of 5 MB and more is uploaded in parts
 
 Progress = Callable[[int, int], None]

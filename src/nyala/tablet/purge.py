@@ -50,8 +50,6 @@ from nyala.tablet.write.write_path import Request, write
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["PurgeReport", "Remaining", "key_rows", "purge", "remaining"]
-
 logger = logging.getLogger("nyala.compaction")
 
 ROUNDS_MAX: Final = 8

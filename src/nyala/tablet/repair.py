@@ -76,8 +76,6 @@ from nyala.wal.writer import LogWriter
 
 logger = logging.getLogger("nyala.repair")
 
-__all__ = ["repair_bucket", "repair_folder"]
-
 _ADVICE: Final = "then repair the store. If that process has ended, it counts as dead in {seconds} seconds"
 
 _MISPLACED: Final[frozenset[ProblemKind]] = frozenset({"missing-file", "log"})

@@ -28,8 +28,6 @@ from nyala.wal.format import (
 from nyala.wal.reader import Frame, find_witness, read_frames, segment_numbers
 from nyala.wal.record import LogRecord, decode_meta, decode_record
 
-__all__ = ["batch_lines", "bytes_of", "dump", "shortened"]
-
 # The number of bytes of an Arrow message to print; Arrow documents their meaning.
 _ARROW_BYTES_SHOWN = 8
 # Characters of a change's JSON text to print.

@@ -39,37 +39,6 @@ import google_crc32c
 
 from nyala.errors import CorruptionError, StorageError
 
-__all__ = [
-    "ALIGNMENT_BYTES",
-    "CHANGE_MAGIC",
-    "FOOTER_MAGIC",
-    "FORMAT_VERSION",
-    "FRAME",
-    "FRAME_MAGIC_SIZE_BYTES",
-    "FRAME_SIZE_BYTES",
-    "NO_STORE",
-    "PAYLOAD_MAX_BYTES",
-    "POSITION",
-    "POSITION_FILE",
-    "POSITION_MAGIC",
-    "POSITION_SYNCED",
-    "RECORD_MAGIC",
-    "SEGMENT_HEADER",
-    "SEGMENT_HEADER_SIZE_BYTES",
-    "SEGMENT_MAGIC",
-    "SEGMENT_SIZE_BYTES",
-    "FrameHeader",
-    "FrameKind",
-    "Layout",
-    "LogOffset",
-    "SegmentHeader",
-    "WrongStoreError",
-    "check_store_id",
-    "crc32c",
-    "segment_name",
-    "segment_number",
-]
-
 LogOffset = NewType("LogOffset", int)
 """A byte position in the whole log; see the picture above."""
 

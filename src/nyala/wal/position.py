@@ -22,8 +22,6 @@ from nyala.env import Files, MissingFileError
 from nyala.errors import CorruptionError, StorageError
 from nyala.wal.format import FORMAT_VERSION, NO_STORE, POSITION, POSITION_MAGIC, POSITION_SYNCED, segment_name
 
-__all__ = ["LogPosition", "PositionRecord", "read_position", "write_position"]
-
 # A write of 64 bytes takes about 10 us and a read about 5. This many reads in a row that meet a
 # write are not chance but damage.
 _READ_ATTEMPTS: Final = 100

@@ -60,22 +60,6 @@ from nyala.wal.format import (
 from nyala.wal.position import LogPosition
 from nyala.wal.record import ChangeRecord, LogRecord, decode_record
 
-__all__ = [
-    "Frame",
-    "LogReader",
-    "Record",
-    "Recovery",
-    "SegmentInfo",
-    "TornTail",
-    "batches",
-    "find_witness",
-    "missing_segment",
-    "read_frames",
-    "read_segment_header",
-    "recover",
-    "segment_numbers",
-]
-
 
 @dataclass(frozen=True)
 class SegmentInfo:

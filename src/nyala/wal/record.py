@@ -38,17 +38,6 @@ import pyarrow as pa
 from nyala.errors import CorruptionError
 from nyala.wal.format import ALIGNMENT_BYTES
 
-__all__ = [
-    "ROW_KINDS",
-    "ChangeRecord",
-    "LogRecord",
-    "RecordLocation",
-    "SettledGroup",
-    "decode_meta",
-    "decode_record",
-    "encode_record",
-]
-
 ROW_KINDS: Final = frozenset({"insert", "update", "delete", "tombstone"})
 RecordLocation: TypeAlias = tuple[str | None, int | None]
 """The file of a record and its offset; None for a record that was not read from a file."""

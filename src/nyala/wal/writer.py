@@ -57,8 +57,6 @@ from nyala.wal.position import LogPosition
 from nyala.wal.reader import Recovery, SegmentInfo
 from nyala.wal.record import ChangeRecord, LogRecord, encode_change_record, encode_record
 
-__all__ = ["GROUP_SYNC_INTERVAL_S", "Durability", "LogMark", "LogWriter"]
-
 Durability: TypeAlias = Literal["commit", "group", "os"]
 
 # "group" promises durability within 100 ms: half of it for waiting, half for the maintenance
@@ -179,7 +177,6 @@ class LogWriter:
         self._appended = self._written = self._synced = mark
 
     # ── state
-    # ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def appended(self) -> LogMark:
@@ -233,7 +230,6 @@ class LogWriter:
         return infos
 
     # ── writing
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, record: LogRecord) -> LogOffset:
         """Add a batch in memory, and return the log offset of its end, for `sync`.
@@ -394,7 +390,6 @@ class LogWriter:
                 file.close()
 
     # ── leading
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _check_alive(self) -> None:
         if self._closed:

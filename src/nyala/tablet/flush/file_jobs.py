@@ -45,18 +45,6 @@ from nyala.tablet.state.entries import (
     encode_written_rowset,
 )
 
-__all__ = [
-    "DeltaPiece",
-    "Piece",
-    "RowSetPiece",
-    "Writer",
-    "Written",
-    "decode_written",
-    "run_spilled",
-    "spill",
-    "write_pieces",
-]
-
 
 @dataclass(frozen=True)
 class RowSetPiece:

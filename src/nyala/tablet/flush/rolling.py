@@ -27,8 +27,6 @@ from nyala.rowset.size import DECODED_PER_TARGET
 from nyala.rowset.writer import column_spec, encoded_keys, filter_bits_per_key
 from nyala.schema.schema import Schema
 
-__all__ = ["disk_bytes", "roll", "rowset_count", "text_ranges"]
-
 # The sample: runs of neighbouring rows at several places, together only a part of all rows.
 # Neighbours, because a block's encoding depends on them; several places, because early rows may
 # differ from late ones.

@@ -18,8 +18,6 @@ from nyala.env import Files
 from nyala.errors import StorageError
 from nyala.wal.position import PositionRecord, write_position
 
-__all__ = ["Publisher"]
-
 logger = logging.getLogger("nyala.store")
 
 

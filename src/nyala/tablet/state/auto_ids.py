@@ -16,8 +16,6 @@ import numpy as np
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["AutoIds"]
-
 _ID_MAX: Final = (1 << 63) - 1
 
 

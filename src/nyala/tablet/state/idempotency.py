@@ -15,19 +15,6 @@ from typing import Final
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.validation import validating
 
-__all__ = [
-    "CALL_RETENTION_US",
-    "COUNTS",
-    "FAILED",
-    "KEY_RETENTION_US",
-    "call_key",
-    "decode_result",
-    "encode_counts",
-    "is_call_key",
-    "keys_to_forget",
-    "stream_key",
-]
-
 # A job that retries its commit does so within hours; its staged files live for a day.
 KEY_RETENTION_US: Final = 7 * 24 * 3600 * 1_000_000
 # A process that shares the store sends a call again at once, when its executor has ended.

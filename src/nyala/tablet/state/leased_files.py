@@ -15,8 +15,6 @@ from nyala.catalog.leases import no_store_here
 from nyala.env import SYSTEM, MissingFileError
 from nyala.errors import HistoryExpiredError
 
-__all__ = ["kept_by_lease"]
-
 
 @contextlib.contextmanager
 def kept_by_lease(what: str, again: str) -> Iterator[None]:

@@ -13,8 +13,6 @@ from typing import Final
 from nyala.catalog.model import CommitMessage
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["MESSAGES_MAX_BYTES", "MESSAGE_MAX_LENGTH", "check_message", "messages_to_forget"]
-
 MESSAGE_MAX_LENGTH: Final = 1000
 # The catalogue is read whole at each open, so it holds no more than this.
 MESSAGES_MAX_BYTES: Final = 16 << 20

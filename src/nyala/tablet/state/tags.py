@@ -28,8 +28,6 @@ from nyala.catalog.model import TableEntry, TagEntry
 from nyala.errors import InvalidArgumentError
 from nyala.suggestion import nearest
 
-__all__ = ["TAGS_MAX", "check_tag_name", "resolve_tag", "tagged", "unknown_tag", "untagged"]
-
 TAGS_MAX: Final = 10_000
 _NAME_MAX: Final = 128
 # Numbers, ISO times and durations begin with a digit or a sign.

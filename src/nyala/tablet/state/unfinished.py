@@ -17,8 +17,6 @@ from typing import Final
 
 from nyala.env import Env, is_gone, process_mark
 
-__all__ = ["abandoned", "unfinished_name"]
-
 _NAME: Final = re.compile(r".+ \[restoring ([0-9a-f]{40})-[0-9a-f]{8}\]", re.DOTALL)
 # With the suffix, well within the 256 bytes of a name.
 _NAME_CHARS: Final = 40

@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from nyala.errors import CorruptionError, Error
 
-__all__ = ["checked", "is_unsigned", "validating"]
-
 _Entry = TypeVar("_Entry")
 
 

@@ -42,8 +42,6 @@ from nyala.tablet.write.write_path import Request, locked, prepare_request, unal
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["commit_in_parts", "parts_of"]
-
 # Memory of a row besides its columns while it is settled: its key, positions and orders.
 _ROW_BYTES: Final = 90
 _PART_BYTES_MIN: Final = 64 << 20

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 
 from nyala.env.clock import Clock
 
-__all__ = ["HistoryPins", "Pin"]
-
 
 class Pin:
     """One pinned moment. Thread-safe."""

@@ -36,8 +36,6 @@ from nyala.wal.objects.format import (
 )
 from nyala.wal.record import decode_record
 
-__all__ = ["dump"]
-
 StateText = Callable[[bytes, str, str], Iterator[str]]
 """The lines of a catalogue: its bytes, their path, the store's id. Raises: CorruptionError, StorageError."""
 

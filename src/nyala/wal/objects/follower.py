@@ -55,8 +55,6 @@ from nyala.wal.objects.format import (
     decode_group,
 )
 
-__all__ = ["Checkpoint", "LiveSlot", "LogEntry", "LogFollower", "News", "read_birth"]
-
 # Slots that are read at once. The number doubles while all of them exist and are small.
 _READ_AHEAD_SLOTS: Final = 32
 _READ_AHEAD_BYTES: Final = 8 << 20
@@ -227,7 +225,6 @@ class LogFollower:
         return False
 
     # ── the start
-    # ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self) -> Checkpoint | None:
         """Go to the log start of the newest intact checkpoint (F4), and return that checkpoint."""
@@ -290,7 +287,6 @@ class LogFollower:
                 )
 
     # ── one slot
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _next_object(self) -> bytes | None:
         """Return the object in the slot `position`; None if the slot is empty.
@@ -363,7 +359,6 @@ class LogFollower:
             self._known = header.key
 
     # ── the bucket
-    # ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _path(self, key: str) -> str:
         return f"{self._objects.url}/{key}"

@@ -45,42 +45,6 @@ from nyala.errors import CorruptionError, StorageError
 from nyala.objects.handle import WHOLE_MAX_BYTES
 from nyala.wal.format import Layout, check_store_id, crc32c
 
-__all__ = [
-    "ANY_GROUP",
-    "BIRTH_KEY",
-    "CHECKPOINT",
-    "CHECKPOINT_MAGIC",
-    "CHECKPOINT_PREFIX",
-    "COPYING_KEY",
-    "FORMAT_VERSION",
-    "GROUP",
-    "GROUP_MAGIC",
-    "GROUP_MAX_BYTES",
-    "LOG_PREFIX",
-    "PAYLOAD_MAX_BYTES",
-    "RECORD",
-    "SEAL",
-    "SEAL_SIZE_BYTES",
-    "WRITER_KEY",
-    "Birth",
-    "CheckpointHeader",
-    "CheckpointKey",
-    "Epoch",
-    "Group",
-    "Kind",
-    "Place",
-    "ReadRecord",
-    "Record",
-    "Seal",
-    "Slot",
-    "WriterHint",
-    "decode_checkpoint",
-    "decode_group",
-    "encode_group",
-    "encode_seal",
-    "is_seal_size",
-]
-
 FORMAT_VERSION: Final = 1
 GROUP_MAGIC: Final = b"NyLg"
 CHECKPOINT_MAGIC: Final = b"NyCk"
@@ -208,7 +172,6 @@ class Kind(enum.IntEnum):
 
 
 # ── keys
-# ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, order=True)
@@ -279,7 +242,6 @@ class CheckpointKey:
 
 
 # ── groups
-# ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -482,7 +444,6 @@ def _own_crc(header: bytes) -> int:
 
 
 # ── seals
-# ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -540,7 +501,6 @@ def _time(us: int) -> str:
 
 
 # ── checkpoints
-# ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -624,7 +584,6 @@ def decode_checkpoint(
 
 
 # ── JSON objects
-# ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,6 @@ from nyala.wal.objects.format import (
 )
 from nyala.wal.objects.writer import ObjectLog
 
-__all__ = ["CLOCK_BEHIND_MAX_US", "TakenLog", "check_clock", "create_birth", "create_store", "take_over"]
-
 # An heir whose clock is further behind than this would write with timestamps far ahead of its own
 # time, and reads at a wall-clock time would miss its writes.
 CLOCK_BEHIND_MAX_US: Final = 600_000_000

@@ -66,8 +66,6 @@ from nyala.wal.objects.format import (
     is_seal_size,
 )
 
-__all__ = ["GROUPS_IN_FLIGHT", "LogMark", "ObjectLog"]
-
 GROUPS_IN_FLIGHT: Final = 4
 
 # A hint is not worth a long wait.
@@ -164,7 +162,6 @@ class ObjectLog:
         self._since_us = env.clock.now_us()
 
     # ── state
-    # ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def appended(self) -> LogMark:
@@ -198,7 +195,6 @@ class ObjectLog:
         return self._replay_slots
 
     # ── appending
-    # ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, kind: Kind, timestamp: int, payload: Sequence[Bytes]) -> int:
         """Add a record in memory, and return the offset of its end, for `sync`.
@@ -243,7 +239,6 @@ class ObjectLog:
             return bool(self._live_ends) and self._live_ends[0] <= border
 
     # ── syncing
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def sync(self, offset: int | None = None) -> None:
         """Return when all records through `offset` are durable (default: everything appended).
@@ -384,7 +379,6 @@ class ObjectLog:
             self._condition.notify_all()
 
     # ── failures
-    # ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _fenced(self, group: _Group, other: bytes) -> StorageError:
         """Return the error for a slot that has another object."""
@@ -422,7 +416,6 @@ class ObjectLog:
             )
 
     # ── checkpoints
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def checkpoint(self, border: int, body: Bytes, memory_timestamp_min: int | None) -> None:
         """Write a checkpoint, and delete the slots and checkpoints that it replaces (S3 to S5).
@@ -505,7 +498,6 @@ class ObjectLog:
         return persist(self._env, request, patience_s=self._patience_s)
 
     # ── the end
-    # ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def announce(self) -> None:
         """Write the hint that this process writes, and when it was last alive."""
