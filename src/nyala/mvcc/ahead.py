@@ -1,16 +1,14 @@
-"""Interprets times of day while the clock is behind the store's newest timestamp.
+"""Interprets a time of day, such as `at=datetime.now(UTC)`, after the clock was set back.
 
-    the clock was an hour ahead, and is right again:
+Timestamps never decrease. If the clock was an hour ahead and was corrected to 10:00, batches keep
+getting timestamps just after 11:00 until the clock reaches 11:00. A batch that is written at 10:05
+then has the timestamp 11:00, and a read of "10:05" would miss the batch.
 
-    clock       10:00 ......... 10:05 ...................... 11:05
-    timestamps  10:00  11:00+1  11:00+2  11:00+3  ...  11:00+9, 11:05
+So a time of day in such a period means the newest timestamp of the period. The read sees every
+acknowledged batch, and possibly later batches of the period. Timestamps and WriteResults stay
+exact.
 
-A batch that is acknowledged at 10:05 has a timestamp of 11:00. Taken literally,
-`at=datetime.now(UTC)` would miss it until 11:00. So a time of day since the difference was noticed
-means at least the newest timestamp of that period. It never misses an acknowledged batch, and may
-include later batches of the same period. Timestamps and WriteResults stay exact.
-
-There is one object per open store, and its state is not stored. Threads: any.
+Each open store has one `AheadOfClock`. Its state is not stored. Any thread may use it.
 """
 
 from __future__ import annotations
@@ -19,28 +17,32 @@ from typing import Final
 
 from nyala.mvcc.timestamp import from_physical, physical_us
 
-# A caller reads the clock and uses the time a little later. So this much time before the difference
-# was noticed is included, but never more than the difference itself.
+# A caller may have read the clock up to a minute before this module noticed that the clock is
+# behind. The period therefore begins a minute earlier, or less if the clock is less far behind.
 GRACE_US: Final = 60_000_000
 
 
 class AheadOfClock:
-    """Remembers since when, and up to which timestamp, the store is ahead of the clock."""
+    """The latest period in which the store's timestamps were ahead of the clock."""
 
     def __init__(self) -> None:
-        self._seen: tuple[int, int] | None = None  # (wall time in timestamps, newest timestamp)
+        # As timestamps: the time of day at its beginning, and the newest timestamp of the store.
+        self._period: tuple[int, int] | None = None
 
     def note(self, published: int, now_us: int) -> None:
-        """Compare the newest timestamp with the clock."""
+        """Compare the store's newest timestamp with the clock, and begin or extend the period."""
         ahead_us = physical_us(published) - now_us
         if ahead_us > 0:
-            begin = self._seen[0] if self._seen else from_physical(max(now_us - min(ahead_us, GRACE_US), 0))
-            self._seen = begin, published
+            begin = (
+                self._period[0] if self._period else from_physical(max(now_us - min(ahead_us, GRACE_US), 0))
+            )
+            self._period = begin, published
 
     def covers(self, timestamp: int) -> bool:
-        """Whether a time of day with this timestamp must be adjusted."""
-        return self._seen is not None and self._seen[0] <= timestamp < self._seen[1]
+        """Whether a time of day with this timestamp is in the period."""
+        return self.resolve(timestamp) != timestamp
 
     def resolve(self, timestamp: int) -> int:
         """Return the timestamp at which to read for a time of day with this timestamp."""
-        return self._seen[1] if self._seen is not None and self.covers(timestamp) else timestamp
+        period = self._period
+        return period[1] if period is not None and period[0] <= timestamp < period[1] else timestamp

@@ -2,18 +2,17 @@
 
 Invariants
     C1  next() is greater than every earlier timestamp, and than the initial `latest` (rule T1).
-    C2  A wall clock that is behind `latest`, by any amount, does not stop writes: the logical part
-        is incremented until the wall clock has caught up. So a store that was written under a wrong
+    C2  Writes continue if the wall clock is behind `latest` by any amount: next() increments the
+        logical part until the wall clock has caught up. So a store that was written under a wrong
         clock stays writable.
-    C3  A wall clock that jumps ahead by more than a day while the store is open is rejected. The
-        monotonic clock is the reference; it also counts the time that the machine slept.
-    C4  The timestamp before each one of next() is not used by any other batch, and no reader has it
-        as its moment. A row that is inserted there and deleted at the batch's own timestamp was never
-        visible (a tombstone).
+    C3  next() raises an error if the wall clock jumps ahead by more than a day while the store is
+        open. The monotonic clock shows the jump; it also counts the time that the machine slept.
+    C4  If next() returns t, no batch has the timestamp t - 1, and no reader has it as its moment.
+        A row that a batch inserts at t - 1 and deletes at t was never visible (a tombstone).
 
-Called under the commit lock of the database; except for `now_us`, it is not thread-safe by itself.
-Source: docs/design/kudu.md, "Clock". There is no error bound for several machines, because one
-machine writes.
+The callers hold the commit lock of the database. Only `now_us` may be called without a lock.
+Source: docs/design/kudu.md, "Clock". Kudu's error bound between machines is left out, because only
+one machine writes.
 """
 
 from __future__ import annotations
@@ -32,39 +31,33 @@ _WARN_AFTER_US = 1_000_000
 
 
 class HybridClock:
-    """Creates timestamps.
-
-    `latest` is the greatest one; it begins with that of the log and the catalogue.
-    """
+    """Creates timestamps. `latest` is the greatest timestamp of the store so far."""
 
     def __init__(self, clock: Clock, latest: int = 0) -> None:
         self._clock = clock
         self.latest = latest
         self._warned = False
         # The greatest accepted difference between the wall clock and the monotonic clock. It never
-        # shrinks: a clock that is set back and later set right has not jumped.
+        # shrinks, so a clock that is set back and later corrected does not count as a jump.
         self._offset_us = clock.now_us() - self._monotonic_us()
 
     def _monotonic_us(self) -> int:
         return round(self._clock.monotonic_s() * 1e6)
 
     def _jump_us(self, wall_us: int) -> int:
-        """Return by how much the wall clock jumped ahead since the last accepted time; negative if
-        it is behind.
-        """
+        """Return how far the wall clock jumped ahead of the last accepted time (negative: back)."""
         return wall_us - self._monotonic_us() - self._offset_us
 
     def now_us(self) -> int:
-        """Return the wall time without a rejected jump ahead (C3), which would expire data."""
+        """Return the wall time, without a jump that C3 rejects: the jump would expire history."""
         wall_us = self._clock.now_us()
         jump_us = self._jump_us(wall_us)
         return wall_us - jump_us if jump_us > FORWARD_BOUND_US else wall_us
 
     def reserve(self, count: int) -> int:
-        """Return the first of `count` timestamps in a row that no later call returns.
+        """Reserve `count` consecutive timestamps, and return the first. Raises: as `next`.
 
         4,096 timestamps are one microsecond, so a million of them move the clock by 0.3 ms.
-        Raises: as `next`.
         """
         first = self.next()
         self.latest = first + count - 1
@@ -73,8 +66,8 @@ class HybridClock:
     def next(self) -> int:
         """Return a timestamp greater than all before (C1).
 
-        Raises: StorageError if the wall clock has jumped ahead by more than a day (C3), or at the
-        end of timestamps; then nothing has changed.
+        Raises: StorageError if the wall clock jumped ahead by more than a day (C3), or if the last
+        possible timestamp is used up. The clock's state then stays as before.
         """
         wall_us = self._clock.now_us()
         jump_us = self._jump_us(wall_us)
@@ -84,8 +77,7 @@ class HybridClock:
                 "store was open; nothing was written. Set the clock right and write again; if it is right now, close "
                 "the store and call connect() again"
             )
-        # The timestamp before it stays free, for rows that a batch inserts and deletes (C4).
-        timestamp = max(from_physical(wall_us), self.latest + 2)
+        timestamp = max(from_physical(wall_us), self.latest + 2)  # + 2: C4
         if timestamp >= TIMESTAMP_MAX:
             raise StorageError(
                 f"this machine's clock says {_time(wall_us)}, but the timestamps of a store end at "

@@ -8,9 +8,9 @@ counter.
     | microseconds since 1970-01-01T00:00:00Z     | logical   |
     +---------------------------------------------+-----------+
 
-It is stored in a signed 64-bit integer (Arrow's and NumPy's int64), so the last timestamp is on 10
-May 2041. A datetime names a whole microsecond and means its *end*, so the time at which a write was
-acknowledged includes the write.
+A signed 64-bit integer stores it (Arrow's and NumPy's int64), so the last timestamp is on 10 May
+2041. A datetime names a whole microsecond and means the *end* of that microsecond. So a read at the
+time at which a write was acknowledged sees the write.
 
 Source: docs/design/snapshots-and-history.md, "Timestamps and clock"; docs/design/kudu.md, "Clock".
 Unlike in Kudu, a snapshot at T sees T itself.
@@ -28,25 +28,25 @@ from nyala.errors import InvalidArgumentError
 LOGICAL_BITS: Final = 12
 LOGICAL_MAX: Final = (1 << LOGICAL_BITS) - 1
 TIMESTAMP_MAX: Final = 2**63 - 1
-# Before the first write of a store: a snapshot at this timestamp is empty.
+# A snapshot at this timestamp is empty.
 TIMESTAMP_ZERO: Final = 0
 
-# 2000-01-01 as a timestamp. Present Unix times, in any unit from seconds to nanoseconds, are
-# smaller numbers.
-_CENTURY: Final = 946_684_800_000_000 << LOGICAL_BITS
-# "7d", "1 hour": a duration, which is not a moment.
+# 2000-01-01 as a timestamp. It is greater than the present Unix time in any unit from seconds to
+# nanoseconds.
+_YEAR_2000: Final = 946_684_800_000_000 << LOGICAL_BITS
+# A text such as "7d" or "1 hour" is a duration, not a moment.
 _DURATION: Final = re.compile(r"[-+]?\d+(\.\d+)?\s*[a-z]+", re.IGNORECASE)
 _UNIX_UNITS: Final = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
 _YEAR_2100_NS: Final = 4_102_444_800 * 10**9
 
-# The largest distance of a time zone from UTC: +14:00, the Line Islands.
+# The time zone that is furthest from UTC is +14:00.
 _ZONE_MAX_US: Final = 14 * 3600 * 1_000_000
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def from_physical(microseconds: int, logical: int = 0) -> int:
-    """Return the timestamp of counter `logical` in this microsecond since the epoch."""
+    """Return the timestamp with these microseconds since the epoch and this logical counter."""
     return (microseconds << LOGICAL_BITS) | logical
 
 
@@ -70,14 +70,13 @@ def microseconds_of(moment: dt.datetime) -> int:
 
 
 def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
-    """Return the timestamp that `at` names: our int, a datetime, ISO text, or an object with
-    `.timestamp`.
+    """Return the timestamp of `at`: a timestamp, datetime, ISO text or object with `.timestamp`.
 
     name:      the argument's name, for error messages.
-    published: the newest timestamp of the store. If it is after 2000-01-01, an int (or its text) before that date is
-    rejected: no write of such a store is that old unless its clock was wrong. But every present Unix time, in seconds,
-    milli-, micro- or nanoseconds, is so small a number, and would read an empty table. 0, before the first write, is
-    accepted; older moments can be given as a datetime. A store with a test clock of small numbers is not affected.
+    published: the newest timestamp of the store, for a check against Unix times. As a timestamp, a
+               Unix time in any unit is before 2000, when the table was empty. So a number (or its
+               text) from 1 up to 2000 is rejected, unless the store's timestamps are that old too.
+               A moment before 2000 can be given as a datetime.
     Raises: InvalidArgumentError if `at` is not a moment.
     """
     if isinstance(at, bool):
@@ -88,7 +87,7 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
         number = int(at)
         if not 0 <= number <= TIMESTAMP_MAX:
             raise InvalidArgumentError(f"{name}={at} is outside of the timestamps 0..{TIMESTAMP_MAX}")
-        if published is not None and 0 < number < _CENTURY <= published:
+        if published is not None and 0 < number < _YEAR_2000 <= published:
             raise InvalidArgumentError(_unix_time_text(number, name))
         return number
     if isinstance(at, str):
@@ -125,50 +124,43 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
 
 
 def is_time_of_day(at: object) -> bool:
-    """Whether an argument of `parse_at` is a datetime or its ISO text, and not a timestamp."""
+    """Whether an argument of `parse_at` is a datetime or the ISO text of one."""
     return isinstance(at, dt.datetime) or (isinstance(at, str) and not at.strip().isdecimal())
 
 
 def naive_note(at: object, bound: int | None = None) -> str:
-    """Return a note for error messages about a moment without a time zone: how it was read, and how
-    to add a zone.
+    """Return the end of an error message about a moment without time zone: how to add the zone.
 
-    bound: the timestamp that the moment should not exceed. If the moment is further from it than any time zone is from
-           UTC, the missing zone is not the problem. None: not known.
-    The note is empty for all other moments.
+    bound: the timestamp that the moment should not exceed, if known. If the two are more than 14
+           hours apart, a missing zone does not explain the error.
+    Returns: "" if the moment has a zone, or if the zone does not explain the error.
     """
-    if isinstance(at, dt.datetime):
-        if at.tzinfo is not None or _is_far(at, bound):
-            return ""
-        return (
-            "; the datetime is naive and was taken as UTC: use datetime.now(UTC) for the present, or .astimezone() of "
-            "another local time"
-        )
-    if not isinstance(at, str) or at.strip().isdecimal():
+    if not is_time_of_day(at):
         return ""
     try:
-        moment = dt.datetime.fromisoformat(at.strip())
+        moment = dt.datetime.fromisoformat(at.strip()) if isinstance(at, str) else at
     except ValueError:
         return ""
-    if moment.tzinfo is not None or _is_far(moment, bound):
+    assert isinstance(moment, dt.datetime)
+    is_far = bound is not None and abs(microseconds_of(moment) - physical_us(bound)) > _ZONE_MAX_US
+    if moment.tzinfo is not None or is_far:
         return ""
+    if isinstance(at, str):
+        return "; it has no zone and was taken as UTC: for local time add the zone, as in '2026-11-20T10:00+01:00'"
     return (
-        "; it has no zone and was taken as UTC: for local time add the zone, as in '2026-11-20T10:00+01:00'"
+        "; the datetime is naive and was taken as UTC: use datetime.now(UTC) for the present, or .astimezone() of "
+        "another local time"
     )
 
 
-def _is_far(moment: dt.datetime, bound: int | None) -> bool:
-    return bound is not None and abs(microseconds_of(moment) - physical_us(bound)) > _ZONE_MAX_US
-
-
 def _day_text(day: dt.date, name: str) -> str:
-    """Return the error message for a day instead of a moment, with its two ends."""
+    """Return the error message for a day; it names the moments at both ends of the day."""
     end = "" if day == dt.date.max else f", {name}='{day + dt.timedelta(days=1)}' its end"
     return f"{name}={day} is a day, not a moment: {name}='{day}' is its beginning in UTC{end}"
 
 
 def _unix_time_text(at: int | float, name: str) -> str:
-    """Return the error message for a Unix time, with the right form."""
+    """Return the error message for a Unix time; it shows the same moment as ISO text."""
     unit, scale = next((unit, scale) for unit, scale in _UNIX_UNITS.items() if at * scale < _YEAR_2100_NS)
     moment = (_EPOCH + dt.timedelta(microseconds=round(at * scale / 1000))).isoformat().replace("+00:00", "Z")
     return (

@@ -1,12 +1,10 @@
-"""The watermarks applied and published: what writers build on, and what readers see.
+"""The two watermarks of a store: writers build on `applied`, readers see up to `published`.
 
-    timestamps --->
-    ......|=================|.....................|
-          published          applied               not given yet
-    readers see up to here   writers resolve keys against this
+    timestamps  0 ............ published ........... applied .......... future
 
-Timestamps are given, logged and applied under one lock, so both watermarks only increase. A
-snapshot is one number T: it sees every batch with timestamp <= T (rules W1 and T2).
+A batch is *applied* when it is in the memory of the tablets, and *published* when readers may see
+it. A snapshot is one timestamp T: it sees every batch with a timestamp ≤ T (rules W1 and T2).
+Timestamps are given, logged and applied under the commit lock, so both watermarks only increase.
 
 Invariants
     M1  published <= applied.
@@ -19,7 +17,7 @@ import threading
 
 
 class Watermarks:
-    """The two watermarks of one open store. Any thread may call `advance_*`."""
+    """The two watermarks of one open store. Threads: any."""
 
     def __init__(self, timestamp: int = 0) -> None:
         self._lock = threading.Lock()
@@ -40,6 +38,6 @@ class Watermarks:
             self._applied = timestamp
 
     def advance_published(self, timestamp: int) -> None:
-        """Publish everything up to `timestamp`, but not more than is applied."""
+        """Raise `published` to `timestamp`, but not above `applied` (M1)."""
         with self._lock:
             self._published = max(self._published, min(timestamp, self._applied))

@@ -1,4 +1,4 @@
-"""The clock that gives batches their timestamps: near the wall clock, and strictly ascending (T1)."""
+"""Timestamps of batches are close to the wall clock and strictly increasing (rule T1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_timestamp_has_the_wall_clocks_time() -> None:
 
 
 def test_c2_c4_within_a_microsecond_the_counter_rises_by_two() -> None:
-    """Batches within one microsecond have different timestamps, in their order, with a free one between."""
+    """Each second timestamp stays free, also when all batches are in one microsecond."""
     clock = HybridClock(ManualClock(NOW_US))
     given_ = [clock.next() for _ in range(5000)]
     assert given_ == list(range(from_physical(NOW_US), from_physical(NOW_US) + 10000, 2))
@@ -88,9 +88,7 @@ def test_a_step_back_logs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_c2_a_clock_years_behind_does_not_stop_writes() -> None:
-    """A store that was written under a wrong clock accepts writes; the counter of its timestamps
-    rises.
-    """
+    """A store that was written under a wrong clock accepts writes."""
     wall = ManualClock(NOW_US)
     newest = from_physical(NOW_US + 365 * DAY_US)
     clock = HybridClock(wall, newest)
@@ -100,9 +98,7 @@ def test_c2_a_clock_years_behind_does_not_stop_writes() -> None:
 
 
 def test_c3_a_jump_ahead_stops_writes_until_the_clock_is_right() -> None:
-    """The bound is a day. Passing time, awake or asleep, is no jump, and neither is a corrected
-    clock.
-    """
+    """The bound is a day. Neither 60 days of passing time nor a corrected clock count as a jump."""
     wall = ManualClock(NOW_US)
     clock = HybridClock(wall)
     wall.advance(60 * 86_400)
@@ -114,7 +110,7 @@ def test_c3_a_jump_ahead_stops_writes_until_the_clock_is_right() -> None:
         with pytest.raises(StorageError, match=r"jumped ahead by 1\.0 days.*2026-03-03.*nothing was written"):
             clock.next()
         assert clock.latest == newest
-    assert clock.now_us() == right_us, "nothing expires by a time that is not believed"
+    assert clock.now_us() == right_us, "a rejected time must not make history expire"
     wall.set_now_us(right_us - 30 * DAY_US)
     assert clock.next() == newest + 2
     wall.set_now_us(right_us + 1)
@@ -131,7 +127,7 @@ def test_a_jump_of_less_than_a_day_logs_a_warning(caplog: pytest.LogCaptureFixtu
 
 
 def test_the_last_timestamp_is_an_error_and_no_overflow() -> None:
-    """In May 2041, writes raise an error; no timestamp wraps around."""
+    """When timestamps are used up in May 2041, writes raise an error."""
     end_us = physical_us(TIMESTAMP_MAX)
     clock = HybridClock(ManualClock(end_us), latest=TIMESTAMP_MAX - 3)
     assert clock.next() == TIMESTAMP_MAX - 1

@@ -65,7 +65,7 @@ def test_each_form_of_a_moment(at: object, timestamp: int) -> None:
     ids=repr,
 )  # fmt: skip
 def test_invalid_moments_are_refused(at: object) -> None:
-    """A value that is no moment raises InvalidArgumentError."""
+    """The error begins with the name of the argument."""
     with pytest.raises(InvalidArgumentError, match="^at="):
         parse_at(at)
     with pytest.raises(InvalidArgumentError, match="^since="):
@@ -83,7 +83,7 @@ def test_a_day_is_refused() -> None:
 
 
 def test_a_moment_without_a_zone_adds_advice() -> None:
-    """The advice is for moments without a zone, which were taken as UTC; others get none."""
+    """Error messages about a moment without a time zone say how to add the zone."""
     assert ".astimezone()" in naive_note(dt.datetime(2026, 1, 1))
     assert "+01:00" in naive_note("2026-01-01T10:00") and "+01:00" in naive_note(" 2026-01-01 ")
     aware = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -101,7 +101,7 @@ def test_a_moment_without_a_zone_adds_advice() -> None:
 
 
 def test_a_moment_beyond_all_zones_adds_no_advice() -> None:
-    """For a moment next year, the error does not mention time zones."""
+    """If a moment is too late by more than 14 hours, a missing zone does not explain the error."""
     noon = from_physical(NEW_YEAR_US + 12 * 3600 * SECOND)
     for hour in ("2026-01-01T13:00", "2026-01-02T01:59", "2025-12-31T22:01"):
         assert "no zone" in naive_note(hour, noon)
@@ -164,8 +164,7 @@ def test_a_datetime_is_the_end_of_its_microsecond() -> None:
     st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2041, 5, 1), timezones=st.just(dt.UTC)),
     st.integers(0, LOGICAL_MAX),
 )
-def test_microseconds_come_and_go_unchanged(moment: dt.datetime, logical: int) -> None:
-    """A time that is converted to text and back is the same microsecond."""
+def test_a_datetime_converts_to_a_timestamp_and_back(moment: dt.datetime, logical: int) -> None:
     timestamp = from_physical(microseconds_of(moment), logical)
     assert to_datetime(timestamp) == moment
     assert physical_us(timestamp) == microseconds_of(moment)
@@ -178,17 +177,15 @@ def test_microseconds_come_and_go_unchanged(moment: dt.datetime, logical: int) -
     st.integers(0, 2**51 - 1), st.integers(0, 2**51 - 1), st.integers(0, LOGICAL_MAX), st.integers(0, LOGICAL_MAX)
 )  # fmt: skip
 def test_timestamps_sort_by_time_and_then_counter(left: int, right: int, a: int, b: int) -> None:
-    """Timestamps compare as their moments."""
     assert (from_physical(left, a) < from_physical(right, b)) == ((left, a) < (right, b))
 
 
 def test_the_last_moment_is_in_may_2041() -> None:
-    """The documents name this month."""
+    """The documentation names this month."""
     assert to_datetime(TIMESTAMP_MAX).date() == dt.date(2041, 5, 10)
 
 
 @pytest.mark.parametrize("wrong", ["x", None, 2**80, []])
 def test_to_datetime_of_no_timestamp_is_refused(wrong: object) -> None:
-    """`nyala.to_datetime` of an invalid number raises InvalidArgumentError."""
     with pytest.raises(InvalidArgumentError, match="not a timestamp"):
         to_datetime(wrong)  # type: ignore[arg-type]
