@@ -128,4 +128,4 @@ def logged_rows(db: Database) -> int:
     store = db._writer()
     state, end = store.state, store.log.synced.position
     reader = LogReader(store.env, wal_path(store.root_path), state.wal_start, state.store_id)
-    return sum(record.row_count for record in batches(reader.read_to(end.segment, end.offset)))
+    return sum(record.row_count for record in batches(reader.read_to(end)))

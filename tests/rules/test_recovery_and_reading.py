@@ -104,7 +104,7 @@ def log_records(path: Path) -> list[LogRecord]:
     from nyala.wal.reader import read_segment_header
 
     header = read_segment_header(SYSTEM.files, str(path / "wal" / "wal-000000001"), 1)
-    return list(batches(LogReader(SYSTEM, str(path / "wal"), 1, header.store_id).read_to_end()))
+    return list(batches(LogReader(SYSTEM, str(path / "wal"), 1, header.store_id).read_to(None)))
 
 
 def test_w1_visible_after_synced(tmp_path: Path) -> None:

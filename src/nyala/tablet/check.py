@@ -284,7 +284,7 @@ def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = n
         objects = None if isinstance(store, ReaderStore) else store.objects
         if objects is None:
             reader = LogReader(store.env, layout.wal_path(store.root_path), state.wal_start, state.store_id)
-            check.log_records = sum(1 for _ in reader.read_to(upto.segment, upto.offset))
+            check.log_records = sum(1 for _ in reader.read_to(upto))
         else:
             check.log_records = count_records(store.env, objects)
             check.checkpoints(objects)

@@ -141,7 +141,7 @@ def _state_of(source: ReaderStore | BucketReader) -> tuple[Root, CatalogState, I
         return root, state, source.unflushed()
     root, state, upto = source.look()
     log = LogReader(source.env, layout.wal_path(source.root_path), state.wal_start, state.store_id)
-    return root, state, batches(log.read_to(upto.segment, upto.offset))
+    return root, state, batches(log.read_to(upto))
 
 
 def _parts_of(source: ReaderStore | BucketReader, path: str, size_bytes: int) -> Iterator[bytes]:

@@ -638,7 +638,7 @@ class Store:
             except Exception as error:  # not Ctrl-C: the log still works, and its next sync covers this batch
                 self.poison(error)
                 raise
-            self.marks.advance_published(self.log.synced_timestamp)
+            self.marks.advance_published(self.log.synced.timestamp)
             self.publish()
 
     def log_sync_all(self) -> None:
@@ -654,7 +654,7 @@ class Store:
             ) as error:  # not Ctrl-C: the log still works, and its next sync covers these records
                 self.poison(error)
                 raise
-            self.marks.advance_published(self.log.synced_timestamp)
+            self.marks.advance_published(self.log.synced.timestamp)
 
     def sync_if_due(self) -> float | None:
         """For durability "group": sync batches that have waited long enough.
@@ -679,8 +679,7 @@ class Store:
         # record.
         mark = self.log.synced if self.options.durability == "commit" else self.log.written
         return PositionRecord(
-            mark.position.segment,
-            mark.position.offset,
+            mark.position,
             min(self.marks.published, max(mark.timestamp, self.state.timestamp_max)),
             self.state.version,
             synced=self.log.synced.offset >= mark.offset,

@@ -1,9 +1,10 @@
-"""The database's log: resolved batches with checksums, synced in groups, replayed at open.
+"""The write-ahead log: batches and catalogue changes are written here before they are acknowledged.
 
-format.py     every magic, width and offset; segment and record headers
-record.py     encodes a batch: JSON metadata and Arrow record batches
-position.py   the position up to which reader processes may read
-writer.py     append, group sync, segments
-reader.py     reading; distinguishes a torn tail from damage (R6)
+format.py     the layouts of segments, record headers and footers
+record.py     encodes and decodes the payload of a record
+position.py   a small file with the position up to which reader processes may read
+writer.py     appends records; one sync serves several threads; segments
+reader.py     reads the log, and distinguishes a torn tail from damage (R6)
 dump.py       the output of `nyala wal dump`
+objects/      the same for a store in a bucket
 """

@@ -1,9 +1,8 @@
-"""The output of `nyala wal dump`: every segment, record and group of a log, and optionally the
-bytes of every header.
+"""The output of `nyala wal dump` for a folder: every segment, record and group of rows of a log.
 
-It never raises an error for invalid bytes. It prints what is wrong and whether R6 makes it damage
-or a torn tail, and continues with the next segment. The worked example of docs/format/log.md is its
-output.
+Invalid bytes raise no error. The output says what is wrong, and whether rule R6 calls the bytes
+damage or a torn tail; then it continues with the next segment. The worked example of
+docs/format/log.md is such an output.
 """
 
 from __future__ import annotations
@@ -28,14 +27,17 @@ from nyala.wal.format import (
 from nyala.wal.reader import Frame, find_witness, read_frames, segment_numbers
 from nyala.wal.record import LogRecord, decode_meta, decode_record
 
-# The number of bytes of an Arrow message to print; Arrow documents their meaning.
+# Only the first bytes of an Arrow message are printed, because Arrow documents their meaning.
 _ARROW_BYTES_SHOWN = 8
-# Characters of a change's JSON text to print.
+# The number of characters of a JSON text that are printed.
 _TEXT_SHOWN = 2000
 
 
 def dump(files: Files, directory: str, show_bytes: bool = False) -> Iterator[str]:
-    """Yield the lines for all segments in a folder, oldest first."""
+    """Yield the lines for all segments in a folder, oldest first.
+
+    show_bytes: also yield the bytes of every header, field by field.
+    """
     numbers = segment_numbers(files, directory)
     if not numbers:
         yield f"no log segments in {directory}"
@@ -94,7 +96,7 @@ def _dump_frame(frame: Frame, data: bytes, path: str, show_bytes: bool) -> Itera
 
 
 def batch_lines(title: str, record: LogRecord) -> Iterator[str]:
-    """Yield the lines of a batch; `title` begins the first one."""
+    """Yield the lines of a batch. The first line begins with `title`."""
     key = "" if record.idempotency_key is None else f", key {json.dumps(record.idempotency_key)}"
     message = "" if record.message is None else f", message {json.dumps(record.message)}"
     yield f"{title}{key}{message}"
@@ -109,12 +111,13 @@ def batch_lines(title: str, record: LogRecord) -> Iterator[str]:
 
 
 def shortened(text: bytes) -> str:
-    """Return a JSON text in one line, of at most 2,000 characters."""
+    """Return a JSON text as one line of at most 2,000 characters."""
     line = " ".join(part.strip() for part in text.decode("utf-8", "replace").split("\n")).rstrip()
     return line if len(line) <= _TEXT_SHOWN else line[:_TEXT_SHOWN] + "…"
 
 
 def bytes_of(layout: Layout, data: bytes, offset: int) -> Iterator[str]:
+    """Yield a line for each field of a header at `offset`: its bytes and its value."""
     for name, start, size in layout.offsets():
         encoded = data[offset + start : offset + start + size]
         if name in ("magic", "host"):

@@ -1,4 +1,4 @@
-"""Every magic, width and offset of the log's files. On disk: never renumber, never reorder.
+"""The layouts of the log's files, with their magic numbers. They are on disk: never change them.
 
     segment file  wal-000000007
     ┌────────────────┬────────┬─────────┬────────┬─────────┬─ ─ ─┬────────┐
@@ -7,21 +7,23 @@
     └────────────────┴────────┴─────────┴────────┴─────────┴─ ─ ─┴────────┘
     ^ start_offset   ^ log_offset                                ^ only in a closed segment
 
-All integers are little-endian. A *log offset* counts bytes from the log's beginning over all its
-segments, including headers and footers: segment n + 1 starts where segment n ended. A *file offset*
-counts from the segment's first byte; log offset = start_offset + file offset.
+All integers are little-endian. A *file offset* counts bytes from the beginning of a segment. A *log
+offset* counts bytes from the beginning of the log, over the headers and footers of all segments:
+log offset = start_offset + file offset. A segment starts at the log offset where the one before it
+ended.
 
 Invariants (checked on write and on read)
     L1  Record headers, payloads and the footer start at multiples of 8 bytes, with no bytes between
         them.
     L2  Timestamps of batches ascend strictly over the whole log. A change record repeats the
         timestamp of the record before it. `ordinal` counts the records of a segment from 0.
-    L3  `synced_through` was synced when the header was written, so it is at most the header's own
-        log offset. In a footer it is equal to it: a footer is written only after everything before
-        it was synced.
-    L4  Every header has its own log offset and its segment's salt. So bytes of another file, of an
-        earlier use of these disk blocks, or of a user's value are never taken for a record.
-    L5  Every segment and the position record have the id of their store, as the catalogue does.
+    L3  The log was synced up to the log offset `synced_through` when the header was written. So
+        `synced_through` is at most the header's own log offset. In a footer the two are equal,
+        because everything before a footer is synced first.
+    L4  Every header contains its own log offset and the segment's salt, a random number. So a
+        reader never takes bytes of another file, of an older file on the same disk blocks, or of a
+        user's value for a record.
+    L5  Every segment and the position record contain the id of their store.
 
 Page: docs/format/log.md (a test compares its tables with the layouts here).
 """
@@ -40,7 +42,7 @@ import google_crc32c
 from nyala.errors import CorruptionError, StorageError
 
 LogOffset = NewType("LogOffset", int)
-"""A byte position in the whole log; see the picture above."""
+"""A byte position in the whole log."""
 
 FORMAT_VERSION: Final = 3
 SEGMENT_MAGIC: Final = b"NYALAWAL"
@@ -59,10 +61,10 @@ _KIND_OF: Final = MappingProxyType({magic: kind for kind, magic in _MAGIC_OF.ite
 FRAME_MAGIC_SIZE_BYTES: Final = 4
 
 ALIGNMENT_BYTES: Final = 8
-# The limit for a length that a reader accepts. Batches above 64 MB do not go through the log (W6).
+# A reader refuses longer payloads. Batches above 64 MB do not go through the log (W6).
 PAYLOAD_MAX_BYTES: Final = 1 << 30
-# The log is kept at about 64 MB, in eight segments: dropping one frees an eighth, and the two syncs
-# for a segment header and a footer are spread over 8 MiB of records.
+# Flushes keep the log at about 64 MB, which is eight segments. Smaller segments would cost more
+# syncs: each needs two for its header and footer. Larger ones would free disk space later.
 SEGMENT_SIZE_BYTES: Final = 8 << 20
 
 POSITION_FILE: Final = "position"
@@ -96,9 +98,7 @@ def segment_name(number: int) -> str:
 def segment_number(name: str) -> int | None:
     """Return the number in a segment's file name; None for any other name."""
     match = _SEGMENT_NAME.fullmatch(name)
-    if match is None or segment_name(int(match[1])) != name:
-        return None
-    return int(match[1])
+    return int(match[1]) if match is not None and segment_name(int(match[1])) == name else None
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -106,33 +106,23 @@ def crc32c(data: Any, crc: int = 0) -> int:
     return int(google_crc32c.extend(crc, data))
 
 
-@dataclass(frozen=True)
 class Layout:
-    """A fixed sequence of little-endian fields, (name, struct code), for reading, writing, dumps
-    and documentation.
+    """A sequence of little-endian fields: writes them, reads them, and describes them for dumps.
 
-    The field `crc32c` covers every byte after itself.
+    fields: the name of each field, and its code in the module `struct`. The field `crc32c` is the
+            CRC of all bytes after it. Fields with names that begin with `reserved` are zero.
     """
 
-    name: str
-    fields: tuple[tuple[str, str], ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "struct", struct.Struct("<" + "".join(code for _, code in self.fields)))
-        computed = ((name, name == "crc32c" or name.startswith("reserved")) for name, _ in self.fields)
-        object.__setattr__(self, "_given", tuple(computed))
-        offset, size = next((offset, size) for name, offset, size in self.offsets() if name == "crc32c")
-        object.__setattr__(self, "_crc_lower", offset)
-        object.__setattr__(self, "_crc_upper", offset + size)
-
-    struct: struct.Struct = None  # type: ignore[assignment]  # set in __post_init__
-    _crc_lower: int = 0
-    _crc_upper: int = 0
-    _given: tuple[tuple[str, bool], ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        return self.struct.size
+    def __init__(self, name: str, fields: tuple[tuple[str, str], ...]) -> None:
+        self.name: Final = name
+        self.fields: Final = fields
+        self.struct: Final = struct.Struct("<" + "".join(code for _, code in fields))
+        self.size_bytes: Final = self.struct.size
+        self._computed = frozenset(
+            name for name, _ in fields if name == "crc32c" or name.startswith("reserved")
+        )
+        self._crc_lower = next(offset for name, offset, _ in self.offsets() if name == "crc32c")
+        self._crc_upper = self._crc_lower + 4
 
     def offsets(self) -> list[tuple[str, int, int]]:
         """Return (name, offset, size) of every field, in file order."""
@@ -145,15 +135,16 @@ class Layout:
         return fields
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Return the bytes of these values; `crc32c` is computed, `reserved…` fields are zero."""
-        packed = self.struct.pack(*[0 if is_computed else values[name] for name, is_computed in self._given])
+        """Return the bytes of these values, with the CRC."""
+        packed = self.struct.pack(*[0 if name in self._computed else values[name] for name, _ in self.fields])
         crc = crc32c(packed[self._crc_upper :])
         return packed[: self._crc_lower] + crc.to_bytes(4, "little") + packed[self._crc_upper :]
 
     def decode(self, data: bytes, index: int, path: str | None, offset: int) -> dict[str, Any]:
-        """Return the values at data[index]; `path` and file offset `offset` are for error messages.
+        """Return the values of the fields at data[index].
 
-        Raises: CorruptionError if there are too few bytes, or the bytes are not what was written.
+        path, offset: the file and the file offset of the fields, for error messages.
+        Raises: CorruptionError if bytes are missing, or the checksum or a reserved field is wrong.
         """
         encoded = data[index : index + self.size_bytes]
         if len(encoded) < self.size_bytes:
@@ -196,8 +187,8 @@ SEGMENT_HEADER: Final = Layout(
     ),
 )
 
-# A record's header and the footer share one layout, so a search in damaged bytes looks for one
-# layout only.
+# A frame is the header of a record, or a footer. They share one layout, so that a search for good
+# headers among damaged bytes needs only this layout.
 FRAME: Final = Layout(
     "record header",
     (
@@ -230,8 +221,7 @@ POSITION: Final = Layout(
     ),
 )
 
-# A bit of `compatible_flags` of the position record: everything that it publishes was durable when
-# it was written.
+# A bit in `compatible_flags` of the position record; see `PositionRecord.synced`.
 POSITION_SYNCED: Final = 1
 
 SEGMENT_HEADER_SIZE_BYTES: Final = 64
@@ -243,10 +233,7 @@ assert POSITION.size_bytes == 64
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """The first 64 bytes of a segment.
-
-    Its existence proves that everything before `start_offset` was synced.
-    """
+    """The first 64 bytes of a segment. If they exist, the log was synced up to `start_offset`."""
 
     segment: int
     start_offset: LogOffset
@@ -269,7 +256,7 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: bytes, path: str, expected_segment: int) -> SegmentHeader:
-        """Raises CorruptionError, or StorageError for a segment that a newer version wrote."""
+        """Raises: CorruptionError; StorageError for a segment that a newer version wrote."""
         if data[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
             raise CorruptionError(
                 f"not a log segment: expected it to start with {SEGMENT_MAGIC!r}, "
@@ -298,10 +285,11 @@ class SegmentHeader:
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """The 64 bytes before a record's payload; or, of kind "footer", the last of a closed segment.
+    """The 64 bytes before a record's payload, or the last 64 bytes of a closed segment (the
+    footer).
 
-    A footer's `timestamp` is the greatest one of its segment (0 without records); its `ordinal` is
-    the record count.
+    In a footer, `timestamp` is the greatest timestamp of the segment (0 without records), and
+    `ordinal` is the number of its records.
     """
 
     kind: FrameKind
@@ -337,9 +325,9 @@ class FrameHeader:
 
     @classmethod
     def decode(cls, data: bytes, index: int, path: str, offset: int) -> FrameHeader:
-        """Decode the header at data[index], file offset `offset`.
+        """Decode the header at data[index], file offset `offset`. The caller checks L2 and L4.
 
-        The reader checks whether it belongs there.
+        Raises: CorruptionError; StorageError for flags of a newer version.
         """
         magic = data[index : index + FRAME_MAGIC_SIZE_BYTES]
         kind = _KIND_OF.get(magic)
@@ -378,3 +366,17 @@ class FrameHeader:
             values["payload_crc32c"],
             values["ordinal"],
         )
+
+
+def encode_footer(salt: int, log_offset: LogOffset, timestamp: int, record_count: int) -> bytes:
+    """Return the footer of a segment that ends at `log_offset`; everything before it is synced."""
+    return FrameHeader(
+        kind="footer",
+        salt=salt,
+        log_offset=log_offset,
+        synced_through=log_offset,
+        timestamp=timestamp,
+        payload_length=0,
+        payload_crc32c=0,
+        ordinal=record_count,
+    ).encode()

@@ -1,19 +1,17 @@
-"""The position record: how far the log is published to reader processes (P1). The writer overwrites
-it after each sync.
+"""The position record: a small file that shows reader processes how far they may read the log (P1).
 
-A reader process learns from it, without contacting the writer, which timestamp is published and up
-to which byte the log holds it. The record is overwritten in place. It is synced only after
-catalogue changes (F4), so after a power cut it may be old, and the writer's recovery
-determines what the log holds. But what the record calls synced must be there even then, also the
-catalogue version. A reader that reads the record during a write sees a wrong checksum and reads
-again.
+The record names the published timestamp, and the byte of the log up to which batches with such
+timestamps are stored. The writer overwrites the record in place after each sync of the log. A
+reader that meets a half-written record finds a wrong checksum and reads again.
+
+The record itself is synced only after a change of the catalogue (F4), so after a power cut it may
+be old. What an old record calls synced must still be in the log, also its catalogue version.
 
 Page: docs/format/position.md.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from dataclasses import dataclass
 from typing import Final
@@ -22,17 +20,17 @@ from nyala.env import Files, MissingFileError
 from nyala.errors import CorruptionError, StorageError
 from nyala.wal.format import FORMAT_VERSION, NO_STORE, POSITION, POSITION_MAGIC, POSITION_SYNCED, segment_name
 
-# A write of 64 bytes takes about 10 us and a read about 5. This many reads in a row that meet a
-# write are not chance but damage.
+# A write of the 64 bytes takes about 10 us. If 100 reads in a row find a wrong checksum, the cause
+# is damage and not a write.
 _READ_ATTEMPTS: Final = 100
 
 
 @dataclass(frozen=True, order=True)
 class LogPosition:
-    """A border between two records: file offset `offset` in segment `segment`. Sorts in the order
-    of the log.
+    """A border between two records of the log. Positions compare in the order of the log.
 
-    Offset 0 is before the segment header; the segment need not exist yet.
+    offset: the file offset in the segment. 0 is before the segment's header; the segment need not
+            exist yet.
     """
 
     segment: int
@@ -41,23 +39,18 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class PositionRecord:
-    """The published position: every record with a timestamp ≤ `timestamp` ends at or before
-    (segment, offset).
+    """How far the log is published: each record with a timestamp ≤ `timestamp` is before
+    `position`.
 
-    synced: all of that was durable when the record was written. If log and catalogue do not reach `timestamp`, data
-            was lost, and a torn tail cannot be the reason (R6).
+    synced: everything before `position` was durable when this record was written. If the log or the
+            catalogue ends earlier, data was lost; it is not a torn tail (R6).
     """
 
-    segment: int
-    offset: int
+    position: LogPosition
     timestamp: int
     catalogue_version: int
     synced: bool = False
     store_id: str = NO_STORE
-
-    @property
-    def position(self) -> LogPosition:
-        return LogPosition(self.segment, self.offset)
 
     def encode(self) -> bytes:
         return POSITION.encode(
@@ -65,8 +58,8 @@ class PositionRecord:
                 "magic": POSITION_MAGIC,
                 "format_version": FORMAT_VERSION,
                 "compatible_flags": POSITION_SYNCED if self.synced else 0,
-                "segment": self.segment,
-                "offset": self.offset,
+                "segment": self.position.segment,
+                "offset": self.position.offset,
                 "timestamp": self.timestamp,
                 "catalogue_version": self.catalogue_version,
                 "store_id": bytes.fromhex(self.store_id),
@@ -90,8 +83,7 @@ class PositionRecord:
                 path=path,
             )
         return cls(
-            values["segment"],
-            values["offset"],
+            LogPosition(values["segment"], values["offset"]),
             values["timestamp"],
             values["catalogue_version"],
             bool(values["compatible_flags"] & POSITION_SYNCED),
@@ -99,13 +91,14 @@ class PositionRecord:
         )
 
     def check_reached(self, timestamp: int, reached: LogPosition, path: str) -> None:
-        """Check that the log and the catalogue hold everything that was published as durable.
+        """Check that the log and the catalogue contain everything that was published as durable.
 
-        timestamp: the newest one that log and catalogue hold. reached: the border up to which the log is intact.
-        Both are needed: after a later catalogue change, the timestamp alone would not show that the log lost its
-        end. `path` is the path of this record, in the folder of the log.
-        Raises: CorruptionError with the segment, and the offset at which the intact part ends; with this record's path
-                if the log is intact and the catalogue is not.
+        timestamp: the newest timestamp in the log and the catalogue. It is not enough alone: a
+                   later change of the catalogue may have it, although the log lost its end.
+        reached:   the border up to which the log is intact.
+        path:      the path of this record, in the folder of the log.
+        Raises: CorruptionError with the path of the segment and the offset at which the log ends,
+                or with the path of this record if the log is intact.
         """
         if not self.synced:
             return
@@ -114,12 +107,12 @@ class PositionRecord:
             location = (os.path.join(os.path.dirname(path), segment_name(reached.segment)), reached.offset)
         if timestamp < self.timestamp:
             lost = f"batches up to timestamp {self.timestamp} were published, but log and catalogue end at {timestamp}"
-        elif reached.segment + 1 == self.segment and not self.offset:
+        elif self.position == LogPosition(reached.segment + 1, 0):
             lost = f"segment {reached.segment} was closed, but has no intact footer at byte {reached.offset}"
         elif reached < self.position:
             lost = (
-                f"it was published up to byte {self.offset} of segment {self.segment}, but ends at byte "
-                f"{reached.offset} of segment {reached.segment}"
+                f"it was published up to byte {self.position.offset} of segment {self.position.segment}, but ends at "
+                f"byte {reached.offset} of segment {reached.segment}"
             )
         else:
             return
@@ -131,31 +124,19 @@ class PositionRecord:
 
 
 def write_position(files: Files, path: str, record: PositionRecord, *, durably: bool = False) -> None:
-    """Overwrite the record.
-
-    Only the writer process calls it, in one thread at a time. durably: with a sync.
-    """
+    """Overwrite the record, and sync it if `durably`. Only one thread at a time may write."""
     files.write_at(path, 0, record.encode())
     if durably:
         files.sync_file(path)
 
 
 def read_position(files: Files, path: str) -> PositionRecord | None:
-    """Return the record; None if there is none or it is damaged.
-
-    The result for the same bytes is cached.
-    """
+    """Return the record; None if the file does not exist or is damaged."""
     for _ in range(_READ_ATTEMPTS):
         try:
-            return _decoded(files.read_all(path), path)
+            return PositionRecord.decode(files.read_all(path), path)
         except MissingFileError:
             return None
         except CorruptionError:
             continue
     return None
-
-
-@functools.lru_cache(maxsize=16)
-def _decoded(data: bytes, path: str) -> PositionRecord:
-    # A reader process reads the record before each of its reads, and mostly it did not change.
-    return PositionRecord.decode(data, path)

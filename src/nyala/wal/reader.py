@@ -1,29 +1,30 @@
-"""Reads the log: a reader process up to a published position, the writer at open to its end.
+"""Reads the log: reader processes read up to the published position, the writer reads all at open.
 
-At open the writer must distinguish a *torn tail* (a write that a power cut interrupted: cut it off)
-from *damage* (synced bytes that have changed: stop). The rule is R6:
+At open the writer must distinguish two cases. A *torn tail* is the rest of a write that a power cut
+interrupted; the writer cuts it off. *Damage* means that synced bytes have changed; the open fails.
+The rule is R6. In this picture, b is the log offset of the first bad byte, and s is the
+`synced_through` in the header of a good record after it:
 
     segment 3 (last)  ┌────────┬────────┬────────┬──xxxx──┬────────┐
                       │ good   │ good   │ good   │  bad   │ good   │
                       └────────┴────────┴────────┴────────┴────────┘
-                                                 ^ b        synced_through = s
+                                                 ^ b        ^ synced_through = s
 
-    s > b    the record at b was synced when a later one was written: CorruptionError
-    s ≤ b    for every good record: b and everything after it were one unsynced group, whose blocks may reach
-             the disk in any order: the tail is cut at b
+    s > b  for one good record     The record at b was synced before that one was written: damage.
+    s ≤ b  for all good records    The bytes from b on are one unsynced group, whose disk blocks may
+                                   be written in any order: a torn tail.
 
-Good headers are witnesses even if bytes before them are unreadable: they are searched at every
-multiple of 8 bytes after b. A header is good if its checksum is right, and its log offset and its
-segment's salt match (L4). There are three more witnesses. A footer proves that everything before it
-was synced. A later segment proves that this one was closed (G3). A later record's header, which has
-its own checksum, counts even if its payload is bad.
+A header that proves damage is a *witness*. The writer searches witnesses at every multiple of 8
+bytes after b. A header is good if its checksum, its log offset and its salt are right (L4), even if
+the payload after it is bad. A footer is a witness too: everything before it was synced. So is a
+later segment: this segment was closed before (G3).
 
 Invariants
-    V1  Only `Recovery.cut` changes a file, and only the last segment, above every witness's
-        `synced_through`. A caller with more witnesses (the position record) checks them between
-        `recover(cut=False)` and `Recovery.cut`.
-    V2  After `cut`, every segment is closed, and everything that was read is durable: a killed
-        process may leave records that the system has in memory but the disk does not.
+    V1  Only `Recovery.cut` changes a file. It changes only the last segment, and only bytes after
+        the `synced_through` of every witness. A caller that knows other witnesses (the position
+        record) checks them between `recover(cut=False)` and `Recovery.cut`.
+    V2  After `cut`, every segment is closed, and everything that was read is durable. Before,
+        records of a killed process may be in the memory of the operating system only.
     V3  A reader process never cuts, and bytes before its published position are never a torn tail.
 
 Source: rules R6, P1, W1.
@@ -54,6 +55,7 @@ from nyala.wal.format import (
     WrongStoreError,
     check_store_id,
     crc32c,
+    encode_footer,
     segment_name,
     segment_number,
 )
@@ -63,9 +65,9 @@ from nyala.wal.record import ChangeRecord, LogRecord, decode_record
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """One segment file.
+    """One segment file. All segments are closed, except for the one that the writer appends to.
 
-    `timestamp_max` is 0 without records. Only the writer's present segment is open.
+    timestamp_max: the greatest timestamp; 0 without records.
     """
 
     number: int
@@ -77,7 +79,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True)
 class Frame:
-    """One record or footer: the file offset of its header, the header, and the payload."""
+    """One record or footer. `offset` is the file offset of its header."""
 
     offset: int
     header: FrameHeader
@@ -85,13 +87,13 @@ class Frame:
 
     @property
     def upper(self) -> int:
-        """The file offset after it."""
+        """The file offset after the payload."""
         return self.offset + FRAME_SIZE_BYTES + self.header.payload_length
 
 
 @dataclass(frozen=True)
 class TornTail:
-    """`length` bytes at file offset `offset` that a power cut left, and why the first are bad."""
+    """The bytes that an interrupted write left, and what is wrong at the first of them."""
 
     path: str
     offset: int
@@ -103,10 +105,12 @@ class TornTail:
 class Recovery:
     """The content of the log, and everything that a `LogWriter` needs to continue it.
 
-    reached:  everything before this border is intact; after a footer, it is the beginning of the next segment.
-    torn:     the torn tail that was cut or must be cut.
-    changes:  the change records of the log, oldest first.
+    end:      the end of the last record.
+    torn:     the torn tail that `cut` removes, or has removed.
+    reached:  everything before this border is intact. After a footer, the border is the beginning
+              of the next segment.
     unclosed: the last segment, until `cut` has closed it.
+    changes:  the change records of the log, oldest first.
     """
 
     env: Env
@@ -125,9 +129,9 @@ class Recovery:
     changes: tuple[ChangeRecord, ...] = ()
 
     def cut(self) -> Recovery:
-        """Cut the torn tail, sync the rest, and close the last segment (V1, V2).
+        """Cut off the torn tail, sync the rest, and close the last segment (V1, V2).
 
-        Only the store's writer calls it.
+        The caller must be the writer of the store.
         """
         last = self.unclosed
         if last is None:
@@ -152,12 +156,12 @@ class Recovery:
         return 0 if self.torn is None else self.torn.length
 
     def records(self) -> Iterator[LogRecord]:
-        """Yield all batches, oldest first; a segment is read when its first record is needed."""
+        """Yield all batches, oldest first. One segment at a time is in memory."""
         reader = LogReader(self.env, self.directory, self.from_segment, self.store_id)
-        return batches(reader.read_to(self.end.segment, self.end.offset))
+        return batches(reader.read_to(self.end))
 
     def since(self, segment: int) -> Recovery:
-        """The same log without its segments before `segment`, which nothing needs any more."""
+        """Return the same log without the segments before `segment`."""
         left = tuple(info for info in self.segments if info.number >= segment)
         return replace(
             self, from_segment=segment, segments=left, next_segment=max(segment, self.next_segment)
@@ -189,7 +193,7 @@ def segment_numbers(files: Files, directory: str, from_segment: int = 0) -> list
 
 
 def read_segment_header(files: Files, path: str, number: int) -> SegmentHeader:
-    """Return the header of one segment. Raises CorruptionError if it is damaged."""
+    """Return the header of a segment. Raises: CorruptionError if the header is damaged."""
     file = files.open(path)
     try:
         return SegmentHeader.decode(file.read(0, SEGMENT_HEADER_SIZE_BYTES), path, number)
@@ -206,17 +210,17 @@ def read_frames(
     ordinal: int | None = None,
     timestamp: int = 0,
 ) -> Iterator[Frame]:
-    """Yield the frames in `data`, the bytes of a segment from file offset `data_offset` on, which
-    is a border.
+    """Yield the frames in `data`, the bytes of a segment from a border at file offset
+    `data_offset`.
 
-    `ordinal` is that of the first record (None: unknown); `timestamp` that of the last record before it (0: unknown).
-    Ends with the data or the footer.
-    Raises: CorruptionError at the first frame that is not what was written there.
-    Cost:   one CRC pass over the bytes; payloads are not copied and keep `data` alive.
+    ordinal:   the ordinal of the first record; None if it is not known.
+    timestamp: the timestamp of the record before; 0 if it is not known.
+    Raises: CorruptionError at the first frame that is damaged, or that belongs elsewhere.
+    Cost:   one CRC pass over the bytes. Payloads are not copied and keep `data` alive.
     """
     buffer = pa.py_buffer(data)
     index = 0
-    last_timestamp: int | None = None  # of a record in this segment
+    last_timestamp: int | None = None  # of the last record in `data`
     while index < len(data):
         offset = data_offset + index
         header = FrameHeader.decode(data, index, path, offset)
@@ -275,7 +279,12 @@ def read_frames(
 
 @dataclass(frozen=True)
 class _Examined:
-    """One segment, read to its end or to its first bad byte."""
+    """What `recover` found in one segment, up to its end or its first bad byte.
+
+    good_upper: the file offset after the last good frame.
+    bad:        what is wrong there; None if the segment is intact.
+    witness:    a header that proves damage, as `find_witness` returns it.
+    """
 
     path: str
     size_bytes: int
@@ -295,11 +304,11 @@ class _Examined:
 
 
 class LogReader:
-    """Reads one database's log in one pass, which stops and continues as the writer publishes more.
+    """Reads one store's log, from a segment on. It can continue when the writer has published more.
 
-    Threads: one at a time. If one reader has two iterators, only the later one may be used. Raises
-    (during iteration): CorruptionError; MissingFileError if the writer has dropped a segment: then
-    the catalogue that named it is out of date.
+    Threads: one at a time. If one reader has two iterators, only the later one may be used.
+    Raises (during iteration): CorruptionError; MissingFileError if the writer has dropped a
+    segment, because the caller's catalogue is out of date.
     """
 
     def __init__(self, env: Env, directory: str, from_segment: int, store_id: str = NO_STORE) -> None:
@@ -310,23 +319,16 @@ class LogReader:
         """The end of the last record that was returned; the next `read_to` continues here."""
         self._timestamp = 0
 
-    def read_to(self, segment: int, offset: int) -> Iterator[Record]:
-        """Yield the records from `position` to the published (segment, offset), all of which must
-        be intact (V3).
+    def read_to(self, upto: LogPosition | None) -> Iterator[Record]:
+        """Yield the records from `position` to the published position `upto` (V3).
 
-        Cost: one segment in memory at a time, and as long as a record of it is held.
+        upto: None: up to the last intact record by R6, for a log without a running writer.
+        Cost: one segment in memory at a time, and as long as the caller holds a record of it.
         """
-        return (_decoded(frame, path) for path, frame in self._frames_to(LogPosition(segment, offset)))
-
-    def read_to_end(self) -> Iterator[Record]:
-        """Yield the records from `position` to the last intact one, by R6.
-
-        For a log without a running writer.
-        """
-        return (_decoded(frame, path) for path, frame in self._frames_to(None))
+        return (_decoded(frame, path) for path, frame in self._frames_to(upto))
 
     def changes(self, upto: LogPosition | None) -> Iterator[ChangeRecord]:
-        """Yield only the change records up to `upto` (None: by R6), without decoding batches."""
+        """As `read_to`, but yield only the change records, and do not decode batches."""
         for path, frame in self._frames_to(upto):
             if frame.header.kind == "change":
                 yield _change_of(frame, path)
@@ -405,10 +407,10 @@ class LogReader:
 def recover(
     env: Env, directory: str, from_segment: int, store_id: str = NO_STORE, *, cut: bool = True
 ) -> Recovery:
-    """Read the whole log and check every byte; return its content and what the last run left (R6).
+    """Read the whole log and check every byte (R6).
 
-    cut: call `Recovery.cut`. Otherwise no file is changed, and no LogWriter can be created from the result.
-    Raises: CorruptionError for damage; then nothing was changed.
+    cut: also call `Recovery.cut`. A `LogWriter` needs a recovery that was cut.
+    Raises: CorruptionError for damage; then no file was changed.
     Cost:   one pass over the log, one segment in memory at a time.
     """
     files = env.files
@@ -474,8 +476,9 @@ def _path(directory: str, number: int) -> str:
 
 
 def _end_before(files: Files, directory: str, number: int) -> LogOffset:
-    """Return the log offset to continue at if no segment is left: after segments that readers may
-    still read.
+    """Return the log offset after the segments before `number`; 0 if there are none.
+
+    Such segments were dropped, but readers may still need the files.
     """
     older = [n for n in segment_numbers(files, directory) if n < number]
     if not older:
@@ -525,16 +528,7 @@ def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str
 def _close(files: Files, directory: str, last: _Examined) -> None:
     """Cut the torn bytes, make the rest durable, and write the missing footer (V2)."""
     assert last.header is not None
-    footer = FrameHeader(
-        kind="footer",
-        salt=last.header.salt,
-        log_offset=last.end_offset,
-        synced_through=last.end_offset,
-        timestamp=last.timestamp_max,
-        payload_length=0,
-        payload_crc32c=0,
-        ordinal=last.record_count,
-    ).encode()
+    footer = encode_footer(last.header.salt, last.end_offset, last.timestamp_max, last.record_count)
     files.truncate(last.path, last.good_upper)  # also syncs if nothing is cut
     files.sync_dir(directory)  # the file's name may not be durable yet (G2)
     files.write_at(last.path, last.good_upper, footer)
@@ -546,9 +540,9 @@ def find_witness(
 ) -> tuple[int, int] | None:
     """Find an intact header that proves that the byte at `bad_offset` of a segment was synced (R6).
 
-    Returns: its file offset, and the file offset through which it calls the log synced; None if
-    there is none. If the segment's own header is bad, the start of the segment follows from the
-    header's log offset.
+    segment: the segment's header; None if it is bad.
+    Returns: the file offset of the found header, and the file offset up to which it says that the
+             log was synced; None if no such header exists.
     """
     for magic, lower in ((FOOTER_MAGIC, 0), (RECORD_MAGIC, bad_offset), (CHANGE_MAGIC, bad_offset)):
         offset = data.find(magic, lower)
@@ -563,7 +557,7 @@ def find_witness(
                     fits = header.log_offset == start + offset and (
                         segment is None or header.salt == segment.salt
                     )
-                    # A footer closes its segment, so nothing in it or after it can be a torn tail.
+                    # A segment with a footer was closed, so it has no torn tail.
                     if fits and (header.is_footer or header.synced_through > start + bad_offset):
                         return offset, header.synced_through - start
             offset = data.find(magic, offset + 1)

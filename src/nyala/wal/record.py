@@ -1,7 +1,7 @@
-"""Encodes records for the log: batches of resolved rows (W5), and changes of the catalogue.
+"""Encodes and decodes the records of the log: batches of rows, and changes of the catalogue.
 
-A change record has the change as JSON text, padded with blanks (`catalog.codec` reads it). A batch
-record has the rows as they were resolved, not as the user sent them:
+The payload of a change is JSON text, padded with blanks; `catalog.codec` reads it. The payload of a
+batch has the rows as they were resolved, not as the user sent them (W5):
 
     payload = meta_length (4 bytes) | meta (JSON, UTF-8) | zeros to a multiple of 8 |
               schema message | batch message   of the first group | … of the second group | …
@@ -9,19 +9,19 @@ record has the rows as they were resolved, not as the user sent them:
 `meta` is {"key": idempotency key or null, "told": counts, "message": text, "groups": [{"table",
 "version", "kind", "tablets", "offsets", "schema", "batch"}, …]}. "told" and "message" are optional.
 "schema" and "batch" are the lengths in bytes of the group's two Arrow IPC messages (encapsulated
-message format, each a multiple of 8 bytes). Every record contains its schema, so reading it needs
-no other record, no catalogue and no file. The record's header has the timestamp.
+message format, each a multiple of 8 bytes). Every record contains its schema, so a reader needs no
+other record, no catalogue and no file to decode it. The record's header has the timestamp.
 
 Invariants
-    S1  Rows of a group are sorted by tablet: those of tablet_ids[i] are [offsets[i], offsets[i +
-        1]).
-    S2  Columns are named by their decimal column ids, key columns first and in key order. An upsert
-        is stored as the insert or update that it was. Rows that failed, were ignored or changed
+    S1  The rows of a group are sorted by tablet. The rows from offsets[i] up to offsets[i + 1]
+        belong to tablet_ids[i].
+    S2  The name of a column is its id in decimal. Key columns come first, in key order. An upsert
+        is stored as the insert or update that it became. Rows that failed, were ignored or changed
         nothing are not stored (W5).
     S3  A record never contains a row's position in a rowset: replay uses key and timestamp (R1).
 
 Decoding copies nothing: the arrays refer to the bytes that were read and keep them alive. Records
-are not compressed, because the log is short-lived and one sync costs more than the bytes.
+are not compressed, because a sync costs more than writing the saved bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nyala.wal.format import ALIGNMENT_BYTES
 
 ROW_KINDS: Final = frozenset({"insert", "update", "delete", "tombstone"})
 RecordLocation: TypeAlias = tuple[str | None, int | None]
-"""The file of a record and its offset; None for a record that was not read from a file."""
+"""The file of a record and the file offset; None for a record that was not read from a file."""
 _META_LENGTH: Final = struct.Struct("<I")
 _META: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
@@ -48,9 +48,10 @@ _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True)
 class SettledGroup:
-    """The rows of one table and kind that a batch changed, over all tablets (S1, S2).
+    """The rows of one table that a batch inserted, updated or deleted, over all tablets (S1, S2).
 
-    kind: "insert", "update", "delete", or "tombstone" for rows that were never alive.
+    kind: "insert", "update" or "delete"; or "tombstone" for rows that the batch inserted and
+          deleted, so that they were never visible.
     """
 
     table_id: int
@@ -60,10 +61,9 @@ class SettledGroup:
     offsets: tuple[int, ...]
     batch: pa.RecordBatch
     schema_message: pa.Buffer | None = field(default=None, compare=False, repr=False)
-    """`batch.schema.serialize()`, if the creator has it: it is the same for all batches of a table.
-    """
+    """`batch.schema.serialize()`, if it is known: all batches of a table share it."""
     batch_message: pa.Buffer | None = field(default=None, compare=False, repr=False)
-    """`batch.serialize()`, if the creator has it."""
+    """`batch.serialize()`, if it is known."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,10 @@ class LogRecord:
     idempotency_key: str | None
     groups: tuple[SettledGroup, ...]
     location: RecordLocation = field(default=(None, None), compare=False)
-    """Where it was read."""
     counts: Mapping[str, int] | None = None
-    """The counts of the result, for a client that sends the same idempotency key again; "told" in
-    `meta`.
-    """
+    """"told" in `meta`: the counts of the result, for a client that repeats the idempotency key."""
     message: str | None = None
-    """What the caller said about the batch."""
+    """The caller's commit message."""
 
     @property
     def row_count(self) -> int:
@@ -91,22 +88,21 @@ class LogRecord:
 class ChangeRecord:
     """One change of the catalogue, as `catalog.codec.encode_change` encoded it.
 
-    timestamp: that of the record before it (L2), which the writer knows.
+    timestamp: the timestamp of the record before it (L2). The log writer sets it.
     """
 
     data: bytes
     timestamp: int = 0
     location: RecordLocation = field(default=(None, None), compare=False)
-    """Where it was read."""
 
 
 def encode_change_record(record: ChangeRecord) -> list[Any]:
-    """Return the payload as buffers to be written one after another."""
+    """Return the payload, as a list of buffers."""
     return [record.data + b" " * (-len(record.data) % ALIGNMENT_BYTES)]
 
 
 def _problem(group: SettledGroup) -> str | None:
-    """Return what is wrong with a group; asserted before a write, raised as an error after a read."""
+    """Return what is wrong with a group; None if it is valid."""
     offsets = group.offsets
     if group.kind not in ROW_KINDS:
         return f"unknown kind {group.kind!r}"
@@ -120,11 +116,9 @@ def _problem(group: SettledGroup) -> str | None:
 
 
 def _problem_of_read(group: SettledGroup) -> str | None:
-    """Return the problem of a group that was read, such as a state no writer produces (S2)."""
-    numbers, names = (
-        (group.table_id, group.schema_version, *group.tablet_ids, *group.offsets),
-        group.batch.schema.names,
-    )
+    """Return what is wrong with a group that was read, including S2; None if it is valid."""
+    numbers = (group.table_id, group.schema_version, *group.tablet_ids, *group.offsets)
+    names = group.batch.schema.names
     if any(type(number) is not int or not -1 << 63 <= number < 1 << 63 for number in numbers):
         return f"invalid ids, version or offsets {numbers}"
     if len(set(names)) < len(names) or any(_COLUMN_ID.fullmatch(name) is None for name in names):
@@ -133,10 +127,9 @@ def _problem_of_read(group: SettledGroup) -> str | None:
 
 
 def encode_record(record: LogRecord) -> list[Any]:
-    """Return the payload as buffers to be written one after another: bytes, then two Arrow buffers
-    per group.
+    """Return the payload, as a list of buffers.
 
-    The buffers own their memory: the record's arrays may change afterwards.
+    The buffers own their memory, so the record's arrays may change afterwards.
     Cost: one copy of the rows; about 30 us for 1,000 rows of 16 columns.
     """
     bodies: list[pa.Buffer] = []
@@ -174,7 +167,7 @@ def encode_record(record: LogRecord) -> list[Any]:
 
 
 def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None = None) -> tuple[Any, int]:
-    """Return a payload's JSON, and the length of all before the first Arrow message."""
+    """Return the `meta` of a payload, and the offset of the first Arrow message."""
     try:
         (length,) = _META_LENGTH.unpack(payload[: _META_LENGTH.size].to_pybytes())
         upper = _META_LENGTH.size + length
@@ -189,10 +182,10 @@ def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None 
 def decode_record(
     payload: pa.Buffer, timestamp: int, path: str | None = None, offset: int | None = None
 ) -> LogRecord:
-    """Return the record with this payload; `path` and `offset` are for error messages.
+    """Return the record with this payload, which the caller has compared with its CRC.
 
-    Raises: CorruptionError for bytes that `encode_record` cannot have made. The reader has compared
-    the payload's CRC, so a flipped bit does not come this far.
+    path, offset: where the record was read, for error messages.
+    Raises: CorruptionError for a payload that `encode_record` cannot return.
     """
     meta, lower = decode_meta(payload, path, offset)
     groups: list[SettledGroup] = []
@@ -214,7 +207,7 @@ def decode_record(
                 )
             schema = pa.ipc.read_schema(payload[lower:middle])
             batch = pa.ipc.read_record_batch(payload[middle:upper], schema)
-            batch.validate(full=True)  # Arrow would follow unchecked offsets out of its memory
+            batch.validate(full=True)  # wrong offsets would let Arrow read outside of the buffer
             group = SettledGroup(
                 part["table"],
                 part["version"],

@@ -1,33 +1,31 @@
-"""Appends batches to the log and makes them durable, several at a time, without a thread of its
-own.
+"""Appends records to the log, and makes the records of several threads durable with one sync.
 
-    thread A   append ─ sync ┄ writes and syncs group 1 ┄┄┄ done
-    thread B     append ─ sync ┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ writes and syncs group 2 (B's and C's) ┄ done
-    thread C        append ─ sync ┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
+    thread A   append ─ sync ─ writes and syncs group 1 ┄ done
+    thread B     append ─ sync ┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ writes and syncs group 2 ┄ done
+    thread C        append ─ sync ┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
 
-`append` puts a record into memory and returns where in the log it will end. A thread that needs it
-durable calls `sync`. The first such thread becomes the leader: it takes all appended records (a
-*group*), writes them with one call and syncs. The others wait for it. One of those that its sync
-did not cover leads the next group.
+`append` puts a record into memory and returns the log offset of its end. A thread that needs the
+record durable calls `sync`. The first such thread becomes the leader: it takes all appended records
+(a *group*), writes them with one call and syncs the file. Other threads wait. If the sync did not
+cover their records, one of these threads leads the next group. There is no log thread.
 
 Three marks move along the log:  appended ≥ written ≥ synced.
 
 Invariants
-    G1  A group is written only after the previous group's sync (R6), so `synced_through` in its
-        headers is the end of the previous group. Only with durability "group" and "os" may several
-        writes precede one sync; then they are one group, and their headers say so.
-    G2  A record counts as synced only if its segment's name is durable too: the folder is synced
-        before the first sync of a segment returns.
-    G3  A segment is closed (everything synced, footer written and synced) before the next one is
-        created. A new writer starts a new segment when its first record comes; it never appends to
-        an old one.
+    G1  A group is written only after the sync of the previous group (R6), so `synced_through` in
+        its headers is the end of the previous group. Exception: with durability "group" and "os",
+        several writes may precede one sync. They count as one group, and their headers say so.
+    G2  A record counts as synced only if the name of its segment is durable too: the writer syncs
+        the folder after the first sync of a segment.
+    G3  A segment is closed before the next one is created: everything is synced, then the footer is
+        written and synced. A new writer never appends to an old segment; its first record starts a
+        new one.
     G4  After a failed write or sync the writer is dead: the state of the disk is unknown until the
         log is recovered. Every thread that waits for an unsynced record gets an error with outcome
         "unknown".
 
-Segments are not preallocated: a zero-filled tail would look torn.
-Source: group commit as in LevelDB's writer queue, with the leader's own sync instead of a log
-thread.
+Segments are not preallocated, because a tail of zeros would look torn.
+Source: group commit as in LevelDB's writer queue.
 """
 
 from __future__ import annotations
@@ -51,6 +49,7 @@ from nyala.wal.format import (
     LogOffset,
     SegmentHeader,
     crc32c,
+    encode_footer,
     segment_name,
 )
 from nyala.wal.position import LogPosition
@@ -59,18 +58,18 @@ from nyala.wal.record import ChangeRecord, LogRecord, encode_change_record, enco
 
 Durability: TypeAlias = Literal["commit", "group", "os"]
 
-# "group" promises durability within 100 ms: half of it for waiting, half for the maintenance
-# thread's wake-up and the sync itself.
+# Durability "group" promises a sync within 100 ms. A record waits half of that time; the other half
+# is for waking the maintenance thread and for the sync.
 GROUP_SYNC_INTERVAL_S: Final = 0.05
 
-# With less free space on the disk, no record is accepted: a full disk must be detected before a
-# batch is applied, when it can still be rejected, and not later when the leader writes.
+# `append` refuses a batch if less space would stay free. At that point the batch can still be
+# rejected; when the leader writes, it is already applied in memory.
 _FREE_SPACE_MIN_BYTES: Final = 128 << 10
 
 
 @dataclass(frozen=True)
 class LogMark:
-    """A border between records: log offset, position, and the timestamp of the record before."""
+    """A border between two records, and the timestamp of the record before the border."""
 
     offset: LogOffset
     position: LogPosition
@@ -79,11 +78,11 @@ class LogMark:
 
 @dataclass
 class _Segment:
-    """The segment of new records; its file is created when the first group is written."""
+    """A segment that takes new records. Its file is created when the first group is written."""
 
     number: int
     start_offset: LogOffset
-    end_offset: LogOffset  # of the appended records; start_offset without records
+    end_offset: LogOffset  # after the appended records; start_offset if there are no records
     record_count: int = 0
     salt: int = 0
     file: AppendFile | None = None
@@ -98,7 +97,7 @@ class _Segment:
 class _Entry:
     """A record that waits to be written.
 
-    Its header is created then, because only then is known what is synced.
+    The leader creates its header, because the header says how far the log is synced at the write.
     """
 
     segment: _Segment
@@ -123,10 +122,16 @@ class _Entry:
 
 
 class LogWriter:
-    """The writer of one database's log.
+    """The writer of one store's log in a folder.
 
-    Threads: `append` in one thread at a time (under the database's commit lock), everything else in
-    any thread.
+    appended: the end of the appended records.
+    written:  the end of the records that the operating system has. They survive the end of this
+              process, but not a power cut.
+    synced:   the end of the durable records.
+    failure:  the error that made the writer dead (G4); None while it works.
+
+    Threads: `append` in one thread at a time (under the commit lock), everything else in any
+    thread.
     """
 
     def __init__(
@@ -139,10 +144,10 @@ class LogWriter:
         durability: Durability = "commit",
         reserve: Reserve | None = None,
     ) -> None:
-        """Create the folder if it is missing, but no file before the first record.
+        """Create the folder if it is missing. The first record creates the first file.
 
-        recovery: the result of `recover` for that folder, with all segments closed.
-        reserve: disk space for records that were appended before the disk became full.
+        recovery: the result of `recover` for the folder, with all segments closed.
+        reserve:  disk space for records that were appended before the disk became full.
         """
         env.files.make_dirs(directory)
         self._env = env
@@ -150,84 +155,43 @@ class LogWriter:
         self._segment_size_bytes = segment_size_bytes
         self.durability: Final = durability
         self._reserve = Reserve(env.files, directory) if reserve is None else reserve
-        # Guards all attributes below. A leader releases it while it writes and syncs, and sets
-        # `_leading` before. It is entered through the lock, never through the condition, so Ctrl-C
-        # cannot leave it taken.
+        # Guards all attributes below. A leader sets `_leading` and releases the lock while it
+        # writes and syncs. All code uses `with self._guard`, not `with self._condition`: after
+        # Ctrl-C the condition could stay locked.
         self._guard = threading.RLock()
         self._condition = threading.Condition(self._guard)
-        self._leading: int | None = None  # the leading thread
-        self._failure: StorageError | None = None
+        self._leading: int | None = None  # the id of the leading thread
+        self.failure: StorageError | None = None
         self._closed = False
         self._pending: list[_Entry] = []
         self._pending_bytes = 0
         self._oldest_unsynced_s: float | None = None
         self._taken_s = 0.0
         self._store_id = recovery.store_id
-        self._closed_segments: dict[int, SegmentInfo] = {}
-        for info in recovery.segments:
-            assert info.closed, f"G3: segment {info.number} is open"
-            self._closed_segments[info.number] = info
-        self._closed_bytes = sum(info.size_bytes for info in recovery.segments)
+        assert all(info.closed for info in recovery.segments), "G3"
+        self._closed_segments = {info.number: info for info in recovery.segments}
         start_offset = recovery.start_offset
         self._segment = _Segment(recovery.next_segment, start_offset, start_offset)
-        # The segment that the leader writes to. It differs from `_segment` between the decision to
-        # roll and the write.
+        # The segment that the leader writes to. It is still the old one between `_begin_segment`
+        # and the next write.
         self._written_segment = self._segment
         mark = LogMark(start_offset, LogPosition(recovery.next_segment, 0), recovery.timestamp_max)
-        self._appended = self._written = self._synced = mark
-
-    # ── state
-
-    @property
-    def appended(self) -> LogMark:
-        """The end of the appended records."""
-        return self._appended
-
-    @property
-    def written(self) -> LogMark:
-        """The end of what the system has: it survives this process, but not a power cut."""
-        return self._written
-
-    @property
-    def synced(self) -> LogMark:
-        """The end of what is durable."""
-        return self._synced
-
-    @property
-    def synced_timestamp(self) -> int:
-        return self._synced.timestamp
-
-    @property
-    def end_offset(self) -> LogOffset:
-        return self._appended.offset
-
-    @property
-    def failure(self) -> StorageError | None:
-        """The error that made the writer dead (G4); None while it works."""
-        return self._failure
+        self.appended = self.written = self.synced = mark
 
     def segments(self) -> list[SegmentInfo]:
-        """Return all segments not dropped, oldest first; the present one once it has a file."""
+        """Return the segments that have a file and were not dropped, oldest first."""
         with self._guard:
-            return self._infos()
+            infos = sorted(self._closed_segments.values(), key=lambda info: info.number)
+            number, file = self._written_segment.number, self._written_segment.file
+            if file is not None:
+                infos.append(SegmentInfo(number, file.path, self.written.timestamp, file.size_bytes, False))
+            return infos
 
     @property
     def size_bytes(self) -> int:
         """The log's size on disk, plus the records that wait to be written."""
         with self._guard:
-            file = self._written_segment.file
-            return self._closed_bytes + (0 if file is None else file.size_bytes) + self._pending_bytes
-
-    def _infos(self) -> list[SegmentInfo]:
-        infos = sorted(self._closed_segments.values(), key=lambda info: info.number)
-        segment = self._written_segment
-        if segment.file is not None:
-            infos.append(
-                SegmentInfo(
-                    segment.number, segment.file.path, self._written.timestamp, segment.file.size_bytes, False
-                )
-            )
-        return infos
+            return sum(info.size_bytes for info in self.segments()) + self._pending_bytes
 
     # ── writing
 
@@ -236,17 +200,14 @@ class LogWriter:
 
         The record's arrays are copied. Timestamps must ascend (L2).
         Raises: StorageError if the writer is dead, the disk is full or the folder was moved; then
-        nothing changed.
+        nothing was added.
         """
-        assert record.timestamp > self._appended.timestamp, "L2"
+        assert record.timestamp > self.appended.timestamp, "L2"
         return self._append("batch", record.timestamp, encode_record(record))
 
     def append_change(self, record: ChangeRecord) -> LogOffset:
-        """Add a change of the catalogue in memory, with the timestamp of the last record.
-
-        Returns and raises as `append`.
-        """
-        return self._append("change", self._appended.timestamp, encode_change_record(record))
+        """As `append`, for a change of the catalogue. It gets the timestamp of the last record."""
+        return self._append("change", self.appended.timestamp, encode_change_record(record))
 
     def _append(self, kind: FrameKind, timestamp: int, payload: list[Any]) -> LogOffset:
         length = 0
@@ -260,44 +221,43 @@ class LogWriter:
             self._check_alive()
             self._check_space(length, kind)
             if not self._pending and self._segment.size_bytes >= self._segment_size_bytes:
-                self._begin_segment()  # a border between groups; the leader closes the old one (G3)
+                self._begin_segment()  # between two groups; the leader closes the old segment (G3)
             try:
                 segment = self._segment
                 if segment.record_count == 0:
                     segment.end_offset = LogOffset(segment.start_offset + SEGMENT_HEADER_SIZE_BYTES)
                 segment.end_offset = LogOffset(segment.end_offset + FRAME_SIZE_BYTES + length)
-                self._appended = LogMark(
+                self.appended = LogMark(
                     segment.end_offset, LogPosition(segment.number, segment.size_bytes), timestamp
                 )
                 self._pending.append(
-                    _Entry(segment, kind, self._appended, segment.record_count, payload, length, crc)
+                    _Entry(segment, kind, self.appended, segment.record_count, payload, length, crc)
                 )
                 self._pending_bytes += FRAME_SIZE_BYTES + length
                 segment.record_count += 1
                 if self._oldest_unsynced_s is None:
                     self._oldest_unsynced_s = self._env.clock.monotonic_s()
             except BaseException as error:
-                self._failure = _interrupted(error, self._directory)  # the change may be half done
+                self.failure = _interrupted(error, self._directory)  # the change may be half done
                 raise
-            return self._appended.offset
+            return self.appended.offset
 
     def sync(self, offset: int | None = None) -> None:
-        """Return when the log is durable through `offset` (default: through everything appended).
+        """Wait until the log is durable through `offset` (default: through everything appended).
 
-        The caller may write and sync for other threads, or wait until another thread has done so.
-        Raises: StorageError with outcome "unknown" if that failed; then the writer is dead (G4).
+        The calling thread writes and syncs for other threads too, or waits for a thread that does.
+        Raises: StorageError with outcome "unknown" if the write or sync failed; then the writer is
+        dead (G4).
         """
         try:
             while True:
                 with self._guard:
                     if offset is None:
-                        offset = self._appended.offset
-                    assert offset <= self._appended.offset, f"no record was appended at log offset {offset}"
-                    while (
-                        self._leading is not None and self._failure is None and self._synced.offset < offset
-                    ):
+                        offset = self.appended.offset
+                    assert offset <= self.appended.offset, f"no record was appended at log offset {offset}"
+                    while self._leading is not None and self.failure is None and self.synced.offset < offset:
                         self._condition.wait()
-                    if self._synced.offset >= offset:
+                    if self.synced.offset >= offset:
                         return
                     self._check_outcome()
                     entries = self._take_pending()
@@ -307,16 +267,14 @@ class LogWriter:
             raise
 
     def write_pending(self) -> None:
-        """Write everything appended without a sync: reader processes see it, and it survives a
-        killed process.
+        """Write everything appended without a sync, so that reader processes see the records and
+        they survive the end of this process.
 
-        Waits while a sync is running (G1). Raises as `sync`.
+        Waits while a sync is running (G1). Raises: as `sync`.
         """
         try:
             with self._guard:
-                while self._leading is not None and self._failure is None:
-                    self._condition.wait()
-                self._check_outcome()
+                self._wait_for_leader()
                 if not self._pending:
                     return
                 entries = self._take_pending()
@@ -329,14 +287,11 @@ class LogWriter:
         """Sync if a record has been waiting for `GROUP_SYNC_INTERVAL_S`. The maintenance thread
         calls it.
 
-        Returns: the seconds until the next call is due; None if no record waits, or with durability
-        "os".
+        Returns: the seconds until the next call is due; None if no record waits for a sync.
         Raises: as `sync`.
         """
-        if self.durability == "os":
-            return None
         oldest_s = self._oldest_unsynced_s
-        if oldest_s is None or self._failure is not None:
+        if self.durability == "os" or oldest_s is None or self.failure is not None:
             return None
         left_s = oldest_s + GROUP_SYNC_INTERVAL_S - self._env.clock.monotonic_s()
         if left_s > 0:
@@ -345,45 +300,58 @@ class LogWriter:
         return None if self._oldest_unsynced_s is None else GROUP_SYNC_INTERVAL_S
 
     def roll(self) -> None:
-        """Close the present segment, if it has records, so that it can be dropped later."""
-        self._lead_and_close_segment()
+        """Write and sync everything, and close the present segment, so that it can be dropped
+        later.
+
+        Raises: as `sync`.
+        """
+        try:
+            with self._guard:
+                self._wait_for_leader()
+                entries = self._take_pending()
+                if self._segment.record_count:
+                    self._begin_segment()  # no more records may go to the segment to be closed
+            self._lead(entries, sync=True, close_segment=True)
+        except BaseException as error:
+            self._resign(error)
+            raise
 
     def cut(self) -> int:
-        """Close the present segment, and return the number from which on later segments are numbered."""
+        """Close the present segment, and return the number of the next one."""
         self.roll()
         with self._guard:
             return max(self._closed_segments, default=-1) + 1
 
     def holds_before(self, mark: int) -> bool:
-        """Whether a segment with a smaller number was not dropped yet."""
+        """Whether a segment with a smaller number than `mark` was not dropped yet."""
         return any(segment.number < mark for segment in self.segments())
 
     def drop(self, numbers: Sequence[int]) -> list[str]:
-        """Remove unneeded closed segments (R3); return their paths for the garbage list (P2)."""
+        """Forget closed segments that are not needed any more (R3), and return their paths.
+
+        The caller deletes the files when no reader needs them (P2).
+        """
         with self._guard:
-            gone = [self._closed_segments.pop(number) for number in numbers]
-            self._closed_bytes -= sum(info.size_bytes for info in gone)
-            return [info.path for info in gone]
+            return [self._closed_segments.pop(number).path for number in numbers]
 
     def close(self) -> None:
-        """Sync everything, and write and sync the footer; a dead writer only closes the file. May
-        be called twice.
+        """Sync everything, and close the segment; a dead writer only closes the file. May be called
+        twice.
 
-        Afterwards `synced` and `written` are after the footer, so the position record includes it:
-        otherwise damage to a footer without a later segment would look like a torn tail.
-        Raises: StorageError with outcome "unknown" if that fails.
+        Afterwards `synced` and `written` are after the footer, so the position record includes the
+        footer. Otherwise a damaged footer of the last segment would look like a torn tail.
+        Raises: as `sync`.
         """
         with self._guard:
             if self._closed:
                 return
             self._closed = True
         try:
-            if self._failure is None:
-                self._lead_and_close_segment()
+            if self.failure is None:
+                self.roll()
                 last = max(self._closed_segments, default=-1)
-                if last >= self._written.position.segment:
-                    end = replace(self._written, position=LogPosition(last + 1, 0))
-                    self._synced = self._written = end
+                if last >= self.written.position.segment:
+                    self.synced = self.written = replace(self.written, position=LogPosition(last + 1, 0))
         finally:
             file, self._written_segment.file = self._written_segment.file, None
             if file is not None:
@@ -394,32 +362,43 @@ class LogWriter:
     def _check_alive(self) -> None:
         if self._closed:
             raise StorageError(f"the log in {self._directory} is closed", path=self._directory)
-        if self._failure is not None:
+        if self.failure is not None:
             raise StorageError(
-                f"the log accepts no more records, because a write or sync failed ({self._failure}); nothing of this "
+                f"the log accepts no more records, because a write or sync failed ({self.failure}); nothing of this "
                 "call was written: close the database and open it again",
-                path=self._failure.path,
-                errno=self._failure.errno,
+                path=self.failure.path,
+                errno=self.failure.errno,
             )
 
     def _check_outcome(self) -> None:
-        if self._failure is not None:
+        if self.failure is not None:
             raise StorageError(
-                f"the log could not be made durable ({self._failure}); whether the batch was written is known only "
+                f"the log could not be made durable ({self.failure}); whether the batch was written is known only "
                 "after the next open: close the database and open it again",
-                path=self._failure.path,
-                errno=self._failure.errno,
+                path=self.failure.path,
+                errno=self.failure.errno,
                 outcome="unknown",
             )
 
+    def _wait_for_leader(self) -> None:
+        """Wait until no thread leads. Requires the lock. Raises: StorageError for a dead writer."""
+        while self._leading is not None and self.failure is None:
+            self._condition.wait()
+        self._check_outcome()
+
     def _check_space(self, payload_length: int, kind: FrameKind) -> None:
+        """Raise StorageError if the disk has no space for this record.
+
+        A change of the catalogue may use the reserve: it may drop or compact data, which frees
+        space.
+        """
         if kind == "change" and self._reserve.has_pieces():
-            return  # dropping and compacting free space; the write takes from the reserve what it needs
+            return
         needed = self._pending_bytes + payload_length
         if kind == "batch":
             needed += _FREE_SPACE_MIN_BYTES
         new_file = self._segment.file is None or self._segment.size_bytes >= self._segment_size_bytes
-        # The reserve is refilled first.
+        # A used reserve takes free space before batches do.
         may_write = kind == "change" or self._reserve.is_open_to_writes(new_file)
         free = self._env.files.free_bytes(self._directory)
         if free < needed or not may_write:
@@ -432,16 +411,13 @@ class LogWriter:
             )
 
     def _begin_segment(self) -> None:
-        """Start a new segment after the old one's footer; the next records are placed in it."""
+        """Let the next records go to a new segment, which starts after the old segment's footer."""
         old = self._segment
         start_offset = LogOffset(old.end_offset + FRAME_SIZE_BYTES)
         self._segment = _Segment(old.number + 1, start_offset, start_offset)
 
     def _take_pending(self) -> list[_Entry]:
-        """Become the leader and take the pending records.
-
-        Requires the lock, and that no thread leads.
-        """
+        """Become the leader and take the pending records. Requires the lock, and no leader."""
         assert self._leading is None
         self._leading = threading.get_ident()
         self._taken_s = self._env.clock.monotonic_s()
@@ -449,7 +425,10 @@ class LogWriter:
         return entries
 
     def _lead(self, entries: list[_Entry], *, sync: bool, close_segment: bool = False) -> None:
-        """Write a group, sync, and close its segment, without the lock; then wake waiting threads."""
+        """Write a group, sync, and close its segment, without the lock; then wake waiting threads.
+
+        Raises: StorageError with outcome "unknown" if a step fails.
+        """
         only_sync_left = False
         try:
             if entries:
@@ -460,47 +439,32 @@ class LogWriter:
             if close_segment:
                 self._close_segment()
         except StorageError as error:
-            self._failure = error
+            self.failure = error
             self._check_outcome()
         except BaseException as error:
-            # An interrupted sync (Ctrl-C) did not fail, and the next one makes up for it. But it is
-            # unknown how far an interrupted write came.
+            # After an interrupted sync (Ctrl-C), the next sync covers the same records. But after
+            # an interrupted write, it is unknown which bytes were written.
             if not only_sync_left:
-                self._failure = _interrupted(error, self._directory)
+                self.failure = _interrupted(error, self._directory)
             raise
         finally:
             self._resign()
 
     def _resign(self, error: BaseException | None = None) -> None:
-        """Stop leading, if this thread leads, and let another thread lead.
+        """Let another thread lead, if this thread leads.
 
-        error: raised in this thread from outside before it wrote its group (`PyThreadState_SetAsyncExc` raises at any
-               line). The group is lost, so the writer is dead (G4).
+        error: what interrupted this thread before it wrote its group: Ctrl-C can raise an error at
+               any line. The group is lost, so the writer is dead (G4).
         """
         with self._guard:
             if self._leading == threading.get_ident():
-                if error is not None and self._failure is None:
-                    self._failure = _interrupted(error, self._directory)
+                if error is not None and self.failure is None:
+                    self.failure = _interrupted(error, self._directory)
                 self._leading = None
                 self._condition.notify_all()
 
-    def _lead_and_close_segment(self) -> None:
-        """Write and sync everything, and close the present segment before another thread writes."""
-        try:
-            with self._guard:
-                while self._leading is not None and self._failure is None:
-                    self._condition.wait()
-                self._check_outcome()
-                entries = self._take_pending()
-                if self._segment.record_count:
-                    self._begin_segment()  # no more records may be placed in the segment that is closed now
-            self._lead(entries, sync=True, close_segment=True)
-        except BaseException as error:
-            self._resign(error)
-            raise
-
     def _write_group(self, entries: list[_Entry]) -> None:
-        """Append the whole group with one call to its segment."""
+        """Append the group to its segment with one call. First close the segment before, if any."""
         segment = entries[0].segment
         assert entries[-1].segment is segment, "a group must be in one segment"
         if self._written_segment is not segment:
@@ -516,63 +480,48 @@ class LogWriter:
             parts.append(
                 SegmentHeader(segment.number, segment.start_offset, segment.salt, self._store_id).encode()
             )
-        # Everything before the segment is synced when the segment begins.
-        synced_through = LogOffset(max(self._synced.offset, segment.start_offset))
+        # When a segment begins, everything before it is synced (G3).
+        synced_through = LogOffset(max(self.synced.offset, segment.start_offset))
         for entry in entries:
             parts.append(entry.header(segment.salt, synced_through))
             parts += entry.payload
         file = segment.file
         self._reserve.take(lambda: file.append(*parts))
         with self._guard:
-            self._written = entries[-1].end
+            self.written = entries[-1].end
             self._pending_bytes -= sum(FRAME_SIZE_BYTES + entry.payload_length for entry in entries)
 
     def _sync_written(self) -> None:
-        """Make the written records durable, and also the segment's name (G2)."""
-        target = self._written
+        """Make the written records durable, and the segment's name too (G2)."""
+        target = self.written
         segment = self._written_segment
-        if segment.file is None or target.offset == self._synced.offset:
+        if segment.file is None or target.offset == self.synced.offset:
             return
         segment.file.sync()
         if not segment.name_durable:
             self._env.files.sync_dir(self._directory)
             segment.name_durable = True
         with self._guard:
-            self._synced = target
+            self.synced = target
             # Records that are still unsynced were appended after the leader took its group.
-            self._oldest_unsynced_s = self._taken_s if self._appended.offset > target.offset else None
+            self._oldest_unsynced_s = self._taken_s if self.appended.offset > target.offset else None
 
     def _close_segment(self) -> None:
-        """Write and sync the footer of the segment on disk, if there is one (G3).
-
-        Its records are synced already.
-        """
-        segment = self._written_segment
-        if segment.file is None:
-            return
-        assert self._synced == self._written, "L3: everything must be synced before the footer"
-        log_offset = self._written.offset
-        assert log_offset == segment.end_offset, "every record of the segment must be written"
-        footer = FrameHeader(
-            kind="footer",
-            salt=segment.salt,
-            log_offset=log_offset,
-            synced_through=log_offset,
-            timestamp=self._written.timestamp,
-            payload_length=0,
-            payload_crc32c=0,
-            ordinal=segment.record_count,
-        ).encode()
+        """Write and sync the footer of the segment that has a file, if any (G3)."""
+        segment, written = self._written_segment, self.written
         file = segment.file
+        if file is None:
+            return
+        assert self.synced == written, "L3: everything must be synced before the footer"
+        assert written.offset == segment.end_offset, "every record of the segment must be written"
+        footer = encode_footer(segment.salt, written.offset, written.timestamp, segment.record_count)
         self._reserve.take(lambda: file.append(footer))
         file.sync()
-        info = SegmentInfo(
-            segment.number, segment.file.path, self._written.timestamp, segment.file.size_bytes, True
-        )
         with self._guard:
             segment.file = None
-            self._closed_segments[info.number] = info
-            self._closed_bytes += info.size_bytes
+            self._closed_segments[segment.number] = SegmentInfo(
+                segment.number, file.path, written.timestamp, file.size_bytes, True
+            )
         file.close()
 
 

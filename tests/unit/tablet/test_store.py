@@ -483,11 +483,11 @@ def test_when_a_batch_becomes_visible(tmp_path: Path, durability: str) -> None:
         store = db._writer()
         stamp = table.insert({"k": [1], "v": [1]}).timestamp
         assert store.marks.published == stamp and rows(table) == [(1, 1)]
-        assert (store.log.synced_timestamp >= stamp) == (durability == "commit")
+        assert (store.log.synced.timestamp >= stamp) == (durability == "commit")
         with nyala.connect(tmp_path / "s", read_only=True) as reader:
             assert reader.now() == stamp and rows(reader["t"]) == [(1, 1)]
         db.flush()
-        assert store.log.synced_timestamp >= stamp, (
+        assert store.log.synced.timestamp >= stamp, (
             "W2: the catalogue names nothing that the log has not synced"
         )
 

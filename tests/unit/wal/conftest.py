@@ -95,7 +95,7 @@ class Bench:
 
     def timestamps(self) -> list[int]:
         """Return the timestamps of all good records, after a comparison of every value."""
-        return check_records(self.reader().read_to_end())
+        return check_records(self.reader().read_to(None))
 
     def path(self, segment: int = 1) -> str:
         return os.path.join(self.directory, f"wal-{segment:09d}")

@@ -16,7 +16,7 @@ from nyala.env import Env, PosixFiles
 from nyala.testing import ManualClock, SeededRandomness
 from nyala.wal import format
 from nyala.wal.dump import dump
-from nyala.wal.position import PositionRecord
+from nyala.wal.position import LogPosition, PositionRecord
 from nyala.wal.reader import recover
 from nyala.wal.record import LogRecord, SettledGroup
 from nyala.wal.writer import LogWriter
@@ -106,7 +106,7 @@ def example_log(directory: Path) -> list[str]:
 
 
 def example_position() -> list[str]:
-    encoded = PositionRecord(3, 4096, 7034985062400002, 12).encode()
+    encoded = PositionRecord(LogPosition(3, 4096), 7034985062400002, 12).encode()
     return [
         f"{offset:>4}    {encoded[offset : offset + size].hex(' '):<24} {name}"
         for name, offset, size in format.POSITION.offsets()

@@ -22,7 +22,7 @@ UNSIGNED = st.integers(0, 2**64 - 1)
 @given(UNSIGNED, UNSIGNED, st.integers(-(2**63), 2**63 - 1), UNSIGNED)
 def test_a_record_comes_back(segment: int, offset: int, timestamp: int, version: int) -> None:
     """A reader reads the position that was published."""
-    record = PositionRecord(segment, offset, timestamp, version)
+    record = PositionRecord(LogPosition(segment, offset), timestamp, version)
     assert len(record.encode()) == 64
     assert PositionRecord.decode(record.encode()) == record
 
@@ -30,7 +30,7 @@ def test_a_record_comes_back(segment: int, offset: int, timestamp: int, version:
 def test_a_record_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
     """A record with any flipped bit is refused."""
     path = str(tmp_path / "position")
-    good = PositionRecord(3, 4096, 77, 12).encode()
+    good = PositionRecord(LogPosition(3, 4096), 77, 12).encode()
     for bit in range(64 * 8):
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
@@ -77,7 +77,7 @@ def test_a_reader_during_an_update_reads_again(tmp_path: Path) -> None:
             return data if self.reads == 3 else data[:32] + bytes(32)
 
     path = str(tmp_path / "position")
-    record = PositionRecord(3, 4096, 77, 12)
+    record = PositionRecord(LogPosition(3, 4096), 77, 12)
     write_position(FILES, path, record)
     assert read_position(Halfway(), path) == record
 
@@ -86,13 +86,13 @@ def test_a_reader_never_sees_a_part_of_an_update(tmp_path: Path) -> None:
     """A reader never combines the segment of one update with the offset of another."""
     path = str(tmp_path / "position")
     stop = threading.Event()
-    write_position(FILES, path, PositionRecord(0, 0, 0, 0))
+    write_position(FILES, path, PositionRecord(LogPosition(0, 0), 0, 0))
 
     def write() -> None:
         number = 0
         while not stop.is_set():
             number += 1
-            write_position(FILES, path, PositionRecord(number, number * 7, number, number))
+            write_position(FILES, path, PositionRecord(LogPosition(number, number * 7), number, number))
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -100,7 +100,7 @@ def test_a_reader_never_sees_a_part_of_an_update(tmp_path: Path) -> None:
         for _ in range(2000):
             record = read_position(FILES, path)
             assert record is not None
-            assert (record.offset, record.catalogue_version) == (record.segment * 7, record.segment)
+            assert record.position == LogPosition(record.catalogue_version, record.catalogue_version * 7)
     finally:
         stop.set()
         thread.join()

@@ -209,7 +209,7 @@ def test_a_segment_from_an_older_backup_is_damage(bench: Bench, new_bench: NewBe
     with pytest.raises(CorruptionError, match="are missing"):
         bench.recover()
     with pytest.raises(CorruptionError, match="are missing"):
-        list(bench.reader().read_to(2, len(bench.load(2)) - FRAME_SIZE_BYTES))
+        list(bench.reader().read_to(LogPosition(2, len(bench.load(2)) - FRAME_SIZE_BYTES)))
 
 
 def test_segments_of_two_stores_do_not_mix(bench: Bench, new_bench: NewBench) -> None:
@@ -373,12 +373,12 @@ def test_log_offsets_continue_after_the_whole_log_was_dropped(bench: Bench) -> N
     """A reader of the old segments can continue in the new one."""
     bench.write([1, 2], close=True)
     reader = bench.reader()
-    assert bench.check(reader.read_to_end()) == [1, 2]
+    assert bench.check(reader.read_to(None)) == [1, 2]
     writer = LogWriter(bench.env, bench.directory, recover(bench.env, bench.directory, 2))
     writer.append(bench.record(3))
     writer.sync()
     position = writer.synced.position
-    assert bench.check(reader.read_to(position.segment, position.offset)) == [3]
+    assert bench.check(reader.read_to(position)) == [3]
 
 
 # ── reader processes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -394,13 +394,13 @@ def test_p1_a_reader_continues_where_it_stopped(bench: Bench) -> None:
         if timestamp % 3 == 0:
             writer.sync()
             position = writer.synced.position
-            seen += bench.check(reader.read_to(position.segment, position.offset))
+            seen += bench.check(reader.read_to(position))
             assert seen == list(range(1, timestamp + 1))
             assert reader.position == position
-            assert list(reader.read_to(position.segment, position.offset)) == []
+            assert list(reader.read_to(position)) == []
     assert reader.position.segment > 3
     writer.close()
-    assert list(reader.read_to_end()) == []
+    assert list(reader.read_to(None)) == []
 
 
 def test_p1_a_reader_stops_at_the_published_position(bench: Bench) -> None:
@@ -411,7 +411,7 @@ def test_p1_a_reader_stops_at_the_published_position(bench: Bench) -> None:
     position = writer.synced.position
     writer.append(bench.record(2))
     writer.write_pending()
-    assert bench.check(reader.read_to(position.segment, position.offset)) == [1]
+    assert bench.check(reader.read_to(position)) == [1]
 
 
 def test_p1_a_position_before_the_readers_own_gives_no_record(bench: Bench) -> None:
@@ -420,9 +420,9 @@ def test_p1_a_position_before_the_readers_own_gives_no_record(bench: Bench) -> N
     """
     bench.write([1], close=True)
     reader = LogReader(bench.env, bench.directory, 2)
-    assert list(reader.read_to(1, len(bench.load()))) == []
-    assert list(reader.read_to(2, 0)) == []
-    assert list(reader.read_to(2, 64)) == []
+    assert list(reader.read_to(LogPosition(1, len(bench.load())))) == []
+    assert list(reader.read_to(LogPosition(2, 0))) == []
+    assert list(reader.read_to(LogPosition(2, 64))) == []
     assert reader.position == LogPosition(2, 0)
 
 
@@ -432,7 +432,7 @@ def test_a_position_at_the_start_of_a_future_segment(bench: Bench) -> None:
     writer = bench.writer()
     position = writer.synced.position
     assert position == LogPosition(2, 0)
-    assert bench.check(bench.reader().read_to(position.segment, position.offset)) == [1]
+    assert bench.check(bench.reader().read_to(position)) == [1]
 
 
 def test_v3_missing_published_records_are_damage(bench: Bench) -> None:
@@ -441,10 +441,10 @@ def test_v3_missing_published_records_are_damage(bench: Bench) -> None:
     size = len(bench.load())
     for wrong in (size + 8, borders(bench)[1] + 8):
         with pytest.raises(CorruptionError):
-            list(bench.reader().read_to(1, wrong))
+            list(bench.reader().read_to(LogPosition(1, wrong)))
     bench.store(bench.load()[: borders(bench)[1]])
     with pytest.raises(CorruptionError, match="published"):
-        list(bench.reader().read_to(1, size))
+        list(bench.reader().read_to(LogPosition(1, size)))
     assert bench.timestamps() == [1], "without a writer the same bytes are a torn tail"
 
 
@@ -453,7 +453,7 @@ def test_a_dropped_segment_is_distinguished_from_damage(bench: Bench) -> None:
     bench.write([1], close=True)
     bench.write([2], close=True)
     os.unlink(bench.path(1))
-    for read in (lambda: bench.reader().read_to(2, 700), lambda: bench.reader().read_to_end()):
+    for read in (lambda: bench.reader().read_to(LogPosition(2, 700)), lambda: bench.reader().read_to(None)):
         with pytest.raises(MissingFileError):
             list(read())
 

@@ -62,7 +62,7 @@ def test_synced_records_exist_after_a_restart(bench: Bench) -> None:
         offset = writer.append(bench.record(timestamp, rows=timestamp, key=f"key {timestamp}"))
         assert writer.synced.offset < offset
         writer.sync(offset)
-        assert (writer.synced.offset, writer.synced_timestamp) == (offset, timestamp)
+        assert (writer.synced.offset, writer.synced.timestamp) == (offset, timestamp)
     assert bench.timestamps() == [1, 2, 3]
 
 
@@ -97,11 +97,11 @@ def test_one_sync_serves_all_waiting_threads(bench: Bench) -> None:
     files.go_on.release()
     assert first.end() is None
     assert files.entered.acquire(timeout=20)
-    assert writer.synced_timestamp == 1
+    assert writer.synced.timestamp == 1
     files.go_on.release()
     assert [other.end() for other in others] == [None] * 8
     assert not files.entered.acquire(blocking=False), "more than two syncs"
-    assert writer.synced_timestamp == 9
+    assert writer.synced.timestamp == 9
     synced = [header.synced_through for header in headers_of(bench)]
     assert synced == [0] + [headers_of(bench)[1].log_offset] * 8
 
@@ -208,7 +208,7 @@ def test_after_a_failed_sync_earlier_synced_records_stay_acknowledged(bench: Ben
     with pytest.raises(StorageError):
         writer.sync(writer.append(bench.record(2)))
     writer.sync(first)
-    assert (writer.synced.offset, writer.synced_timestamp) == (first, 1)
+    assert (writer.synced.offset, writer.synced.timestamp) == (first, 1)
 
 
 def test_after_a_failed_write_the_log_opens(bench: Bench) -> None:
@@ -260,9 +260,9 @@ def test_an_interrupted_sync_is_repeated(bench: Bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     with pytest.raises(KeyboardInterrupt):
         writer.sync(offset)
-    assert writer.synced_timestamp == 0
+    assert writer.synced.timestamp == 0
     writer.sync(writer.append(bench.record(2)))
-    assert writer.synced_timestamp == 2
+    assert writer.synced.timestamp == 2
     assert bench.timestamps() == [1, 2]
 
 
@@ -294,10 +294,10 @@ def test_group_durability_syncs_in_time_without_a_caller(bench: Bench) -> None:
     left = writer.sync_if_due()
     assert left is not None
     assert 0 < left <= GROUP_SYNC_INTERVAL_S < 0.1
-    assert (writer.written.timestamp, writer.synced_timestamp) == (1, 0)
+    assert (writer.written.timestamp, writer.synced.timestamp) == (1, 0)
     bench.clock.advance(GROUP_SYNC_INTERVAL_S)
     assert writer.sync_if_due() is None
-    assert writer.synced_timestamp == 1
+    assert writer.synced.timestamp == 1
     writer.append(bench.record(2))
     assert writer.sync_if_due() == pytest.approx(GROUP_SYNC_INTERVAL_S), (
         "counted from the record's own append"
@@ -317,7 +317,7 @@ def test_records_appended_during_a_sync_are_due_since_their_append(bench: Bench)
     assert waiter.end() is None
     files.go_on.release()
     assert writer.sync_if_due() is None
-    assert writer.synced_timestamp == 2
+    assert writer.synced.timestamp == 2
 
 
 def test_os_durability_syncs_at_close_only(bench: Bench) -> None:
@@ -328,11 +328,11 @@ def test_os_durability_syncs_at_close_only(bench: Bench) -> None:
     writer.write_pending()
     bench.clock.advance(1000)
     assert writer.sync_if_due() is None
-    assert (writer.written.timestamp, writer.synced_timestamp) == (1, 0)
+    assert (writer.written.timestamp, writer.synced.timestamp) == (1, 0)
     assert "sync" not in [event.kind for event in recording.events]
     assert bench.timestamps() == [1]
     writer.close()
-    assert writer.synced_timestamp == 1
+    assert writer.synced.timestamp == 1
 
 
 def test_written_records_do_not_count_as_synced(bench: Bench) -> None:
@@ -340,7 +340,7 @@ def test_written_records_do_not_count_as_synced(bench: Bench) -> None:
     writer = bench.writer()
     writer.append(bench.record(1))
     writer.write_pending()
-    assert (writer.synced.position, writer.synced_timestamp) == (LogPosition(1, 0), 0)
+    assert (writer.synced.position, writer.synced.timestamp) == (LogPosition(1, 0), 0)
     assert writer.written.position == LogPosition(1, len(bench.load()))
     writer.sync()
     assert writer.synced == writer.written

@@ -73,7 +73,7 @@ def replace_content(
 
     def under_lock() -> tuple[Any, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
-            return earlier, Ticket(earlier.timestamp, store.log.end_offset)
+            return earlier, Ticket(earlier.timestamp, store.log.appended.offset)
         table = store.root.table(request.table)
         emptied = prepare(table, "delete", _keys(store, table), ignore=False)
         requests = [Request(request.table, "delete", None), request]

@@ -298,14 +298,6 @@ class BucketLog:
         return _mark(self._log.synced)
 
     @property
-    def synced_timestamp(self) -> int:
-        return self._log.synced.timestamp
-
-    @property
-    def end_offset(self) -> LogOffset:
-        return LogOffset(self._log.appended.offset)
-
-    @property
     def failure(self) -> StorageError | None:
         return self._log.failure
 
@@ -374,7 +366,7 @@ class BucketLock:
         while not self._env.clock.wait(self._stop, HEARTBEAT_S) and self._log.failure is None:
             self._log.announce()
         if self._leaving and self._log.failure is None:
-            self._log.leave()
+            self._log.announce(leaving=True)
 
     def _leave(self) -> None:
         """At the program's end. The thread writes the hint, so that the program need not wait long."""

@@ -212,15 +212,13 @@ class ReaderStore:
         self._check_memory()
         upto = None if position is None or not self._has_writer() else position.position
         log = self._log
-        self._replayer.feed(
-            self._batches(log.read_to_end() if upto is None else log.read_to(upto.segment, upto.offset))
-        )
+        self._replayer.feed(self._batches(log.read_to(upto)))
         self._replayer.drain()
         if upto is None:
             self._published = max(self._published, self._replayer.report.timestamp_max, self._floor)
             if position is not None:
                 # A segment without any record cannot lack one.
-                reached = log.position if position.offset else max(log.position, position.position)
+                reached = log.position if position.position.offset else max(log.position, position.position)
                 position.check_reached(self._published, reached, layout.position_path(self.root_path))
         elif position is not None:
             self._published = max(self._published, position.timestamp)

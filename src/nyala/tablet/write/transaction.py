@@ -365,7 +365,7 @@ def begin(store: Store, *, timeout_s: float, bytes_max: int) -> OpenTransaction:
             store.check_writable()
             pin = store.pins.add(store.clock.reserve(2 * STATEMENTS_MAX + 2), timeout_s)
             root = store.root
-            ticket = Ticket(store.marks.applied, store.log.end_offset)
+            ticket = Ticket(store.marks.applied, store.log.appended.offset)
         store.finish(ticket)  # what the transaction reads must be durable before anybody acts on it
 
     def commit(written: WriteSet, since: int, message: str | None, collect: bool) -> list[WriteResult]:

@@ -199,7 +199,7 @@ def find_committed(store: Store, idempotency_key: str) -> WriteResult | None:
     earlier = store.committed(idempotency_key)
     if earlier is None:
         return None
-    store.finish(Ticket(earlier.timestamp, store.log.end_offset))
+    store.finish(Ticket(earlier.timestamp, store.log.appended.offset))
     return recorded_result(earlier)
 
 
@@ -258,7 +258,7 @@ def once(
     def unless_committed() -> tuple[_Outcome | CommittedKey, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
             # Another thread may have committed it a moment ago, and it may not be durable yet.
-            return earlier, Ticket(earlier.timestamp, store.log.end_offset)
+            return earlier, Ticket(earlier.timestamp, store.log.appended.offset)
         return under_lock()
 
     outcome, ticket = locked(store, unless_committed, large=large)

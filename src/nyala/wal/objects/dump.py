@@ -1,8 +1,7 @@
-"""The output of `nyala wal dump URL`: the small objects, the checkpoints and the log of a store in a bucket.
+"""The output of `nyala wal dump` for a bucket: the small objects, the checkpoints and the log.
 
-It never raises an error for invalid bytes: it prints what is wrong, and continues with the next
-object. An object that was deleted meanwhile is left out. Of each record it prints what
-`nyala.wal.dump` prints. The catalogue in a checkpoint is text that the caller makes.
+Invalid bytes raise no error: the output says what is wrong, and continues with the next object. An
+object that is deleted during the dump is left out. Records look as in `nyala.wal.dump`.
 
 Source: docs/format/object-log.md.
 """
@@ -37,17 +36,23 @@ from nyala.wal.objects.format import (
 from nyala.wal.record import decode_record
 
 StateText = Callable[[bytes, str, str], Iterator[str]]
-"""The lines of a catalogue: its bytes, their path, the store's id. Raises: CorruptionError, StorageError."""
+"""Returns the lines of the catalogue in a checkpoint, from its bytes, their URL and the store's id.
+
+Raises: CorruptionError, StorageError.
+"""
 
 
 def dump(
     objects: Objects, state_text: StateText, only: str | None = None, show_bytes: bool = False
 ) -> Iterator[str]:
-    """Yield the lines for all objects of the log and its checkpoints, or for `only` this key."""
-    keys = [only] if only is not None else [BIRTH_KEY, WRITER_KEY, COPYING_KEY]
+    """Yield the lines for all objects of the log and its checkpoints, or for the key `only`.
+
+    show_bytes: also yield the bytes of every header, field by field.
+    """
+    keys = [BIRTH_KEY, WRITER_KEY, COPYING_KEY]
     if only is None:
-        keys += [info.key for under in (CHECKPOINT_PREFIX, LOG_PREFIX) for info in objects.list(under)]
-    for key in keys:
+        keys += [info.key for prefix in (CHECKPOINT_PREFIX, LOG_PREFIX) for info in objects.list(prefix)]
+    for key in keys if only is None else [only]:
         data = objects.get(key)
         if data is None:
             continue
@@ -117,6 +122,6 @@ def _header(layout: Layout, data: bytes) -> Iterator[str]:
 
 
 def _store_id(data: bytes) -> str:
-    """The store that the object says it belongs to. Groups and checkpoints have it in one place."""
+    """Return the store id in a group or checkpoint; both have it at the same offset."""
     offset = next(offset for name, offset, _ in GROUP.offsets() if name == "store_id")
     return data[offset : offset + 16].hex()

@@ -3,25 +3,27 @@
     checkpoint  ──▶  slot 7 ─ slot 8 ─ seal     of epoch 3
                                         └──▶  slot 0 ─ slot 1 ─ (empty)     of epoch 4
 
-A `LogFollower` reads one slot after another. A seal leads on to the next epoch. At an empty slot it
-stops, and a later `read_new` continues there. Readers follow a running writer like this, and an heir
-reads everything before it takes over.
+A `LogFollower` reads one slot after another. At a seal it continues with the next epoch. At an
+empty slot it stops, and the next `read_new` continues there. Reader processes follow a running
+writer in this way, and a new writer reads everything before it takes over.
 
-An empty slot is either the end of the log, or a writer deleted it because a checkpoint replaced it.
-In a deleted slot a late request of a former heir may even create a seal. Its epoch has no slot 0,
-because nobody writes there. Rule S2 distinguishes these cases:
+An empty slot is either the end of the log, or the writer deleted its group because a checkpoint
+replaced it. A process that wanted to become the writer may even create a seal in a deleted slot.
+The epoch that this seal names has no slot 0, because nobody writes there. Rule S2 distinguishes
+these cases:
 
     S2  At an empty slot, list the checkpoints. If one is beyond this slot, the slot was deleted:
-        begin again from it. In slot 0 of an epoch, begin again if there is any checkpoint that this
-        follower does not know: the seal before may be one in a deleted slot.
+        begin again from this checkpoint. In slot 0 of an epoch, begin again if any checkpoint is
+        new to this follower: the seal before may be in a deleted slot.
 
 Invariants
     F1  `read_new` returns the records of the log in order, without gaps: every record that was
         acknowledged before the call, and perhaps some that are not acknowledged yet.
-    F2  Each group names the CRC of the group before it. A sequence with another one is damage.
-    F3  The log reaches at least to the place of the newest checkpoint. If it ends before, objects
-        are missing, and that is damage.
-    F4  If a checkpoint is damaged, the one before it is used: deletion lags by one checkpoint.
+    F2  Each group has the CRC of the group before it. A group with a wrong one is damage.
+    F3  The log reaches at least to the slot of the newest checkpoint. If it ends earlier, objects
+        are missing, which is damage.
+    F4  If a checkpoint is damaged, the follower uses the one before it. The writer always keeps
+        two.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -55,10 +57,11 @@ from nyala.wal.objects.format import (
     decode_group,
 )
 
-# Slots that are read at once. The number doubles while all of them exist and are small.
+# The limits for slots that are read at once.
 _READ_AHEAD_SLOTS: Final = 32
 _READ_AHEAD_BYTES: Final = 8 << 20
-# If a checkpoint is listed but missing, the writer has just deleted it: a newer one exists.
+# A checkpoint that was listed may be missing, because the writer has just replaced it by a newer
+# one. The follower then lists again, up to 10 times.
 _LISTED_BUT_ABSENT: Final = 10
 
 
@@ -72,7 +75,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A batch or a change. `path` and `offset` say where it was read."""
+    """A batch or a change of the catalogue. `path` and `offset` say where it was read."""
 
     slot: Slot
     kind: Kind
@@ -86,9 +89,10 @@ class LogEntry:
 class News:
     """What `read_new` found.
 
-    restarted: true: forget everything read before, and begin with `checkpoint` (None: an empty store).
-    entries:   the new records, oldest first. From slots before the checkpoint, only the batches,
-               because the checkpoint has the changes.
+    restarted:  whether the caller must discard everything that was read before.
+    checkpoint: after a restart, the state to begin with; None: an empty store.
+    entries:    the new records, oldest first. From slots before the checkpoint, only the batches,
+                because the checkpoint has the changes.
     """
 
     restarted: bool
@@ -98,7 +102,7 @@ class News:
 
 @dataclass(frozen=True)
 class LiveSlot:
-    """A slot that was read or written and not deleted."""
+    """A slot that was read or written, and was not deleted."""
 
     slot: Slot
     size_bytes: int
@@ -107,7 +111,7 @@ class LiveSlot:
 
 
 def read_birth(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> Birth | None:
-    """Return the birth of the store under this prefix; None if there is no store."""
+    """Return the birth object of the store under this prefix; None if there is no store."""
     data = persist(env, lambda: objects.get(BIRTH_KEY), patience_s=patience_s)
     return None if data is None else Birth.decode(data, f"{objects.url}/{BIRTH_KEY}")
 
@@ -123,10 +127,11 @@ class LogFollower:
         self._first = Slot(birth.first_epoch, 0)
         # None: begin at the newest checkpoint.
         self._position: Slot | None = None
-        self._previous_crc: int | None = None  # None: unknown, because the walk begins here
-        self._base: CheckpointHeader | None = None
-        self._base_met = True  # whether the walk has passed the slot of `_base`
-        self._known: CheckpointKey | None = None  # the newest checkpoint listed at the start, or noted later
+        self._previous_crc: int | None = None  # None: not known at the first slot
+        self._base: CheckpointHeader | None = None  # the checkpoint with which reading began
+        self._base_met = True  # whether `_position` has passed the slot of `_base`
+        # The newest checkpoint that was listed at the start, or that a note named later.
+        self._known: CheckpointKey | None = None
         self._newest_at_start: CheckpointKey | None = None
         self._damaged: dict[CheckpointKey, CorruptionError] = {}
         self._ahead: deque[bytes | None] = deque()
@@ -137,7 +142,7 @@ class LogFollower:
 
     @property
     def position(self) -> Slot:
-        """The slot after the last one that was read. Requires a `read_new`."""
+        """The slot after the last one that was read, or that was found empty by `read_new`."""
         assert self._position is not None, "read_new() must come first"
         return self._position
 
@@ -148,12 +153,12 @@ class LogFollower:
 
     @property
     def timestamp(self) -> int:
-        """The greatest timestamp in the log and the checkpoint; 0 without any."""
+        """The greatest timestamp in the log and the checkpoint; 0 without records."""
         return max(self._log_timestamp, 0 if self._base is None else self._base.timestamp)
 
     @property
     def checkpoint(self) -> CheckpointHeader | None:
-        """The newest intact checkpoint that is known to be part of the log's history."""
+        """The newest intact checkpoint that this follower began with or that a note named."""
         return self._checkpoint
 
     def live_slots(self) -> list[LiveSlot]:
@@ -169,7 +174,7 @@ class LogFollower:
 
         Raises: CorruptionError, also if objects of the log are missing; StorageError if the bucket
                 does not answer.
-        Cost:   at least one GET and one LIST. Many slots are read in parallel, and are in memory together.
+        Cost:   at least one GET and one LIST. Up to 32 slots are read at once.
         """
         entries: list[LogEntry] = []
         restarted: Checkpoint | None = None
@@ -186,7 +191,7 @@ class LogFollower:
                 return News(is_restart, restarted, entries)
 
     def accept(self, data: bytes) -> list[LogEntry]:
-        """Read the object in the slot `position`, and go on to the next slot."""
+        """Decode the object in the slot `position`, and go to the next slot. Return the records."""
         slot = self.position
         path = self._path(slot.key)
         group = decode_group(data, path, self.store_id, slot)
@@ -207,7 +212,7 @@ class LogFollower:
         return []
 
     def must_begin_again(self) -> bool:
-        """Whether the slot `position`, which is empty or has just been sealed, was deleted (S1, S2).
+        """Whether the slot `position` was deleted (S1, S2). It is empty, or was sealed just now.
 
         Raises: CorruptionError if objects of the log are missing (F3).
         """
@@ -227,7 +232,7 @@ class LogFollower:
     # ── the start
 
     def _begin(self) -> Checkpoint | None:
-        """Go to the log start of the newest intact checkpoint (F4), and return that checkpoint."""
+        """Go to the `log_start` of the newest intact checkpoint (F4). Return the checkpoint."""
         missing: MissingFileError | None = None
         for _ in range(_LISTED_BUT_ABSENT):
             listed = self._list_checkpoints()
@@ -265,13 +270,13 @@ class LogFollower:
         self._window = 1
         self._live = []
         self._base_met = header is None
-        # The chain is checked from the second group on, and where the walk meets the checkpoint.
+        # The CRC before the first group is not known. It is compared at the checkpoint's slot.
         self._previous_crc = 0 if header is None else None
         start = self._first if header is None else header.log_start
         self._go_to(start, self._path(start.key))
 
     def _go_to(self, slot: Slot, path: str) -> None:
-        """Set the position, and compare the chain where the walk meets the checkpoint (F2)."""
+        """Set the position. At the checkpoint's slot, check that its CRC is right (F2)."""
         self._position = slot
         base = self._base
         if base is not None and not self._base_met and slot == base.position:
@@ -291,14 +296,14 @@ class LogFollower:
     def _next_object(self) -> bytes | None:
         """Return the object in the slot `position`; None if the slot is empty.
 
-        It reads later slots at the same time. The first of them that was empty then is treated as
-        empty when its turn comes: no record in it was acknowledged before the call. So following a
-        busy writer ends.
+        This method also reads later slots, and keeps their objects for the next calls. A slot that
+        was empty counts as empty when its turn comes, even if it was filled meanwhile. So
+        `read_new` ends although a busy writer appends.
         """
         if not self._ahead:
             slot = self.position
             keys = [Slot(slot.epoch, slot.n + index).key for index in range(self._window)]
-            # Requests to a bucket overlap, whatever the files of `env` are.
+            # The files of a test's `env` may refuse threads, but requests to a bucket may overlap.
             for data in each(SYSTEM.files, self._get, keys, self._window):
                 self._ahead.append(data)
                 if data is None:
@@ -348,7 +353,7 @@ class LogFollower:
         return entries
 
     def _note(self, payload: bytes, path: str) -> None:
-        """Remember the checkpoint that a note in the log names."""
+        """Remember the checkpoint that a note names."""
         if len(payload) != CHECKPOINT.size_bytes:
             raise CorruptionError(f"the note of a checkpoint has {len(payload)} bytes", path, 0)
         header = CheckpointHeader.decode(payload, path)

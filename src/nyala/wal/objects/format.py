@@ -1,28 +1,31 @@
-"""Every key, magic, width and offset of a store's log in a bucket. Never renumber, never reorder.
+"""The keys and layouts of a store's log in a bucket. They are stored: never change them.
 
     nyala.json                              birth: store id, format version, first epoch; JSON
     log/<epoch>/<n:012>                     slot n of an epoch: a group of records, or a seal
     ckpt/<epoch number:010>-<n:012>-<token> the state before slot n of that epoch
     writer                                  who writes; a hint for people and programs; JSON
 
-An *epoch* is what one writer wrote, named `<number:010>-<token>`. Its last slot holds a *seal*, which
-names the next epoch. A token is 16 random hexadecimal digits. A group object is
+`n:012` is a number with 12 decimal digits. A token is 16 random hexadecimal digits. An *epoch* is
+the part of the log that one writer wrote, named `<number:010>-<token>`. Its last slot has a *seal*,
+which names the next epoch. A group object is
 
     ┌──────────────┬───────────────┬─────────┬─────────┬─ ─ ─
     │ group header │ record header │ payload │ padding │ the next record …
     │   80 bytes   │   24 bytes    │         │ to 8·n  │
     └──────────────┴───────────────┴─────────┴─────────┴─ ─ ─
 
-All integers are little-endian. Layouts are those of `nyala.wal.format`, which also computes CRCs.
+All integers are little-endian.
 
 Invariants (checked on write and on read)
-    O1  Every byte of an object is covered by a CRC, except for a magic, which has one value.
-    O2  A group's header has the store, epoch and number of its key. So a copied object is refused.
-    O3  A group has the CRC of the group before it, also if that is in another epoch. So a sequence
-        of groups that was not written in this order is refused. Only a seal may leave it out (`ANY_GROUP`).
+    O1  CRCs cover every byte of an object, except for the magic.
+    O2  A group's header has the store, epoch and number of its key. So a reader refuses a group
+        that was copied to another key.
+    O3  A group has the CRC of the group before it, also if that is in another epoch. So a reader
+        refuses groups that were written in another order. Only a seal may omit the CRC
+        (`ANY_GROUP`).
     O4  Timestamps never descend. A seal is alone in its group, and its timestamp is 0.
-    O5  The size of a seal is no multiple of 8, and that of every other group is: a seal's payload is
-        not padded. So a list of the bucket shows which objects are seals.
+    O5  The size of a seal is not a multiple of 8, and the size of every other group is: the payload
+        of a seal is not padded. So the list of a bucket's objects shows which ones are seals.
 
 Page: docs/format/object-log.md (a test compares its tables with the layouts here).
 """
@@ -56,15 +59,14 @@ COPYING_KEY: Final = "copying"
 LOG_PREFIX: Final = "log/"
 CHECKPOINT_PREFIX: Final = "ckpt/"
 
-# A group takes appended records up to this size, and always at least one. Larger batches are
-# committed as files, so one record is rarely larger.
+# A leader takes appended records up to this size into one group, but always at least one record.
 GROUP_MAX_BYTES: Final = 8 << 20
 
-# A group with one such record can be read whole.
+# One request can read a group with one such record.
 PAYLOAD_MAX_BYTES: Final = WHOLE_MAX_BYTES - 1024
 
 ANY_GROUP: Final = 0
-"""`previous_crc32c` of a seal that was created before the slots in front of it (S7)."""
+"""`previous_crc32c` of a wall, a seal that was created before the slots in front of it (S7)."""
 
 _ALIGNMENT_BYTES: Final = 8
 _HOST_BYTES: Final = 61  # so that a seal's size is odd (O5)
@@ -162,13 +164,13 @@ class Kind(enum.IntEnum):
     """The kind of a record. The numbers are stored in the bucket: never renumber."""
 
     BATCH = 1
-    """A resolved batch, `nyala.wal.record`."""
+    """A batch, encoded by `nyala.wal.record`."""
     CHANGE = 2
     """A change of the catalogue."""
     SEAL = 3
-    """The end of an epoch, `Seal`."""
+    """The end of an epoch: a `Seal`."""
     NOTE = 4
-    """The header of a checkpoint that was written, `CheckpointHeader`."""
+    """A note that a checkpoint was written: its `CheckpointHeader`."""
 
 
 # ── keys
@@ -176,7 +178,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, order=True)
 class Epoch:
-    """What one writer writes."""
+    """The part of the log that one writer writes."""
 
     number: int
     token: str
@@ -193,8 +195,8 @@ class Epoch:
 
 
 Place = tuple[int, int]
-"""Epoch number and slot number. It orders slots and checkpoints, because only one epoch of each
-number ever gets a record."""
+"""An epoch number and a slot number. Places order slots and checkpoints: of all epochs with the
+same number, only one ever has a record."""
 
 
 @dataclass(frozen=True, order=True)
@@ -225,7 +227,7 @@ class Slot:
 
 @dataclass(frozen=True, order=True)
 class CheckpointKey:
-    """The key of a checkpoint: sorts by the slot up to which it holds the state."""
+    """The key of a checkpoint, which has the state of the store before the slot at `place`."""
 
     place: Place
     token: str
@@ -246,7 +248,7 @@ class CheckpointKey:
 
 @dataclass(frozen=True)
 class Record:
-    """One record as it is appended: the payload in parts, with its length and CRC."""
+    """One record to be written: the payload as a list of buffers, with its length and CRC."""
 
     kind: Kind
     timestamp: int
@@ -274,7 +276,7 @@ class Record:
 
 @dataclass(frozen=True)
 class ReadRecord:
-    """One record as it was read. `offset` is that of its header in the object."""
+    """One record that was read. `offset` is the offset of its header in the object."""
 
     kind: Kind
     timestamp: int
@@ -303,7 +305,7 @@ class Group:
 def encode_group(
     store_id: str, slot: Slot, previous_crc: int, records: Sequence[Record]
 ) -> tuple[bytes, int]:
-    """Return the object of a group, and the CRC that the next group refers to.
+    """Return the object of a group, and its CRC, which the next group repeats.
 
     Cost: one copy of the payloads, and one CRC pass.
     """
@@ -343,10 +345,10 @@ def encode_group(
 
 
 def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
-    """Return the content of the object of `slot`; `path` is its URL, for messages.
+    """Decode the object of `slot`; `path` is its URL, for messages.
 
-    Raises: CorruptionError: the bytes are not what was written there; WrongStoreError: they belong to
-            another store; StorageError: a newer version wrote them.
+    Raises: CorruptionError for damaged bytes, or a group of another slot; WrongStoreError for a
+            group of another store; StorageError for a group that a newer version wrote.
     Cost:   two CRC passes. Payloads are not copied and keep `data` alive.
     """
     values = _decode_header(GROUP, GROUP_MAGIC, data, path, store_id)
@@ -410,7 +412,7 @@ def _decode_record(data: bytes, buffer: pa.Buffer, offset: int, path: str) -> Re
 
 
 def _decode_header(layout: Layout, magic: bytes, data: bytes, path: str, store_id: str) -> dict[str, Any]:
-    """Decode the header of a group or checkpoint, and check all that both have."""
+    """Decode the header of a group or checkpoint. Check version, store and the body's CRC."""
     if data[: len(magic)] != magic:
         raise CorruptionError(
             f"expected the object to start with {magic!r}, found {data[: len(magic)]!r}", path, 0
@@ -437,7 +439,7 @@ def _decode_header(layout: Layout, magic: bytes, data: bytes, path: str, store_i
 
 
 def _own_crc(header: bytes) -> int:
-    """Return the CRC of a group: that of its header, which has the CRC of all the rest."""
+    """Return the CRC of a group: the CRC of its header, which contains the CRC of the body."""
     name, offset, size = GROUP.offsets()[1]
     assert name == "crc32c"
     return int.from_bytes(header[offset : offset + size], "little")
@@ -448,7 +450,7 @@ def _own_crc(header: bytes) -> int:
 
 @dataclass(frozen=True)
 class Seal:
-    """The end of an epoch: the next one, and the process that took over, for messages."""
+    """The end of an epoch: names the next epoch, and the process that created the seal."""
 
     next_epoch: Epoch
     host: str
@@ -477,12 +479,12 @@ class Seal:
         )
 
     def describe(self) -> str:
-        """Return the process that took over, for messages."""
+        """Return a text for messages: which process created the seal, and when."""
         return f"pid {self.pid} on host {self.host} at {_time(self.time_us)}"
 
 
 def encode_seal(store_id: str, slot: Slot, previous_crc: int, seal: Seal) -> tuple[bytes, int]:
-    """Return the object of a seal, and the CRC that the next epoch's first group refers to."""
+    """Return the object of a seal, and its CRC, which the next epoch's first group repeats."""
     assert seal.next_epoch.number == slot.epoch.number + 1
     body, crc = encode_group(store_id, slot, previous_crc, [Record.of(Kind.SEAL, 0, [seal.encode()])])
     assert len(body) == SEAL_SIZE_BYTES, "O5"
@@ -505,10 +507,11 @@ def _time(us: int) -> str:
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """The header of a checkpoint. The checkpoint holds the state before `position`.
+    """The header of a checkpoint, which has the state of the store before slot `position`.
 
-    Rows of batches from `log_start` on may be in the log only. `previous_crc` is the CRC of the group
-    before `position`, `timestamp` the last timestamp before it.
+    previous_crc: the CRC of the group before `position`.
+    timestamp:    the last timestamp before `position`.
+    log_start:    the first slot that an open must read: batches from there on may not be in files.
     """
 
     store_id: str
@@ -549,7 +552,7 @@ class CheckpointHeader:
 
     @classmethod
     def decode(cls, header: bytes, path: str) -> CheckpointHeader:
-        """Decode a header without its checkpoint, as in a note of the log. Raises as `decode_group`."""
+        """Decode a header, for example in a note. Raises: CorruptionError."""
         values = CHECKPOINT.decode(header, 0, path, 0)
         position, log_start = (
             (values[f"{prefix}epoch"], values[f"{prefix}{token}"].hex(), values[f"{prefix}n"])
@@ -575,7 +578,7 @@ class CheckpointHeader:
 def decode_checkpoint(
     data: bytes, path: str, store_id: str, key: CheckpointKey
 ) -> tuple[CheckpointHeader, pa.Buffer]:
-    """Return header and body of a checkpoint. Raises as `decode_group`."""
+    """Return the header and the body of a checkpoint. Raises: as `decode_group`."""
     _decode_header(CHECKPOINT, CHECKPOINT_MAGIC, data, path, store_id)
     header = CheckpointHeader.decode(data[: CHECKPOINT.size_bytes], path)
     if header.key != key:
@@ -605,7 +608,7 @@ class Birth:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Birth:
-        """Raises CorruptionError, or StorageError for a store of a newer version."""
+        """Raises: CorruptionError; StorageError for a store of a newer version or in a folder."""
         fields = _decode_json(data, path)
         if "created_us" in fields:
             raise StorageError(
@@ -632,9 +635,9 @@ class Birth:
 
 @dataclass(frozen=True)
 class WriterHint:
-    """`writer`: who writes, since when, and when it was last alive.
+    """The object `writer`: which process writes, since when, and when it was last alive.
 
-    It may be wrong: any process may overwrite it. The safety of the store does not depend on it.
+    Any process may overwrite the object, so it may be wrong. The store is safe without it.
     """
 
     host: str

@@ -1,26 +1,29 @@
-"""Makes this process the writer of a store in a bucket: creates the store if it does not exist, or
-seals the epoch of the writer before.
+"""Makes this process the writer of a store in a bucket, and creates the store if it does not exist.
 
-    1  read the birth object, or create it by put-if-absent
-    2  follow the log to its first empty slot
-    3  create a seal there, which names the next epoch with a fresh token
-           the slot has something else by now: create a wall (S7), and go on with 2
-    4  S1: list the checkpoints. If one is beyond the slot, it had been deleted: begin again at 2
-    5  the next epoch is this process's
+An *epoch* is the part of the log that one writer writes. A *seal* is an object that ends an epoch
+and names the next one. A process becomes the writer by creating a seal:
 
-The former writer need not agree, nor live. Its next group meets the seal, and it raises
-`FencedError`. No clock and no lock take part.
+    1  Read the birth object, or create it by put-if-absent.
+    2  Follow the log to its first empty slot.
+    3  Create a seal there. It names the next epoch with a new random token. If another object is
+       in the slot by now, create a wall (S7), and continue with 2.
+    4  List the checkpoints. If one is beyond the slot, the slot had been deleted (S1): continue
+       with 2.
+    5  This process writes the next epoch.
+
+The former writer may be alive or dead. If it creates another group, it finds the seal and raises
+`FencedError`. Clocks and locks are not needed.
 
 Rules
-    S1  A seal counts only if its slot had not been deleted (see `LogFollower.must_begin_again`).
-        Otherwise it is below the log's start, where it ends no epoch.
+    S1  A seal counts only if its slot had not been deleted before (`LogFollower.must_begin_again`).
+        Otherwise the seal is before the start of the log, and ends no epoch.
     S4  A seal is never deleted. So a slot in which a writer was fenced never becomes empty.
-    S6  The token of each seal is new, also when a seal is tried again. So a seal in a deleted slot
+    S6  Each seal has a new token, also when a process tries again. So a seal in a deleted slot
         leads to an epoch in which nobody writes.
-    S7  If the writer fills the slot before the seal comes, this process also creates a seal some slots
-        further on, a *wall*. The writer cannot pass it. So a writer that is always faster is
-        stopped. A wall ends the epoch only if every slot before it has a group. If the writer stops
-        earlier, this process seals that slot, and the wall is behind the seal.
+    S7  If the writer fills the slot before the seal is there, this process creates another seal
+        some slots later, a *wall*. It stops a writer that is always faster. A wall ends the epoch
+        only if every slot before the wall has a group. If the writer stops earlier, this process
+        seals the next slot, and the wall has no effect.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -52,22 +55,21 @@ from nyala.wal.objects.format import (
 )
 from nyala.wal.objects.writer import ObjectLog
 
-# An heir whose clock is further behind than this would write with timestamps far ahead of its own
+# If the clock of the new writer were further behind, its timestamps would be far ahead of its own
 # time, and reads at a wall-clock time would miss its writes.
 CLOCK_BEHIND_MAX_US: Final = 600_000_000
 
-
-# A busy writer creates some tens of slots a second, and the wall must be created before it is there.
-# The distance doubles with each wall that came too late.
+# The distance of the first wall. A busy writer creates some tens of slots per second, so the
+# distance doubles with each wall that is too late.
 _WALL_SLOTS: Final = 8
 
 
 @dataclass(frozen=True)
 class TakenLog:
-    """This process's log, and everything that it has to replay.
+    """The log that this process writes now, and what it must replay first.
 
     checkpoint: the state to begin with; None: an empty store.
-    entries:    the records after it, oldest first; of slots before the checkpoint, only batches.
+    entries:    the records to replay, oldest first. From slots before the checkpoint, only batches.
     """
 
     log: ObjectLog
@@ -76,10 +78,7 @@ class TakenLog:
 
 
 def check_clock(now_us: int, timestamp: int) -> None:
-    """Raise StorageError if this machine's clock is too far behind the log's last timestamp.
-
-    A caller does this before `take_over` with the timestamp that a follower found, or after it.
-    """
+    """Raise StorageError if this machine's clock is too far behind the log's last timestamp."""
     behind_us = physical_us(timestamp) - now_us
     if behind_us > CLOCK_BEHIND_MAX_US:
         raise StorageError(
@@ -109,11 +108,11 @@ def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) 
 
 
 def create_birth(env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> bytes | None:
-    """Create the birth object, and return None. If another one exists, return its bytes.
+    """Create the birth object, and check that the bucket refuses to create it a second time.
 
-    A new store first proves that the bucket refuses to store an object twice.
-
-    Raises: StorageError if the bucket stores it twice; with outcome "unknown" if it does not answer.
+    Returns: None; or the bytes of another birth object that exists.
+    Raises: StorageError if the bucket does not refuse; with outcome "unknown" if it does not
+    answer.
     """
     other = settle(env, objects, BIRTH_KEY, birth.encode(), patience_s=patience_s)
     if other is not None:
@@ -136,14 +135,14 @@ def take_over(
     birth: Birth | None = None,
     guard: Callable[[Epoch], None] | None = None,
 ) -> TakenLog:
-    """Become the writer of the store under this prefix, and return its log and its content.
+    """Become the writer of the store under this prefix.
 
     group_interval_s: see `ObjectLog`.
-    birth: the birth of a new store, if the caller writes the birth object itself, later. Default: the
-        birth object is read, or created.
-    guard: called with the epoch that will be sealed; it raises an error to stop the take-over.
-    Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not the
-            writer; the former writer may nevertheless be fenced.
+    birth: the birth object of a new store, if the caller creates it later. Default: read the birth
+           object, or create it.
+    guard: called with the epoch that will be sealed. It may raise an error to stop the take-over.
+    Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not
+            the writer, but the former writer may be fenced.
     """
     if birth is None:
         birth = create_store(env, objects, patience_s=patience_s)
@@ -178,7 +177,7 @@ def take_over(
 def _seal(
     env: Env, objects: Objects, store_id: str, slot: Slot, previous_crc: int, patience_s: float
 ) -> tuple[bytes, bytes | None]:
-    """Create a seal in `slot`; return it, and what is there instead if the slot is taken."""
+    """Create a seal in `slot`. Return the seal, and any other object that is there instead."""
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
     seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())
     body, _ = encode_seal(store_id, slot, previous_crc, seal)

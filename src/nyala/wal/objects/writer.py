@@ -1,36 +1,35 @@
 """Appends to the log of a store in a bucket, and commits several records with one request.
 
-    thread A   append ─ sync ┄ creates slot 7 ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
-    thread B     append ─ sync ┄ creates slot 8 (B's and C's) ┄┄┄┄┄ done
-    thread C       append ─ sync ┄ waits for B ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
+    thread A   append ─ sync ┄ creates slot 7 ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
+    thread B     append ─ sync ┄ creates slot 8 for B and C ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
+    thread C       append ─ sync ┄ waits for B ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
 
 `append` puts a record into memory and returns its offset. A thread that needs the record durable
 calls `sync`. It waits for the thread that writes the record, or becomes the *leader* of the next
 group: it takes all pending records, and creates the next slot with them. Up to `GROUPS_IN_FLIGHT`
-groups are on their way at once, each with its own leader. There is no other thread.
+groups are sent at once, each by its own leader. There is no log thread.
 
-Two marks move along:  appended ≥ synced.
+Two marks move along the log:  appended ≥ synced.
 
 Invariants
-    G1  A record counts as synced when its group and all groups before it exist. So an heir, which
-        reads up to the first empty slot, finds every synced record.
-    G2  Slot n + GROUPS_IN_FLIGHT is not created before slot n is known to exist.
-    G3  A seal in slot n proves that no slot from n on is ever part of the log: their records were
-        certainly not written. The writer is *fenced*. Groups before slot n are still acknowledged
-        when they exist.
-    G4  After a group without an answer, the writer is dead. Its outcome, and that of all later
-        records, is unknown until the log is opened again.
-    G5  An interrupted leader (Ctrl-C) hands its group to another thread, which sends the same bytes
-        again. Nothing is lost by that.
+    G1  A record counts as synced when its group and all groups before it exist. So a new writer,
+        which reads up to the first empty slot, finds every synced record.
+    G2  Slot n + GROUPS_IN_FLIGHT is created only when slot n is known to exist.
+    G3  If a seal is in slot n, the writer is *fenced*. No slot from n on becomes part of the log,
+        so the records in these slots were not written. Groups before slot n are still acknowledged.
+    G4  If the bucket does not answer, the writer is dead. Whether this group and later groups were
+        written is unknown until the log is opened again.
+    G5  If a leader is interrupted (Ctrl-C), another thread sends the same bytes again, so no record
+        is lost.
 
-Checkpoints, and deleting what they replace
+Checkpoints and deletion
 
-    S3  A checkpoint is noted in the log before anything is deleted. A fenced writer cannot write a
-        note, so it deletes nothing that its heir does not know of. An heir's checkpoint never has an
-        earlier log start than the noted ones.
+    S3  A note of a checkpoint is in the log before anything is deleted. A fenced writer cannot
+        write a note, so it deletes nothing that the new writer needs. The log start of a new
+        writer's checkpoint is never before the log start of a noted one.
     S4  A seal is never deleted.
-    S5  Deletion lags by one checkpoint: after checkpoint k, slots before the log start of checkpoint
-        k - 1 are deleted, and all checkpoints but k and k - 1. So k - 1 can replace a damaged k.
+    S5  After checkpoint k, the slots before the log start of checkpoint k - 1 are deleted, and all
+        checkpoints except k and k - 1. So k - 1 can replace a damaged k.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -68,7 +67,7 @@ from nyala.wal.objects.format import (
 
 GROUPS_IN_FLIGHT: Final = 4
 
-# A hint is not worth a long wait.
+# How long a request for the hint is repeated, at most. The store works without the hint.
 _HINT_PATIENCE_S: Final = 1.0
 
 _Result = TypeVar("_Result")
@@ -76,7 +75,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class LogMark:
-    """A place between two records: the bytes and the last timestamp that are before it."""
+    """A border between two records: the number of bytes before it, and the last timestamp."""
 
     offset: int
     timestamp: int
@@ -84,16 +83,16 @@ class LogMark:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A record that no leader has taken."""
+    """A record that no leader has taken yet."""
 
     record: Record
     end: LogMark
-    begins_group: bool
+    begins_group: bool  # it must not share a group with the record before it
 
 
 @dataclass
 class _Group:
-    """A group that is being written, or that exists while an earlier group does not yet."""
+    """A group that is being written, or that waits for an earlier group (G1)."""
 
     slot: Slot
     body: bytes
@@ -105,7 +104,10 @@ class _Group:
 
 
 class ObjectLog:
-    """The writer of one store's log in a bucket. `take_over` makes it.
+    """The writer of one store's log in a bucket; `take_over` returns it.
+
+    appended: the end of the appended records. Its timestamp is the greatest of the log.
+    synced:   the end of the durable and acknowledged records (G1).
 
     Threads: `append` and `border` in one thread at a time (under the store's commit lock),
     `checkpoint` in one thread at a time, everything else in any thread.
@@ -120,11 +122,11 @@ class ObjectLog:
         group_interval_s: float = 0.0,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Continue the log at the follower's position, in an epoch that is this process's.
+        """Continue the log at the follower's position, in an epoch that only this process writes.
 
-        group_interval_s: the least time between two groups, which bounds the number of requests. The first record
-                          after a pause does not wait.
-        patience_s: how long a request without an answer is repeated.
+        group_interval_s: the least time between two groups, which limits the number of requests.
+                          The first record after a pause does not wait.
+        patience_s:       how long a request without an answer is repeated.
         """
         self._env = env
         self._objects = objects
@@ -133,8 +135,8 @@ class ObjectLog:
         self.store_id: Final = follower.store_id
         self._start: Final = follower.position
         self._start_timestamp: Final = follower.timestamp
-        # Guards all attributes below. It is entered through the lock, never through the condition,
-        # so Ctrl-C cannot leave it taken.
+        # Guards all attributes below. All code uses `with self._guard`, not `with self._condition`:
+        # after Ctrl-C the condition could stay locked.
         self._guard = threading.RLock()
         self._condition = threading.Condition(self._guard)
         self._full = threading.Event()  # the pending records fill a group
@@ -142,41 +144,29 @@ class ObjectLog:
         self._pending_bytes = 0
         self._cut = False  # the next record begins a group
         self._taker: int | None = None  # the thread that takes the next group
-        self._taken: list[_Pending] = []  # what it has taken, until the group is complete
+        self._taken: list[_Pending] = []  # its records, until the group is complete
         self._taken_s = -group_interval_s
         self._next_slot = follower.position
         self._previous_crc = follower.previous_crc
         self._groups: dict[int, _Group] = {}  # by slot number, not yet synced
-        self._appended = self._synced = LogMark(0, follower.timestamp)
+        self.appended = self.synced = LogMark(0, follower.timestamp)
         self._oldest_unsynced_s: float | None = None
-        # Groups that could not be created: the offset before each, and why.
+        # The groups that could not be created: the offset before the group, and the error.
         self._failures: list[tuple[int, StorageError]] = []
         self._closed = False
         self._live = follower.live_slots()
         self._live_ends = [0] * len(self._live)  # offset after each live slot, ascending
-        # What an open would read: the live slots from the newest checkpoint's log start on.
+        # The live slots that an open would read: from the newest checkpoint's log start on.
         self._replay_slots = len(self._live)
         self._replay_bytes = sum(live.size_bytes for live in self._live)
-        self._checkpoint = follower.checkpoint  # the one before the next
-        self._swept: str | None = None  # the last key up to which old slots were deleted
+        self._checkpoint = follower.checkpoint  # the newest
+        self._swept: str | None = None  # old slots up to this key were deleted
         self._since_us = env.clock.now_us()
-
-    # ── state
-
-    @property
-    def appended(self) -> LogMark:
-        """The end of the appended records. Its timestamp is the greatest of the log."""
-        return self._appended
-
-    @property
-    def synced(self) -> LogMark:
-        """The end of what is durable and acknowledged (G1)."""
-        return self._synced
 
     @property
     def failure(self) -> StorageError | None:
         """The error that ended the writer (G3, G4); None while it works."""
-        return self._failure_of(self._appended.offset + 1)
+        return self._failure_of(self.appended.offset + 1)
 
     @property
     def epoch_name(self) -> str:
@@ -191,7 +181,7 @@ class ObjectLog:
 
     @property
     def slot_count(self) -> int:
-        """The number of objects that the next open must read: one request each."""
+        """The number of objects that the next open must read. Each costs one request."""
         return self._replay_slots
 
     # ── appending
@@ -199,62 +189,59 @@ class ObjectLog:
     def append(self, kind: Kind, timestamp: int, payload: Sequence[Bytes]) -> int:
         """Add a record in memory, and return the offset of its end, for `sync`.
 
-        The parts of the payload must not change until the record is synced.
-        Raises: FencedError, StorageError if the writer is dead; then nothing changed.
+        The buffers of the payload must not change until the record is synced.
+        Raises: FencedError; StorageError if the writer is dead. Then nothing was added.
         """
         record = Record.of(kind, timestamp, payload)
         with self._guard:
             self._check_alive()
-            assert timestamp >= self._appended.timestamp, "O4: timestamps must not descend"
+            assert timestamp >= self.appended.timestamp, "O4: timestamps must not descend"
             return self._append(record)
 
     def _append(self, record: Record) -> int:
-        end = LogMark(self._appended.offset + record.size_bytes, record.timestamp)
+        end = LogMark(self.appended.offset + record.size_bytes, record.timestamp)
         try:
             if self._oldest_unsynced_s is None:
                 self._oldest_unsynced_s = self._env.clock.monotonic_s()
             self._pending_bytes += record.size_bytes
             self._pending.append(_Pending(record, end, self._cut))
-            self._appended, self._cut = end, False
+            self.appended, self._cut = end, False
             if self._pending_bytes >= GROUP_MAX_BYTES:
                 self._full.set()
         except BaseException as error:  # the change may be half done
             interrupted = f"{type(error).__name__} interrupted a write"
-            self._failures.append((self._synced.offset, StorageError(interrupted, outcome="unknown")))
+            self._failures.append((self.synced.offset, StorageError(interrupted, outcome="unknown")))
             raise
         return end.offset
 
     def border(self) -> int:
-        """Return the offset of the present end, and let the next record begin a new slot.
-
-        For `checkpoint`: its state is that of this offset.
-        """
+        """Return the end of the appended records, for `checkpoint`, and begin a new slot there."""
         with self._guard:
             self._cut = True
-            return self._appended.offset
+            return self.appended.offset
 
     def holds_before(self, border: int) -> bool:
-        """Whether a slot from before the border still exists. Checkpoints delete slots (S5)."""
+        """Whether a slot before the border still exists. Checkpoints delete slots (S5)."""
         with self._guard:
             return bool(self._live_ends) and self._live_ends[0] <= border
 
     # ── syncing
 
     def sync(self, offset: int | None = None) -> None:
-        """Return when all records through `offset` are durable (default: everything appended).
+        """Wait until all records through `offset` are durable (default: everything appended).
 
-        Raises: FencedError if another process is the writer now: the records after the synced ones
-                were certainly not written. StorageError with outcome "unknown" if the bucket gave no
+        Raises: FencedError if another process has become the writer; the records that are not
+                synced were not written. StorageError with outcome "unknown" if the bucket did not
                 answer (G4).
         """
         try:
             while True:
                 with self._guard:
                     if offset is None:
-                        offset = self._appended.offset
-                    assert offset <= self._appended.offset, f"no record was appended at offset {offset}"
+                        offset = self.appended.offset
+                    assert offset <= self.appended.offset, f"no record was appended at offset {offset}"
                     while True:
-                        if self._synced.offset >= offset:
+                        if self.synced.offset >= offset:
                             return
                         failure = self._failure_of(offset)
                         if failure is not None:
@@ -298,7 +285,11 @@ class ObjectLog:
         )
 
     def _adopt(self) -> _Group | None:
-        """Return a group whose leader was interrupted (G5), and lead it. Requires the lock."""
+        """Become the leader of a group that lost its leader (G5), and return it; None: no such
+        group.
+
+        Requires the lock.
+        """
         for group in self._groups.values():
             if group.leader is None and not group.exists and self._failure_of(group.end.offset) is None:
                 group.leader = threading.get_ident()
@@ -306,7 +297,7 @@ class ObjectLog:
         return None
 
     def _take(self) -> _Group:
-        """Gather records, and make the next group of them. Requires `_taker`, but not the lock."""
+        """Build the next group from the pending records. `_taker` must be this thread."""
         left_s = self._taken_s + self._group_interval_s - self._env.clock.monotonic_s()
         if left_s > 0:
             self._env.clock.wait(self._full, left_s)
@@ -316,7 +307,7 @@ class ObjectLog:
                 if pending.begins_group or size + pending.record.size_bytes > GROUP_MAX_BYTES:
                     break
                 count, size = count + 1, size + pending.record.size_bytes
-            # One statement, so that an interruption comes before or after it (G5).
+            # One statement, so that no interruption can leave a record in neither list (G5).
             self._taken, self._pending = self._pending[:count], self._pending[count:]
             self._taken_s = self._env.clock.monotonic_s()
             slot, taken = self._next_slot, self._taken
@@ -336,7 +327,7 @@ class ObjectLog:
             return group
 
     def _create(self, group: _Group) -> None:
-        """Create the slot of a group, and acknowledge what is now contiguous."""
+        """Create the slot of a group, and acknowledge the groups that G1 allows."""
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
             failure = None if other is None else self._fenced(group, other)
@@ -351,19 +342,19 @@ class ObjectLog:
             self._condition.notify_all()
 
     def _acknowledge(self) -> None:
-        """Count the contiguous groups that exist as synced (G1)."""
+        """Count groups as synced, up to the first one that does not exist yet (G1)."""
         while self._groups:
             n = min(self._groups)
             group = self._groups[n]
             if not group.exists:
                 break
             del self._groups[n]
-            self._synced = group.end
+            self.synced = group.end
             self._live.append(LiveSlot(group.slot, len(group.body), group.end.timestamp, group.crc))
             self._live_ends.append(group.end.offset)
             self._replay_slots += 1
             self._replay_bytes += len(group.body)
-        is_all = self._synced.offset == self._appended.offset
+        is_all = self.synced.offset == self.appended.offset
         self._oldest_unsynced_s = None if is_all else self._taken_s
 
     def _resign(self) -> None:
@@ -381,7 +372,7 @@ class ObjectLog:
     # ── failures
 
     def _fenced(self, group: _Group, other: bytes) -> StorageError:
-        """Return the error for a slot that has another object."""
+        """Return the error for a group whose slot has another object."""
         path = f"{self._objects.url}/{group.slot.key}"
         try:
             seal = decode_group(other, path, self.store_id, group.slot).seal
@@ -394,7 +385,7 @@ class ObjectLog:
     def _failure_of(self, offset: int) -> StorageError | None:
         """Return why the record that ends at `offset` cannot be acknowledged; None: it still can.
 
-        A fence is preferred: it leaves nothing unknown (G3).
+        A FencedError has priority over other errors, because its outcome is known (G3).
         """
         failures = [failure for start_offset, failure in self._failures if start_offset < offset]
         fences = [failure for failure in failures if isinstance(failure, FencedError)]
@@ -420,11 +411,12 @@ class ObjectLog:
     def checkpoint(self, border: int, body: Bytes, memory_timestamp_min: int | None) -> None:
         """Write a checkpoint, and delete the slots and checkpoints that it replaces (S3 to S5).
 
-        border: from `border`; `body` is the state after all records before it.
-        memory_timestamp_min: at the border, the timestamp of the oldest row that is in no file;
-                None: all rows are in files.
-        Raises: as `sync`; StorageError if the checkpoint could not be written (nothing changed), or
-                if old objects could not be deleted (the next checkpoint tries again).
+        border: an offset that `border()` returned.
+        body:   the encoded state after all records before the border.
+        memory_timestamp_min: the timestamp of the oldest row that was in no file at the border;
+                None: all rows were in files.
+        Raises: as `sync`; StorageError if the checkpoint could not be written, or if old objects
+                could not be deleted. The next checkpoint deletes them.
         """
         with self._guard:
             self._check_alive()
@@ -447,7 +439,7 @@ class ObjectLog:
         self._persist(lambda: self._objects.put(header.key.key, data))
         with self._guard:
             self._check_alive()
-            note = Record.of(Kind.NOTE, self._appended.timestamp, [header.encode()])
+            note = Record.of(Kind.NOTE, self.appended.timestamp, [header.encode()])
             end = self._append(note)
         self.sync(end)
         with self._guard:
@@ -459,7 +451,7 @@ class ObjectLog:
             self._sweep(before, header)
 
     def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
-        """Return the first slot that an open must read, not before that of the last checkpoint (S3)."""
+        """Return the first slot that an open must read; S3 limits it."""
         log_start = position
         if memory_timestamp_min is not None:
             found = (live.slot for live in self._live if live.timestamp_max >= memory_timestamp_min)
@@ -468,7 +460,7 @@ class ObjectLog:
         return log_start if before is None else max(log_start, before.log_start, key=lambda slot: slot.place)
 
     def _before(self, border: int) -> tuple[Slot, int, int]:
-        """Return the slot after a synced border, and CRC and timestamp of the group before it."""
+        """Return the slot after a synced border; and the CRC and timestamp of the group before."""
         last = self._live[bisect.bisect_right(self._live_ends, border) - 1]
         if last.slot.epoch != self._start.epoch:  # the seal before this epoch
             return self._start, last.crc, self._start_timestamp
@@ -477,8 +469,9 @@ class ObjectLog:
     def _sweep(self, before: CheckpointHeader, newest: CheckpointHeader) -> None:
         """Delete slots and checkpoints that are not needed any more (S4, S5).
 
-        `newest` is the checkpoint just written, `before` the one before it. Other checkpoints before
-        the newest come from fenced writers, or from requests without an answer.
+        newest: the checkpoint that was just written.
+        before: the checkpoint before it. Any other one was written by a fenced writer, or by a
+                request that was not answered.
         """
         floor = before.log_start
         slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))
@@ -497,21 +490,13 @@ class ObjectLog:
     def _persist(self, request: Callable[[], _Result]) -> _Result:
         return persist(self._env, request, patience_s=self._patience_s)
 
-    # ── the end
+    # ── the hint, and the end
 
-    def announce(self) -> None:
-        """Write the hint that this process writes, and when it was last alive."""
-        self._write_hint(self._closed)
+    def announce(self, *, leaving: bool = False) -> None:
+        """Write the hint that this process is alive and writes; or if `leaving`, that it ends.
 
-    def leave(self) -> None:
-        """Write the hint that this process writes no more, although the log was not closed."""
-        self._write_hint(True)
-
-    def _write_hint(self, closed: bool) -> None:
-        """Write the hint.
-
-        The hint of a later epoch stays: its process has fenced this one, which may not know it yet.
-        A hint that cannot be written is left out.
+        The hint of a later epoch is not overwritten, because that epoch's process has fenced this
+        one. Errors are ignored.
         """
         with contextlib.suppress(StorageError):
             data = self._objects.get(WRITER_KEY)
@@ -521,10 +506,10 @@ class ObjectLog:
         hint = WriterHint(
             host=socket.gethostname(),
             pid=os.getpid(),
-            epoch=self._start.epoch.name,
+            epoch=self.epoch_name,
             since_us=self._since_us,
             alive_us=self._env.clock.now_us(),
-            closed=closed,
+            closed=leaving or self._closed,
         )
         with contextlib.suppress(StorageError):
             persist(
@@ -534,9 +519,9 @@ class ObjectLog:
             )
 
     def close(self) -> None:
-        """Sync everything, and write the hint that nobody writes. May be called twice.
+        """Sync everything, and write the hint that no process writes. May be called twice.
 
-        A dead writer does nothing. Raises: as `sync`.
+        If the writer is dead, nothing is synced or written. Raises: as `sync`.
         """
         with self._guard:
             if self._closed:
@@ -548,7 +533,7 @@ class ObjectLog:
 
 
 def _outcome(failure: StorageError) -> StorageError:
-    """Return the error for a call whose record cannot be acknowledged."""
+    """Return the error for a call with a record that cannot be acknowledged."""
     if isinstance(failure, FencedError):
         return FencedError(
             f"{failure}; nothing of this call was written. Connect again to take the store back, and let only "
