@@ -1,7 +1,7 @@
-"""Access rights: what a statement may reach besides the tables of its store: files, stores, objects of the program.
+"""Access rights: may a statement read files, other stores and variables of the program, or only its own store?
 
-    Access ─┬─ ProgramAccess    SQL of the embedding program or its shell
-            └─ StoreAccess      SQL from elsewhere: only the store
+    ProgramAccess    SQL of the embedding program or its shell: everything
+    StoreAccess      SQL from elsewhere: only the tables of the store
 
 Source: docs/how-to/sql.md, "What is guaranteed".
 """
@@ -26,16 +26,16 @@ class Access(Protocol):
     files: bool
 
     def variable(self, name: str) -> Any:
-        """Return the program's object with this name, or None."""
+        """Return the value of the program's variable, or None."""
 
     def check_outside(self, what: str) -> None:
-        """Check that the session may reach `what`, which is outside the store. Raises: InvalidArgumentError."""
+        """Check that the session may reach outside its store. what: for the error. Raises: InvalidArgumentError."""
 
 
 class ProgramAccess:
     """The rights of the program that embeds the store.
 
-    frame: where the statement was called, whose variables can be read; None: no variables.
+    frame: the frame of the Python code that executes the statement, whose variables can be read; None: no variables.
     """
 
     files = True
@@ -55,12 +55,12 @@ class ProgramAccess:
 
 
 def of_caller() -> ProgramAccess:
-    """Return the rights of the program that called the caller of this function."""
+    """Return the rights of the code that called the caller of this function."""
     return ProgramAccess(sys._getframe(2))
 
 
 class StoreAccess:
-    """The rights of SQL that does not come from the program: the tables of the store, and nothing else."""
+    """The rights of SQL that does not come from the program: only the tables of the store."""
 
     files = False
 

@@ -1,4 +1,4 @@
-"""The inputs of one statement: the store, the transaction, the parameters, and what it may reach.
+"""The inputs of one statement: the store, the transaction, the parameters and the access rights.
 
 Source: docs/how-to/sql.md.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_PARAMETERS", "Context", "Source", "numbered", "parameters_by_name"]
 
 Source: TypeAlias = Union["Snapshot", "Transaction"]
-"""Where a statement reads its tables: a moment, or a transaction with its own writes."""
+"""What a statement reads: the tables at a moment, or a transaction, which includes its own writes."""
 
 NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
 _CATALOGUE_ROWS: Final = "nyala_catalogue"
@@ -34,12 +34,12 @@ _CATALOGUE_ROWS: Final = "nyala_catalogue"
 class Context:
     """The inputs of one statement.
 
-    transaction: the open transaction that the statement belongs to; None: it is committed by itself.
-    parameters:  values by name; the first positional parameter is called "1".
-    at:          the moment to read; None: now, or that of the transaction.
-    source:      what to read if it is not the store at `at`: the snapshot of `Snapshot.sql`.
-    objects:     further tables by name, which the statement can read.
-    running:     has the DuckDB sessions of the statements, for an interrupt.
+    transaction: the open transaction of the statement; None: the statement is committed by itself.
+    parameters: values by name; the first positional parameter has the name "1".
+    at: the moment to read; None: now, or the moment of the transaction.
+    source: the snapshot to read, for `Snapshot.sql`; None: the store at `at`.
+    objects: tables outside the store that the statement can read, by name.
+    running: receives the DuckDB sessions of the statement, so that another thread can interrupt them.
     """
 
     database: Database
@@ -65,9 +65,9 @@ class Context:
     def select(
         self, source: Source, text: str, objects: Mapping[str, Any] = MappingProxyType({})
     ) -> SelectResult:
-        """Bind a SELECT over the tables of `source` and further tables, with the parameters that it names.
+        """Return the result of a SELECT over the tables of `source` and `objects`, tables by name.
 
-        A SELECT over the catalogue is answered at once, and the rows of the answer are bound.
+        Its rows are read later. Only a SELECT over the catalogue is executed here.
         Raises: as `Database.sql`.
         """
         from nyala.sql.select.attached import read_attached
@@ -124,9 +124,9 @@ class Context:
 
 
 def numbered(text: str, found: Sequence[Token]) -> str:
-    """Return the text with `$1`, `$2`, … in place of its positional parameters `?`.
+    """Return the text with `$1`, `$2`, … in place of `?`, so that a clause alone still names its parameters.
 
-    Then a clause keeps its parameters when it is cut out. Raises: InvalidArgumentError for both kinds in one text.
+    Raises: InvalidArgumentError for a text with `?` and `$name`.
     """
     given = list(parameters(found))
     marks = [token for token in given if token.text == "?"]
@@ -144,9 +144,11 @@ def numbered(text: str, found: Sequence[Token]) -> str:
 
 
 def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping[str, Any]:
-    """Return the values by name. found: the text's parameters; positional ones have numbers as names.
+    """Return the values of the parameters by name.
 
-    Raises: InvalidArgumentError for anything but a list or a dict, and for missing and superfluous values.
+    found: the parameters of the text, as `numbered` returns them.
+    given: a list for `$1`, `$2`, …, or a dict for `$name`.
+    Raises: InvalidArgumentError for another type, and for missing and superfluous values.
     """
     if isinstance(given, Mapping):
         values = {str(name): value for name, value in given.items()}

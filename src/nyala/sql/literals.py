@@ -1,8 +1,8 @@
-"""Recognises rows of literals and parameters in SQL text: those after VALUES, and the list after IN.
+"""Reads rows of literals and parameters in SQL text, such as the rows after VALUES, and long lists after IN.
 
     (1, 'a', ?), (-2.5, NULL, DEFAULT), (1e3, DATE '2026-01-01', TRUE)
 
-One call of a regular expression reads all rows, so a long list of them costs little.
+A single call of a regular expression reads all rows, which is much faster than reading token by token.
 
 Source: DuckDB, "Literal Types".
 """
@@ -26,7 +26,7 @@ __all__ = [
     "shortened_list",
 ]
 
-# So short that each is an integer, a decimal or a double for DuckDB, and exact in Arrow.
+# At most 18 digits on each side of the point: Arrow can store such a number exactly, in the type that DuckDB gives it.
 _NUMBER: Final = r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?+(?:[eE][+-]?[0-9]{1,3})?+(?![\w.])"
 _TYPE: Final = r"DATE|TIMESTAMP|TIMESTAMPTZ"
 _TEXT: Final = r"[^']*+(?:''[^']*+)*+"
@@ -40,23 +40,25 @@ _CELL: Final = re.compile(
     rf"([(,])\s*+(?:({_NUMBER})|(?:({_TYPE})\s*+)?'({_TEXT})'|({_WORD})|({_PARAMETER}))", re.IGNORECASE
 )
 ROWS: Final = re.compile(rf"\s*+({_ROW}(?:\s*+,\s*+{_ROW}){{15,}}+)", re.IGNORECASE)
-"""At least 16 rows, after spaces; group 1 is the rows."""
+"""Finds spaces and at least 16 rows. Group 1 is the rows."""
 _ITEM: Final = rf"(?:-?[0-9]{{1,38}}(?![\w.])|{_VALUE})"
 LIST: Final = re.compile(rf"\s*+(\(\s*+{_ITEM}\s*+(?:,\s*+{_ITEM}\s*+){{499,}}+\))", re.IGNORECASE)
-"""A list in brackets with at least 500 values, after spaces; group 1 is the list."""
+"""Finds spaces and a list in brackets with at least 500 values. Group 1 is the list."""
 _ITEMS: Final = re.compile(rf"[(,]\s*+({_ITEM})", re.IGNORECASE)
 TEXT: Final = re.compile(rf"'{_TEXT}'")
 """A text in single quotes."""
 PARAMETER: Final = re.compile(rf"'{_TEXT}'|({_PARAMETER})")
-"""A text, or a parameter as group 1. It finds the parameters of rows."""
+"""Finds a text, or a parameter as group 1."""
 
 
 class Cell(NamedTuple):
-    """A value of a row. All strings are empty that do not apply; a text may be empty as well.
+    """A value of a row. The fields for other kinds of values are empty.
 
-    opening: the bracket before the first value of a row, and the comma before the others.
-    text:    without its quotation marks; a quotation mark inside is doubled.
-    other:   a parameter, or any expression.
+    opening: the bracket before the first value of a row, or the comma before any other value.
+    type: the word before a text, such as DATE.
+    text: without its quotation marks; a quotation mark inside is doubled.
+    word: NULL, TRUE, FALSE or DEFAULT.
+    other: a parameter, or any expression.
     """
 
     opening: str
@@ -68,18 +70,18 @@ class Cell(NamedTuple):
 
 
 def cells_of_rows(rows: str) -> list[tuple[str, ...]]:
-    """Return the values of the rows that `ROWS` has found, as tuples with the fields of `Cell`."""
+    """Return the values of rows that `ROWS` found, as tuples with the fields of `Cell`."""
     return _CELL.findall(rows)
 
 
 def cell_of(value: str) -> tuple[str, ...]:
-    """Return one value, whatever expression it is."""
+    """Return the `Cell` of one expression."""
     match = _CELL.fullmatch(f",{value.strip()}")
     return match.groups("") if match is not None else Cell(",", "", "", "", "", value)
 
 
 def row_at(rows: str, number: int) -> str:
-    """Return the text of one of the rows that `ROWS` has found."""
+    """Return the text of one of the rows that `ROWS` found."""
     return next(itertools.islice(_ONE_ROW.finditer(rows), number, None))[0]
 
 

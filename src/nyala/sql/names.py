@@ -1,6 +1,7 @@
-"""Reads the names of tables: SQL ignores upper and lower case in names, and a name can have a schema before it.
+"""Finds the table or column that a name in SQL means.
 
-    t, T, main.t, nyala.main.t      the table t of the store
+SQL ignores case in names, and a table's name can have a schema before it: t, T, main.t, public.t and nyala.main.t
+are the table t of the store.
 
 Source: docs/reference/sql.md.
 """
@@ -26,7 +27,7 @@ def table_name(reader: TokenReader) -> str:
 
 
 def of_store(names: Sequence[str]) -> str:
-    """Return the last of the names; those before it are the schema. Raises: InvalidArgumentError."""
+    """Return the last name, a table. Raises: InvalidArgumentError if the names before it are not a schema."""
     if tuple(each.lower() for each in names[:-1]) not in _SCHEMAS:
         raise InvalidArgumentError(
             f"there is no schema {'.'.join(names[:-1])!r}: the tables of the store are in nyala.main, and only SELECT "
@@ -54,9 +55,9 @@ def without_schemas(text: str) -> str:
 
 
 def spelled(name: str, names: Collection[str]) -> str:
-    """Return the one of `names` that equals `name` but for upper and lower case; `name` itself without one.
+    """Return `name` as `names` spells it: with another case, or unchanged if `names` does not have it.
 
-    Raises: InvalidArgumentError if several differ from `name` only in case.
+    Raises: InvalidArgumentError if two of `names` differ from `name` only in case.
     """
     if name in names:
         return name
@@ -70,5 +71,5 @@ def spelled(name: str, names: Collection[str]) -> str:
 
 
 def spelled_column(name: str, names: Collection[str]) -> str:
-    """Return the column that equals `name` but for upper and lower case; `name` itself without one."""
+    """Return `name` as the columns `names` spell it: with another case, or unchanged if it is not a column."""
     return name if name in names else next((each for each in names if each.lower() == name.lower()), name)

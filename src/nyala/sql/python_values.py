@@ -1,7 +1,7 @@
-"""Rows of an Arrow table as tuples of Python values, and parameters of statements as Python values.
+"""Converts rows of an Arrow table to tuples, and parameters of statements to plain Python values.
 
-The values of rows have the types that DuckDB returns: `datetime` in UTC for times with a zone, `Decimal`,
-`bytes`, and dicts and lists for nested types. Cost: one call per column.
+The values in the tuples have the types that DuckDB returns: for example a `datetime` in UTC for a time with a zone,
+`Decimal`, `bytes`, and dicts and lists for nested types.
 
 Source: docs/how-to/sql.md, "Results".
 """
@@ -27,9 +27,9 @@ _PLAIN: Final = frozenset(
 
 
 def plain_values(values: Sequence[Any]) -> Sequence[Any]:
-    """Return parameters as values of Python: scalars of NumPy, pandas and Arrow are converted, also in lists and dicts.
+    """Convert scalars of NumPy, pandas and Arrow, also inside lists and dicts, to Python values.
 
-    Times lose what is finer than a microsecond. Raises: InvalidArgumentError for a time that Python cannot hold.
+    Times are cut to microseconds. Raises: InvalidArgumentError for a time that Python cannot hold.
     """
     if _PLAIN.issuperset(map(type, values)):
         return values

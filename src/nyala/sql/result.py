@@ -1,8 +1,8 @@
-"""The result of a statement, in every form.
+"""The result of a statement: its rows as tuples, Arrow, pandas or polars.
 
-    Result                 what all results can do
-    ├─ SelectResult        `select/result.py`: runs a SELECT by DuckDB whenever rows are read
-    └─ FixedResult         rows that exist already: of a write, a look-up by key, or a SHOW
+    Result                 the base class
+    ├─ SelectResult        a SELECT, which DuckDB runs whenever rows are read (`select/result.py`)
+    └─ FixedResult         rows that exist already: the result of a write, a look-up by key, or a SHOW
 
 Source: docs/how-to/sql.md; Python's DB-API for the fetch methods.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nyala.tablet.state.result import WriteResult
 
-__all__ = ["HEAD_ROWS", "FixedResult", "Result", "Rows", "SqlExplanation"]
+__all__ = ["HEAD_ROWS", "FixedResult", "Result", "Rows", "SqlExplanation", "without_rows"]
 
 HEAD_ROWS = 10
 _PLAN_CHARS = 20_000
@@ -39,9 +39,9 @@ _ITERATED_ROWS = 1000
 
 
 class SqlExplanation:
-    """One run of a statement: columns and predicates pushed into each table, what was read, and DuckDB's plan.
+    """What one run of a statement read, and DuckDB's plan of it.
 
-    `scans` has one `Explanation` for each time that a table was read.
+    `scans` has one `Explanation` for each time that a table was read: columns, predicates, and what was skipped.
     """
 
     def __init__(self, scans: list[Explanation], plan: str) -> None:
@@ -159,7 +159,7 @@ class Result(LazyValues, ABC):
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
         return frame
 
-    # ---------------------------------------------------------------------------------------- about them
+    # ---------------------------------------------------------------------------------------- description
 
     @property
     def columns(self) -> list[str]:
@@ -199,13 +199,13 @@ class Result(LazyValues, ABC):
 
     @abstractmethod
     def _count(self) -> int:
-        """Return the number of rows, or a few more than `ROWS_COUNTED` if there are more."""
+        """Return the number of rows; if it is above `ROWS_COUNTED`, any number above may be returned."""
 
 
 class FixedResult(Result):
     """Rows that exist already.
 
-    is_count: whether the only row is the number of changed rows, because the statement returns no rows.
+    is_count: the statement returns no rows, and `table` has one row with the number of changed rows.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class FixedResult(Result):
         return self._table.schema
 
     def explain(self) -> SqlExplanation:
-        """Return how the rows were found. Runs nothing."""
+        """Return how the rows were computed. Runs nothing."""
         return SqlExplanation([], self._plan or self.statement)
 
     def _run(self) -> Rows:
@@ -248,6 +248,11 @@ class FixedResult(Result):
 
     def _count(self) -> int:
         return int(self._table.num_rows)
+
+
+def without_rows(statement: str, timestamp: int) -> FixedResult:
+    """Return the result of a statement that has no rows, such as CREATE TABLE."""
+    return FixedResult(statement, pa.table({}), timestamp)
 
 
 class _FixedRows:

@@ -1,13 +1,12 @@
 """Executes a text of SQL statements, and holds the transaction between BEGIN and COMMIT.
 
-    text ──split at ;──► statements ──first keyword──► select | change | define | describe | files
-
-A statement outside a transaction is committed by itself. BEGIN opens a transaction
-(`Database.transaction`); the statements after it see its writes, until COMMIT or ROLLBACK.
+The text is split at `;`. The first keyword of a statement says which package executes it: select, change, define,
+describe or files. BEGIN opens a transaction, and the statements up to COMMIT or ROLLBACK belong to it. Any other
+statement is committed by itself.
 
 Invariants
-    N1  Only the kinds of statement in `_EXECUTORS` are executed; any other is refused before DuckDB sees it.
-    N2  A session has one transaction at most. A statement that fails leaves it open and as it was.
+    N1  A statement is refused, before DuckDB sees it, if its keyword is not in `_EXECUTORS`.
+    N2  A session has one transaction at most. A statement that fails leaves the transaction open and unchanged.
 
 Source: docs/how-to/sql.md.
 """
@@ -16,22 +15,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import pyarrow as pa
 
 from nyala.env.interrupts import Cancellable
 from nyala.errors import Error, InvalidArgumentError
 from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, Context, numbered, parameters_by_name
-from nyala.sql.result import FixedResult, Result
+from nyala.sql.result import Result, without_rows
 from nyala.sql.select.by_key import look_up
 from nyala.sql.select.errors import in_words_of_sql, located
 from nyala.sql.select.running import Running, is_signal
 from nyala.sql.select.store_only import check_store_only
-from nyala.sql.tokens import Token, TokenReader, main_keyword, parameters, split_statements, tokens
+from nyala.sql.tokens import (
+    Token,
+    TokenReader,
+    cached_for_short,
+    main_keyword,
+    parameters,
+    split_statements,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from nyala.api.database import Database, Snapshot
@@ -39,9 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SqlSession"]
 
-# A person may think longer about the next statement than a program.
+# The transaction ends after this time without a statement. A person thinks longer between statements than a program.
 _IDLE_S: Final = 3600.0
-_REMEMBERED_CHARS: Final = 4096
 
 
 class Slot(Protocol):
@@ -55,7 +58,7 @@ class Slot(Protocol):
 
 
 class TransactionSlot:
-    """Holds the transaction of one session, whatever thread uses it."""
+    """Holds the transaction of one session. All threads that use the session share the transaction."""
 
     def __init__(self) -> None:
         self.transaction: Transaction | None = None
@@ -71,10 +74,10 @@ class TransactionSlot:
 class SqlSession:
     """One user's statements on a store. Thread-safe: statements run one after another.
 
-    access: what the statements may reach besides the store.
-    slot: where BEGIN puts the transaction; default: in the session.
-    transaction: an open one, which the caller commits. BEGIN and COMMIT are refused then.
-    source: the snapshot that is read instead of the present.
+    access: the rights of the statements.
+    slot: holds the transaction that BEGIN opens; default: a slot of this session.
+    transaction: an open transaction, which the caller commits. With it, BEGIN and COMMIT are refused.
+    source: the snapshot that is read; None: the present.
     """
 
     def __init__(
@@ -103,10 +106,9 @@ class SqlSession:
         return self._callers or self._slot.transaction
 
     def execute_many(self, text: str, rows: Sequence[Any]) -> Result | None:
-        """Execute a statement with many rows of parameters as one statement; None if it has another form.
+        """Execute a statement with many rows of parameters at once; None if it must be executed for each row.
 
-        The forms are those of `nyala.sql.change.many`. Cost: per column and not per row.
-        Raises: as `execute`.
+        `nyala.sql.change.many` says which statements can be executed at once. Raises: as `execute`.
         """
         from nyala.sql.change.many import statement_of_rows
 
@@ -138,9 +140,9 @@ class SqlSession:
         return result
 
     def execute_each(self, text: str, parameters: Any = None, *, at: Any = None) -> Iterator[Result]:
-        """Execute the statements of the text, each when its result is taken.
+        """Execute the statements of the text, each when the caller takes its result.
 
-        If one of them fails, a transaction that the text has begun is rolled back.
+        If a statement fails, a transaction that the text has opened is rolled back.
         """
         statements, whole, found = _statements(text)
         values = parameters_by_name(whole, found, parameters) if found or parameters else NO_PARAMETERS
@@ -170,9 +172,9 @@ class SqlSession:
                 raise
 
     def commit(self) -> int | None:
-        """Commit the open transaction, and return its timestamp; None if there was nothing to commit.
+        """Commit the open transaction. Returns its timestamp; None if it has written nothing.
 
-        Raises: ConflictError; the transaction has ended then, too.
+        Raises: ConflictError. The transaction has ended in this case, too.
         """
         with self._lock:
             ending = self._end("COMMIT")
@@ -189,9 +191,9 @@ class SqlSession:
     close = roll_back
 
     def interrupt(self) -> None:
-        """Let the SELECTs of this session that run now fail, also those inside of statements that write.
+        """Interrupt the running statements of this session. Another thread than theirs calls this.
 
-        Called from another thread than the one that waits for them. A write that has begun to commit still ends.
+        A statement whose commit has started is not interrupted.
         """
         self._running.interrupt()
 
@@ -228,7 +230,9 @@ class SqlSession:
             if is_signal(error):
                 raise KeyboardInterrupt from error
             raise
-        except Error as error:  # DuckDB was given other texts than the user's
+        except (
+            Error
+        ) as error:  # its text is about the SELECT that DuckDB executed, not about the user's statement
             error.args = (in_words_of_sql(located(str(error), text)), *error.args[1:])
             raise
 
@@ -247,7 +251,7 @@ class SqlSession:
         )
 
     def _control(self, first: str, reader: TokenReader, context: Context) -> Result:
-        """BEGIN, COMMIT and ROLLBACK."""
+        """Execute BEGIN, COMMIT or ROLLBACK."""
         reader.next()
         _ = reader.take("TRANSACTION") or reader.take("WORK")
         reader.finish()
@@ -262,7 +266,7 @@ class SqlSession:
             moment = self.commit()
         else:
             self.roll_back()
-        return FixedResult(what, pa.table({}), moment or self._database.now())
+        return without_rows(what, moment or self._database.now())
 
 
 _TRANSACTION_STATEMENTS: Final = {
@@ -275,15 +279,15 @@ _TRANSACTION_STATEMENTS: Final = {
 }
 
 
-@lru_cache(maxsize=64)
-def _remembered(text: str) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
+@cached_for_short
+def _split(text: str) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
     found = tokens(text)
     text = numbered(text, found)
     return tuple(split_statements(text)), text, tuple(parameters(tokens(text)))
 
 
 def _statements(text: Any) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
-    """Return the statements of the text, the whole text with numbered parameters, and these parameters.
+    """Return (statements of the text, text, parameters of the text), with `$1`, `$2`, … in place of `?`.
 
     Raises: InvalidArgumentError.
     """
@@ -296,7 +300,7 @@ def _statements(text: Any) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
             raise InvalidArgumentError(
                 f"the statement is not valid Unicode at character {error.start}: it was read in the wrong encoding"
             ) from None
-    return _remembered(text) if len(text) <= _REMEMBERED_CHARS else _remembered.__wrapped__(text)
+    return _split(text)
 
 
 def _select(context: Context, text: str) -> Result:
@@ -311,7 +315,7 @@ def _select(context: Context, text: str) -> Result:
 
 
 def _executor(package: str) -> Callable[[Context, str], Result]:
-    """Return the `execute` of `nyala.sql.<package>.statement`, which is imported at the first call."""
+    """Return the function `execute` of `nyala.sql.<package>.statement`. Its first call imports the module."""
 
     def execute(context: Context, text: str) -> Result:
         result: Result = import_module(f"nyala.sql.{package}.statement").execute(context, text)

@@ -1,19 +1,18 @@
-"""Cuts SQL text into tokens, and finds the clauses of a statement.
+"""Divides SQL text into tokens, and finds the clauses of a statement.
 
-    tokens("UPDATE t SET a = (1, 2)")      words, names, texts, numbers, parameters and symbols, each with its place
-    TokenReader(text)                      goes from keyword to keyword and takes the text between them
+    tokens("UPDATE t SET a = (1, 2)")      returns words, names, texts, numbers, parameters and symbols
+    TokenReader(text)                      goes from keyword to keyword, and returns the text between them
 
-This is not a parser: DuckDB's parser decides what is valid. The reader only finds where a clause
-begins and ends. Expressions are cut out as they are, with their comments, and DuckDB evaluates them.
+This is not a parser: DuckDB's parser decides what is valid. The reader only finds where a clause begins and ends.
+DuckDB evaluates the expressions in a clause, so they keep their text and their comments.
 
 Invariants
-    K1  The text of a token is `text[begin:end]`, and tokens do not overlap. Comments and spaces are
-        between tokens.
-    K2  After VALUES, a list of at least 16 rows of literals and parameters is one token, of the kind
-        "rows". After IN, a list of at least 500 of them is one token of the kind "list", with its
-        brackets. So a statement with many constants has few tokens.
-    K3  A keyword inside parentheses, brackets, braces or CASE … END does not end a clause, nor does one
-        that is a name (after a point or AS) or the FROM of IS DISTINCT FROM.
+    K1  The text of a token is `text[begin:end]`. Tokens do not overlap. Comments and spaces are not tokens.
+    K2  After VALUES, at least 16 rows of literals and parameters are one token, of the kind "rows". After IN, a list
+        of at least 500 of them is one token, of the kind "list", with its brackets. So a statement with many
+        constants has few tokens.
+    K3  A keyword ends a clause only outside of parentheses, brackets, braces and CASE … END. A word after a point or
+        AS is a name and not a keyword. The FROM of IS DISTINCT FROM ends no clause.
 
 Source: PostgreSQL, "Lexical Structure", which DuckDB's parser follows.
 """
@@ -21,9 +20,9 @@ Source: PostgreSQL, "Lexical Structure", which DuckDB's parser follows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.literals import LIST, PARAMETER, ROWS, row_at, shortened_list
@@ -33,6 +32,7 @@ __all__ = [
     "TokenReader",
     "after_space",
     "begins_of_texts",
+    "cached_for_short",
     "main_keyword",
     "parameters",
     "quoted",
@@ -43,6 +43,7 @@ __all__ = [
     "tokens",
     "with_first_rows",
     "with_names",
+    "with_neighbours",
     "with_short_lists",
 ]
 
@@ -52,7 +53,7 @@ _COMMENTS_MAX: Final = 20
 
 
 def _comment() -> str:
-    """Return the pattern of a `/* … */` comment, which has others inside, as in PostgreSQL."""
+    """Return the pattern of a `/* … */` comment. It can contain comments, as in PostgreSQL."""
     inside = ""
     for _ in range(_COMMENTS_MAX):
         inside = rf"/\*(?:[^*/]++|\*(?!/)|/(?!\*){'|' if inside else ''}{inside})*+\*/"
@@ -60,7 +61,7 @@ def _comment() -> str:
 
 
 _SPACE: Final = re.compile(r"(?: \s+ | --[^\n\r]* | COMMENT )*+".replace("COMMENT", _comment()), re.VERBOSE)
-# Spaces and comments, then one alternative per kind, or the end. A dollar-quoted text ends with its own tag.
+# Spaces and comments, then a token of any kind, or the end. A text such as $tag$ … $tag$ ends with its own tag.
 _TOKEN: Final = re.compile(
     r"""
     (?: \s+ | --[^\n\r]* | COMMENT )*+
@@ -76,24 +77,25 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _REMEMBERED_CHARS: Final = 1 << 18
-# Of one longer text, such as an INSERT of many rows of literals, the tokens are remembered if they are few.
+# The last longer text, such as an INSERT of many rows of literals, is remembered with its tokens if these are few.
 _REMEMBERED_TOKENS: Final = 1 << 10
 _long_text: Final[dict[str, Sequence[Token]]] = {}
+_SHORT_CHARS: Final = 4096
 _SHOWN_CHARS: Final = 40
 _MAIN_KEYWORDS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE")
 )
-# A longer text is split without counting its lines for each statement.
+# At most so many line breaks are put before a statement of a longer text.
 _LINES_BEFORE_MAX: Final = 2000
-# Quotes that the pattern finds as symbols: the literal or the name that they begin is not closed.
+# `_TOKEN` finds one of these signs as a symbol if it begins a text or a name that does not end.
 _UNCLOSED: Final = frozenset("'\"`$")
 _MANY: Final = frozenset(("rows", "list"))
 _OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
 _PAIRS: Final = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
 
 
-class Token(NamedTuple):  # six times as fast to make as a frozen dataclass
-    """A token and its place. `keyword` is the text of a word in upper case, and of a symbol as it is."""
+class Token(NamedTuple):  # creating one is six times as fast as creating a frozen dataclass
+    """A token at `text[begin:end]`. keyword: a word in upper case, or a symbol; "" for other kinds."""
 
     kind: Kind
     text: str
@@ -103,7 +105,7 @@ class Token(NamedTuple):  # six times as fast to make as a frozen dataclass
 
     @property
     def name(self) -> str:
-        """The identifier that a word or a quoted name means."""
+        """The identifier without its quotation marks."""
         if self.text[:1] == '"':
             return self.text[1:-1].replace('""', '"')
         return self.text[1:-1] if self.text[:1] == "`" else self.text
@@ -111,6 +113,28 @@ class Token(NamedTuple):  # six times as fast to make as a frozen dataclass
     @property
     def is_identifier(self) -> bool:
         return self.kind in ("word", "name")
+
+    @property
+    def plain_text(self) -> str | None:
+        """The value of a text in single quotes; None for any other token."""
+        is_plain = self.kind == "text" and self.text[0] == "'"
+        return self.text[1:-1].replace("''", "'") if is_plain else None
+
+
+_Result = TypeVar("_Result")
+
+
+def cached_for_short(function: Callable[[str], _Result]) -> Callable[[str], _Result]:
+    """Cache the results of a function of a text, for the 64 last texts of at most 4,096 characters."""
+    cached = lru_cache(maxsize=64)(function)
+
+    def call(text: str) -> _Result:
+        return (cached if len(text) <= _SHORT_CHARS else function)(text)
+
+    return call
+
+
+_EMPTY: Final = Token("symbol", "", 0, 0, "")
 
 
 def tokens(text: str) -> Sequence[Token]:
@@ -128,7 +152,7 @@ def tokens(text: str) -> Sequence[Token]:
 
 @lru_cache(maxsize=16)
 def _remembered(text: str) -> Sequence[Token]:
-    """The readers of one statement cut the same text several times."""
+    """Cached, because several readers of one statement need the tokens of the same text."""
     return _tokens(text)
 
 
@@ -141,7 +165,10 @@ def _tokens(text: str) -> tuple[Token, ...]:
 
 
 def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
-    """Append the tokens from `place` on; return where to go on after rows or a list, or None at the end."""
+    """Append the tokens from `place` to the end, or to a token of the kind "rows" or "list".
+
+    Returns the place after the rows or the list; None at the end of the text.
+    """
     for match in _TOKEN.finditer(text, place):
         kind: Any = "text" if match.lastgroup == "tag" else match.lastgroup
         if kind is None:  # the end
@@ -160,7 +187,7 @@ def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
 
 
 def parameters(found: Iterable[Token]) -> Iterator[Token]:
-    """Yield the parameters among the tokens, also those inside of rows and lists."""
+    """Yield the parameters among the tokens and inside tokens of the kinds "rows" and "list"."""
     for token in found:
         if token.kind == "parameter":
             yield token
@@ -172,12 +199,17 @@ def parameters(found: Iterable[Token]) -> Iterator[Token]:
 
 
 def begins_of_texts(found: Iterable[Token]) -> Iterator[int]:
-    """Yield where string literals begin, also those inside of rows and lists."""
+    """Yield the places where string literals begin, also inside tokens of the kinds "rows" and "list"."""
     for token in found:
         if token.kind == "text":
             yield token.begin
         elif token.kind in _MANY:
             yield from (token.begin + each.begin for each in _tokens(token.text) if each.kind == "text")
+
+
+def with_neighbours(found: Sequence[Token]) -> Iterator[tuple[Token, Token, Token]]:
+    """Yield (the token before, the token, the token after) for each token. Empty tokens surround the text."""
+    return zip([_EMPTY, *found], found, [*found[1:], _EMPTY], strict=False)
 
 
 def with_first_rows(text: str) -> str:
@@ -203,7 +235,10 @@ def quoted_text(value: str) -> str:
 
 
 def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """Return the text with each [begin, end) replaced; no two of them overlap. Without edits: the same object."""
+    """Return the text with each edit (begin, end, new text) applied. The edits do not overlap.
+
+    Without edits, the same object is returned.
+    """
     ordered = sorted(edits)
     if not ordered:
         return text
@@ -215,9 +250,9 @@ def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 
 
 def split_statements(text: str) -> list[str]:
-    """Return the statements of a text that `;` separates, without empty ones.
+    """Return the statements of the text, without empty ones.
 
-    Each begins with the line breaks that the text has before it, so errors name lines of the text.
+    As many line breaks come before a statement as in the text, so that errors name the lines of the text.
     """
     spans, begin, depth = [], -1, 0
     for token in tokens(text):
@@ -239,17 +274,14 @@ def split_statements(text: str) -> list[str]:
 
 
 def main_keyword(found: Sequence[Token]) -> str:
-    """Return the keyword that says what a statement does: the first one, or the one after a WITH clause."""
+    """Return the first keyword of a statement, or the first one after its WITH clause."""
     _, place = with_names(found)
-    return found[place].keyword if found[place : place + 1] and _is_main(found[place]) else found[0].keyword
-
-
-def _is_main(token: Token) -> bool:
-    return token.keyword in _MAIN_KEYWORDS
+    main = found[place].keyword if place < len(found) else ""
+    return main if main in _MAIN_KEYWORDS else found[0].keyword
 
 
 def with_names(found: Sequence[Token]) -> tuple[list[str], int]:
-    """Return the names that a WITH clause at the beginning defines, and the place of the token after the clause."""
+    """Return (names that a WITH clause at the beginning defines, index of the token after the clause)."""
     names: list[str] = []
     if not found or found[0].keyword != "WITH":
         return names, 0
@@ -266,7 +298,7 @@ def with_names(found: Sequence[Token]) -> tuple[list[str], int]:
 
 
 def _after_query(found: Sequence[Token], place: int) -> int:
-    """Return the place after `AS [MATERIALIZED] (…)`, which follows the name and the columns."""
+    """Return the index after `[(columns)] AS [MATERIALIZED] (query)`, from `place` on."""
     depth, begun = 0, False
     for index in range(place, len(found)):
         token = found[index]
@@ -279,13 +311,13 @@ def _after_query(found: Sequence[Token], place: int) -> int:
 
 
 def after_space(text: str, begin: int) -> int:
-    """Return where the next token begins: behind spaces and comments."""
+    """Return the place of the next token after spaces and comments."""
     found = _SPACE.match(text, begin)
     return begin if found is None else found.end()
 
 
 def statement_end(text: str, begin: int = 0) -> int | None:
-    """Return where the statement that starts at `begin` ends, after its `;`; None: it has no end yet."""
+    """Return the place after the `;` that ends the statement at `begin`; None if there is no such `;`."""
     depth = 0
     for match in _TOKEN.finditer(text, begin):
         if match.lastgroup != "symbol":
@@ -302,8 +334,8 @@ def statement_end(text: str, begin: int = 0) -> int | None:
 class TokenReader:
     """Reads the tokens of one statement in order.
 
-    `at` looks, `take` reads what may come, `need` reads what must come, and `until` takes the text
-    up to a keyword. Keywords are given in upper case.
+    `at` compares the next tokens with keywords in upper case. `take` reads the keywords if they come next, and
+    `need` raises an error if they do not. `until` reads the text up to a keyword.
     """
 
     def __init__(self, text: str) -> None:
@@ -319,7 +351,7 @@ class TokenReader:
 
     @property
     def here(self) -> int:
-        """Where the next token begins; at the end, the end of the text."""
+        """The place of the next token; at the end, the end of the text."""
         return len(self.text) if self.ended else self.tokens[self.index].begin
 
     def peek(self, ahead: int = 0) -> Token | None:
@@ -377,10 +409,10 @@ class TokenReader:
         return names
 
     def until(self, *stops: Sequence[str]) -> str:
-        """Return the text up to one of the keyword sequences, a closing bracket, or the end (K3)."""
+        """Read up to one of the keyword sequences, a closing bracket, or the end (K3). Returns the text."""
         begin, end = self.here, self.here
         ends = _CLOSES.union(stop[0] for stop in stops)
-        open_: list[str] = []  # what closes each bracket and CASE that is open
+        open_: list[str] = []  # the tokens that close the brackets and CASEs that are open
         before = ""
         for index in range(self.index, len(self.tokens)):
             token = self.tokens[index]
@@ -399,30 +431,29 @@ class TokenReader:
         return self.text[begin:end]
 
     def rest(self) -> str:
-        """Return the text that is left."""
+        """Read the remaining text, and return it."""
         begin = self.here
         self.index = len(self.tokens)
         return self.text[begin:].rstrip()
 
     def parenthesised(self) -> str:
-        """Read `( … )` and return the text inside. Raises: InvalidArgumentError."""
+        """Read `( … )`. Returns the text inside. Raises: InvalidArgumentError."""
         self.need("(")
         inside = self.until()
         self.need(")")
         return inside
 
     def listed(self, *stops: Sequence[str]) -> list[str]:
-        """Return the texts that commas separate, up to one of the keyword sequences or the end."""
-        return list(self._items(stops))
+        """Read texts between commas, up to one of the keyword sequences, a closing bracket, or the end.
 
-    def _items(self, stops: Sequence[Sequence[str]]) -> Iterator[str]:
-        yield self.until((",",), *stops)
-        while self.take(",") and not self._is_at_end(stops):
-            yield self.until((",",), *stops)
-
-    def _is_at_end(self, stops: Sequence[Sequence[str]]) -> bool:
-        """Whether a list ends here: DuckDB allows a comma after its last item."""
-        return self.ended or self.tokens[self.index].text in _CLOSES or self.at_any(*stops)
+        As in DuckDB, a comma after the last text is ignored.
+        """
+        items = [self.until((",",), *stops)]
+        while self.take(","):
+            if self.ended or self.tokens[self.index].text in _CLOSES or self.at_any(*stops):
+                break
+            items.append(self.until((",",), *stops))
+        return items
 
     def names(self) -> list[str]:
         """Read `(name, …)`. Raises: InvalidArgumentError."""
@@ -434,12 +465,12 @@ class TokenReader:
         return names
 
     def finish(self) -> None:
-        """Check that nothing is left. Raises: InvalidArgumentError."""
+        """Check that all tokens were read. Raises: InvalidArgumentError."""
         if not self.ended:
             raise self.error("expected the end of the statement")
 
     def error(self, problem: str) -> InvalidArgumentError:
-        """Return the error for what comes next, with its line."""
+        """Return the error for the next token, with its line."""
         if self.ended:
             return InvalidArgumentError(f"{problem}, at the end of: {_shown(self.text)}")
         line = self.text.count("\n", 0, self.here) + 1

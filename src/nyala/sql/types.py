@@ -1,4 +1,4 @@
-"""Types and values of columns as text of SQL.
+"""Writes types and values of columns as SQL.
 
 Source: docs/reference/sql.md, "Types"; DuckDB, "Data Types".
 """
@@ -17,10 +17,10 @@ from nyala.sql.tokens import quoted_text
 
 __all__ = ["VOLATILE", "cast_to", "literal", "literal_of", "sql_type"]
 
-# Functions that have another value at each call, also inside one statement.
+# Functions with another value at each call, also inside one statement.
 VOLATILE: Final = frozenset("RANDOM UUID UUIDV4 UUIDV7 GEN_RANDOM_UUID NEXTVAL CURRVAL SETVAL".split())
 
-# A decimal of at most 15 digits becomes the nearest double.
+# A decimal of at most 15 digits and a point becomes the same double again.
 _EXACT_CHARS: Final = 16
 _NAMES: Final = {
     "int8": "TINYINT",
@@ -55,12 +55,12 @@ def sql_type(type: ColumnType) -> str:
 
 
 def cast_to(expression: str, type: ColumnType) -> str:
-    """Return the expression with a cast to the column's type. A line break ends a comment in it."""
+    """Return the expression with a cast to the column's type. The line break ends a comment of the expression."""
     return f"CAST(({expression}\n) AS {'VARCHAR' if type.is_text else sql_type(type)})"
 
 
 def literal(value: Any, type: ColumnType) -> str:
-    """Return a value of a column as a constant of SQL, whose type may be narrower than the column's."""
+    """Return a value of a column as a constant of SQL. The constant's type may be narrower than the column's."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -89,7 +89,7 @@ def literal_of(value: Any) -> str:
 
 
 def _float_literal(value: float, type: ColumnType) -> str:
-    """Return a constant that DuckDB reads as exactly this value: `0.1` is a decimal for it, `0.1e0` a double."""
+    """Return a constant that DuckDB reads as exactly this value: as a double, which has an `e`, or a short decimal."""
     text = repr(value)
     if not math.isfinite(value) or (value == 0 and text.startswith("-")):
         return f"CAST('{text}' AS {sql_type(type)})"

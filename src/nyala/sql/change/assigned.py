@@ -1,9 +1,10 @@
-"""The rows that SET changes, and the operations that write them.
+"""Turns the assignments of SET into a SELECT that computes the changed rows, and into the writes of these rows.
 
-    SET v = …       SELECT key, v            ──►  update
-    SET key = …     SELECT old key, all      ──►  delete, insert of rows whose key changes; update of the others
+    SET v = …       SELECT key, v                     then update
+    SET key = …     SELECT old key, all columns       rows whose key changes: delete, then insert
+                                                      rows whose key stays: update
 
-All keys move at once: a row can take the key that another row gives up.
+All keys change at once, so a row can take the key that another row gives up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import pyarrow as pa
 
 from nyala import compute as pc
 from nyala.sql.change.target import Statement, Target
-from nyala.sql.context import Source
 from nyala.sql.tokens import quoted
 from nyala.tablet.write.write_path import Request
 
@@ -29,8 +29,8 @@ _ORDER = ("delete", "update", "insert", "upsert")
 class Assigned:
     """The assignments of SET on one table.
 
-    sets:  expressions by column.
-    whole: whether all columns of the changed rows are needed, for RETURNING.
+    sets: expressions by column.
+    whole: also compute the columns that do not change, for RETURNING.
     """
 
     target: Target
@@ -39,17 +39,17 @@ class Assigned:
 
     @property
     def moves(self) -> bool:
-        """Whether a column of the key is set."""
+        """Whether SET changes a key column."""
         return any(key in self.sets for key in self.target.keys)
 
     @property
     def names(self) -> list[str]:
-        """The columns of a changed row that are computed."""
+        """The columns that the SELECT computes."""
         return self.target.columns if self.moves or self.whole else [*self.target.keys, *self.sets]
 
     @property
     def listed(self) -> str:
-        """The SELECT list that computes the changed rows."""
+        """The SELECT list that computes `names`, and the old keys if keys change."""
         target = self.target
         items = [
             f"{self.sets[name]} AS {quoted(name)}" if name in self.sets else target.alias_of(name)
@@ -60,18 +60,18 @@ class Assigned:
         return ", ".join(items)
 
     def old_keys(self, rows: pa.Table) -> pa.Table:
-        """Return the keys that the changed rows had."""
+        """Return the keys of the rows before the change."""
         keys = self.target.keys
         if not self.moves:
             return rows.select(keys)
         return rows.select([self._old(key) for key in keys]).rename_columns(keys)
 
     def _old(self, key: str) -> str:
-        """Return the name for the former values of a column of the key."""
+        """Return the name under which `listed` has the old values of a key column."""
         return self.target.unused(f"old {key}")
 
-    def requests(self, statement: Statement, source: Source, rows: pa.Table) -> list[Request]:
-        """Return the operations that write the changed rows, deletes first."""
+    def requests(self, statement: Statement, rows: pa.Table) -> list[Request]:
+        """Return the operations that write the computed rows, deletes first."""
         target = self.target
         values = [name for name in self.sets if name not in target.keys]
         if not self.moves:
@@ -82,22 +82,21 @@ class Assigned:
         stays = pc.fill_null(stays, False)
         some_stay = bool(pc.any(stays).as_py())
         moved = rows.filter(pc.invert(stays)) if some_stay else rows
-        requests = self._moved(statement, source, moved)
+        requests = self._moved(statement, moved)
         if some_stay and values:
             kept = rows.filter(stays).select([*target.keys, *values])
             requests.append(Request(target.table, "update", kept))
         return in_order(requests)
 
-    def _moved(self, statement: Statement, source: Source, rows: pa.Table) -> list[Request]:
+    def _moved(self, statement: Statement, rows: pa.Table) -> list[Request]:
         """Return the operations for rows whose keys change.
 
-        Of many rows each key gets one operation, so that they can be committed in parts: rows that take the key of
-        another one update its row.
+        Many rows are committed in parts, which needs one operation for each key. So a row that takes the old key of
+        another row is written as an update of that key, in place of a delete and an insert.
         """
         target, keys = self.target, self.target.keys
-        if not (
-            target.schema.auto_increment is None and statement.are_many(rows)
-        ) or not statement.are_distinct(source, rows, keys):
+        in_parts = target.schema.auto_increment is None and statement.are_many(rows)
+        if not (in_parts and statement.are_distinct(rows, keys)):
             return [
                 Request(target.table, "delete", self.old_keys(rows)),
                 Request(target.table, "insert", rows.select(target.insert_columns)),
@@ -109,7 +108,7 @@ class Assigned:
 
         def pairs(listed: str, first: str, join: str, second: str) -> pa.Table:
             text = f"SELECT {listed} FROM {name} AS {first} {join} JOIN {name} AS {second} ON {same}"
-            return statement.rows_of(source, text, {name: rows})
+            return statement.rows_of_objects(text, {name: rows})
 
         return [
             Request(target.table, "delete", pairs(old, "old", "ANTI", "new")),
@@ -119,5 +118,5 @@ class Assigned:
 
 
 def in_order(requests: Iterable[Request]) -> list[Request]:
-    """Return operations of several clauses, deletes first: a key that one clause deletes can be inserted by another."""
+    """Return the operations with deletes first, so that an insert can use a key that another clause deletes."""
     return sorted(requests, key=lambda request: _ORDER.index(request.operation))

@@ -1,16 +1,16 @@
-"""The rows that a statement writes, and how they are committed.
+"""Commits the rows that a statement writes.
 
-    plan(source)  reads a snapshot and returns a Change: operations on one table
+    plan(source)  reads a snapshot or a transaction, and returns a Change: operations on one table
         |
-        ├── outside a transaction: one batch, checked for conflicts with the snapshot, tried again
-        └── inside: written to the transaction, all or nothing
+        ├── inside a transaction: the change is written to the transaction
+        └── otherwise: the change is committed as one batch, if no other writer changed its keys since the snapshot
 
 Invariants
     C1  A statement changes either nothing or everything that its result reports.
-    C2  The rows are computed from one moment. If another writer changes one of their keys before the
-        commit, the statement runs again; after three tries it runs while other writers wait.
-    C3  An interrupt by another thread before the commit starts ends the statement. It changes nothing
-        then, and raises StatementInterrupted.
+    C2  The rows are computed from one moment. If another writer changes one of their keys before the commit, the
+        statement runs again. After three tries other writers wait until it has committed.
+    C3  If another thread interrupts the statement before its commit starts, the statement changes nothing and
+        raises StatementInterrupted.
 
 Source: docs/design/transactions.md, "One primitive: a checked commit".
 """
@@ -44,11 +44,11 @@ _TRIES: Final = 6
 
 @dataclass(frozen=True)
 class Change:
-    """What a statement does to one table.
+    """What a statement writes to one table.
 
-    requests:  operations, in order.
-    rows:      the number of changed rows; None: as the operations count them.
-    returning: the rows of RETURNING; None: the result is the number of rows.
+    requests: operations, in order.
+    rows: the number of changed rows; None: the sum of what the operations report.
+    returning: the rows of RETURNING; None: the statement has no RETURNING, and its result is the number of rows.
     """
 
     requests: Sequence[Request]
@@ -61,9 +61,9 @@ Plan: TypeAlias = Callable[[Source], Change]
 
 
 def commit(context: Context, statement: str, plan: Plan, *, checked: bool) -> FixedResult:
-    """Execute the plan, in the open transaction or as a commit of its own.
+    """Execute the plan in the open transaction, or commit its change as one batch.
 
-    checked: whether the rows depend on what the table contains, so that a conflict must be noticed.
+    checked: the rows depend on what the table contains, so a conflict with another writer must be noticed.
     Raises: ConflictError after the last try; errors of the plan and of writes.
     """
     if context.transaction is not None:
@@ -88,12 +88,12 @@ def _write_inside(transaction: OpenTransaction, change: Change) -> list[WriteRes
 
 
 def _commit_unchecked(context: Context, requests: list[Request]) -> list[WriteResult]:
-    """Commit operations that do not depend on what the table contains."""
+    """Commit operations whose rows do not depend on what the table contains."""
     if sum(request.data.nbytes for request in requests) >= SPILLED_BYTES_MIN:
         transaction = context.database.transaction()
         try:
             return _commit_requests(context, transaction, requests)
-        except ConflictError:  # the keys are new, or not; the write decides about them
+        except ConflictError:  # the write below finds out whether the keys exist now
             pass
         finally:
             transaction.rollback()

@@ -1,7 +1,6 @@
 """EXPLAIN of a statement that writes: the plans of its SELECTs, and the operations that it would execute.
 
-The statement is planned as usual, but its SELECTs are only bound: they give no rows, so nothing is
-read or written.
+The statement is computed as usual, but each SELECT returns no rows and keeps its plan. Nothing is read or written.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,20 +28,20 @@ _SKIPPED: Final = {
 
 @dataclass(frozen=True)
 class _Explained(Statement):
-    """Keeps the plan of each SELECT instead of running it."""
+    """A statement whose SELECTs keep their plans and return no rows."""
 
     plans: list[str] = field(default_factory=list)
 
-    def rows(self, source: Source, select: str, objects: Mapping[str, Any] | None = None) -> pa.Table:
-        bound = self.context.select(source, self.prefix + select, objects or {})
+    def rows(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table:
+        bound = self.context.select(self.source, self.with_clause + select, objects)
         self.plans.append(bound.plan())
         return bound.schema.empty_table()
 
-    rows_of = rows
+    rows_of_objects = rows
 
 
 def explain_change(context: Context, source: Source, text: str) -> list[tuple[str, str]]:
-    """Return what the statement would do, and the plans. Raises: errors of the statement."""
+    """Return what the statement would do, and DuckDB's plans, as (name, text). Raises: errors of the statement."""
     plans: list[str] = []
     word, plan, _ = plan_of(context, text, partial(_Explained, plans=plans))
     change = plan(source)

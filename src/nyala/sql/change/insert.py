@@ -1,12 +1,14 @@
-"""INSERT and UPSERT.
+"""INSERT, UPSERT and REPLACE: a SELECT computes the rows, and a write stores them.
 
-    INSERT INTO t (a, b) VALUES (1, DEFAULT)    ──►  VALUES (CAST(1 AS …), default of b)   ──►  insert
-    INSERT INTO t SELECT …                      ──►  SELECT with casts                     ──►  insert
-    INSERT OR IGNORE, ON CONFLICT DO NOTHING                                               ──►  insert, ignoring
-    INSERT OR REPLACE, REPLACE, UPSERT                                                     ──►  upsert
-    ON CONFLICT DO UPDATE SET …                 ──►  the source once; a join with the table ──►  update, insert
+    statement                                   SELECT that computes the rows        write
+    INSERT INTO t (a, b) VALUES (1, DEFAULT)    VALUES (CAST(1 AS …), default of b)  insert
+    INSERT INTO t SELECT …                      the SELECT with casts                insert
+    INSERT OR IGNORE, ON CONFLICT DO NOTHING    the same                             insert, skip existing keys
+    INSERT OR REPLACE, REPLACE, UPSERT          the same                             upsert
+    ON CONFLICT DO UPDATE SET …                 a join of the new rows with t        update and insert
 
-Columns that are left out take their defaults. An upsert changes only the given columns of existing rows.
+A column that the statement does not give takes its default. An upsert leaves such a column of an existing row as
+it is.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import pyarrow as pa
 from nyala.errors import DuplicateKeyError, InvalidArgumentError
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.change.assigned import Assigned, in_order
-from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.change import Change
 from nyala.sql.change.per_row import check_no_window
 from nyala.sql.change.target import (
     Statement,
@@ -35,16 +37,16 @@ from nyala.sql.change.target import (
 )
 from nyala.sql.change.values import rows_of_values
 from nyala.sql.context import Source
-from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
+from nyala.sql.tokens import TokenReader, quoted, replaced, tokens, with_neighbours
 from nyala.sql.types import cast_to
 from nyala.tablet.write.write_path import Request
 
-__all__ = ["is_checked", "plan_insert"]
+__all__ = ["compute_insert", "is_checked"]
 
 Mode: TypeAlias = Literal["insert", "ignore", "upsert"]
 
 _SOURCE_WORDS: Final = ("VALUES", "SELECT", "WITH", "FROM", "TABLE", "BY", "DEFAULT", "(")
-# With the token that follows, because a table may be called `conflict`: JOIN conflict ON conflict.id = …
+# ON CONFLICT counts only with the token that follows, because a table may be called `conflict`.
 _ENDS: Final = (("ON", "CONFLICT", "("), ("ON", "CONFLICT", "DO"), ("RETURNING",))
 _AFTER_ROWS: Final = (
     ("UNION",),
@@ -55,13 +57,13 @@ _AFTER_ROWS: Final = (
     ("OFFSET",),
     ("FETCH",),
 )
-# A source without these reads no table.
+# A query without these words reads no table.
 _READING_WORDS: Final = frozenset(("FROM", "TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE", "SHOW"))
 
 
 @dataclass(frozen=True)
 class _Insert:
-    """The clauses of an INSERT up to its source."""
+    """The clauses of an INSERT before VALUES or its query."""
 
     target: Target
     mode: Mode
@@ -70,9 +72,9 @@ class _Insert:
 
 
 def is_checked(text: str, objects: Collection[str]) -> bool:
-    """Whether the written or returned rows can depend on those in the table, or on its numbers.
+    """Whether the written or returned rows can depend on rows that other writers change.
 
-    objects: names of tables outside of the store that a SELECT can read.
+    objects: names of tables outside of the store, whose rows do not change.
     """
     reader = TokenReader(text)
     source = reader.until(*_ENDS)
@@ -87,47 +89,41 @@ def is_checked(text: str, objects: Collection[str]) -> bool:
     return reader.at("RETURNING")
 
 
-def plan_insert(statement: Statement, text: str) -> Plan:
-    """Return the plan of an INSERT or UPSERT."""
-
-    def plan(source: Source) -> Change:
-        reader = TokenReader(text)
-        insert = _head(reader, source)
-        target = insert.target
-        rows = _source_rows(statement, source, insert, reader.until(*_ENDS))
-        sets: dict[str, str] | None = None
-        where, mode = "", insert.mode
-        if reader.take("ON", "CONFLICT"):
-            if mode != "insert":
-                raise InvalidArgumentError(
-                    "ON CONFLICT and INSERT OR … are two ways to say the same: use one"
-                )
-            sets, where = _conflict_clause(reader, target)
-            if sets is not None and target.alias.lower() == "excluded":
-                raise InvalidArgumentError(
-                    "ON CONFLICT DO UPDATE calls the row that was not inserted `excluded`: give the table another "
-                    f"name, as in INSERT INTO {quoted(target.table)} AS t"
-                )
-            mode = "ignore" if sets is None else "insert"
-        returning = reader.rest() if reader.take("RETURNING") else None
-        if target.schema.auto_increment is not None and mode != "upsert":
-            sets, mode = None, "insert"  # its numbers are new, so no row has the key of another
-        if sets is not None:
-            return _update_or_insert(statement, source, target, rows, sets, where, returning)
-        if mode == "ignore" and returning is not None:
-            rows = _new_rows(statement, source, target, rows)
-        operation = "upsert" if mode == "upsert" else "insert"
-        request = Request(target.table, operation, rows, ignore=mode == "ignore")
-        if returning is None:
-            return Change([request])
-        if mode == "insert":
-            request, rows = numbered(source, target, request, rows)
-        else:
-            rows = _one_per_key(statement, source, target, rows, mode)
-        stored = _stored(statement, source, target, rows, mode)
-        return Change([request], returning=returned(statement, source, target, returning, stored))
-
-    return plan
+def compute_insert(statement: Statement, text: str) -> Change:
+    """Compute an INSERT, UPSERT or REPLACE."""
+    reader = TokenReader(text)
+    head = _head(reader, statement.source)
+    target = head.target
+    rows = _source_rows(statement, head, reader.until(*_ENDS))
+    sets: dict[str, str] | None = None
+    where, mode = "", head.mode
+    if reader.take("ON", "CONFLICT"):
+        if mode != "insert":
+            raise InvalidArgumentError("ON CONFLICT and INSERT OR … are two ways to say the same: use one")
+        sets, where = _conflict_clause(reader, target)
+        if sets is not None and target.alias.lower() == "excluded":
+            raise InvalidArgumentError(
+                "ON CONFLICT DO UPDATE calls the row that was not inserted `excluded`: give the table another "
+                f"name, as in INSERT INTO {quoted(target.table)} AS t"
+            )
+        mode = "ignore" if sets is None else "insert"
+    returning = reader.rest() if reader.take("RETURNING") else None
+    if target.schema.auto_increment is not None and mode != "upsert":
+        sets, mode = None, "insert"  # the store gives each row a new key, so no key exists already
+    if sets is not None:
+        return _update_or_insert(statement, target, rows, sets, where, returning)
+    if mode == "ignore" and returning is not None:
+        rows = _new_rows(statement, target, rows)
+    operation = "upsert" if mode == "upsert" else "insert"
+    request = Request(target.table, operation, rows, ignore=mode == "ignore")
+    if returning is None:
+        return Change([request])
+    if mode == "insert":
+        request, rows = numbered(statement, target, request, rows)
+    else:
+        rows = _one_per_key(statement, target, rows, mode)
+    stored = _stored(statement, target, rows, mode)
+    return Change([request], returning=returned(statement, target, returning, stored))
 
 
 def _head(reader: TokenReader, source: Source) -> _Insert:
@@ -169,14 +165,14 @@ def _is_query(reader: TokenReader) -> bool:
 
 
 def _is_combined(reader: TokenReader) -> bool:
-    """Whether something follows a VALUES list, such as UNION or ORDER BY."""
+    """Whether a VALUES list is part of a larger query, such as a UNION."""
     ahead = TokenReader(reader.text)
     ahead.until(*_AFTER_ROWS)
     return not ahead.ended
 
 
-def _source_rows(statement: Statement, source: Source, insert: _Insert, query: str) -> pa.Table:
-    """Return the rows to insert, with the columns that the statement gives. Raises: InvalidArgumentError."""
+def _source_rows(statement: Statement, insert: _Insert, query: str) -> pa.Table:
+    """Return the rows to insert, with the columns that the statement names. Raises: InvalidArgumentError."""
     target = insert.target
     names = insert.columns if insert.columns is not None else target.insert_columns
     reader = TokenReader(query)
@@ -188,20 +184,20 @@ def _source_rows(statement: Statement, source: Source, insert: _Insert, query: s
         values = ", ".join(
             f"{default_of(target.column(name))} AS {quoted(name)}" for name in target.insert_columns
         )
-        return statement.rows(source, f"SELECT {values}")
+        return statement.rows(f"SELECT {values}")
     if reader.at("VALUES") and not insert.by_name:
         columns = [target.column(name) for name in names]
         return rows_of_values(
-            statement, source, reader, columns, lambda given: _count_error(insert, len(columns), given)
+            statement, reader, columns, lambda given: _count_error(insert, len(columns), given)
         )
     given = statement.unused("given")
     bound = statement.context.select(
-        source, f"{statement.prefix}FROM (\n{query}\n)" if statement.prefix else query
+        statement.source, f"{statement.with_clause}FROM (\n{query}\n)" if statement.with_clause else query
     )
     found = bound.schema.names
     kept = list(range(len(found)))
     if target.schema.auto_increment is not None and (insert.by_name or len(found) == len(names) + 1):
-        # SELECT * of such a table has its numbers, and the rows get new ones.
+        # SELECT * of a table with an auto-incrementing key returns the key too, but the new rows get new keys.
         kept = [place for place in kept if found[place].lower() != AUTO_INCREMENT]
     if insert.by_name:
         names = [target.column(found[place]).name for place in kept]
@@ -212,7 +208,7 @@ def _source_rows(statement: Statement, source: Source, insert: _Insert, query: s
         for place, name in zip(kept, names, strict=True)
     )
     places = ", ".join(f"c{place}" for place in range(len(found)))
-    return statement.rows(source, f"SELECT {listed}\nFROM (\n{query}\n) AS {given}({places})")
+    return statement.rows(f"SELECT {listed}\nFROM (\n{query}\n) AS {given}({places})")
 
 
 def _count_error(insert: _Insert, expected: int, given: int) -> InvalidArgumentError:
@@ -224,7 +220,7 @@ def _count_error(insert: _Insert, expected: int, given: int) -> InvalidArgumentE
 
 
 def _conflict_clause(reader: TokenReader, target: Target) -> tuple[dict[str, str] | None, str]:
-    """Read the clause after ON CONFLICT; return its assignments (None for DO NOTHING) and its WHERE.
+    """Read the clause after ON CONFLICT. Returns its assignments (None for DO NOTHING) and its WHERE.
 
     Raises: InvalidArgumentError.
     """
@@ -247,22 +243,21 @@ def _conflict_clause(reader: TokenReader, target: Target) -> tuple[dict[str, str
 
 def _update_or_insert(
     statement: Statement,
-    source: Source,
     target: Target,
     rows: pa.Table,
     sets: dict[str, str],
     where: str,
     returning: str | None,
 ) -> Change:
-    """Update rows whose keys exist, and insert the others."""
+    """Compute ON CONFLICT DO UPDATE: update the rows whose keys exist, and insert the others."""
     keys = target.keys
-    rows = as_stored(target, _completed(statement, source, target, rows))
-    if not statement.are_distinct(source, rows, keys):
+    rows = as_stored(target, _completed(statement, target, rows))
+    if not statement.are_distinct(rows, keys):
         raise DuplicateKeyError(
             "ON CONFLICT DO UPDATE: the source has a key twice, and the result would depend on the order of its rows"
         )
     given = statement.unused("given")
-    # `excluded` is one column with fields, so that a column without a table's name is the table's.
+    # `excluded` is one column with fields, so that in `SET v = v + excluded.v` the first `v` is the table's.
     excluded = statement.unused("excluded")
     packed = ", ".join(f"{quoted(name)} := {quoted(name)}" for name in rows.column_names)
     packed_source = f"(SELECT struct_pack({packed}) AS {excluded} FROM {given}) AS {given}"
@@ -271,65 +266,56 @@ def _update_or_insert(
     assigned = Assigned(target, sets, returning is not None)
     condition = f" WHERE {_with_excluded(where, excluded)}\n" if where else ""
     updated = statement.rows(
-        source,
         f"SELECT {assigned.listed}\nFROM {statement.clause(target)} JOIN {packed_source} ON {same}{condition}",
         {given: rows},
     )
-    new = _new_rows(statement, source, target, rows)
+    new = _new_rows(statement, target, rows)
 
-    requests = in_order(
-        [*assigned.requests(statement, source, updated), Request(target.table, "insert", new)]
-    )
+    requests = in_order([*assigned.requests(statement, updated), Request(target.table, "insert", new)])
     count = updated.num_rows + new.num_rows
     if returning is None:
         return Change(requests, count)
     names = assigned.names
     changed = pa.concat_tables([updated.select(names), new.select(names)], promote_options="permissive")
-    return Change(requests, count, returned(statement, source, target, returning, changed))
+    return Change(requests, count, returned(statement, target, returning, changed))
 
 
 def _with_excluded(expression: str, name: str) -> str:
-    """Return the expression with another name for the row that was not inserted."""
-    found = tokens(expression)
+    """Return the expression with `name.column` in place of `excluded.column`."""
     return replaced(
         expression,
         [
             (token.begin, token.end, name)
-            for place, token in enumerate(found[:-1])
-            if token.name.lower() == "excluded"
-            and found[place + 1].text == "."
-            and (not place or found[place - 1].text != ".")
+            for before, token, after in with_neighbours(tokens(expression))
+            if token.name.lower() == "excluded" and after.text == "." and before.text != "."
         ],
     )
 
 
-def _new_rows(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table:
-    """Return the rows whose keys are not in the table."""
+def _new_rows(statement: Statement, target: Target, rows: pa.Table) -> pa.Table:
+    """Return those of the rows whose keys the table does not have."""
     given = statement.unused("given")
     same = " AND ".join(f"{given}.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
     return statement.rows(
-        source,
         f"SELECT {given}.* FROM {given} ANTI JOIN {statement.clause(target)} ON {same}",
         {given: rows},
     )
 
 
-def _completed(statement: Statement, source: Source, target: Target, rows: pa.Table) -> pa.Table:
-    """Return the rows with all columns: those that are left out have their defaults."""
+def _completed(statement: Statement, target: Target, rows: pa.Table) -> pa.Table:
+    """Return the rows with all columns of the table; missing columns have their defaults."""
     missing = [name for name in target.insert_columns if name not in rows.column_names]
     if not missing:
         return rows
     listed = [quoted(name) for name in rows.column_names]
     listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in missing]
     given = statement.unused("given")
-    return statement.rows(source, f"SELECT {', '.join(listed)} FROM {given}", {given: rows})
+    return statement.rows(f"SELECT {', '.join(listed)} FROM {given}", {given: rows})
 
 
-def _one_per_key(
-    statement: Statement, source: Source, target: Target, rows: pa.Table, mode: Mode
-) -> pa.Table:
-    """Return one row for each key: the first one, or the values that an upsert stores."""
-    if statement.are_distinct(source, rows, target.keys):
+def _one_per_key(statement: Statement, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:
+    """Return one row for each key: the first row, or what an upsert of all its rows stores."""
+    if statement.are_distinct(rows, target.keys):
         return rows
     given, number = statement.unused("given"), target.unused("number")
     listed = []
@@ -339,17 +325,17 @@ def _one_per_key(
     numbered_rows = rows.append_column(number, pa.array(np.arange(rows.num_rows)))
     keys = ", ".join(map(quoted, target.keys))
     text = f"SELECT {', '.join(listed)} FROM {given} GROUP BY {keys} ORDER BY max({quoted(number)})"
-    return statement.rows(source, text, {given: numbered_rows})
+    return statement.rows(text, {given: numbered_rows})
 
 
-def _stored(statement: Statement, source: Source, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:
-    """Return the rows as the table has them after the statement.
+def _stored(statement: Statement, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:
+    """Return the rows with all columns, as the table has them after the statement.
 
-    An upsert keeps the immutable columns of an existing row, and those that it does not give.
+    An upsert of an existing row changes neither immutable columns nor columns that the statement does not name.
     """
     given = [name for name in rows.column_names if not target.column(name).immutable]
     if mode != "upsert" or len(given) == len(target.insert_columns):
-        return _completed(statement, source, target, rows)
+        return _completed(statement, target, rows)
     new_row = statement.unused("given")
     same = " AND ".join(f"{new_row}.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
     first = target.alias_of(target.keys[0])
@@ -362,7 +348,6 @@ def _stored(statement: Statement, source: Source, target: Target, rows: pa.Table
                 f"CASE WHEN {first} IS NULL THEN {new} ELSE {target.alias_of(name)} END AS {quoted(name)}"
             )
     return statement.rows(
-        source,
         f"SELECT {', '.join(listed)} FROM {new_row} LEFT JOIN {statement.clause(target)} ON {same}",
         {new_row: rows},
     )

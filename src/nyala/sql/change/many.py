@@ -1,14 +1,14 @@
-"""One statement over a table of parameters, in place of the same statement once for each row of parameters.
+"""Rewrites a statement with many rows of parameters as one statement over a table of these rows.
 
-    INSERT INTO t VALUES (?, lower(?))        ──►  INSERT INTO t SELECT p0, lower(p1) FROM rows
-    UPDATE t SET v = v + ? WHERE id = ?       ──►  UPDATE t SET v = v + p0 FROM rows WHERE t.id = p1
-    DELETE FROM t WHERE id = $id              ──►  DELETE FROM t USING rows WHERE t.id = p0
+    INSERT INTO t VALUES (?, lower(?))        becomes    INSERT INTO t SELECT p0, lower(p1) FROM rows
+    UPDATE t SET v = v + ? WHERE id = ?       becomes    UPDATE t SET v = v + p0 FROM rows WHERE t.id = p1
+    DELETE FROM t WHERE id = $id              becomes    DELETE FROM t USING rows WHERE t.id = p0
+
+One statement for each row of parameters would cost a hundred times as much.
 
 Invariants
-    MP1  The result is that of the single statements, one after the other. So UPDATE and DELETE must name each row
-         by its whole key, once in all rows of parameters, and no statement may read other rows.
-
-Cost: per column and not per row.
+    MP1  The result is that of the single statements, executed in order. So UPDATE and DELETE must give each row by
+         its whole key, no key may occur in two rows of parameters, and no statement may read other rows.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from nyala.sql.change.rows import are_distinct
 from nyala.sql.change.target import Target, find_target, unused_prefix
 from nyala.sql.context import Context, Source
 from nyala.sql.python_values import plain_values
-from nyala.sql.tokens import TokenReader, replaced, tokens
+from nyala.sql.tokens import TokenReader, replaced, tokens, with_neighbours
 
 __all__ = ["statement_of_rows"]
 
-# A statement with one of these words may read other rows, or return some.
+# A statement with one of these words may read other rows or return rows.
 _READING: Final = frozenset(("SELECT", "FROM", "USING", "WITH", "RETURNING", "TABLE"))
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of parameters as a table. name: in no text of the user."""
+    """The rows of parameters as a table, and its name in the rewritten statement."""
 
     name: str
     table: pa.Table
 
 
 def statement_of_rows(context: Context, text: str, rows: Sequence[Any]) -> tuple[str, str, pa.Table] | None:
-    """Return one statement, and the name and the rows of the table of parameters that it reads.
+    """Return (statement, name of the table of parameters, this table); None: execute the rows one by one.
 
     rows: lists for `?`, or dicts for `$name`.
-    None for statements and rows that must be executed one by one (MP1), and for those in which something is wrong.
+    None is returned also for a wrong statement or row: executing it raises the right error.
     """
     found = tokens(text)
     given = [token for token in found if token.kind == "parameter"]
@@ -82,15 +82,14 @@ def statement_of_rows(context: Context, text: str, rows: Sequence[Any]) -> tuple
 
 
 def _space_before(text: str, place: int) -> str:
-    """Return a space if a word follows a parameter at once, as in `?AND`."""
+    """Return a space if a word follows a parameter without one, as in `?AND`."""
     return " " if text[place : place + 1].isalnum() else ""
 
 
 def _table(rows: Sequence[Any], given: int | list[str], prefix: str) -> pa.Table | None:
-    """Return the parameters as columns; None if they have no common types, or some are missing.
+    """Return the parameters as columns `prefix0`, `prefix1`, …; None if a row misses one, or types are mixed.
 
-    given: the number of positional parameters, or the names.
-    prefix: of the names of columns, before 0, 1, …
+    given: the number of positional parameters, or the names of the parameters.
     """
     if isinstance(given, int):
         if not all(isinstance(row, list | tuple) and len(row) == given for row in rows):
@@ -111,9 +110,9 @@ def _table(rows: Sequence[Any], given: int | list[str], prefix: str) -> pa.Table
 
 
 def _is_alike(values: Sequence[Any]) -> bool:
-    """Whether Arrow makes one column of the values without a conversion, which would change what is stored.
+    """Whether Arrow can store the values in one column without converting some of them.
 
-    Arrow takes the type of the first values: a later `datetime` would become a `date`, and 1 would become 1.0.
+    A conversion could change what is stored: in a column of dates, Arrow cuts a `datetime` to its date.
     """
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:
@@ -133,7 +132,7 @@ def _is_alike(values: Sequence[Any]) -> bool:
 
 
 def _insert(context: Context, source: Source, text: str, rows: _Rows) -> str | None:
-    """Return `INSERT … SELECT … FROM rows [ON CONFLICT …]`."""
+    """Return `INSERT … SELECT … FROM rows [ON CONFLICT …]`; None: execute the rows one by one."""
     reader = TokenReader(text)
     reader.until(("INTO",))
     reader.need("INTO")
@@ -161,7 +160,7 @@ def _insert(context: Context, source: Source, text: str, rows: _Rows) -> str | N
 
 
 def _check_values(context: Context, source: Source, values: Sequence[str], rows: _Rows) -> None:
-    """Check that values of VALUES are allowed there: in a SELECT, also `*`, aggregate and window functions are.
+    """Check that DuckDB allows the values in VALUES, where `*`, aggregate and window functions are errors.
 
     Raises: InvalidArgumentError, ColumnNotFoundError.
     """
@@ -185,7 +184,7 @@ def _is_parameter(text: str, rows: _Rows) -> bool:
 
 
 def _change(_: Context, source: Source, text: str, rows: _Rows) -> str | None:
-    """Return `UPDATE … FROM rows WHERE …` or `DELETE … USING rows WHERE …`."""
+    """Return `UPDATE … FROM rows WHERE …` or `DELETE … USING rows WHERE …`; None: execute the rows one by one."""
     if rows.table.num_rows < 2:
         return None
     reader = TokenReader(text)
@@ -210,7 +209,7 @@ def _change(_: Context, source: Source, text: str, rows: _Rows) -> str | None:
 
 
 def _end(reader: TokenReader) -> str:
-    """Return the rest of a statement without the `;` at its end. Raises: InvalidArgumentError if another follows."""
+    """Read the rest of the statement, without `;`. Raises: InvalidArgumentError if a second statement follows."""
     rest = reader.until((";",))
     reader.take(";")
     reader.finish()
@@ -218,21 +217,25 @@ def _end(reader: TokenReader) -> str:
 
 
 def _with_qualified_keys(target: Target, where: str) -> str:
-    found = tokens(where)
-    keys = {name.lower(): name for name in target.keys}
-    edits = []
-    for place, token in enumerate(found):
-        before = found[place - 1].text if place else ""
-        after = found[place + 1].text if place + 1 < len(found) else ""
-        if token.is_identifier and token.name.lower() in keys and before != "." and after not in (".", "("):
-            edits.append((token.begin, token.end, target.alias_of(keys[token.name.lower()])))
-    return replaced(where, edits)
+    """Return the condition with `t.key` in place of `key`."""
+    keys = {name.lower(): target.alias_of(name) for name in target.keys}
+    return replaced(
+        where,
+        [
+            (token.begin, token.end, keys[token.name.lower()])
+            for before, token, after in with_neighbours(tokens(where))
+            if token.is_identifier
+            and token.name.lower() in keys
+            and before.text != "."
+            and after.text not in (".", "(")
+        ],
+    )
 
 
 def _is_once(target: Target, rows: _Rows, keys: Mapping[str, str]) -> bool:
-    """Whether each key is in the rows of parameters once, with values of the type of its columns.
+    """Whether no two rows of parameters give the same key, and the parameters have the types of the key columns.
 
-    keys: a parameter or a constant for each column of the key.
+    keys: a parameter or a constant for each key column.
     """
     found = {}
     for name, side in keys.items():

@@ -1,20 +1,19 @@
 """Finds the rows that UPDATE and DELETE change, and computes their new values.
 
-    WHERE k = 5, k IN (…)                  the rows are looked up by key
-    UPDATE t SET v = f.x + 1 FROM f
-      WHERE t.k = f.k AND f.x > 0          SELECT f.k, f.x + 1 FROM f WHERE f.x > 0; the table is not read, and the
-                                           update skips keys that it lacks
-    UPDATE t SET v = t.v + f.x FROM f
-      WHERE t.k = f.k                      the rows of few keys are looked up, and joined with the sources
-    anything else                          DuckDB joins the table with the sources
+In general DuckDB joins the table with the other tables of FROM or USING, the sources. Three forms are cheaper:
 
-The two ways by the keys of sources need `t.column = source.column` once for each column of the key.
+    WHERE k = 5, k IN (…)                  The rows are looked up by key.
+    UPDATE t SET v = f.x + 1 FROM f
+      WHERE t.k = f.k AND f.x > 0          SELECT f.k, f.x + 1 FROM f WHERE f.x > 0 computes all that is written. The
+                                           table is not read, and the update skips keys that do not exist.
+    UPDATE t SET v = t.v + f.x FROM f
+      WHERE t.k = f.k                      If f has few keys, their rows are looked up and joined with f.
+
+The second and third form need one equality `t.key = source.column` for each key column.
 
 Invariants
-    MT1  The result is that of the join. Whatever could differ goes to the join: sources that have a key
-         twice, keys of another type than the column, values that the table refuses, and errors.
-
-Cost without the table: that of the method `update` or `delete`, plus one SELECT over the sources.
+    MT1  A cheaper form has the same result as the join. If it could differ, the join is used: a source has a key
+         twice, a key has another type than its column, the table would refuse a value, or an error occurs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from nyala.schema.conversion.convert import convert
 from nyala.schema.schema import ColumnSchema
 from nyala.sql.change.change import Change
 from nyala.sql.change.target import Statement, Target
-from nyala.sql.context import Source
 from nyala.sql.select.by_key import rows_by_key
 from nyala.sql.select.program_objects import data_named
 from nyala.sql.tokens import Token, TokenReader, quoted, tokens
@@ -41,27 +39,32 @@ from nyala.tablet.write.write_path import Request, prepare_request
 
 __all__ = ["KeyTerms", "as_key", "change_by_source", "key_terms", "selected"]
 
-# The rows of more keys are not looked up, nor more than an eighth of a table.
+# At most so many rows are looked up, and at most an eighth of the table's rows.
 _KEYS_MAX: Final = 100_000
 _TABLE_SHARE: Final = 8
-# More rows are not prepared before the commit, which may be one in parts.
+# An update of more rows may be committed in parts, so it is not prepared as one batch.
 _PREPARED_ROWS_MAX: Final = 1 << 18
 
 
 @dataclass(frozen=True)
 class KeyTerms:
-    """A condition. keys: the expression of each column of the key. conditions: the rest."""
+    """A WHERE clause in parts.
+
+    keys: the other side of `key column = …`, by key column.
+    conditions: the remaining terms.
+    """
 
     keys: dict[str, str]
     conditions: list[str]
 
 
 def change_by_source(
-    statement: Statement, source: Source, target: Target, values: Mapping[str, str], others: str, where: str
+    statement: Statement, target: Target, values: Mapping[str, str], others: str, where: str
 ) -> Change | None:
-    """Return the change of the rows whose keys the sources give, or None if the table must be read.
+    """Compute an UPDATE or DELETE from its sources alone; None if the table must be read.
 
-    values: the expressions of SET; none for a DELETE.
+    values: the expressions of SET; empty for a DELETE.
+    others: the text of FROM or USING.
     """
     if not others or statement.hides(target) or any(target.column(name).immutable for name in values):
         return None
@@ -71,78 +74,76 @@ def change_by_source(
     if any(map(target.is_named_in, [*values.values(), *matched.conditions])):
         return None
     if not any(token.is_identifier for side in matched.keys.values() for token in tokens(side)):
-        return None  # with constants alone, an aggregate function in SET would have a value
+        return None  # `SELECT 1, max(x) FROM f` is valid, but `SET v = max(x)` must be an error
     listed = ", ".join(f"{text} AS {quoted(name)}" for name, text in {**matched.keys, **values}.items())
-    objects = _program_data(statement, source, others)
-    rows = _rows(statement, source, _select(listed, others, matched.conditions), objects)
-    request = None if rows is None else _checked(statement, source, target, rows)
+    objects = _program_data(statement, others)
+    rows = _rows(statement, _select(listed, others, matched.conditions), objects)
+    request = None if rows is None else _checked(statement, target, rows)
     return None if request is None else Change([request])
 
 
-def selected(
-    statement: Statement, source: Source, target: Target, listed: str, others: str, where: str
-) -> pa.Table:
-    """Return `SELECT listed` of the target's rows that satisfy WHERE, each once, joined with `others`."""
+def selected(statement: Statement, target: Target, listed: str, others: str, where: str) -> pa.Table:
+    """Return `SELECT listed` for each row of the target that satisfies WHERE.
+
+    others: the text of FROM or USING, which is joined.
+    """
     objects: dict[str, Any] = {}
     clause = ""
-    if where and not statement.prefix:
+    if where and not statement.with_clause:
         if others:
             columns = _columns_named(target, listed, where)
-            objects = _program_data(statement, source, others)
-            found = _rows_of_sources(statement, source, target, columns, others, where, objects)
+            objects = _program_data(statement, others)
+            found = _rows_of_sources(statement, target, columns, others, where, objects)
         else:
             columns = _columns_named(target, listed)
             found = rows_by_key(
-                source, target.table, target.alias, where, statement.context.parameters, columns
+                statement.source, target.table, target.alias, where, statement.context.parameters, columns
             )
         if found is not None:
             name = statement.unused("found")
             objects[name] = found
             clause = f"{name} AS {quoted(target.alias)}"
             if not others:
-                return statement.rows_of(source, f"SELECT {listed}\nFROM {clause}", objects)
-    once = f"DISTINCT ON ({target.of_alias(target.keys)}) " if others else ""
+                return statement.rows_of_objects(f"SELECT {listed}\nFROM {clause}", objects)
+    once = f"DISTINCT ON ({target.aliases_of(target.keys)}) " if others else ""
     joined = f", {others}\n" if others else ""  # line breaks end comments in the texts
     condition = f" WHERE {where}\n" if where else ""
     text = f"SELECT {once}{listed}\nFROM {clause or statement.clause(target)}{joined}{condition}"
-    return statement.rows_of(source, text, objects) if clause else statement.rows(source, text, objects)
+    return statement.rows_of_objects(text, objects) if clause else statement.rows(text, objects)
 
 
 def _columns_named(target: Target, *texts: str) -> list[str]:
-    """Return the columns of the target whose names are in the texts, and those of the key."""
+    """Return the key columns, and the target's columns whose names occur in the texts."""
     names = set().union(*(_names(tokens(text)) for text in texts))
     return [name for name in target.columns if name in target.keys or name.lower() in names]
 
 
 def _rows_of_sources(
     statement: Statement,
-    source: Source,
     target: Target,
     columns: Sequence[str],
     others: str,
     where: str,
     objects: Mapping[str, Any],
 ) -> pa.Table | None:
-    """Return the target's rows that have the keys of the sources; None if these are many, or not known."""
+    """Return the target's rows with the keys of the sources; None if the keys are many or not known."""
     matched = key_terms(target, where)
     if matched is None or statement.hides(target) or target.alias.lower() in _names(tokens(others)):
         return None
     listed = ", ".join(f"{text} AS {quoted(name)}" for name, text in matched.keys.items())
     conditions = [text for text in matched.conditions if not target.is_named_in(text)]
-    keys = _rows(statement, source, _select(f"DISTINCT {listed}", others, conditions), objects)
+    keys = _rows(statement, _select(f"DISTINCT {listed}", others, conditions), objects)
     if keys is None or keys.num_rows > _KEYS_MAX:
         return None
     keys = _with_keys(target, keys)
-    held = source[target.table].scan()._engine().rows_held()
-    return (
-        None
-        if keys is None or keys.num_rows * _TABLE_SHARE > held
-        else source[target.table].get_many(keys, columns)
-    )
+    table = statement.source[target.table]
+    if keys is None or keys.num_rows * _TABLE_SHARE > table.scan()._engine().rows_held():
+        return None
+    return table.get_many(keys, columns)
 
 
 def key_terms(target: Target, where: str) -> KeyTerms | None:
-    """Cut a condition into `key column = expression` terms and the rest; None unless each key column has one."""
+    """Divide a condition at its ANDs; None if a key column has no `key column = …` term, or two."""
     reader = TokenReader(where)
     keys: dict[str, str] = {}
     conditions: list[str] = []
@@ -167,7 +168,7 @@ def key_terms(target: Target, where: str) -> KeyTerms | None:
 
 
 def _equality(target: Target, term: Sequence[Token], text: str) -> tuple[str, str]:
-    """Return the key column and the other side of `table.column = side`; ("", "") for another term."""
+    """Return (key column, other side) of `target.key_column = other side`; ("", "") for any other term."""
     places = [place for place, token in enumerate(term) if token.keyword in ("=", "==")]
     if len(places) == 1:
         left, right = term[: places[0]], term[places[0] + 1 :]
@@ -180,14 +181,14 @@ def _equality(target: Target, term: Sequence[Token], text: str) -> tuple[str, st
 
 
 def _key_of(target: Target, side: Sequence[Token]) -> str:
-    """Return the column of the key that `table.column` names, or ""."""
+    """Return the key column that these tokens, `target.key_column`, name; "" for other tokens."""
     if len(side) != 3 or side[1].text != "." or side[0].name.lower() != target.alias.lower():
         return ""
     return next((name for name in target.keys if name.lower() == side[2].name.lower()), "")
 
 
 def _is_simple(side: Sequence[Token]) -> bool:
-    """Whether one side of an equality is a column or a constant."""
+    """Whether the tokens are a column or a constant."""
     if len(side) == 1 and side[0].kind in ("number", "text", "parameter"):
         return True
     return len(side) % 2 == 1 and all(
@@ -204,44 +205,47 @@ def _select(listed: str, others: str, conditions: Sequence[str]) -> str:
     return f"SELECT {listed}\nFROM {others}\nWHERE {condition}"
 
 
-def _program_data(statement: Statement, source: Source, others: str) -> dict[str, Any]:
-    """Return the program's data that the first source names, if it is no table: DuckDB need not miss it first."""
+def _program_data(statement: Statement, others: str) -> dict[str, Any]:
+    """Return the program's data that the first source names, unless a table has this name.
+
+    Without this look-up DuckDB would first fail to find the name.
+    """
     name = tokens(others)[0].name
-    if name.lower() in map(str.lower, source.list_tables()) or statement.prefix:
+    if name.lower() in map(str.lower, statement.source.list_tables()) or statement.with_clause:
         return {}
-    data = data_named(source, statement.context.access, name)
+    data = data_named(statement.source, statement.context.access, name)
     return {} if data is None or hasattr(data, "with_cheap_types") else {name: data}
 
 
-def _rows(statement: Statement, source: Source, select: str, objects: Mapping[str, Any]) -> pa.Table | None:
-    """Return the rows of a SELECT over the sources; None if they cannot be read without the table."""
+def _rows(statement: Statement, select: str, objects: Mapping[str, Any]) -> pa.Table | None:
+    """Return the rows of a SELECT over the sources; None if it fails."""
     try:
-        return statement.rows_of(source, select, objects)
+        return statement.rows_of_objects(select, objects)
     except (InvalidArgumentError, TableNotFoundError, ColumnNotFoundError):
         return None
 
 
-def _checked(statement: Statement, source: Source, target: Target, rows: pa.Table) -> Request | None:
-    """Return the update or delete of these rows; None if the join could have another result (MT1)."""
+def _checked(statement: Statement, target: Target, rows: pa.Table) -> Request | None:
+    """Return the update or delete of these rows by key; None if the join could have another result (MT1)."""
     found = _with_keys(target, rows)
     if found is None:
         return None
     operation = "update" if found.num_columns > len(target.keys) else "delete"
     request = Request(target.table, operation, found, ignore=True)
     if found.num_rows > _PREPARED_ROWS_MAX:
-        is_right = statement.are_distinct(source, found, target.keys)
+        is_right = statement.are_distinct(found, target.keys)
         failing = convert(found, target.schema, operation=operation, copy=False).errors
         return request if is_right and not failing else None
-    prepared = prepare_request(source[target.table]._view(None)[1], request)
-    return (
-        dataclasses.replace(request, prepared=prepared)
-        if prepared.is_distinct and not prepared.errors
-        else None
-    )
+    prepared = prepare_request(statement.state(target.table), request)
+    is_right = prepared.is_distinct and not prepared.errors
+    return dataclasses.replace(request, prepared=prepared) if is_right else None
 
 
 def _with_keys(target: Target, rows: pa.Table) -> pa.Table | None:
-    """Return the rows that can match one of the table, with keys in its types; None if types compare in another way."""
+    """Return the rows with keys in the types of the table, without keys that the table cannot have.
+
+    None: `as_key` cannot convert a key column.
+    """
     for name in target.keys:
         key = as_key(rows.column(name), target.column(name))
         if key is None:
@@ -253,7 +257,10 @@ def _with_keys(target: Target, rows: pa.Table) -> pa.Table | None:
 
 
 def as_key(values: pa.ChunkedArray, column: ColumnSchema) -> pa.ChunkedArray | None:
-    """Return the values as keys, with NULL for those that no key equals; None if the types compare in another way."""
+    """Return the values in the key column's type, with NULL for values that this type cannot hold.
+
+    None: SQL may compare values of these two types other than by their converted values.
+    """
     kind, given = column.type, values.type
     if kind.is_text:
         is_text = pa.types.is_string(given) or pa.types.is_large_string(given)

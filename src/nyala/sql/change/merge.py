@@ -2,25 +2,23 @@
 
     MERGE INTO t USING s ON … WHEN MATCHED AND c1 THEN … WHEN NOT MATCHED THEN …
 
-The source is read once. Each WHEN clause is one SELECT over the matched pairs, or over the rows
-without a partner. If several clauses are for the same rows, a SELECT before them evaluates their
-conditions. The rows of a clause are the operands of an update, a delete or an insert; all operations
-are one batch.
+The statement reads the source `s` once. ON divides the rows into three kinds: pairs of a row of `t` and a row of
+`s`, rows of `s` without a partner, and rows of `t` without a partner. Each WHEN clause is for one kind. A SELECT
+over this kind computes the rows that the clause updates, deletes or inserts. If several clauses are for one kind,
+a SELECT before them decides for each row which clause takes it. All writes are one batch.
 
 Invariants
-    MG1  A row of the target is updated or deleted by one row of the source at most; otherwise the
-         statement is refused.
-    MG2  One clause decides for a pair or a row at most, also if conditions are volatile: they are
-         evaluated once.
-    MG3  A pair that ON matches for one kind of rows is matched for all: a volatile ON with several kinds is
-         refused.
+    MG1  At most one row of the source updates or deletes a row of the target. Otherwise the statement is refused.
+    MG2  At most one clause takes a row. So each condition is evaluated once, because it may be volatile (have
+         another value at each call, as random() has).
+    MG3  The three kinds do not overlap. So a volatile ON is refused if clauses are for several kinds: each kind
+         evaluates ON again.
 
 Source: SQL:2016 part 2, 14.12 (merge statement).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -34,7 +32,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.change.assigned import Assigned, in_order
-from nyala.sql.change.change import Change, Plan
+from nyala.sql.change.change import Change
 from nyala.sql.change.matching import key_terms
 from nyala.sql.change.per_row import check_no_window, check_one_value
 from nyala.sql.change.target import (
@@ -47,13 +45,12 @@ from nyala.sql.change.target import (
     returned,
     value_of,
 )
-from nyala.sql.context import Source
 from nyala.sql.select.moments import NO_NAMES, parsable
-from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
+from nyala.sql.tokens import TokenReader, quoted, replaced, tokens, with_neighbours
 from nyala.sql.types import VOLATILE, cast_to
 from nyala.tablet.write.write_path import Request
 
-__all__ = ["plan_merge"]
+__all__ = ["compute_merge"]
 
 _ACTION = "merge_action"
 _WHEN: Final = (("WHEN", "MATCHED"), ("WHEN", "NOT", "MATCHED"), ("RETURNING",))
@@ -63,7 +60,7 @@ Kind: TypeAlias = Literal["MATCHED", "NOT MATCHED BY TARGET", "NOT MATCHED BY SO
 
 @dataclass(frozen=True)
 class _When:
-    """A WHEN clause: the rows that it is for, and the text after THEN."""
+    """A WHEN clause. place: its number in the statement. action: the text after THEN."""
 
     place: int
     kind: Kind
@@ -73,16 +70,15 @@ class _When:
 
 @dataclass
 class _Merge(LazyValues):
-    """A MERGE while its clauses are executed."""
+    """A MERGE whose clauses are being computed."""
 
     statement: Statement
-    source: Source
     target: Target
     alias: str  # of the source
     rows: pa.Table  # of the source
     on: str
     clauses: Sequence[_When]
-    whole: bool  # whether all columns of changed rows are needed, for RETURNING
+    whole: bool  # also compute the columns that do not change, for RETURNING
     requests: list[Request] = field(default_factory=list)
     count: int = 0  # of changed rows
     changed_keys: list[pa.Table] = field(default_factory=list)
@@ -90,7 +86,7 @@ class _Merge(LazyValues):
     _decided: dict[Kind, pa.Table] = field(default_factory=dict)
 
     def select(self, listed: str, clause: _When) -> pa.Table:
-        """Return a SELECT over the rows for which the clause decides."""
+        """Return `SELECT listed` of the rows that the clause takes."""
         if len(self._of_kind(clause.kind)) == 1:
             joined = f"{self._joined(clause.kind)} WHERE ({clause.condition}\n)"
             return self._rows(f"SELECT {listed}\nFROM {joined}", self.rows)
@@ -113,7 +109,10 @@ class _Merge(LazyValues):
         return self._rows(f"SELECT {listed}\nFROM {joined}", self._numbered, {name: decided})
 
     def _decide(self, kind: Kind) -> pa.Table:
-        """Return the rows of one kind: their keys and numbers, and the first clause whose condition holds."""
+        """Return the key and the source's row number of each row of a kind, and the number of its clause.
+
+        A row belongs to the first clause whose condition is true.
+        """
         unused = self.statement.unused
         listed = []
         if kind != "NOT MATCHED BY TARGET":
@@ -144,7 +143,7 @@ class _Merge(LazyValues):
 
     @property
     def _number(self) -> str:
-        """The column of the source's row numbers."""
+        """The name for a column of row numbers in `_numbered`."""
         name = self.statement.unused("number")
         while name in map(str.lower, self.rows.column_names):
             name += "_"
@@ -152,66 +151,63 @@ class _Merge(LazyValues):
 
     @lazy_value
     def _numbered(self) -> pa.Table:
+        """The rows of the source with their numbers."""
         return self.rows.append_column(self._number, pa.array(np.arange(self.rows.num_rows)))
 
     def _rows(
         self, select: str, rows: pa.Table, objects: Mapping[str, pa.Table] = MappingProxyType({})
     ) -> pa.Table:
-        return self.statement.rows(self.source, select, {self.statement.unused("source"): rows, **objects})
+        return self.statement.rows(select, {self.statement.unused("source"): rows, **objects})
 
 
-def plan_merge(statement: Statement, text: str) -> Plan:
-    """Return the plan of a MERGE."""
-
-    def plan(source: Source) -> Change:
-        reader = TokenReader(text)
-        reader.need("MERGE", "INTO")
-        target = find_target(reader, source, ("USING",))
-        reader.need("USING")
-        given = reader.until(("ON",), ("USING",))
-        alias, rows = _source_rows(statement, source, given)
-        on = _condition(reader, target, alias)
-        if not reader.at_any(*_WHEN[:2]):
-            raise reader.error("expected WHEN MATCHED or WHEN NOT MATCHED")
-        clauses: list[_When] = []
-        while reader.take("WHEN"):
-            clauses.append(_when(reader, len(clauses)))
-        if len({clause.kind for clause in clauses}) > 1:  # each kind joins again
-            _check_not_volatile(on)
-        merge = _Merge(statement, source, target, alias, rows, on, clauses, reader.at("RETURNING"))
-        for clause in clauses:
-            _execute(merge, clause)
-        returning = reader.rest() if reader.take("RETURNING") else None
-        reader.finish()
-        keys = [table for table in merge.changed_keys if table.num_rows]
-        if keys and not statement.are_distinct(source, pa.concat_tables(keys), target.keys):
-            raise InvalidArgumentError(
-                f"MERGE: several rows of the source match one row of {target.table!r}, and the result would depend on "
-                "their order. Nothing was written: make the source distinct by the columns of ON"
-            )
-
-        if returning is not None and not merge.returned:
-            _note(merge, "", merge.target.schema.arrow_schema(None).empty_table())
-        changed = pa.concat_tables(merge.returned, promote_options="permissive") if merge.returned else rows
-        return Change(
-            in_order(merge.requests),
-            merge.count,
-            returned(statement, source, target, returning and _without_action(merge, returning), changed),
+def compute_merge(statement: Statement, text: str) -> Change:
+    """Compute a MERGE."""
+    reader = TokenReader(text)
+    reader.need("MERGE", "INTO")
+    target = find_target(reader, statement.source, ("USING",))
+    reader.need("USING")
+    given = reader.until(("ON",), ("USING",))
+    alias, rows = _source_rows(statement, given)
+    on = _condition(reader, target, alias)
+    if not reader.at_any(*_WHEN[:2]):
+        raise reader.error("expected WHEN MATCHED or WHEN NOT MATCHED")
+    clauses: list[_When] = []
+    while reader.take("WHEN"):
+        clauses.append(_when(reader, len(clauses)))
+    if len({clause.kind for clause in clauses}) > 1:
+        _check_not_volatile(on)
+    merge = _Merge(statement, target, alias, rows, on, clauses, reader.at("RETURNING"))
+    for clause in clauses:
+        _execute(merge, clause)
+    returning = reader.rest() if reader.take("RETURNING") else None
+    reader.finish()
+    keys = [table for table in merge.changed_keys if table.num_rows]
+    if keys and not statement.are_distinct(pa.concat_tables(keys), target.keys):
+        raise InvalidArgumentError(
+            f"MERGE: several rows of the source match one row of {target.table!r}, and the result would depend on "
+            "their order. Nothing was written: make the source distinct by the columns of ON"
         )
 
-    return plan
+    if returning is not None and not merge.returned:
+        _note(merge, "", merge.target.schema.arrow_schema(None).empty_table())
+    changed = pa.concat_tables(merge.returned, promote_options="permissive") if merge.returned else rows
+    return Change(
+        in_order(merge.requests),
+        merge.count,
+        returned(statement, target, returning and _without_action(merge, returning), changed),
+    )
 
 
-def _source_rows(statement: Statement, source: Source, given: str) -> tuple[str, pa.Table]:
-    """Return the source's alias and its rows."""
+def _source_rows(statement: Statement, given: str) -> tuple[str, pa.Table]:
+    """Return the name that the statement uses for the source, and the rows of the source."""
     text = f"SELECT * FROM {given}"
-    reader = TokenReader(parsable(text))  # without the clauses of moments
+    reader = TokenReader(parsable(text))
     reader.need("SELECT", "*", "FROM")
-    return _alias(reader) or statement.unused("given"), statement.rows(source, text)
+    return _alias(reader) or statement.unused("given"), statement.rows(text)
 
 
 def _alias(reader: TokenReader) -> str:
-    """Read a table, a file or a query, and return the name that its rows have; "" for none."""
+    """Read a table, a file or a query with its alias. Returns the name of its rows, or ""."""
     name = ""
     first = reader.peek()
     if first is not None and first.kind == "text":
@@ -232,7 +228,7 @@ def _is_name(reader: TokenReader) -> bool:
 
 
 def _condition(reader: TokenReader, target: Target, alias: str) -> str:
-    """Read `ON condition` or `USING (columns)`."""
+    """Read `ON condition` or `USING (columns)`. Returns a condition."""
     if reader.take("USING"):
         return " AND ".join(
             f"{target.alias_of(target.column(name).name)} = {quoted(alias)}.{quoted(name)}"
@@ -243,8 +239,8 @@ def _condition(reader: TokenReader, target: Target, alias: str) -> str:
 
 
 def _check_not_volatile(on: str) -> None:
-    for token, following in itertools.pairwise(tokens(on)):
-        if token.is_identifier and token.name.upper() in VOLATILE and following.text == "(":
+    for _, token, after in with_neighbours(tokens(on)):
+        if token.is_identifier and token.name.upper() in VOLATILE and after.text == "(":
             raise InvalidArgumentError(
                 f"MERGE: ON calls {token.text}, whose value changes from call to call, so that a row could be both "
                 "matched and not matched: compute it in a subquery of the source"
@@ -252,7 +248,7 @@ def _check_not_volatile(on: str) -> None:
 
 
 def _when(reader: TokenReader, place: int) -> _When:
-    """Read a WHEN clause."""
+    """Read `[NOT] MATCHED [BY SOURCE | BY TARGET] [AND condition] THEN action`."""
     kind: Kind = "MATCHED"
     if not reader.take("MATCHED"):
         reader.need("NOT", "MATCHED")
@@ -270,7 +266,7 @@ def _check_expression(expression: str, what: str) -> None:
 
 
 def _execute(merge: _Merge, clause: _When) -> None:
-    """Add what a WHEN clause does."""
+    """Compute a WHEN clause, and add its writes to `merge`."""
     reader = TokenReader(clause.action)
     if reader.take("DO", "NOTHING"):
         pass
@@ -300,7 +296,7 @@ def _refuse(clause: _When, action: str) -> None:
 def _delete(merge: _Merge, clause: _When) -> None:
     _refuse(clause, "DELETE")
     target = merge.target
-    rows = merge.select(target.of_alias(target.columns if merge.whole else target.keys), clause)
+    rows = merge.select(target.aliases_of(target.columns if merge.whole else target.keys), clause)
     old = rows.select(target.keys)
     _add(merge, "DELETE", [Request(target.table, "delete", old)], old, rows)
 
@@ -325,14 +321,17 @@ def _update(reader: TokenReader, merge: _Merge, clause: _When) -> None:
     _add(
         merge,
         "UPDATE",
-        assigned.requests(merge.statement, merge.source, rows),
+        assigned.requests(merge.statement, rows),
         assigned.old_keys(rows),
         rows.select(assigned.names),
     )
 
 
 def _keys_of_condition(merge: _Merge) -> dict[str, str]:
-    """Return the columns of the key with the source's columns that ON equates them with: SET * leaves these."""
+    """Return the key columns of ON's `key column = source column` terms, with these source columns.
+
+    SET * need not set such a key column, because it has the value already.
+    """
     terms = key_terms(merge.target, merge.on)
     if terms is None:
         return {}
@@ -341,10 +340,10 @@ def _keys_of_condition(merge: _Merge) -> dict[str, str]:
 
 
 def _whole_source(reader: TokenReader, merge: _Merge, action: str) -> list[tuple[str, str]]:
-    """Read `[BY NAME | BY POSITION] [*]`, and return the table's columns with the source's columns for them.
+    """Read `[BY NAME | BY POSITION] [*]`. Returns pairs (column of the table, column of the source).
 
-    Raises: ColumnNotFoundError, InvalidArgumentError if the source has other columns than the table, or the same
-    ones in another order and the statement does not say how to take them.
+    Raises: ColumnNotFoundError; InvalidArgumentError if the columns do not fit, or are the table's in another order
+    and the statement says neither BY NAME nor BY POSITION.
     """
     by_name = reader.take("BY", "NAME")
     by_position = not by_name and reader.take("BY", "POSITION")
@@ -370,7 +369,7 @@ def _whole_source(reader: TokenReader, merge: _Merge, action: str) -> list[tuple
 
 
 def _of_source(merge: _Merge, name: str, given: str) -> str:
-    """Return a column of the source as a value of the table's column."""
+    """Return the source's column `given` with a cast to the type of the table's column `name`."""
     return cast_to(f"{quoted(merge.alias)}.{quoted(given)}", merge.target.column(name).type)
 
 
@@ -404,20 +403,20 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
     listed = [f"{value} AS {quoted(name)}" for name, value in zip(names, values, strict=True)]
     left_out = [name for name in target.insert_columns if name not in names] if merge.whole else []
     listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in left_out]
-    # With a column of each row, DuckDB refuses aggregate functions.
+    # A plain column in the list makes DuckDB refuse aggregate functions.
     first = quoted(merge.rows.column_names[0])
     listed.append(f"{quoted(merge.alias)}.{first} AS {quoted(target.unused('first'))}")
     rows = merge.select(", ".join(listed), clause).select([*names, *left_out])
     request = Request(target.table, "insert", rows.select(names))
     if merge.whole:
-        request, rows = numbered(merge.source, target, request, rows)
+        request, rows = numbered(merge.statement, target, request, rows)
         _note(merge, "INSERT", rows)
     merge.requests.append(request)
     merge.count += request.data.num_rows
 
 
 def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table, rows: pa.Table) -> None:
-    """Add what a clause does to rows of the table."""
+    """Add the writes of a clause that changes rows of the table. action: for RETURNING merge_action."""
     merge.requests += requests
     merge.changed_keys.append(old_keys)
     merge.count += rows.num_rows
@@ -426,7 +425,7 @@ def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table
 
 
 def _without_action(merge: _Merge, returning: str) -> str:
-    """Return the expressions of RETURNING, where `*` leaves out the name of the action."""
+    """Return the expressions of RETURNING, changed so that `*` does not include `merge_action`."""
     if not _has_action(merge):
         return returning
     found = tokens(returning)
@@ -448,13 +447,12 @@ def _without_action(merge: _Merge, returning: str) -> str:
 
 
 def _has_action(merge: _Merge) -> bool:
-    """Whether `merge_action` is the name of the action: a column of the table comes first."""
+    """Whether RETURNING can name `merge_action`: not if the table has a column of this name."""
     return _ACTION not in map(str.lower, merge.target.columns)
 
 
 def _note(merge: _Merge, action: str, rows: pa.Table) -> None:
-    """Keep changed rows for RETURNING, with the name of the action as DuckDB has it."""
-    if not _has_action(merge):
-        merge.returned.append(rows)
-        return
-    merge.returned.append(rows.append_column(_ACTION, pa.array([action] * rows.num_rows, pa.string())))
+    """Keep changed rows for RETURNING, with the column `merge_action` that DuckDB has too."""
+    if _has_action(merge):
+        rows = rows.append_column(_ACTION, pa.array([action] * rows.num_rows, pa.string()))
+    merge.returned.append(rows)

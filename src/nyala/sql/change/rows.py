@@ -1,7 +1,6 @@
-"""Rows that DuckDB computes for a write, in bounded memory.
+"""Keeps the rows that DuckDB computes for a write.
 
-A large result goes to a temporary file that is mapped into memory, so that one batch can be larger
-than memory.
+From 64 MB on, the rows are in a temporary file that is mapped into memory. So a batch can be larger than memory.
 
 Source: docs/design/sql-and-polars.md, "Statements that write".
 """
@@ -21,12 +20,12 @@ from nyala.errors import StorageError
 __all__ = ["SPILLED_BYTES_MIN", "are_distinct", "collected", "release_pages"]
 
 SPILLED_BYTES_MIN: Final = 64 << 20
-# The files that tables are mapped from.
+# The temporary files that are mapped now.
 _MAPPED: Final[weakref.WeakSet[mmap.mmap]] = weakref.WeakSet()
 
 
 def collected(reader: pa.RecordBatchReader) -> pa.Table:
-    """Return all rows of a stream; from 64 MB on, they are in a file without a name."""
+    """Return all rows of a stream, from 64 MB on in a temporary file."""
     batches: list[pa.RecordBatch] = []
     nbytes = 0
     for batch in reader:
@@ -61,7 +60,7 @@ def _mapped(reader: pa.RecordBatchReader, batches: list[pa.RecordBatch]) -> pa.T
 
 
 def release_pages() -> None:
-    """Give back the memory of pages that were read from the files; the next access reads them again."""
+    """Free the memory of all temporary files. The next access reads the rows from the disk."""
     if hasattr(mmap, "MADV_DONTNEED"):
         for mapped in list(_MAPPED):
             mapped.madvise(mmap.MADV_DONTNEED)

@@ -1,7 +1,6 @@
-"""Executes INSERT, UPSERT, UPDATE, DELETE, TRUNCATE and MERGE.
+"""Executes INSERT, UPSERT, REPLACE, UPDATE, DELETE, TRUNCATE and MERGE.
 
-DuckDB's parser checks the whole statement first. Then its clauses are cut out, and SELECTs compute
-the rows to write (`change.change`).
+DuckDB's parser checks the whole statement. Then SELECTs that consist of its clauses compute the rows to write.
 
 Source: docs/reference/sql.md.
 """
@@ -9,32 +8,38 @@ Source: docs/reference/sql.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
-from nyala.sql.change.change import Plan, commit
-from nyala.sql.change.insert import is_checked, plan_insert
-from nyala.sql.change.merge import plan_merge
+from nyala.sql.change.change import Change, Plan, commit
+from nyala.sql.change.insert import compute_insert, is_checked
+from nyala.sql.change.merge import compute_merge
 from nyala.sql.change.target import Statement
-from nyala.sql.change.update import plan_delete, plan_update
-from nyala.sql.context import Context
+from nyala.sql.change.update import compute_delete, compute_update
+from nyala.sql.context import Context, Source
 from nyala.sql.names import without_schemas
 from nyala.sql.result import FixedResult
 from nyala.sql.select.moments import parsable
-from nyala.sql.tokens import Token, replaced, tokens, with_first_rows, with_names, with_short_lists
+from nyala.sql.tokens import (
+    Token,
+    cached_for_short,
+    replaced,
+    tokens,
+    with_first_rows,
+    with_names,
+    with_short_lists,
+)
 
 __all__ = ["execute", "plan_of"]
 
-_REMEMBERED_CHARS: Final = 4096
-_PLANS: Final = {
-    "INSERT": plan_insert,
-    "UPSERT": plan_insert,
-    "REPLACE": plan_insert,
-    "UPDATE": plan_update,
-    "DELETE": plan_delete,
-    "TRUNCATE": plan_delete,
-    "MERGE": plan_merge,
+_COMPUTED: Final = {
+    "INSERT": compute_insert,
+    "UPSERT": compute_insert,
+    "REPLACE": compute_insert,
+    "UPDATE": compute_update,
+    "DELETE": compute_delete,
+    "TRUNCATE": compute_delete,
+    "MERGE": compute_merge,
 }
 
 
@@ -46,28 +51,32 @@ def execute(context: Context, text: str) -> FixedResult:
 
 
 def plan_of(
-    context: Context, text: str, make: Callable[[Context, str, str], Statement] = Statement
+    context: Context, text: str, make: Callable[[Context, Source, str, str], Statement] = Statement
 ) -> tuple[str, Plan, bool]:
-    """Return the statement's first keyword, its plan, and whether its rows depend on those in the table.
+    """Return the statement's first keyword, its plan, and whether its rows depend on what other writers change.
 
-    make: makes the statement, which runs the SELECTs, of the context, the WITH clause and the statement.
-    Raises: InvalidArgumentError if it does not parse.
+    make: makes the `Statement` whose SELECTs compute the rows.
+    Raises: InvalidArgumentError if the text does not parse.
     """
     found = tokens(text)
     _, place = with_names(found)
     main = found[place]
     word = main.keyword
-    _check(_as_known(text, found, place))
-    statement = make(context, text[: main.begin] if place else "", text)
-    text = text[main.begin :]
-    plan = _PLANS[word](statement, without_schemas(text))
-    return word, plan, is_checked(text, context.objects) if _PLANS[word] is plan_insert else True
+    _check(_in_words_of_duckdb(text, found, place))
+    with_clause, statement = text[: main.begin] if place else "", text[main.begin :]
+    without = without_schemas(statement)
+
+    def plan(source: Source) -> Change:
+        return _COMPUTED[word](make(context, source, with_clause, text), without)
+
+    checked = _COMPUTED[word] is not compute_insert or is_checked(statement, context.objects)
+    return word, plan, checked
 
 
-def _as_known(text: str, found: Sequence[Token], place: int) -> str:
-    """Return the statement in words that DuckDB's parser knows.
+def _in_words_of_duckdb(text: str, found: Sequence[Token], place: int) -> str:
+    """Return the statement with INSERT in place of UPSERT and REPLACE, and without TABLE in INSERT INTO TABLE t.
 
-    place: of the first keyword after the WITH clause.
+    place: the index of the first keyword after the WITH clause.
     """
     main = found[place]
     known = {"UPSERT": "INSERT", "REPLACE": "INSERT OR REPLACE"}.get(main.keyword)
@@ -85,11 +94,10 @@ def _as_known(text: str, found: Sequence[Token], place: int) -> str:
 
 def _check(text: str) -> None:
     """Check that DuckDB's parser accepts the statement. Raises: InvalidArgumentError."""
-    short = with_short_lists(parsable(with_first_rows(text)))
-    (_parse if len(short) <= _REMEMBERED_CHARS else _parse.__wrapped__)(short)
+    _parse(with_short_lists(parsable(with_first_rows(text))))
 
 
-@lru_cache(maxsize=64)
+@cached_for_short
 def _parse(text: str) -> None:
     import duckdb
 
@@ -97,7 +105,7 @@ def _parse(text: str) -> None:
         try:
             duckdb.extract_statements(text)
         except duckdb.Error:
-            # It does not know `SET t.v = 1` and `INSERT (t.v)`; which table is named is checked later.
+            # DuckDB's parser refuses the `t.` of `SET t.v = 1` and `INSERT (t.v)`. `read_column` checks it later.
             unqualified = _without_qualifiers(text)
             if unqualified == text:
                 raise
@@ -107,7 +115,7 @@ def _parse(text: str) -> None:
 
 
 def _without_qualifiers(text: str) -> str:
-    """Return the text with `v` in place of `t.v`, where it is an item of a list, or the first name in one."""
+    """Return the text with `v` in place of `t.v` in lists of columns and on the left side of assignments."""
     found = tokens(text)
     edits = []
     for before, table, point, column, after in zip(

@@ -1,4 +1,4 @@
-"""The table that a statement changes, and the clauses that several statements have.
+"""The statement that writes, the table that it changes, and the clauses that several statements share.
 
 Source: docs/reference/sql.md.
 """
@@ -23,11 +23,12 @@ from nyala.sql.change.rows import are_distinct, collected
 from nyala.sql.context import Context, Source
 from nyala.sql.names import spelled, table_name
 from nyala.sql.select.connection import Session
-from nyala.sql.select.errors import our_error
+from nyala.sql.select.running import StatementInterrupted
 from nyala.sql.select.statement import reads_catalogue
-from nyala.sql.tokens import TokenReader, quoted, tokens, with_names
+from nyala.sql.tokens import TokenReader, quoted, tokens, with_names, with_neighbours
 from nyala.sql.types import cast_to, literal
 from nyala.suggestion import nearest
+from nyala.tablet.state.root import TableState
 from nyala.tablet.write.write_path import Request, prepare_request
 
 __all__ = [
@@ -37,12 +38,11 @@ __all__ = [
     "assignments",
     "default_of",
     "find_target",
-    "key_columns",
     "numbered",
     "returned",
 ]
 
-# Arrow compares at most this many keys, in memory: it takes 200 bytes for each key of 5,000,000.
+# Arrow compares keys in memory, and takes about 200 bytes for each. DuckDB compares more keys than this.
 _COMPARED_ROWS_MAX: Final = 1 << 18
 _AGGREGATES: Final = (
     "In SET, VALUES, RETURNING and conditions, an aggregate function is possible only in a subquery, as in "
@@ -52,7 +52,7 @@ _AGGREGATES: Final = (
 
 @dataclass(frozen=True)
 class Target:
-    """A table and the name that the statement uses for its rows."""
+    """The table that a statement changes. alias: the statement's name for its rows, such as `t` in `UPDATE x AS t`."""
 
     table: str
     alias: str
@@ -72,7 +72,7 @@ class Target:
         return list(self.schema.insert_names)
 
     def column(self, name: str) -> ColumnSchema:
-        """Return the column; upper and lower case are the same. Raises: ColumnNotFoundError."""
+        """Return the column with this name, ignoring case. Raises: ColumnNotFoundError."""
         found = [column for column in self.schema.columns if column.name == name] or [
             column for column in self.schema.columns if column.name.lower() == name.lower()
         ]
@@ -84,10 +84,7 @@ class Target:
         return found[0]
 
     def read_column(self, reader: TokenReader) -> ColumnSchema:
-        """Read the name of a column to write, also as `t.column`.
-
-        Raises: ColumnNotFoundError; InvalidArgumentError for a column of another table.
-        """
+        """Read `column` or `t.column`. Raises: ColumnNotFoundError; InvalidArgumentError for another table's column."""
         *qualifiers, name = reader.qualified()
         if qualifiers and [each.lower() for each in qualifiers] not in (
             [self.alias.lower()],
@@ -108,61 +105,66 @@ class Target:
         return names
 
     def unused(self, name: str) -> str:
-        """Return the name with an ending, so that no column has it."""
+        """Return the name, with underscores behind it if a column has this name."""
         while name in self.columns:
             name += "_"
         return name
 
     def alias_of(self, name: str) -> str:
-        """Return a column of the target's rows as an expression."""
+        """Return `"alias"."name"`."""
         return f"{quoted(self.alias)}.{quoted(name)}"
 
     def is_named_in(self, expression: str) -> bool:
-        """Whether an expression names the target, or something that could be a column of it."""
-        mine = {self.alias.lower(), *map(str.lower, self.columns)}
-        found = tokens(expression)
-        for place, token in enumerate(found):
-            if token.is_identifier and (not place or found[place - 1].text != "."):
-                qualifies = place + 1 < len(found) and found[place + 1].text == "."
-                if token.name.lower() in ((self.alias.lower(),) if qualifies else mine):
-                    return True
-        return False
+        """Whether an expression names the target, or a name in it may be one of the target's columns."""
+        alias = self.alias.lower()
+        names = {alias, *map(str.lower, self.columns)}
+        return any(
+            token.is_identifier
+            and before.text != "."
+            and token.name.lower() in ((alias,) if after.text == "." else names)
+            for before, token, after in with_neighbours(tokens(expression))
+        )
 
-    def of_alias(self, names: Iterable[str]) -> str:
-        """Return columns of the target's rows for a SELECT list."""
+    def aliases_of(self, names: Iterable[str]) -> str:
+        """Return `"alias"."name", …` for a SELECT list."""
         return ", ".join(map(self.alias_of, names))
 
 
 @dataclass(frozen=True)
 class Statement(LazyValues):
-    """A statement that writes.
+    """A statement that writes, and the snapshot or transaction that it reads.
 
-    prefix: its WITH clause.
+    with_clause: the text before INSERT, UPDATE, DELETE or MERGE.
     text: the whole statement.
     """
 
     context: Context
-    prefix: str
+    source: Source
+    with_clause: str
     text: str
 
     @lazy_value
     def _names_of_with(self) -> frozenset[str]:
-        return frozenset(map(str.lower, with_names(tokens(self.prefix))[0]))
+        return frozenset(map(str.lower, with_names(tokens(self.with_clause))[0]))
 
     @lazy_value
-    def _unused(self) -> str:
+    def _prefix(self) -> str:
         return unused_prefix(self.text)
 
     def unused(self, name: str) -> str:
-        """Return a longer name, which the statement does not use, for something that only its SELECTs name."""
-        return self._unused + name
+        """Return `name` with a prefix that does not occur in the statement."""
+        return self._prefix + name
+
+    def state(self, table: str) -> TableState:
+        """Return the table's state at the moment that the statement reads."""
+        return self.source[table]._view(None)[1]
 
     def hides(self, target: Target) -> bool:
-        """Whether WITH defines the name of the target."""
+        """Whether WITH defines the target's name."""
         return target.table.lower() in self._names_of_with
 
     def clause(self, target: Target) -> str:
-        """Return the target in a FROM clause. Raises: InvalidArgumentError if WITH defines its name."""
+        """Return `"table" AS "alias"` for FROM. Raises: InvalidArgumentError if WITH defines the table's name."""
         if self.hides(target):
             raise InvalidArgumentError(
                 f"WITH defines {target.table!r}, and the statement changes the table of this name: use another name "
@@ -170,25 +172,28 @@ class Statement(LazyValues):
             )
         return f"{quoted(target.table)} AS {quoted(target.alias)}"
 
-    def rows(self, source: Source, select: str, objects: Mapping[str, Any] | None = None) -> pa.Table:
-        """Return the rows of a SELECT at the source. Raises: as `Database.sql`."""
+    def rows(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table:
+        """Return the rows of a SELECT over the store's tables and `objects`, tables by name.
+
+        Raises: as `Database.sql`.
+        """
         try:
-            bound = self.context.select(source, self.prefix + select, objects or {})
+            bound = self.context.select(self.source, self.with_clause + select, objects)
         except InvalidArgumentError as error:
             text = str(error)
             if "must appear in the GROUP BY clause" in text:
-                told = _AGGREGATES if self._unused in text else f"{text}\n{_AGGREGATES}"
-                error.args = (told, *error.args[1:])
+                message = _AGGREGATES if self._prefix in text else f"{text}\n{_AGGREGATES}"
+                error.args = (message, *error.args[1:])
             raise
         return collected(bound.to_reader())
 
-    def rows_of(self, source: Source, select: str, objects: Mapping[str, Any]) -> pa.Table:
-        """Return the rows of a SELECT that usually reads `objects` only: cheaper than `rows`, which binds it first."""
-        found = None if self.prefix else self.computed(select, objects)
-        return self.rows(source, select, objects) if found is None else found
+    def rows_of_objects(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table:
+        """As `rows`, but cheaper for a SELECT that reads no table of the store."""
+        found = None if self.with_clause else self.try_objects(select, objects)
+        return self.rows(select, objects) if found is None else found
 
-    def computed(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table | None:
-        """Return the rows of a SELECT that reads no table but `objects`; None if it does, or if it has an error."""
+    def try_objects(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table | None:
+        """Return the rows of a SELECT over `objects`; None if it names another table or fails."""
         import duckdb
 
         if reads_catalogue(select):
@@ -205,33 +210,36 @@ class Statement(LazyValues):
             session.made.append(reader)
             return collected(reader)
         except duckdb.InterruptException as error:
-            raise our_error(error, (), (), (), 0) from error
+            raise StatementInterrupted from error
         except (duckdb.Error, pa.ArrowException, OSError):
             return None
 
     def are_many(self, rows: pa.Table) -> bool:
-        """Whether DuckDB compares the keys of these rows, because Arrow would need much memory."""
+        """Whether Arrow would need much memory to compare the keys of these rows."""
         return bool(rows.num_rows > _COMPARED_ROWS_MAX)
 
-    def are_distinct(self, source: Source, rows: pa.Table, keys: Sequence[str]) -> bool:
-        """Whether no two rows have the same key. For many rows DuckDB decides, which spills what does not fit."""
+    def are_distinct(self, rows: pa.Table, keys: Sequence[str]) -> bool:
+        """Whether no two rows have the same key. DuckDB compares many keys, because it can use the disk."""
         keyed = rows.select(keys)
         if not self.are_many(keyed):
             return are_distinct(keyed, keys)
         listed = ", ".join(map(quoted, keys))
         repeated = f"SELECT 1 FROM nyala_keys GROUP BY {listed} HAVING count(*) > 1 LIMIT 1"
-        return bool(self.rows_of(source, repeated, {"nyala_keys": keyed}).num_rows == 0)
+        return bool(self.rows_of_objects(repeated, {"nyala_keys": keyed}).num_rows == 0)
 
 
 def unused_prefix(text: str) -> str:
-    """Return a prefix that no name in the text has."""
+    """Return a prefix for names that does not occur in the text."""
     text = text.lower()
     candidates = itertools.chain(["nyala_"], (f"nyala{number}_" for number in itertools.count(1)))
     return next(each for each in candidates if each not in text)
 
 
 def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:
-    """Read `table [AS] [alias]`. Raises: TableNotFoundError, InvalidArgumentError."""
+    """Read `table [AS] [alias]`. stops: keywords that can follow, and so are no alias.
+
+    Raises: TableNotFoundError, InvalidArgumentError.
+    """
     given = table_name(reader)
     table = spelled(given, source.list_tables())
     alias = given
@@ -244,7 +252,7 @@ def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Ta
 
 
 def assignments(reader: TokenReader, target: Target, *stops: Sequence[str]) -> dict[str, str]:
-    """Read the assignments of SET: expressions by column, with casts to the columns' types.
+    """Read the assignments of SET. Returns expressions by column, with casts to the types of the columns.
 
     Raises: ColumnNotFoundError; InvalidArgumentError for a column that is set twice.
     """
@@ -282,32 +290,30 @@ def _assigned(reader: TokenReader, target: Target) -> list[tuple[str, str]]:
 
 
 def value_of(expression: str, column: ColumnSchema) -> str:
-    """Return the expression with a cast to the column's type; DEFAULT is the column's default."""
+    """Return the expression, or the column's default for `DEFAULT`, with a cast to the column's type."""
     if expression.strip("() \t\n").upper() == "DEFAULT":
         return default_of(column)
     return cast_to(expression, column.type)
 
 
 def default_of(column: ColumnSchema) -> str:
-    """Return the value that an insert without the column stores, as an expression."""
+    """Return the column's default, or NULL, as an expression."""
     default = column.write_default
     return cast_to(literal(None if default is NO_DEFAULT else default, column.type), column.type)
 
 
-def key_columns(target: Target) -> str:
-    return target.of_alias(target.keys)
+def numbered(
+    statement: Statement, target: Target, insert: Request, rows: pa.Table
+) -> tuple[Request, pa.Table]:
+    """Add the next values of an auto-incrementing key to an insert and its rows, for RETURNING.
 
-
-def numbered(source: Source, target: Target, insert: Request, rows: pa.Table) -> tuple[Request, pa.Table]:
-    """Take the values of an auto-incrementing key for an insert, so that RETURNING has them before the commit.
-
-    Returns: the operation and `rows`, both with the values; as they were if the key has no such column or the store
-    refuses the insert. The commit must be checked, because another process can take the same values.
+    Both are returned unchanged if the key has no such column, or if the store would refuse the insert.
+    The commit must be checked for conflicts, because another process can take the same values.
     """
     key = target.schema.auto_increment
     if key is None:
         return insert, rows
-    prepared = prepare_request(source[target.table]._view(None)[1], insert)
+    prepared = prepare_request(statement.state(target.table), insert)
     values = prepared.columns.get(key.id)
     if prepared.errors or values is None:
         return insert, rows
@@ -316,9 +322,9 @@ def numbered(source: Source, target: Target, insert: Request, rows: pa.Table) ->
 
 
 def as_stored(target: Target, rows: pa.Table) -> pa.Table:
-    """Return the rows with the values that the table stores for them: text is cut to VARCHAR(n), for example.
+    """Return the rows with the values that the table stores: for example, text is cut to VARCHAR(n).
 
-    Rows that the store refuses are returned as they are. Other columns than those of the table stay.
+    Rows that the store would refuse, and columns that are not the table's, are returned unchanged.
     """
     names = [name for name in target.columns if name in rows.column_names]
     stored = convert(rows.select(names), target.schema, operation="update", copy=False)
@@ -332,12 +338,11 @@ def as_stored(target: Target, rows: pa.Table) -> pa.Table:
 
 
 def returned(
-    statement: Statement, source: Source, target: Target, expressions: str | None, rows: pa.Table
+    statement: Statement, target: Target, expressions: str | None, rows: pa.Table
 ) -> pa.Table | None:
-    """Return the rows of RETURNING, where `*` has the table's columns in their order; None without such a clause.
+    """Return the rows of `RETURNING expressions` with the stored values; None if there is no RETURNING.
 
-    The values are the stored ones.
-
+    rows: the changed rows.
     Raises: as `Database.sql`.
     """
     if expressions is None:
@@ -347,7 +352,8 @@ def returned(
     others = [name for name in rows.column_names if name not in target.columns]
     rows = rows.select([*others, *(name for name in target.columns if name in rows.column_names)])
     name = statement.unused("returned")
-    # With a column of each row, DuckDB refuses aggregate functions.
-    text = f"SELECT {key_columns(target)}, {expressions}\nFROM {name} AS {quoted(target.alias)}"
-    found = statement.rows_of(source, text, {name: rows})
+    # A plain column in the list makes DuckDB refuse aggregate functions.
+    keys = target.aliases_of(target.keys)
+    text = f"SELECT {keys}, {expressions}\nFROM {name} AS {quoted(target.alias)}"
+    found = statement.rows_of_objects(text, {name: rows})
     return found.select(range(len(target.keys), found.num_columns))

@@ -1,17 +1,16 @@
-"""VALUES of an INSERT: each value is cast to the type of its column by itself, whatever the other rows are.
+"""Computes the rows of VALUES in an INSERT, and casts each value to the type of its column.
 
-    few rows     VALUES (CAST(1 AS INTEGER), default of b), …
+For few rows DuckDB evaluates `VALUES (CAST(1 AS INTEGER), …), …`. It needs about 50 µs for each value, so many rows
+go another way. For each column of the table the values of one type become one Arrow array, with NULL in the rows of
+other types. Then one SELECT casts the arrays and joins them:
 
-    many rows    (1, 'a'), (2.5, ?), (NULL, lower('B')), …
-                   ──►  columns of Arrow, one for each type of value: integers [1, NULL, NULL], decimals(2,1)
-                        [NULL, 2.5, NULL]; texts ['a', NULL, NULL], the parameter, the values of the expressions
-                   ──►  SELECT coalesce(CAST(integers AS INTEGER), CAST(decimals AS INTEGER)), coalesce(…)
-
-DuckDB would parse, bind and cast each value of many rows alone, which takes some 50 µs.
+    VALUES (1), (2.5), (NULL), …
+        integers = [1, NULL, NULL, …]    decimals = [NULL, 2.5, NULL, …]
+        SELECT coalesce(CAST(integers AS INTEGER), CAST(decimals AS INTEGER))
 
 Invariants
-    VL1  A literal has the type that DuckDB gives it (integer, DECIMAL of its digits, DOUBLE, VARCHAR, BOOLEAN, or the
-         type before its text), and is cast from this type to that of the column.
+    VL1  A literal has the type that DuckDB gives it before the cast: integer, DECIMAL of its digits, DOUBLE, VARCHAR,
+         BOOLEAN, or the type that is written before a text.
 
 Source: DuckDB, "Literal Types".
 """
@@ -31,7 +30,6 @@ from nyala import compute as pc
 from nyala.errors import InvalidArgumentError
 from nyala.schema.schema import ColumnSchema
 from nyala.sql.change.target import Statement, default_of, value_of
-from nyala.sql.context import Source
 from nyala.sql.literals import cell_of, cells_of_rows, row_at
 from nyala.sql.tokens import TokenReader, quoted
 from nyala.sql.types import cast_to
@@ -41,31 +39,32 @@ __all__ = ["rows_of_values"]
 _TABLE: Final = "nyala_values"
 _ROW: Final = "nyala_row"
 _FEW_ROWS_MAX: Final = 15
-# The widths of decimals from which DuckDB stores them in larger integers.
+# DuckDB stores decimals of up to 4, 9, 18 and 38 digits in integers of 2, 4, 8 and 16 bytes.
 _WIDTHS: Final = (4, 9, 18, 38)
 _PLAIN_TYPES: Final = frozenset((bool, float, str, bytes, dt.date, type(None)))
 _TRUTHS: Final = {"TRUE": True, "FALSE": False}
 
 Group: TypeAlias = tuple[str, Any]
-"""Values of one type in a column: how to compute them from the array, and an array of all rows.
+"""(how, array): the values of one type in a column, with NULL in the rows of other types.
 
-How: "CAST"; "" for values in the type of the column; "DEFAULT"; or the type that texts have before the cast.
+how: "CAST": cast the array to the type of the column; "": it has this type already; "DEFAULT": the column's default
+where the array is true; otherwise a type: cast texts to this type, then to the type of the column.
 """
 
 
 @dataclass(frozen=True)
 class _Values:
-    """The rows.
+    """The rows of VALUES as text.
 
-    plain:  the text of the first ones, which consist of literals and parameters.
-    others: the values of those that follow.
+    plain: the first rows, if they consist of literals and parameters.
+    others: the values of the rows after them.
     """
 
     plain: str
     others: list[list[str]]
 
     def row(self, number: int, plain_count: int) -> list[str]:
-        """Return the values of one row."""
+        """Return the values of one row. plain_count: the number of rows in `plain`."""
         if number < plain_count:
             return TokenReader(TokenReader(row_at(self.plain, number)).parenthesised()).listed()
         return self.others[number - plain_count]
@@ -73,14 +72,13 @@ class _Values:
 
 def rows_of_values(
     statement: Statement,
-    source: Source,
     reader: TokenReader,
     columns: Sequence[ColumnSchema],
     error: Callable[[int], InvalidArgumentError],
 ) -> pa.Table:
-    """Read `VALUES (…), …`, and return the rows in the types of the columns.
+    """Read `VALUES (…), …`. Returns the rows, in the types of the columns.
 
-    error: returns the error for a row with another number of values than there are columns.
+    error: makes the error for a row with a wrong number of values, which is the argument.
     Raises: InvalidArgumentError.
     """
     values = _read(reader)
@@ -91,16 +89,16 @@ def rows_of_values(
         if width != len(columns):
             raise error(width)
     if not values.plain and len(values.others) <= _FEW_ROWS_MAX:
-        return _one_by_one(statement, source, values.others, columns)
+        return _one_by_one(statement, values.others, columns)
     cells = [*given, *(cell_of(value) for row in values.others for value in row)]
-    columned = _columns(statement, source, cells, columns)
+    columned = _columns(statement, cells, columns)
     objects = {_TABLE: columned.table}
-    rows = statement.computed(columned.select, objects)
+    rows = statement.try_objects(columned.select, objects)
     if rows is None:
         wrong = _first_wrong(statement, columned)
-        if wrong is not None:  # DuckDB says why, of this row
-            _one_by_one(statement, source, [values.row(wrong, len(begins))], columns)
-        rows = statement.rows(source, columned.select, objects)
+        if wrong is not None:  # raises DuckDB's error about this row
+            _one_by_one(statement, [values.row(wrong, len(begins))], columns)
+        rows = statement.rows(columned.select, objects)
     return rows
 
 
@@ -123,27 +121,27 @@ def _read(reader: TokenReader) -> _Values:
 
 
 def _one_by_one(
-    statement: Statement, source: Source, rows: Sequence[Sequence[str]], columns: Sequence[ColumnSchema]
+    statement: Statement, rows: Sequence[Sequence[str]], columns: Sequence[ColumnSchema]
 ) -> pa.Table:
-    """Return the rows, whose values DuckDB computes and casts as single expressions."""
+    """Return the rows. DuckDB evaluates and casts each value as an expression."""
     listed = ", ".join(
         f"({', '.join(value_of(value, column) for value, column in zip(row, columns, strict=True))})"
         for row in rows
     )
     select = f"VALUES {listed}"
-    found = None if statement.prefix else statement.computed(select)
+    found = None if statement.with_clause else statement.try_objects(select)
     if found is None:
-        found = statement.rows(source, select)
+        found = statement.rows(select)
     return found.rename_columns([column.name for column in columns])
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Many values by column and type.
+    """Many rows as arrays.
 
-    table:  a column for each type of each column, with NULL for other values; and the number of the row.
-    select: casts and joins them.
-    casts:  the casts, by the names of the table's columns.
+    table: an array for each type of value in each column, and the numbers of the rows.
+    select: the SELECT that casts and joins the arrays.
+    casts: the casts, by the names of the arrays.
     """
 
     table: pa.Table
@@ -152,14 +150,14 @@ class _Columns:
 
 
 def _columns(
-    statement: Statement, source: Source, cells: Sequence[tuple[str, ...]], columns: Sequence[ColumnSchema]
+    statement: Statement, cells: Sequence[tuple[str, ...]], columns: Sequence[ColumnSchema]
 ) -> _Columns:
     arrays: dict[str, Any] = {_ROW: np.arange(len(cells) // len(columns))}
     casts: dict[str, str] = {}
     listed = []
     for place, column in enumerate(columns):
         parts = []
-        for how, array in _groups(statement, source, cells[place :: len(columns)], column):
+        for how, array in _groups(statement, cells[place :: len(columns)], column):
             name = f"c{len(arrays)}"
             arrays[name] = array
             if how == "DEFAULT":
@@ -175,20 +173,18 @@ def _columns(
 
 
 def _first_wrong(statement: Statement, columns: _Columns) -> int | None:
-    """Return the number of the first row with a value that cannot be cast."""
+    """Return the number of the first row with a value that cannot be cast; None: not known."""
     wrong = " OR ".join(
         f"({name} IS NOT NULL AND {cast.replace('CAST(', 'TRY_CAST(')} IS NULL)"
         for name, cast in columns.casts.items()
     )
     select = f"SELECT min({_ROW}) FROM {_TABLE} WHERE {wrong or 'FALSE'}"
-    found = statement.computed(select, {_TABLE: columns.table})
+    found = statement.try_objects(select, {_TABLE: columns.table})
     return None if found is None else found.column(0)[0].as_py()
 
 
-def _groups(
-    statement: Statement, source: Source, cells: Sequence[tuple[str, ...]], column: ColumnSchema
-) -> Iterator[Group]:
-    """Yield the values of a column by their types."""
+def _groups(statement: Statement, cells: Sequence[tuple[str, ...]], column: ColumnSchema) -> Iterator[Group]:
+    """Yield the values of a column, one group for each type."""
     _, numbers, types, texts, words, others = zip(*cells, strict=True)
     if any(numbers):
         yield from (("CAST", array) for array in _numbers(pa.array([each or None for each in numbers])))
@@ -210,11 +206,11 @@ def _groups(
         if "DEFAULT" in upper:
             yield "DEFAULT", pa.array([word == "DEFAULT" for word in upper])
     if any(others):
-        yield from _others(statement, source, others, column)
+        yield from _others(statement, others, column)
 
 
 def _numbers(texts: pa.Array) -> Iterator[pa.Array]:
-    """Yield integers, doubles, and decimals of each scale."""
+    """Yield an array for integers, one for doubles, and one for decimals of each scale and storage size."""
     has_exponent = pc.match_substring_regex(texts, "[eE]")
     has_point = pc.match_substring(texts, ".")
     is_decimal = pc.and_not(has_point, has_exponent)
@@ -237,10 +233,8 @@ def _numbers(texts: pa.Array) -> Iterator[pa.Array]:
             yield pc.if_else(is_one, decimals, None).cast(pa.decimal128(width, scale))
 
 
-def _others(
-    statement: Statement, source: Source, others: Sequence[str], column: ColumnSchema
-) -> Iterator[Group]:
-    """Yield the values of parameters, and those of other expressions, which DuckDB computes."""
+def _others(statement: Statement, others: Sequence[str], column: ColumnSchema) -> Iterator[Group]:
+    """Yield the values of parameters, and the values of expressions, which DuckDB evaluates."""
     parameters = statement.context.parameters
     values: dict[Any, list[Any]] = {}
     expressions: list[int] = []
@@ -255,14 +249,14 @@ def _others(
             values.setdefault(kind, [None] * len(others))[row] = value
     yield from (("CAST", pa.array(of_kind)) for of_kind in values.values())
     if expressions:
-        found = _one_by_one(statement, source, [[others[row]] for row in expressions], [column]).column(0)
+        found = _one_by_one(statement, [[others[row]] for row in expressions], [column]).column(0)
         places = np.full(len(others), -1)
         places[expressions] = np.arange(len(expressions))
         yield "", found.take(pa.array(places, mask=places < 0))
 
 
 def _kind_of(value: Any) -> Any:
-    """Return the group of a parameter, whose values share an Arrow array; None: DuckDB evaluates the value."""
+    """Return what parameters of one Arrow array have in common; None: DuckDB evaluates this parameter."""
     kind = type(value)
     if kind is int:
         return kind if -(2**63) <= value < 2**63 else None

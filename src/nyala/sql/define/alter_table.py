@@ -1,4 +1,4 @@
-"""ALTER TABLE. Several actions, separated by commas, are one alteration.
+"""Executes ALTER TABLE. All actions of one statement, separated by commas, are one change of the catalogue.
 
 ALTER TABLE t ADD COLUMN c INT DEFAULT 5, DROP COLUMN d, RENAME COLUMN a TO b
 ALTER TABLE t ALTER COLUMN c TYPE BIGINT | SET DEFAULT 7 | DROP DEFAULT | DROP NOT NULL | SET ENCODING rle | …
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from nyala.errors import InvalidArgumentError
 from nyala.partition.alteration import ranges_of
 from nyala.partition.ranges import RangeBound, encode_range
 from nyala.sql.context import Context
 from nyala.sql.define.columns import constant, read_columns, storage_words
+from nyala.sql.define.create_table import read_history
 from nyala.sql.define.partitions import read_bound
 from nyala.sql.names import spelled, spelled_column, table_name
-from nyala.sql.result import FixedResult
+from nyala.sql.result import FixedResult, without_rows
 from nyala.sql.tokens import TokenReader, quoted
+from nyala.sql.types import sql_type
 
 if TYPE_CHECKING:
     from nyala.api.alter import Alteration
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 
 __all__ = ["alter_table", "exact_column"]
 
-_KEY_STAYS: Final = (
+_NO_NEW_KEY: Final = (
     "the key of a table does not change: make another table with CREATE TABLE … PRIMARY KEY (…) AS SELECT, and "
     "rename it"
 )
 
 
 def alter_table(context: Context, reader: TokenReader) -> FixedResult:
-    """Execute ALTER TABLE; ALTER was read. Raises: as `Table.alter`, InvalidArgumentError."""
+    """Execute what follows ALTER. Raises: as `Table.alter`, InvalidArgumentError."""
     database = context.database
     reader.need("TABLE")
     if_exists = reader.take("IF", "EXISTS")
     name = spelled(table_name(reader), database.list_tables())
     if if_exists and name not in database:
-        return FixedResult("ALTER TABLE", pa.table({}), database.now())
+        return without_rows("ALTER TABLE", database.now())
     table = database.table(name)
     actions = reader.listed()
     reader.finish()
     with table.alter() as alteration:
         for action in actions:
             _apply(alteration, database, TokenReader(action))
-    return FixedResult("ALTER TABLE", pa.table({}), database.now())
+    return without_rows("ALTER TABLE", database.now())
 
 
 def _apply(alteration: Alteration, database: Database, reader: TokenReader) -> None:
-    """Add the steps of one action. Raises: as `Alteration`; InvalidArgumentError."""
+    """Add one action to the alteration. Raises: as `Alteration`; InvalidArgumentError."""
     if reader.take("RENAME"):
         _rename(alteration, database, reader)
     elif reader.take("ADD"):
@@ -93,11 +93,11 @@ def _add(alteration: Alteration, reader: TokenReader) -> None:
     _ = reader.take("COLUMNS") or reader.take("COLUMN")
     if_not_exists = reader.take("IF", "NOT", "EXISTS") or if_not_exists
     if reader.at("PRIMARY", "KEY"):
-        raise InvalidArgumentError(_KEY_STAYS)
+        raise InvalidArgumentError(_NO_NEW_KEY)
     items = TokenReader(reader.parenthesised()).listed() if reader.at("(") else [reader.rest()]
     described = read_columns(items)
     if described.key is not None:
-        raise InvalidArgumentError(_KEY_STAYS)
+        raise InvalidArgumentError(_NO_NEW_KEY)
     present = [column.name.lower() for column in alteration.schema.columns]
     for name, spec in described.by_name.items():
         if not (if_not_exists and name.lower() in present):
@@ -113,7 +113,7 @@ def _drop(alteration: Alteration, reader: TokenReader) -> None:
             alteration.drop_range(bound.lower, bound.upper, purge=purge, **_inclusive(bound))
         return
     if reader.at("PRIMARY", "KEY") or (reader.at("CONSTRAINT") and reader.peek(1) is not None):
-        raise InvalidArgumentError(f"a table has no constraint but its key and NOT NULL, and {_KEY_STAYS}")
+        raise InvalidArgumentError(f"a table has no constraint but its key and NOT NULL, and {_NO_NEW_KEY}")
     reader.take("COLUMN")
     if_exists = reader.take("IF", "EXISTS") or if_exists
     name = reader.identifier()
@@ -124,7 +124,7 @@ def _drop(alteration: Alteration, reader: TokenReader) -> None:
 
 
 def _change(alteration: Alteration, reader: TokenReader) -> None:
-    """ALTER [COLUMN] c …, and Impala's CHANGE c new TYPE. Raises: InvalidArgumentError."""
+    """Add `ALTER [COLUMN] c …`, or Impala's `CHANGE c new_name new_type`. Raises: InvalidArgumentError."""
     impala = reader.tokens[0].keyword == "CHANGE"
     reader.take("COLUMN")
     name = exact_column(alteration, reader.identifier())
@@ -137,15 +137,16 @@ def _change(alteration: Alteration, reader: TokenReader) -> None:
             alteration.rename_column(name, new)
         return
     if reader.take("SET", "DATA", "TYPE") or reader.take("TYPE") or reader.take("SET", "TYPE"):
-        kind = read_columns([f"{quoted(name)} {reader.until(('USING',))}"]).by_name[name].type
+        wider = read_columns([f"{quoted(name)} {reader.until(('USING',))}"]).by_name[name].type
         if not reader.ended:
             raise InvalidArgumentError(
                 "ALTER … TYPE takes no USING, because a type can only become wider: for another type add a column, and "
                 "fill it with UPDATE"
             )
-        alteration.alter_column(name, type=kind)
+        alteration.alter_column(name, type=wider)
     elif reader.take("SET", "DEFAULT"):
-        alteration.alter_column(name, default=_default(alteration, name, reader.rest()))
+        kind = sql_type(alteration.schema.by_name(name).type)
+        alteration.alter_column(name, default=constant(f"CAST(({reader.rest()}) AS {kind})"))
     elif reader.take("DROP", "DEFAULT"):
         alteration.alter_column(name, default=None)
     elif reader.take("DROP", "NOT", "NULL"):
@@ -164,35 +165,21 @@ def _change(alteration: Alteration, reader: TokenReader) -> None:
 
 
 def _set(alteration: Alteration, reader: TokenReader) -> None:
-    """SET TBLPROPERTIES ('nyala.history' = '30d'), SET COMMENT '…'."""
+    """Add `SET COMMENT '…'` or `SET TBLPROPERTIES ('nyala.history' = '30d')`."""
     if reader.take("COMMENT"):
         alteration.set_comment(str(constant(reader.next().text)))
-        return
-    reader.need("TBLPROPERTIES")
-    for item in TokenReader(reader.parenthesised()).listed():
-        option = TokenReader(item)
-        name = str(constant(option.until(("=",))))
-        option.need("=")
-        if name != "nyala.history":
-            raise InvalidArgumentError(
-                f"unknown option {name!r}: the only option is 'nyala.history', for example '30d'"
-            )
-        alteration.set_history(str(constant(option.rest())))
-
-
-def _default(alteration: Alteration, name: str, text: str) -> Any:
-    from nyala.sql.types import sql_type
-
-    return constant(f"CAST(({text}) AS {sql_type(alteration.schema.by_name(name).type)})")
+    else:
+        reader.need("TBLPROPERTIES")
+        alteration.set_history(read_history(reader))
 
 
 def exact_column(alteration: Alteration, name: str) -> str:
-    """Return the column's name as the table has it after the steps so far."""
+    """Return the column's name as the table spells it after the actions so far."""
     return spelled_column(name, [column.name for column in alteration.schema.columns])
 
 
 def _takes_range(reader: TokenReader) -> bool:
-    """Read RANGE PARTITION, or Impala's PARTITION in front of a range."""
+    """Whether a range partition follows. Reads RANGE PARTITION, or Impala's PARTITION."""
     return reader.take("RANGE", "PARTITION") or (
         any(token.keyword in ("VALUE", "VALUES", "UNBOUNDED") for token in reader.tokens)
         and reader.take("PARTITION")
@@ -200,7 +187,7 @@ def _takes_range(reader: TokenReader) -> bool:
 
 
 def _has_range(alteration: Alteration, bound: RangeBound) -> bool:
-    """Whether the table has exactly this range after the steps so far. Raises: InvalidArgumentError."""
+    """Whether the table has exactly this range after the actions so far. Raises: InvalidArgumentError."""
     draft = alteration._draft
     assert draft is not None
     columns = draft.partition_schema.range_columns(draft.schema)

@@ -1,7 +1,8 @@
-"""Columns of CREATE TABLE and ALTER TABLE.
+"""Reads the column lists of CREATE TABLE and ALTER TABLE.
 
-Kudu's words (ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT, IMMUTABLE) are cut out of each column's text. What is
-left is executed in an empty DuckDB, whose catalogue says the type, NOT NULL, the key and the default.
+Kudu's words (ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT, IMMUTABLE) are cut out of each column's text. An empty
+DuckDB executes a CREATE TABLE with the remaining text. Its catalogue then has the types, NOT NULL, the key and the
+defaults.
 
 Source: docs/reference/sql.md.
 """
@@ -99,7 +100,7 @@ _NO_TYPE: Final = re.compile(r"Type with name (\S+) does not exist")
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a new table, and its key; None: the text names no key."""
+    """The columns of a new table. key: its key columns; None: the text names no key."""
 
     by_name: dict[str, ColumnSpec]
     key: list[str] | None
@@ -108,7 +109,7 @@ class Columns:
 
 @functools.cache
 def _empty() -> Any:
-    """Return the DuckDB of `scratch`, which the process keeps: opening one takes longer than 10 constants."""
+    """Return the DuckDB of `scratch`. The process keeps it, because opening one costs as much as 10 constants."""
     import duckdb
 
     opened = duckdb.connect(":memory:", config={**SMALL, "enable_external_access": "false"})
@@ -122,7 +123,7 @@ atexit.register(_empty.cache_clear)
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Any]:
-    """Yield a connection to an empty DuckDB without access to files. Its temporary tables are its own."""
+    """Yield a connection to an empty DuckDB without access to files. Other connections do not see its tables."""
     with contextlib.closing(_empty().cursor()) as connection:
         yield connection
 
@@ -140,12 +141,15 @@ def constant(text: str, parameters: dict[str, Any] | None = None) -> Any:
 
 
 def _problem(error: Exception) -> str:
-    """Return DuckDB's message without the lines that show our statement."""
+    """Return the first line of DuckDB's message. The other lines show a statement that the user did not write."""
     return str(error).split("\n", 1)[0]
 
 
 def storage_words(reader: TokenReader) -> dict[str, Any] | None:
-    """Read one of ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT and IMMUTABLE; None if none of them comes next."""
+    """Read `ENCODING x`, `COMPRESSION x`, `BLOCK_SIZE n`, `COMMENT 'x'` or `IMMUTABLE`.
+
+    Returns arguments of `nyala.column`; None if no such word comes next.
+    """
     if reader.take("ENCODING"):
         word = reader.identifier()
         return {"encoding": _ENCODINGS.get(word.upper(), word.lower())}
@@ -165,7 +169,7 @@ def storage_words(reader: TokenReader) -> dict[str, Any] | None:
 
 
 def read_columns(items: Sequence[str]) -> Columns:
-    """Return the columns that the items of a column list describe.
+    """Return the columns and the key that the items of a column list define.
 
     Raises: SchemaError, InvalidArgumentError.
     """
@@ -181,7 +185,7 @@ def read_columns(items: Sequence[str]) -> Columns:
         named_key = reader.peek(2)
         if reader.at("CONSTRAINT") and named_key is not None and named_key.keyword == "PRIMARY":
             reader.next()
-            reader.identifier()  # the name of the key, which nothing uses
+            reader.identifier()  # the key's name is ignored
         if reader.at("PRIMARY", "KEY") or reader.at("NON", "UNIQUE"):
             unique = not reader.take("NON", "UNIQUE")
             reader.need("PRIMARY", "KEY")
@@ -228,10 +232,10 @@ def read_columns(items: Sequence[str]) -> Columns:
 
 
 def check_key(key: Sequence[str], columns: Sequence[str]) -> None:
-    """Check that the columns of the key come first, in its order.
+    """Check that the key columns are the first columns, in the order of the key.
 
-    A table has its columns in this order. If it were not that of the text, an INSERT without a list
-    of columns would put values into other columns than the text shows.
+    Every table has its columns in this order. If CREATE TABLE listed them in another order, an INSERT without a list
+    of columns would store values in other columns than a reader of CREATE TABLE expects.
 
     Raises: SchemaError.
     Source: docs/design/kudu.md; Apache Impala, "CREATE TABLE", Kudu tables.
@@ -248,7 +252,7 @@ def check_key(key: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def _invalid(connection: Any, items: Sequence[str], error: Exception) -> str:
-    """Return the message for a list of columns that DuckDB refuses; it names the column that is refused alone."""
+    """Return the message for a list of columns that DuckDB refuses. It names the first wrong column."""
     import duckdb
 
     for item in items:
@@ -267,11 +271,14 @@ def _invalid(connection: Any, items: Sequence[str], error: Exception) -> str:
 def _without_storage(
     reader: TokenReader, name: str, storage: dict[str, dict[str, Any]], lengths: dict[str, str]
 ) -> str:
-    """Return the column's text without Kudu's words, which go to `storage`."""
+    """Return the column's text without Kudu's words, and add these to `storage`.
+
+    lengths: receives the length of VARCHAR(n), which DuckDB ignores.
+    """
     edits = [(token.begin, token.end, quoted(token.name)) for token in reader.tokens if token.text[:1] == "`"]
     first = reader.peek()
     if first is not None and first.keyword in ("VARCHAR", "CHAR") and (ahead := reader.peek(2)):
-        if ahead.kind == "number":  # DuckDB forgets the length
+        if ahead.kind == "number":
             lengths[name] = f"varchar({ahead.text})"
     while not reader.ended:
         token = reader.peek()
@@ -291,6 +298,7 @@ def _without_storage(
 
 
 def _refusal(reader: TokenReader) -> str:
+    """Return the message for a constraint that is not supported."""
     found = [token.keyword for token in reader.tokens[reader.index :] if token.keyword in _REFUSED]
     if found[:1] == ["GENERATED"] and "IDENTITY" in found:  # GENERATED ALWAYS AS IDENTITY
         return _REFUSED["IDENTITY"]
@@ -300,7 +308,7 @@ def _refusal(reader: TokenReader) -> str:
 
 
 def _type(name: str) -> str:
-    """Return Nyala's name of DuckDB's type. Raises: SchemaError."""
+    """Return Nyala's name for a type of DuckDB. Raises: SchemaError."""
     if name.startswith("DECIMAL"):
         return name.lower()
     if name not in _TYPES:
@@ -310,6 +318,7 @@ def _type(name: str) -> str:
 
 
 def _default(connection: Any, name: str, default: str, type: str) -> Any:
+    """Return the value of a column's DEFAULT. Raises: SchemaError."""
     import duckdb
 
     if any(token.keyword in _CHANGING for token in tokens(default)):

@@ -1,14 +1,15 @@
-"""CREATE TABLE: with columns, AS SELECT, LIKE and CLONE.
+"""Executes CREATE TABLE with a list of columns, AS SELECT, LIKE or CLONE.
 
-    CREATE [OR REPLACE] TABLE [IF NOT EXISTS] t (columns) [PRIMARY KEY (…)] [PARTITION BY …] [COMMENT '…'] [AS SELECT …]
+    CREATE [OR REPLACE] TABLE [IF NOT EXISTS] t [(columns)] [PRIMARY KEY (…)] [PARTITION BY …] [COMMENT '…']
+        [WITH ('nyala.history' = '30d')] [AS SELECT …]
 
-Each is one change of the catalogue. The rows of AS SELECT are part of it, and so is the drop of the
-table that OR REPLACE replaces.
+Each statement is one change of the catalogue. This change includes the rows of AS SELECT, and the drop of the table
+that OR REPLACE replaces.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from nyala.sql.context import Context
 from nyala.sql.define.columns import Columns, check_key, constant, read_columns
 from nyala.sql.define.partitions import read_partitions
 from nyala.sql.names import spelled, spelled_column, table_name
-from nyala.sql.result import FixedResult
+from nyala.sql.result import FixedResult, without_rows
 from nyala.sql.tokens import TokenReader
 from nyala.tablet.write.write_path import Request
 
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.tablet.tables.creation import NewTable
 
-__all__ = ["create_table", "read_moment"]
-
-_OPTIONS: Final = ("nyala.history",)
+__all__ = ["create_table", "read_history", "read_moment"]
 
 
 @dataclass
@@ -43,12 +42,12 @@ class _Definition:
     unique: bool = True
     partitions: list[HashSpec | RangeSpec] | None = None
     comment: str | None = None
-    options: dict[str, str] = field(default_factory=dict)
+    history: str | None = None
     select: str | None = None
 
 
 def create_table(context: Context, reader: TokenReader) -> FixedResult:
-    """Execute CREATE TABLE; CREATE was read. Raises: SchemaError, TableExistsError, InvalidArgumentError."""
+    """Execute what follows CREATE. Raises: SchemaError, TableExistsError, InvalidArgumentError."""
     database = context.database
     replaces = reader.take("OR", "REPLACE")
     reader.take("EXTERNAL")
@@ -81,7 +80,7 @@ def create_table(context: Context, reader: TokenReader) -> FixedResult:
 
 
 def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) -> FixedResult:
-    """CREATE TABLE t CLONE old [AT (TIMESTAMP => moment)], and CREATE TABLE t LIKE old."""
+    """Execute `CREATE TABLE name CLONE old [AT (TIMESTAMP => moment)]` or `CREATE TABLE name LIKE old`."""
     database = context.database
     like = reader.take("LIKE")
     old = spelled(table_name(reader), database.list_tables())
@@ -93,11 +92,14 @@ def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) ->
         )
     else:
         database._clone_table(old, name, at, replaces=replaces)
-    return FixedResult("CREATE TABLE", pa.table({}), database.now())
+    return without_rows("CREATE TABLE", database.now())
 
 
 def read_moment(context: Context, reader: TokenReader) -> Any:
-    """Read `AT (TIMESTAMP => moment)` or `AT (VERSION => timestamp)`; None without it. Raises: InvalidArgumentError."""
+    """Read `[AT (TIMESTAMP => moment)]` or `[AT (VERSION => timestamp)]`; None without AT.
+
+    Raises: InvalidArgumentError.
+    """
     if not reader.take("AT"):
         return None
     inside = TokenReader(reader.parenthesised())
@@ -107,7 +109,7 @@ def read_moment(context: Context, reader: TokenReader) -> Any:
 
 
 def _read(reader: TokenReader, name: str) -> _Definition:
-    """Read the clauses after the name. Raises: InvalidArgumentError, SchemaError."""
+    """Read the clauses after the table's name. Raises: InvalidArgumentError, SchemaError."""
     made = _Definition(name)
     if reader.at("("):
         made.columns = read_columns(TokenReader(reader.parenthesised()).listed())
@@ -127,7 +129,7 @@ def _read(reader: TokenReader, name: str) -> _Definition:
         elif reader.take("COMMENT"):
             made.comment = str(constant(reader.next().text))
         elif reader.take("TBLPROPERTIES") or reader.take("WITH"):
-            made.options |= _options(reader)
+            made.history = read_history(reader)
         elif reader.take("AS"):
             made.select = reader.rest()
         else:
@@ -141,31 +143,31 @@ def _read(reader: TokenReader, name: str) -> _Definition:
     return made
 
 
-def _options(reader: TokenReader) -> dict[str, str]:
+def read_history(reader: TokenReader) -> str:
     """Read `('nyala.history' = '30d')`. Raises: InvalidArgumentError for any other option."""
-    out = {}
+    history = ""
     for item in TokenReader(reader.parenthesised()).listed():
         option = TokenReader(item)
         name = str(constant(option.until(("=",))))
         option.need("=")
-        if name not in _OPTIONS:
+        if name != "nyala.history":
             raise InvalidArgumentError(
                 f"unknown option {name!r}: the only option is 'nyala.history', for example '30d'"
             )
-        out[name] = str(constant(option.rest()))
-    return out
+        history = str(constant(option.rest()))
+    return history
 
 
 def _new_table(context: Context, definition: _Definition) -> tuple[NewTable, pa.Table | None]:
-    """Return the table that is described, and its rows; None without AS. Raises: as `create_table`."""
+    """Return the new table, and the rows of AS SELECT; None without AS. Raises: as `create_table`."""
     source = None if definition.select is None else context.select(context.readable(), definition.select)
     key = definition.key
-    gets_numbers = key is None or not definition.unique
+    counts_up = key is None or not definition.unique  # the store adds the key column AUTO_INCREMENT
     if source is None:
         assert definition.columns is not None
         columns = definition.columns.by_name
     else:
-        given = [each for each in source.schema if not gets_numbers or each.name.lower() != AUTO_INCREMENT]
+        given = [each for each in source.schema if not counts_up or each.name.lower() != AUTO_INCREMENT]
         columns = {each.name: _of_arrow(each, each.name in (key or ())) for each in given}
     partitions = definition.partitions and [
         replace(level, columns=tuple(spelled_column(each, columns) for each in level.columns))
@@ -184,11 +186,11 @@ def _new_table(context: Context, definition: _Definition) -> tuple[NewTable, pa.
         partitions,
         unique=None if key is None else definition.unique,
         comment=definition.comment,
-        history=definition.options.get("nyala.history"),
+        history=definition.history,
     )
     if source is None:
         return new, None
-    # The schema has another name for the second column of a name, as in DuckDB's tables.
+    # If two columns have the same name, the schema has another name for the second one, as DuckDB's tables do.
     rows = collected(source.to_reader()).rename_columns(source.schema.names)
     return new, rows.select(list(columns)) if len(columns) < rows.num_columns else rows
 
@@ -199,7 +201,7 @@ _SIGNED: Final = {
 
 
 def _of_arrow(given: pa.Field, in_key: bool) -> ColumnSpec:
-    """Return the definition of a column for one of a SELECT's result. Raises: SchemaError."""
+    """Return the definition of a table's column for a column of a SELECT. Raises: SchemaError."""
     kind = _SIGNED.get(given.type, given.type)
     if pa.types.is_string_view(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         kind = pa.string()

@@ -1,11 +1,11 @@
-"""PARTITION BY clauses: HASH (columns) PARTITIONS n [SEED n], RANGE (columns) (PARTITION …).
+"""Reads PARTITION BY HASH (columns) PARTITIONS n [SEED n] and PARTITION BY RANGE (columns) (PARTITION …, …).
 
-    PARTITION VALUES < 10             below 10
-    PARTITION 10 <= VALUES < 20       [10, 20)
-    PARTITION VALUE = 'a'             one value
-    PARTITION 20 <= VALUES            from 20 on
-    PARTITION (1, 'a') <= VALUES < (2, 'b')
-    PARTITION UNBOUNDED               all values
+    PARTITION VALUES < 10                      values below 10
+    PARTITION 10 <= VALUES < 20                values from 10 to below 20
+    PARTITION VALUE = 'a'                      one value
+    PARTITION 20 <= VALUES                     values from 20 on
+    PARTITION (1, 'a') <= VALUES < (2, 'b')    the same for two columns
+    PARTITION UNBOUNDED                        all values
 
 Source: Apache Kudu schema design, "Partitioning"; Apache Impala, "CREATE TABLE", PARTITION BY.
 """
@@ -26,12 +26,13 @@ __all__ = ["read_bound", "read_partitions"]
 
 
 def read_partitions(reader: TokenReader, key: Sequence[str]) -> list[HashSpec | RangeSpec]:
-    """Read what follows PARTITION BY. Raises: InvalidArgumentError."""
+    """Read what follows PARTITION BY. key: the default for columns. Raises: InvalidArgumentError."""
     out: list[HashSpec | RangeSpec] = []
     while True:
         if reader.take("HASH"):
             columns = reader.names() if reader.at("(") else list(key)
-            reader.need("PARTITIONS") if not reader.take("BUCKETS") else None
+            if not reader.take("BUCKETS"):
+                reader.need("PARTITIONS")
             buckets = _count(reader, "PARTITIONS")
             seed = DEFAULT_SEED
             if reader.take("SEED"):
@@ -64,7 +65,7 @@ def _count(reader: TokenReader, word: str) -> int:
 
 
 def read_bound(reader: TokenReader) -> RangeBound:
-    """Read `[PARTITION] …` of one range. Raises: InvalidArgumentError."""
+    """Read one range: `[PARTITION] 10 <= VALUES < 20`. Raises: InvalidArgumentError."""
     reader.take("PARTITION")
     if reader.take("VALUE", "="):
         value = _value(reader.rest())
@@ -84,9 +85,7 @@ def read_bound(reader: TokenReader) -> RangeBound:
     reader.need("VALUES")
     if not reader.ended:
         upper_inclusive = reader.take("<=")
-        if not upper_inclusive and not reader.take("<"):
-            raise _no_range(reader)
-        if reader.ended:
+        if (not upper_inclusive and not reader.take("<")) or reader.ended:
             raise _no_range(reader)
         upper = _value(reader.rest())
     if lower is None and upper is None:
@@ -102,7 +101,7 @@ def _no_range(reader: TokenReader) -> InvalidArgumentError:
 
 
 def _value(text: str) -> Any:
-    """Return a bound: a value, or a tuple of the values of several columns. Raises: InvalidArgumentError."""
+    """Return a bound: one value, or a tuple with one value for each column. Raises: InvalidArgumentError."""
     reader = TokenReader(text)
     items = [text]
     if reader.at("("):

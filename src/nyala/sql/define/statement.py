@@ -1,6 +1,6 @@
 """Executes CREATE, ALTER, DROP and UNDROP TABLE, and COMMENT ON.
 
-These change the catalogue at once, so they are refused inside a transaction.
+These statements change the catalogue at once, so they are refused inside a transaction.
 Source: docs/reference/sql.md.
 """
 
@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from nyala.errors import InvalidArgumentError, TableNotFoundError
 from nyala.sql.context import Context
 from nyala.sql.define.alter_table import alter_table, exact_column
 from nyala.sql.define.columns import constant
 from nyala.sql.define.create_table import create_table, read_moment
 from nyala.sql.names import of_store, spelled, table_name
-from nyala.sql.result import FixedResult
+from nyala.sql.result import FixedResult, without_rows
 from nyala.sql.tokens import TokenReader, replaced
 from nyala.sql.types import literal_of
 
@@ -44,9 +42,9 @@ def execute(context: Context, text: str) -> FixedResult:
 
 
 def _with_constants(text: str, parameters: Mapping[str, Any]) -> str:
-    """Return the text with constants for its parameters; those in AS SELECT stay.
+    """Return the text with constants in place of parameters, except in AS SELECT.
 
-    Raises: InvalidArgumentError for a parameter that is not a constant.
+    Raises: InvalidArgumentError for a parameter whose type has no constants.
     """
     if not parameters:
         return text
@@ -61,7 +59,7 @@ def _with_constants(text: str, parameters: Mapping[str, Any]) -> str:
 
 
 def _drop(context: Context, reader: TokenReader) -> FixedResult:
-    """DROP TABLE [IF EXISTS] t, … [PURGE]."""
+    """Execute `DROP TABLE [IF EXISTS] t, … [PURGE]`."""
     database = context.database
     _need_table(reader, "DROP")
     if_exists = reader.take("IF", "EXISTS")
@@ -71,17 +69,17 @@ def _drop(context: Context, reader: TokenReader) -> FixedResult:
     purge = reader.take("PURGE")
     _ = reader.take("CASCADE") or reader.take("RESTRICT")
     reader.finish()
-    there = database.list_tables()
-    names = [spelled(name, there) for name in names]
+    tables = database.list_tables()
+    names = [spelled(name, tables) for name in names]
     if if_exists:
-        names = [name for name in names if name in there]
+        names = [name for name in names if name in tables]
     if names:
         database._changing("DROP TABLE").drop_tables(names, purge)
-    return FixedResult("DROP TABLE", pa.table({}), database.now())
+    return without_rows("DROP TABLE", database.now())
 
 
 def _undrop(context: Context, reader: TokenReader) -> FixedResult:
-    """UNDROP TABLE t [AT (TIMESTAMP => moment)] [AS new | RENAME TO new]."""
+    """Execute `UNDROP TABLE t [AT (TIMESTAMP => moment)] [AS new | RENAME TO new]`."""
     _need_table(reader, "UNDROP")
     name = table_name(reader)
     at = read_moment(context, reader)
@@ -90,11 +88,11 @@ def _undrop(context: Context, reader: TokenReader) -> FixedResult:
     database = context.database
     name = spelled(name, {each.name for each in database.dropped_tables()})
     database.undrop_table(name, spelled(new or name, database.list_tables()), at=at)
-    return FixedResult("UNDROP TABLE", pa.table({}), context.database.now())
+    return without_rows("UNDROP TABLE", context.database.now())
 
 
 def _comment(context: Context, reader: TokenReader) -> FixedResult:
-    """COMMENT ON TABLE t IS '…', COMMENT ON COLUMN t.c IS '…'."""
+    """Execute `COMMENT ON TABLE t IS '…'` or `COMMENT ON COLUMN t.c IS '…'`."""
     reader.need("ON")
     of_table = reader.take("TABLE")
     if not of_table:
@@ -111,7 +109,7 @@ def _comment(context: Context, reader: TokenReader) -> FixedResult:
             alteration.set_comment(comment)
         else:
             alteration.alter_column(exact_column(alteration, names[-1]), comment=comment)
-    return FixedResult("COMMENT", pa.table({}), context.database.now())
+    return without_rows("COMMENT", context.database.now())
 
 
 def _need_table(reader: TokenReader, word: str) -> None:

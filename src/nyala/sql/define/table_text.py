@@ -1,4 +1,4 @@
-"""The CREATE TABLE statement that makes a table again.
+"""Writes the CREATE TABLE statement of an existing table, for SHOW CREATE TABLE.
 
 Source: docs/reference/sql.md.
 """
@@ -32,7 +32,7 @@ _UNITS: Final = (
 
 
 def create_table_text(table: Table) -> str:
-    """Return the statement, with partitions, storage, defaults, comments and the history."""
+    """Return the CREATE TABLE statement that creates an equal, empty table."""
     described = table.description
     types = {each.name: parse_type(each.type) for each in described.columns}
     lines = []
@@ -71,7 +71,7 @@ def create_table_text(table: Table) -> str:
 
 
 def partitions_text(described: TableDescription) -> str:
-    """Return what follows PARTITION BY; empty: the table is one partition."""
+    """Return the text after PARTITION BY; "" for a table with one partition."""
     types = {each.name: parse_type(each.type) for each in described.columns}
     return ",\n  ".join(_level(each, types) for each in described.partition_by)
 
@@ -101,7 +101,7 @@ def _value(value: Any, columns: Sequence[str], types: dict[str, ColumnType]) -> 
 
 
 def history_text(history: dt.timedelta | str) -> str:
-    """Return a history as a person writes it, such as 30d."""
+    """Return the length of a history as text, such as 30d."""
     if isinstance(history, str):
         return history
     for unit, letter in _UNITS:

@@ -1,9 +1,11 @@
 """DESCRIBE, SHOW and EXPLAIN, and SELECT over `information_schema`.
 
-    statement.py    chooses what answers a statement
-    listings.py     SHOW: what the store itself knows, such as commits, tags and partitions
-    catalogue.py    DESCRIBE and `information_schema`: an empty DuckDB with the tables' true definitions
+    statement.py    executes these statements
+    listings.py     SHOW: lists tables, commits, tags, partitions and more
     explain.py      EXPLAIN
+
+`sql/select/catalogue.py` answers DESCRIBE and `information_schema`: an empty DuckDB has tables with the same
+definitions as the store's tables.
 
 Source: docs/how-to/sql.md.
 """

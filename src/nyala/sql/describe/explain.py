@@ -1,7 +1,8 @@
-"""EXPLAIN [ANALYZE]: how a statement is executed, and what it would write.
+"""Executes EXPLAIN [ANALYZE].
 
-A SELECT gives DuckDB's plan and the predicates that Nyala's scans apply. With ANALYZE it is run, its rows are
-discarded, and the plan has times and row counts. A statement that writes is never executed.
+For a SELECT, the answer is DuckDB's plan with the predicates that Nyala's scans apply. EXPLAIN ANALYZE also runs the
+SELECT, discards its rows, and adds times and row counts to the plan. For any other statement, the answer says what
+it would write. Nothing is written.
 
 Source: docs/how-to/sql.md.
 """
@@ -31,7 +32,7 @@ _READS: Final = frozenset(("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT",
 
 
 def explain(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
-    """Execute the EXPLAIN that follows in the text. Raises: as the statement that it explains."""
+    """Execute what follows EXPLAIN. Raises: the errors of the explained statement."""
     analyze = reader.take("ANALYZE")
     if reader.at("(", "ANALYZE", ")"):
         analyze = reader.take("(", "ANALYZE", ")")
@@ -61,24 +62,19 @@ def _of_select(context: Context, source: Source, text: str, analyze: bool) -> pa
 
 
 def _of_definition(text: str, word: str) -> str:
-    return (
-        f"{' '.join(text.split())[:60]} … : {_DEFINES[word]}"
-        if len(text) > 60
-        else f"{text}: {_DEFINES[word]}"
-    )
+    shown = text if len(text) <= 60 else f"{' '.join(text.split())[:60]} … "
+    return f"{shown}: {_DEFINES[word]}"
 
 
 def _source_plan(context: Context, source: Source, text: str) -> list[tuple[str, str]]:
-    """Return the plan of the SELECT in CREATE TABLE … AS SELECT."""
+    """Return the plan of the SELECT in CREATE TABLE … AS SELECT; [] for any other statement."""
     reader = TokenReader(text)
     if not reader.at("CREATE"):
         return []
     reader.until(*(("AS", word) for word in _READS))
     if not reader.take("AS"):
         return []
-    rest = reader.rest()
-    result = context.select(source, rest)
-    return [("physical_plan", result.plan())]
+    return [("physical_plan", context.select(source, reader.rest()).plan())]
 
 
 def _made(rows: list[tuple[str, str]]) -> pa.Table:

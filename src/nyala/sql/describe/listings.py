@@ -1,4 +1,4 @@
-"""SHOW: tables, columns, partitions, commits, tags and dropped tables.
+"""Executes SHOW, which lists tables, columns, partitions, commits, tags and dropped tables.
 
     SHOW TABLES | SHOW ALL TABLES | SHOW DATABASES | SHOW SCHEMAS
     SHOW COLUMNS FROM t | SHOW CREATE TABLE t | SHOW PARTITIONS t | SHOW RANGE PARTITIONS t
@@ -50,16 +50,16 @@ _PARTITIONS: Final = pa.schema(
     }
 )
 _RANGES: Final = pa.schema({"range": pa.string(), "tablets": pa.int64()})
-_WAYS: Final = (
+_FORMS: Final = (
     "SHOW TABLES, ALL TABLES, DATABASES, SCHEMAS, COLUMNS FROM t, CREATE TABLE t, PARTITIONS t, RANGE PARTITIONS t, "
     "COMMITS [FROM t] [LIMIT n], TAGS, DROPPED TABLES"
 )
 
 
 def show(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
-    """Execute the SHOW that follows in the text; return what it read, and its rows.
+    """Execute what follows SHOW. Returns (the snapshot or transaction that was read, rows).
 
-    Raises: InvalidArgumentError for another SHOW; TableNotFoundError.
+    Raises: InvalidArgumentError, TableNotFoundError.
     """
     source = context.readable()
     if reader.take("TABLES"):
@@ -88,19 +88,18 @@ def show(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
         return source, _table(_DROPPED, context.database.dropped_tables())
     token = reader.peek()
     if token is not None and token.is_identifier and reader.peek(1) is None:
-        name = token.name
-        if name.lower() in {each.lower() for each in source.list_tables()}:
+        if token.name.lower() in {each.lower() for each in source.list_tables()}:
             return source, describe(state_of(source, table_name(reader)))
-    raise reader.error(f"expected {_WAYS}")
+    raise reader.error(f"expected {_FORMS}")
 
 
 def state_of(source: Source, name: str) -> TableState:
-    """Return the table that SQL means by the name. Raises: TableNotFoundError, InvalidArgumentError."""
+    """Return the table with this name, ignoring case. Raises: TableNotFoundError, InvalidArgumentError."""
     return source[spelled(name, source.list_tables())]._view(None)[1]
 
 
 def _ranges(state: TableState) -> pa.Table:
-    """Return the range partitions, each with the number of its tablets."""
+    """Return the range partitions with the number of tablets in each."""
     levels = state.entry.partition_schema
     if not levels.range_column_ids:
         raise InvalidArgumentError(
@@ -113,7 +112,7 @@ def _ranges(state: TableState) -> pa.Table:
 
 
 def _commits(context: Context, source: Source, reader: TokenReader) -> pa.Table:
-    """Return the commits, the newest first."""
+    """Return the commits, newest first."""
     name = table_name(reader) if reader.take("FROM") or reader.take("IN") else None
     count = None
     if reader.take("LIMIT"):

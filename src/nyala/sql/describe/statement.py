@@ -46,7 +46,10 @@ def select(context: Context, text: str) -> FixedResult:
 
 
 def _describe(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
-    """DESCRIBE of a table, also at a moment, of one of its columns, or of a SELECT."""
+    """Execute `DESCRIBE [t [column]]`, `DESCRIBE t AT (…)` or `DESCRIBE SELECT …`.
+
+    Returns (the snapshot or transaction that was read, rows).
+    """
     source = context.readable()
     if reader.peek() is None:
         return source, answer(source, "SHOW ALL TABLES", {})
@@ -80,7 +83,7 @@ def _describe(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
 
 
 def _of_column(rows: pa.Table, state: TableState, name: str) -> pa.Table:
-    """Return the row of one column. Raises: ColumnNotFoundError."""
+    """Return the row that describes one column. Raises: ColumnNotFoundError."""
     names = state.schema.names
     found = state.schema.by_name(spelled_column(name, names)).name
     return rows.slice(names.index(found), 1)

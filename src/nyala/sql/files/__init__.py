@@ -1,4 +1,4 @@
-"""COPY, ATTACH and DETACH: COPY, ATTACH and DETACH: read and write files, read other stores.
+"""COPY reads and writes files; ATTACH and DETACH let a SELECT read the tables of another store.
 
 Source: docs/how-to/sql.md, "Files".
 """

@@ -1,12 +1,13 @@
-"""COPY … FROM: INSERT of the rows of files, which DuckDB reads.
+"""COPY … FROM: executed as an INSERT of the rows that DuckDB reads from files.
 
     COPY t FROM 'x.parquet'             INSERT INTO t BY NAME SELECT * FROM read_parquet('x.parquet')
     COPY t (b, a) FROM 'x.parquet'      INSERT INTO t (b, a) SELECT b, a FROM read_parquet('x.parquet')
     COPY t FROM 'x.csv' (DELIM '|')     INSERT INTO t (a, b) SELECT * FROM read_csv('x.csv', columns = …, delim = '|')
 
-Columns of Parquet and JSON files are matched by name; a column that the file lacks takes its default. Those of CSV
-files are matched by position, as in PostgreSQL and DuckDB; a first line that names the columns in another order is
-an error. CSV and JSON are read with the types of the table, so DuckDB guesses none ("007" stays a text).
+Columns of Parquet and JSON files are matched by name. A column that the file does not have takes its default.
+Columns of CSV files are matched by position, as in PostgreSQL and DuckDB. If the first line names the columns in
+another order, this is an error. CSV and JSON are read with the types of the table: DuckDB guesses no types, so a
+text "007" stays "007".
 
 Source: DuckDB, "COPY Statement", "COPY … FROM"; PostgreSQL, COPY.
 """
@@ -39,15 +40,19 @@ _SUFFIXES: Final = {
     "ndjson": "json",
 }
 # Options of COPY that DuckDB's reader calls by another name.
-_RENAMED: Final = {"delimiter": "delim", "null": "nullstr", "timestampformat": "timestampformat"}
-# Options that are left out when the first line is read as text.
+_RENAMED: Final = {"delimiter": "delim", "null": "nullstr"}
+# Options that do not apply when only the first line is read, as text.
 _OF_COLUMNS: Final = frozenset(("force_not_null", "header"))
 
 
 def copy_from(
     context: Context, table: str, columns: Sequence[str] | None, path: str, options: Mapping[str, str]
 ) -> FixedResult:
-    """Insert the rows of the files as one batch. Raises: as `Database.sql`."""
+    """Insert the rows of the files that match `path` as one batch. Raises: as `Database.sql`.
+
+    columns: the columns of the table that the files fill; None: all.
+    options: the options of COPY, by names in lower case.
+    """
     context.check_writable("COPY … FROM")
     source = context.readable()
     target = find_target(TokenReader(table), source, ())
@@ -70,7 +75,7 @@ def copy_from(
 
 
 def _format(path: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the format, and the other options as arguments of DuckDB's reader. Raises: InvalidArgumentError."""
+    """Return (format, the other options as arguments of DuckDB's reader). Raises: InvalidArgumentError."""
     given = dict(options)
     suffix = re.sub(r"\.(gz|zst)$", "", path.lower()).rpartition(".")[2]
     named = given.pop("format", "").strip("'\"").lower() or _SUFFIXES.get(suffix, "")
@@ -82,7 +87,7 @@ def _format(path: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]
 
 
 def _argument(value: str) -> str:
-    """Return the value of an option as an expression: `a` and `(a, b)` become texts."""
+    """Return the value of an option as an expression: `a` becomes `'a'`, and `(a, b)` becomes `['a', 'b']`."""
     reader = TokenReader(value)
     if reader.at("("):
         return f"[{', '.join(quoted_text(name) for name in reader.names())}]"
@@ -97,7 +102,7 @@ def _call(function: str, path: str, options: Mapping[str, str]) -> str:
 
 
 def _types(target: Target, names: Sequence[str]) -> str:
-    """Return the columns with their types, as DuckDB's readers take them."""
+    """Return the columns with their types as DuckDB's readers take them: `{"a": 'INTEGER', …}`."""
     typed = (f"{quoted(name)}: {quoted_text(sql_type(target.column(name).type))}" for name in names)
     return f"{{{', '.join(typed)}}}"
 
@@ -110,7 +115,7 @@ def _csv(
     path: str,
     options: Mapping[str, str],
 ) -> str:
-    """Return the call that reads the CSV files as these columns.
+    """Return the call of `read_csv` that reads these columns.
 
     Raises: InvalidArgumentError if the first line names other columns, or these in another order.
     """
@@ -135,10 +140,10 @@ def _csv(
 
 
 def _json(context: Context, source: Source, target: Target, path: str, options: Mapping[str, str]) -> str:
-    """Return what reads the columns that the JSON files have, with the types of the table.
+    """Return the call of `read_json` that reads the columns of the JSON files with the types of the table.
 
-    Binary is written as a text with escapes such as \\x00. DuckDB's reader takes these signs for the bytes, so the
-    text is read and cast.
+    JSON has binary values as texts with escapes such as \\x00. As a BLOB, `read_json` would keep the escapes. So it
+    reads a text, and a cast makes the bytes.
     Raises: ColumnNotFoundError.
     """
     found = context.select(source, f"SELECT * FROM {_call('read_json', path, options)}").columns

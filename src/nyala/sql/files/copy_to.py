@@ -1,8 +1,8 @@
 """COPY … TO: DuckDB writes the rows of a SELECT to a file.
 
-The file is written under a temporary name in the same folder, synced and renamed. So a file of this name is
-complete, and it stays as it was if the statement fails. A folder of files (PARTITION_BY, PER_THREAD_OUTPUT,
-FILE_SIZE_BYTES) is written in its place by DuckDB's rules.
+DuckDB writes the file under a temporary name in the same folder. Then the file is synced and renamed. So the file
+is complete, and a file that had this name stays as it was if the statement fails. With PARTITION_BY,
+PER_THREAD_OUTPUT or FILE_SIZE_BYTES, DuckDB writes a folder of files in place, without a temporary name.
 
 Source: DuckDB, "COPY Statement", "COPY … TO".
 """
@@ -30,7 +30,10 @@ _REFUSED = frozenset(("RETURN_FILES", "RETURN_STATS", "USE_TMP_FILE"))
 def copy_to(
     context: Context, query: str | None, table: str, columns: Sequence[str] | None, path: str, options: str
 ) -> FixedResult:
-    """Write the rows of the query, or of the table, to a file. Raises: as `Database.sql`; StorageError."""
+    """Write the rows of the query, or columns of the table, to a file. Raises: as `Database.sql`; StorageError.
+
+    columns: None for all. options: the text after the file's name.
+    """
     if query is None:
         listed = ", ".join(f"nyala_copied.{quoted(name)}" for name in columns) if columns else "*"
         query = f"SELECT {listed} FROM {table} AS nyala_copied"
@@ -51,12 +54,12 @@ def copy_to(
         raise InvalidArgumentError(
             f"{path!r} is a folder: name a file, or add PARTITION_BY or PER_THREAD_OUTPUT"
         )
-    # The suffix says the format and the compression, so it stays.
+    # DuckDB takes the format and the compression from the suffix, so the temporary name has the same suffix.
     target = path if in_place else os.path.join(folder, f".nyala-{secrets.token_hex(4)}-{base}")
     try:
         rows = selected.run_within("COPY (", f") TO {quoted_text(target)} {options}")
         if not in_place:
-            _put(target, path)
+            _install(target, path)
     except OSError as error:
         raise StorageError(f"COPY could not write {path!r}: {error}", path=path) from error
     finally:
@@ -72,8 +75,8 @@ def copy_to(
     )
 
 
-def _put(written: str, path: str) -> None:
-    """Sync the file and rename it."""
+def _install(written: str, path: str) -> None:
+    """Sync the file and rename it to `path`."""
     file = os.open(written, os.O_RDONLY)
     try:
         os.fsync(file)

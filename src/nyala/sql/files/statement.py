@@ -1,17 +1,15 @@
-"""Executes COPY, ATTACH and DETACH, which only the embedding program may use.
+"""Executes COPY, ATTACH and DETACH. Only SQL of the embedding program may use them.
 
 Source: docs/how-to/sql.md, "Files" and "Other stores"; DuckDB, "COPY Statement".
 """
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from nyala.errors import InvalidArgumentError
 from nyala.sql.context import Context
 from nyala.sql.files.copy_from import copy_from
 from nyala.sql.files.copy_to import copy_to
-from nyala.sql.result import FixedResult
+from nyala.sql.result import FixedResult, without_rows
 from nyala.sql.tokens import Token, TokenReader
 
 __all__ = ["execute"]
@@ -44,7 +42,7 @@ def _copy(context: Context, reader: TokenReader) -> FixedResult:
 
 
 def _path(context: Context, reader: TokenReader) -> str:
-    """Read a file's name: a text or a parameter. Raises: InvalidArgumentError."""
+    """Read the name of a file or folder: a text or a parameter. Raises: InvalidArgumentError."""
     token = reader.next()
     value = _value(context, token)
     if isinstance(value, str) and value:
@@ -56,15 +54,15 @@ def _path(context: Context, reader: TokenReader) -> str:
 
 
 def _value(context: Context, token: Token) -> object:
+    """Return the value of a parameter or of a text in single quotes; None for any other token."""
     if token.kind == "parameter":
         value = context.parameters[token.text[1:]]
         return value.__fspath__() if hasattr(value, "__fspath__") else value
-    is_plain = token.kind == "text" and token.text[0] == "'"
-    return token.text[1:-1].replace("''", "'") if is_plain else None
+    return token.plain_text
 
 
 def _options(reader: TokenReader) -> dict[str, str]:
-    """Read `[WITH] (name value, …)`: texts by names in lower case; an option without a value is true."""
+    """Read `[WITH] (name value, …)`. Returns values by names in lower case: "true" for an option without a value."""
     reader.take("WITH")
     if reader.ended:
         return {}
@@ -91,11 +89,11 @@ def _attach(context: Context, reader: TokenReader) -> FixedResult:
     name = reader.identifier() if reader.take("AS") else path.rstrip("/").rpartition("/")[2]
     if reader.take("("):
         reader.need("READ_ONLY")
-        _ = reader.take("TRUE")
+        reader.take("TRUE")
         reader.need(")")
     reader.finish()
     context.database._attach(name, path)
-    return FixedResult("ATTACH", pa.table({}), context.database.now())
+    return without_rows("ATTACH", context.database.now())
 
 
 def _detach(context: Context, reader: TokenReader) -> FixedResult:
@@ -105,4 +103,4 @@ def _detach(context: Context, reader: TokenReader) -> FixedResult:
     name = reader.identifier()
     reader.finish()
     context.database._detach(name, missing_ok=if_exists)
-    return FixedResult("DETACH", pa.table({}), context.database.now())
+    return without_rows("DETACH", context.database.now())
