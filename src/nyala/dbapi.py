@@ -80,11 +80,12 @@ threadsafety: Final = 2
 paramstyle: Final = "qmark"
 """`?` with a sequence. `$name` with a dict works too."""
 
-# What begins a transaction, and what is refused in one that has written.
+# Statements that begin a transaction.
 _WRITES: Final = frozenset(("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "COPY"))
 _READS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(", "EXPLAIN")
 )
+# Statements that are committed at once.
 CHANGES_OF_TABLES: Final = frozenset(("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT", "ATTACH", "DETACH"))
 
 
@@ -92,7 +93,7 @@ CHANGES_OF_TABLES: Final = frozenset(("CREATE", "ALTER", "DROP", "UNDROP", "COMM
 
 
 class Warning(Exception):
-    """Exists because PEP 249 asks for it. Nyala raises no warnings."""
+    """Exists because PEP 249 requires it. Nyala raises no warnings."""
 
 
 class Error(Exception):
@@ -131,7 +132,7 @@ class NotSupportedError(DatabaseError):
     """The statement is valid, but not possible here."""
 
 
-# The first class that fits decides.
+# The first entry whose class is that of the error decides.
 _CLASSES: Final[tuple[tuple[type[errors.Error], type[DatabaseError]], ...]] = (
     (errors.InvalidValueError, DataError),
     (errors.WriteError, IntegrityError),
@@ -162,7 +163,7 @@ def _error_class(error: errors.Error) -> type[DatabaseError]:
 
 @contextlib.contextmanager
 def _mapped() -> Iterator[None]:
-    """Raise the errors of PEP 249 in place of Nyala's."""
+    """Raise the errors of PEP 249 in place of `nyala.errors`."""
     try:
         yield
     except errors.Error as error:
@@ -173,7 +174,7 @@ def _mapped() -> Iterator[None]:
 
 
 class TypeObject:
-    """A type of PEP 249, which is equal to the type codes of its SQL types."""
+    """A type object of PEP 249. It is equal to the type codes of the SQL types that belong to it."""
 
     def __init__(self, name: str, *types: str) -> None:
         self._name = name
@@ -194,14 +195,14 @@ class TypeObject:
 class TypeCode(str):
     """The SQL type of a column of a result, such as `BIGINT` or `DECIMAL(15,2)`.
 
-    It compares equal to one of STRING, BINARY, NUMBER and DATETIME, unless the type is nested.
+    It is equal to one of STRING, BINARY, NUMBER and DATETIME, unless the type is nested.
     """
 
     __slots__ = ()
 
     @property
     def kind(self) -> str:
-        """The type without its parameters."""
+        """The type without its parameters, such as `DECIMAL`; "" for a list."""
         return "" if self.endswith("]") else self.partition("(")[0]
 
     def __eq__(self, other: object) -> bool:
@@ -221,7 +222,7 @@ NUMBER: Final = TypeObject(
 )  # fmt: skip
 DATETIME: Final = TypeObject("DATETIME", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "INTERVAL")
 ROWID: Final = TypeObject("ROWID")
-"""Equal to no column: rows have keys."""
+"""Equal to no type code: a store has no row ids."""
 
 _SQL_NAMES: Final = {
     "bool": "BOOLEAN",
@@ -298,7 +299,7 @@ def connect(
     database
         The path of the store, or an open `Database`, which stays open when the connection is closed.
     autocommit
-        Commit each statement by itself. Default: transactions, as PEP 249 asks.
+        Commit each statement by itself. Default: transactions, as PEP 249 requires.
     options
         Options of `nyala.connect` for a path, such as `read_only=True`.
 
@@ -411,8 +412,8 @@ class Connection:
         Raises
         ------
         OperationalError
-            Another writer changed one of the written keys. Nothing was written, and the transaction has
-            ended. Or it had ended before, because it was idle: then call `rollback()`.
+            Another writer changed one of the written keys: nothing was written, and the transaction has
+            ended. Or the store had ended the transaction before, because it was idle: call `rollback()`.
         """
         self._check_open()
         with self._lock, _mapped(), self._noticing_end():
@@ -421,7 +422,7 @@ class Connection:
                 self._session.commit()
 
     def rollback(self) -> None:
-        """Discard the transaction, if one is open or was ended because it was idle."""
+        """Discard the transaction, if one is open. After the store has ended one, this allows the next."""
         self._check_open()
         with self._lock, _mapped():
             self._has_written, self._ended = False, ""
@@ -463,7 +464,7 @@ class Connection:
         return self._run(operation, lambda: self._session.execute(operation, parameters))
 
     def _execute_many(self, operation: str, rows: list[Any]) -> list[int]:
-        """Execute the statement for each item of `rows`, and return the numbers of changed rows."""
+        """Execute the statement for each item of `rows`. Returns the numbers of changed rows."""
         result = self._run(operation, lambda: self._session.execute_many(operation, rows)) if rows else None
         if result is not None:
             return [result.rowcount]
@@ -472,7 +473,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _one_transaction(self) -> Iterator[None]:
-        """With autocommit: commit what the block executes as one transaction."""
+        """With autocommit, commit all statements of the block as one transaction."""
         with self._lock:
             if not self._autocommit or self._session.in_transaction:
                 yield
@@ -488,7 +489,7 @@ class Connection:
                 self._autocommit = True
 
     def _has_greater(self, table: str, column: str, value: int) -> bool:
-        """Whether the transaction sees a greater value of the column. Cheap for the first column of the key."""
+        """Whether the transaction sees a greater value in the column. Cheap for the first key column."""
 
         def look() -> bool:
             source = self._session._transaction or self._database
@@ -505,13 +506,13 @@ class Connection:
             try:
                 return execute()
             finally:
-                self._has_written &= self._session.in_transaction  # the text may have ended it
+                self._has_written &= self._session.in_transaction  # the text may have ended the transaction
 
     @contextlib.contextmanager
     def _noticing_end(self) -> Iterator[None]:
-        """Refuse everything after the store has ended the transaction, until `rollback`.
+        """After the store has ended the transaction, raise an error until `rollback` is called.
 
-        Otherwise the statements after the end would be committed without those before it.
+        Otherwise the statements after the end would be committed without the statements before it.
         """
         if self._ended:
             raise OperationalError(self._ended)
@@ -528,7 +529,7 @@ class Connection:
             raise OperationalError(self._ended) from error
 
     def _prepare(self, operation: str) -> None:
-        """Begin or end a transaction for the statements of the text, as PEP 249 asks."""
+        """Begin or end a transaction for the statements of the text, as PEP 249 requires."""
         if not isinstance(operation, str):
             raise ProgrammingError(f"execute takes the text of a statement, not {operation!r}")
         keywords = {main_keyword(tokens(text)) for text in split_statements(operation)}
@@ -616,9 +617,9 @@ class Cursor:
     def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Cursor:
         """Execute a statement once for each item of `seq_of_parameters`.
 
-        With autocommit, all items are committed together. Otherwise, items before one that fails stay
-        part of the open transaction, until `rollback`. `INSERT … VALUES (?, …)` is executed once with
-        all rows, which costs much less.
+        With autocommit, all items are committed together. Otherwise, if an item fails, the items before it
+        stay in the open transaction until `rollback`. `INSERT … VALUES (?, …)`, and UPDATE and DELETE by
+        key, are executed once with all items, which costs much less.
 
         Returns
         -------
@@ -676,7 +677,7 @@ class Cursor:
             return list(itertools.islice(rows, self.arraysize if size is None else size))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return all rows that are left."""
+        """Return the remaining rows."""
         if self._rows is None:
             result = self._unread("fetchall")
             self._rows = iter(())

@@ -1,4 +1,4 @@
-"""`nyala.dbapi` as PEP 249 describes it, and what pandas and polars do with it."""
+"""`nyala.dbapi` as PEP 249 defines it, and pandas and polars with it."""
 
 import datetime as dt
 import decimal
@@ -46,7 +46,7 @@ def connection(db):
 
 @pytest.fixture
 def short(monkeypatch):
-    """Let the transactions that begin at a statement be idle for a short time only."""
+    """Make transactions end after a short time without a statement."""
     begin = nyala.Database.transaction
     monkeypatch.setattr(nyala.Database, "transaction", lambda db, **_: begin(db, timeout=0.2))
 
@@ -80,7 +80,7 @@ def test_the_connection_has_the_errors_as_attributes(connection, name):
     assert getattr(connection, name) is getattr(dbapi, name)
 
 
-def test_constructors_make_values_that_parameters_take():
+def test_constructors_of_pep_249():
     assert dbapi.Date(2026, 1, 2) == dt.date(2026, 1, 2)
     assert dbapi.Time(3, 4, 5) == dt.time(3, 4, 5)
     assert dbapi.Timestamp(2026, 1, 2, 3, 4, 5) == dt.datetime(2026, 1, 2, 3, 4, 5)
@@ -94,7 +94,7 @@ def test_constructors_make_values_that_parameters_take():
 # -------------------------------------------------------------------------------------------------- rows
 
 
-def test_a_statement_that_writes_has_rows_only_by_returning(connection):
+def test_a_write_returns_rows_only_with_returning(connection):
     cursor = connection.execute("INSERT INTO items (id, name) VALUES (7, 'cap')")
     assert cursor.description is None and cursor.rowcount == 1
     with pytest.raises(dbapi.ProgrammingError, match="there are no rows"):
@@ -183,7 +183,7 @@ def test_rows_can_be_fetched_after_the_transaction(connection):
     assert cursor.fetchall() == [(2,), (3,), (4,), (5,)]
 
 
-def test_what_needs_nothing_is_there(connection):
+def test_methods_that_do_nothing_exist(connection):
     cursor = connection.cursor()
     cursor.setinputsizes([10])
     cursor.setoutputsize(10, 1)
@@ -252,8 +252,8 @@ def test_executemany_with_autocommit_writes_all_or_nothing(db):
         assert connection.autocommit and not connection.in_transaction
 
 
-def test_executemany_of_one_statement_is_tried_again_after_a_conflict(db, monkeypatch):
-    """With autocommit it has no transaction, which would only see the conflict at its end."""
+def test_executemany_is_tried_again_after_a_conflict(db, monkeypatch):
+    """With autocommit there is no transaction, whose conflict would be found only at its end."""
     import nyala.sql.change.statement as changes
 
     plan_of = changes.plan_of
@@ -291,7 +291,7 @@ def test_a_change_of_tables_is_refused_after_writes(db, connection):
     assert db["items"].count() == 6
 
 
-def test_a_failed_statement_leaves_the_transaction(db, connection):
+def test_a_failed_statement_leaves_the_transaction_open(db, connection):
     connection.execute("INSERT INTO items (id) VALUES (7)")
     with pytest.raises(dbapi.IntegrityError) as caught:
         connection.execute("INSERT INTO items (id) VALUES (1)")
@@ -352,7 +352,7 @@ def test_sqlalchemy_executes_nothing_after_an_idle_transaction_until_rollback(db
             connection.commit()
         with pytest.raises(sa.exc.PendingRollbackError):
             connection.execute(sa.text("SELECT 1"))
-    with engine.begin() as connection:  # the same one, of the pool
+    with engine.begin() as connection:  # the same connection, from the pool
         connection.execute(sa.text("INSERT INTO items (id) VALUES (11)"))
     assert db.sql("SELECT id FROM items WHERE id > 5 ORDER BY id").fetchall() == [(9,), (11,)]
 
@@ -387,7 +387,7 @@ def test_errors_are_those_of_pep_249(connection, text, kind, cause):
     assert str(caught.value) == str(caught.value.__cause__)
 
 
-def test_text_that_is_no_text_is_refused(connection):
+def test_a_statement_must_be_a_text(connection):
     with pytest.raises(dbapi.ProgrammingError, match="text of a statement"):
         connection.execute(7)
 
@@ -471,8 +471,8 @@ def test_polars_reads(connection):
     assert table["id"].sum() == 15
 
 
-def test_many_rows_of_an_insert_are_one_statement(db: nyala.Database) -> None:
-    """Whatever the types of the values: rows without a common type are inserted one by one."""
+def test_executemany_of_an_insert_is_one_commit(db: nyala.Database) -> None:
+    """Also if the values have no common type."""
     db.sql("CREATE TABLE many (id BIGINT PRIMARY KEY, x DOUBLE, s VARCHAR, d TIMESTAMP)")
     with dbapi.connect(db) as connection:
         cursor = connection.cursor()
@@ -498,7 +498,7 @@ def test_many_rows_of_an_insert_are_one_statement(db: nyala.Database) -> None:
     ]  # fmt: skip
 
 
-def test_rows_that_a_with_clause_has_written_are_not_lost(db: nyala.Database) -> None:
+def test_a_write_with_a_with_clause_begins_a_transaction(db: nyala.Database) -> None:
     db.sql("CREATE TABLE w (id BIGINT PRIMARY KEY)")
     with dbapi.connect(db) as connection:
         connection.execute("WITH x AS (SELECT 1 AS id) INSERT INTO w SELECT * FROM x")
@@ -507,8 +507,8 @@ def test_rows_that_a_with_clause_has_written_are_not_lost(db: nyala.Database) ->
     assert db["w"].count() == 1
 
 
-def test_a_rollback_takes_back_all_that_one_text_wrote(db: nyala.Database) -> None:
-    """So changes of tables, which cannot be taken back, are not in one text with rows."""
+def test_a_rollback_discards_all_statements_of_a_text(db: nyala.Database) -> None:
+    """So a text cannot have statements that write rows and statements that change tables, which cannot be undone."""
     db.sql("CREATE TABLE w (id BIGINT PRIMARY KEY)")
     connection = dbapi.connect(db)
     for text in (
@@ -524,7 +524,7 @@ def test_a_rollback_takes_back_all_that_one_text_wrote(db: nyala.Database) -> No
     connection.close()
 
 
-def test_a_commit_as_text(db: nyala.Database) -> None:
+def test_commit_and_rollback_as_statements(db: nyala.Database) -> None:
     db.sql("CREATE TABLE w (id BIGINT PRIMARY KEY)")
     with dbapi.connect(db) as connection:
         connection.execute("INSERT INTO w VALUES (1)")

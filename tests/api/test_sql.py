@@ -1,4 +1,4 @@
-"""`db.sql`: DuckDB over the tables, at one moment, reading only what a statement needs."""
+"""`db.sql` with SELECT: results, errors, closing, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -48,13 +48,12 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     database.close()
 
 
-def asked(result: Any) -> list[dict[str, Any]]:
-    """What a run of the statement asked of its tables."""
+def explained(result: Any) -> list[dict[str, Any]]:
+    """Return the explanation of each scan of one run of the statement."""
     return [scan.to_dict() for scan in result.explain().scans]
 
 
-def test_the_forms_of_a_result(db: Any) -> None:
-    """Each form has the same rows, as often as it is asked for."""
+def test_a_result_returns_its_rows_in_every_form_and_repeatedly(db: Any) -> None:
     result = db.sql("SELECT k, name FROM small ORDER BY k")
     expected = [(1, "one"), (2, None)]
     assert result.fetchall() == expected == result.fetchall() == list(result)
@@ -73,16 +72,15 @@ def test_the_forms_of_a_result(db: Any) -> None:
     assert "one" in repr(result) and "NULL" in repr(result)
 
 
-def test_fetching_walks_through_one_run(db: Any) -> None:
-    """fetchone and fetchmany go on where they stood; fetchall gives what is left, and then it begins anew."""
+def test_fetch_methods_continue_one_run(db: Any) -> None:
+    """After `fetchall` or the last row, the next fetch method begins with the first row again."""
     result = db.sql("SELECT k FROM t WHERE k < 5 ORDER BY k")
     assert (result.fetchone(), result.fetchmany(2), result.fetchall()) == ((0,), [(1,), (2,)], [(3,), (4,)])
     assert len(result.fetchmany(9)) == 5
     assert result.fetchone() is None and result.fetchmany(3) == []
 
 
-def test_parameters(db: Any) -> None:
-    """Values that come from elsewhere need not be written into the text."""
+def test_parameters_of_both_kinds(db: Any) -> None:
     assert db.sql("SELECT name FROM small WHERE k = ?", [1]).fetchall() == [("one",)]
     assert db.sql("SELECT name FROM small WHERE k = $k", {"k": 1}).to_arrow()["name"].to_pylist() == ["one"]
     with pytest.raises(nyala.InvalidArgumentError, match="parameters"):
@@ -92,13 +90,13 @@ def test_parameters(db: Any) -> None:
             db.sql(text)
 
 
-def test_duckdbs_private_source_protocol_is_still_there() -> None:
-    """`duckdb._sources` may change in any version; without it every query would read whole tables in silence."""
+def test_duckdb_has_the_private_class_for_sources() -> None:
+    """`duckdb._sources` may change in any version. Without it DuckDB would read whole tables."""
     assert source_module._source_class()
 
 
-def test_one_moment_for_a_statement_and_for_a_snapshot(tmp_path: Path) -> None:
-    """A result does not see what is written after `sql`, a snapshot's result is of the snapshot's moment."""
+def test_a_result_does_not_see_later_writes(tmp_path: Path) -> None:
+    """The result of a snapshot has the snapshot's moment, also after the snapshot was closed."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         first = table.insert({"k": [1]})
@@ -117,7 +115,6 @@ def test_one_moment_for_a_statement_and_for_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_statement_at_a_past_moment(tmp_path: Path) -> None:
-    """Yesterday's answer again, in one line."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         first = table.insert({"k": [1]})
@@ -128,8 +125,8 @@ def test_a_statement_at_a_past_moment(tmp_path: Path) -> None:
             db.sql("SELECT 1", at=first.timestamp + (1 << 60))
 
 
-def test_names_are_told_apart_as_duckdb_does(tmp_path: Path) -> None:
-    """Upper and lower case are one name in SQL; tables of both are read only as they are written."""
+def test_names_of_tables_that_differ_only_in_case(tmp_path: Path) -> None:
+    """Each table is read by its exact spelling. One statement cannot read both."""
     with open_database(tmp_path / "s") as db:
         for name, value in (("Alike", 1), ("alike", 2), ('odd "name"', 3), ("a.b", 4), ("select", 5)):
             db.create_table(name, {"K": "int64"}, "K").insert({"K": [value]})
@@ -159,14 +156,13 @@ def test_names_are_told_apart_as_duckdb_does(tmp_path: Path) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_does_not_read_is_refused_with_the_way_to_do_it(db: Any, text: Any, word: str) -> None:
-    """A statement that changes DuckDB alone would be lost with its memory; it must never seem to have worked."""
+def test_statements_that_nyala_does_not_have_are_refused(db: Any, text: Any, word: str) -> None:
+    """A statement that changes only DuckDB must not appear to work: its effect would be lost."""
     with pytest.raises(nyala.InvalidArgumentError, match=word):
         db.sql(text)
 
 
-def test_wrong_names_are_our_errors(db: Any) -> None:
-    """With the place in the statement, and with names that there are."""
+def test_errors_for_unknown_names_have_a_suggestion_and_the_place(db: Any) -> None:
     with pytest.raises(nyala.TableNotFoundError, match=r"did you mean 'small'(?s:.*)LINE 2"):
         db.sql("SELECT *\nFROM smal")
     for text in (
@@ -178,8 +174,8 @@ def test_wrong_names_are_our_errors(db: Any) -> None:
             db.sql(text)
 
 
-def test_errors_of_values_and_of_scans_come_through(tmp_path: Path, db: Any) -> None:
-    """What DuckDB cannot calculate is the statement's fault; what a scan meets is told as the scan tells it."""
+def test_errors_of_duckdb_and_of_scans_are_raised_as_errors_of_nyala(tmp_path: Path, db: Any) -> None:
+    """Errors of DuckDB become InvalidArgumentError. A damaged file raises CorruptionError, as a scan does."""
     with pytest.raises(nyala.InvalidArgumentError, match="Could not convert"):
         db.sql("SELECT s::INT FROM t").fetchall()
     for read in (lambda result: result.fetchall(), lambda result: result.fetchone()):
@@ -202,8 +198,8 @@ def test_errors_of_values_and_of_scans_come_through(tmp_path: Path, db: Any) -> 
         other.sql("SELECT max(s) FROM t").fetchall()
 
 
-def test_damage_that_is_met_while_a_statement_is_planned_is_told_as_such(tmp_path: Path) -> None:
-    """DuckDB asks for a guess of how many rows match, and hands on the text only of what is raised there."""
+def test_damage_found_while_a_statement_is_planned_raises_corruption_error(tmp_path: Path) -> None:
+    """DuckDB asks the scan for an estimate, and passes on only the text of an error."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "a": "int32"}, "k")
         table.insert(pa.table({"k": np.arange(ROWS), "a": pa.array(np.arange(ROWS) % 1000, pa.int32())}))
@@ -218,8 +214,7 @@ def test_damage_that_is_met_while_a_statement_is_planned_is_told_as_such(tmp_pat
         db.sql("SELECT count(*) FROM t WHERE a = 7").fetchall()
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    """Whatever is read of an old result, and however far it was."""
+def test_reading_a_result_after_close_raises_an_error(tmp_path: Path) -> None:
     db = open_database(tmp_path / "s")
     db.create_table("t", {"k": "int64"}, "k").insert({"k": list(range(10))})
     fresh, begun = db.sql("SELECT k FROM t"), db.sql("SELECT k FROM t")
@@ -233,13 +228,11 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     ):
         with pytest.raises(nyala.StorageError, match="closed"):
             act()
-    assert re.fullmatch(r"SelectResult \(.*the store '.*' is closed.*\)", repr(fresh)), (
-        "who prints it is not stopped"
-    )
+    assert re.fullmatch(r"SelectResult \(.*the store '.*' is closed.*\)", repr(fresh)), "repr raises no error"
 
 
-def test_a_store_that_is_closed_beside_a_statement(tmp_path: Path) -> None:
-    """DuckDB's own exception would come out of close(), about a connection that nobody knows of."""
+def test_close_while_a_statement_runs(tmp_path: Path) -> None:
+    """`close` raises nothing, and the statement finishes or fails with an error of Nyala."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         table.insert({"k": range(100_000)})
@@ -264,10 +257,10 @@ def test_a_store_that_is_closed_beside_a_statement(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_connection", [False, True], ids=["before its connection", "before its tables"])
-def test_a_store_that_is_closed_while_a_statement_begins(
+def test_close_while_a_statement_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_connection: bool
 ) -> None:
-    """By another thread, after the statement has seen that it is open."""
+    """Another thread closes the store after the statement has checked that it is open."""
     with open_database(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64"}, "k").insert({"k": range(10)})
         register, begin = result_module.duckdb_table, result_module._Run.__init__
@@ -276,16 +269,16 @@ def test_a_store_that_is_closed_while_a_statement_begins(
             db.close()
             return register(source)
 
-        def begin_closed(run: Any, question: Any) -> None:
-            is_open = question.check_open
+        def begin_closed(run: Any, bound: Any) -> None:
+            is_open = bound.check_open
 
             def close() -> None:
                 is_open()
-                question.check_open = is_open
+                bound.check_open = is_open
                 db.close()
 
-            question.check_open = close
-            begin(run, question)
+            bound.check_open = close
+            begin(run, bound)
 
         if has_connection:
             monkeypatch.setattr(result_module, "duckdb_table", register_closed)
@@ -296,7 +289,7 @@ def test_a_store_that_is_closed_while_a_statement_begins(
 
 
 def test_threads_beside_a_writer_see_whole_batches(tmp_path: Path) -> None:
-    """Statements of several threads at once, while batches that leave a sum as it is are written."""
+    """No batch changes the sum. A statement that saw a part of a batch would see another sum."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         table.insert({"k": list(range(1000)), "v": [1] * 1000})
@@ -332,8 +325,7 @@ def test_threads_beside_a_writer_see_whole_batches(tmp_path: Path) -> None:
         assert wrong == []
 
 
-def test_a_reader_process(tmp_path: Path) -> None:
-    """Another process asks the same, of what this one has only in memory."""
+def test_a_reader_process_sees_rows_that_are_only_in_the_writers_memory(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64"}, "k").insert({"k": [1, 2, 3]})
         code = (
@@ -344,8 +336,7 @@ def test_a_reader_process(tmp_path: Path) -> None:
         assert found.stdout == "[(Decimal('6'),)]\n" or found.stdout == "[(6,)]\n", found.stderr
 
 
-def test_a_stream_that_is_left_early_holds_nothing(db: Any) -> None:
-    """Readers are given up half-way all the time."""
+def test_the_store_stays_usable_after_a_stream_was_not_read_to_its_end(db: Any) -> None:
     reader = db.sql("SELECT k FROM t").to_reader()
     assert reader.read_next_batch().num_rows > 0
     del reader
@@ -353,8 +344,8 @@ def test_a_stream_that_is_left_early_holds_nothing(db: Any) -> None:
     assert db.sql("SELECT count(*) FROM t").fetchone() == (ROWS,)
 
 
-def test_a_result_that_is_dropped_goes_at_once(db: Any) -> None:
-    """With its cursor, and what that reads: not when the collector comes, which may be never."""
+def test_a_result_without_references_is_freed_at_once(db: Any) -> None:
+    """Its cursor and scans are freed without the garbage collector, which may not run for a long time."""
     gc.disable()
     try:
         for read in (
@@ -372,10 +363,9 @@ def test_a_result_that_is_dropped_goes_at_once(db: Any) -> None:
         gc.enable()
 
 
-def test_a_result_that_the_collector_finds_is_closed_later(db: Any) -> None:
-    """The collector comes upon it in any thread: in one in which DuckDB reads for that very statement, or that holds a
-    block which that waits for. To close it there would be to wait for oneself."""
-    gc.collect()  # what other tests left is not of this one
+def test_a_cursor_found_by_the_garbage_collector_is_closed_by_the_next_statement(db: Any) -> None:
+    """The collector may run in a thread that executes the cursor's statement. Closing there would be a deadlock."""
+    gc.collect()  # closes the cursors of earlier tests
     assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k FROM t")
     assert result.fetchone() == (0,)
@@ -391,11 +381,11 @@ def test_a_result_that_the_collector_finds_is_closed_later(db: Any) -> None:
         cursor.execute("SELECT 1")
 
 
-def test_a_stream_that_the_collector_finds_in_its_own_statement_ends_later(
+def test_a_stream_collected_inside_its_own_statement_is_closed_later(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DuckDB reads on for a stream that nobody has any more, and the collector comes in that very thread."""
-    gc.collect()  # what other tests left is not of this one
+    """DuckDB reads ahead for the stream, and the collector runs in the reading thread."""
+    gc.collect()  # closes the cursors of earlier tests
     assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k, v FROM t")
     reader = result.to_reader()
@@ -414,15 +404,15 @@ def test_a_stream_that_the_collector_finds_in_its_own_statement_ends_later(
     ring.append(ring)
     del result, reader, ring
     dropped.set()
-    if not collected.wait(2):  # DuckDB had all that it wanted
+    if not collected.wait(2):  # DuckDB had read everything before
         gc.collect()
     assert len(left) == 1
     assert db.sql("SELECT count(*) FROM t").fetchall() == [(ROWS,)]
     assert len(left) == 0
 
 
-def test_nothing_is_closed_while_the_collector_works() -> None:
-    """Whatever else it does there; and what DuckDB refuses to close is tried again."""
+def test_cursors_are_not_closed_while_the_garbage_collector_runs() -> None:
+    """`close` closes them later, and tries again if DuckDB refuses."""
 
     class Cursor:
         closed, refuses = 0, False
@@ -433,7 +423,7 @@ def test_nothing_is_closed_while_the_collector_works() -> None:
             self.closed += 1
 
     class User:
-        """What has a cursor."""
+        """An object that has a cursor."""
 
     left, cursors = LeftCursors(), [Cursor(), Cursor(), Cursor()]
     users = [User() for _ in cursors]
@@ -454,8 +444,8 @@ def test_nothing_is_closed_while_the_collector_works() -> None:
     assert [cursor.closed for cursor in cursors] == [1, 1, 1] and len(left) == 0
 
 
-def test_a_scan_as_a_relation_of_your_own_connection(db: Any) -> None:
-    """`to_duckdb` reads when a query does, with its columns and predicates; a limit of the scan stays a limit."""
+def test_a_scan_as_a_relation_of_the_users_connection(db: Any) -> None:
+    """DuckDB pushes columns and predicates into the scan, but not below a limit of the scan."""
     with duckdb.connect() as con:
         relation = db["t"].scan(columns=["k", "s"], where="k < 100").to_duckdb(con)
         assert relation.filter("k >= 98").order("k").fetchall() == [(98, "c"), (99, "a")]
@@ -468,14 +458,14 @@ def test_a_scan_as_a_relation_of_your_own_connection(db: Any) -> None:
         assert scan.count() == 7
 
 
-def test_without_duckdb_there_is_a_pip_line(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_duckdb_the_error_says_what_to_install(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(ImportError, match=r"pip install 'nyala\[sql\]'"):
         db.sql("SELECT 1")
 
 
 def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
-    """DuckDB would answer a statement that names the second with the values of the first."""
+    """DuckDB would return the values of the first column for the name of the second."""
     with nyala.connect(tmp_path / "s") as db:
         table = db.create_table("u", {"id": "int64", "Price": "int64"}, "id")
         table.insert([{"id": 1, "Price": 5}])

@@ -1,4 +1,4 @@
-"""SQL that does not come from the program reaches the tables of its store, and nothing else."""
+"""SQL that does not come from the program (`StoreAccess`) reaches only the tables of its store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nyala.sql.session import SqlSession
 from tests.support import open_database
 
 FILE = "/etc/hostname"
-# The texts name the file {csv}, which can be read, and {out}, which must not be made.
+# {csv} is a file that exists; {out} is a file that must not be created.
 ATTACKS = [
     "SELECT * FROM read_text('{csv}')",
     "SELECT * FROM read_blob('{csv}')",
@@ -110,7 +110,7 @@ ATTACKS = [
     "SELECT * FROM 'https://example.com/x.csv'",
     "SELECT * FROM sqlite_scan('{csv}', 'x')",
     "SELECT 1; SELECT * FROM '{csv}'",
-    # Texts of DuckDB that another lexer reads as numbers with texts behind them, or the other way round.
+    # Another lexer than DuckDB's may read these as a number followed by a text, or the other way round.
     "SELECT 1._$$, (SELECT list(value) FROM duckdb_settings() WHERE name = 'secret_directory') AS z$$",
     "SELECT 1_$$, current_setting('temp_directory') AS z$$",
     "SELECT .5_$a$, current_setting('temp_directory') AS z$a$",
@@ -132,8 +132,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("text", ATTACKS)
-def test_an_attack_is_refused_and_changes_nothing(db: Any, tmp_path: Path, text: str) -> None:
-    """With and without the rows being read: neither a file nor a setting is reached."""
+def test_a_statement_that_reaches_outside_is_refused(db: Any, tmp_path: Path, text: str) -> None:
+    """It is refused whether or not its rows are read, and it reads and writes no file and no setting."""
     csv, out = tmp_path / "x.csv", tmp_path / "out"
     csv.write_text("a\n1\n")
     session = SqlSession(db, StoreAccess())
@@ -160,12 +160,12 @@ def test_an_attack_is_refused_and_changes_nothing(db: Any, tmp_path: Path, text:
         "SELECT e'it\\'s', x'00', 1_000, .5, 1e3, uuid() IS NOT NULL, random() < 2, now() > DATE '2000-01-01'",
     ],
 )
-def test_what_reads_only_the_store_is_allowed(db: Any, text: str) -> None:
+def test_statements_that_read_only_the_store_are_allowed(db: Any, text: str) -> None:
     SqlSession(db, StoreAccess()).execute(text).fetchall()
 
 
 def test_settings_stay_locked_for_the_program_too(db: Any) -> None:
-    """Also in the DuckDB that can read files."""
+    """The settings are also locked in the DuckDB that has access to files."""
     text = "SELECT value FROM duckdb_settings() WHERE name = ?"
     assert db.sql(text, ["lock_configuration"]).fetchall() == [("true",)]
     assert db.sql(text, ["autoinstall_known_extensions"]).fetchall() == [("false",)]

@@ -1,4 +1,4 @@
-"""The same SQL statement again: what is kept of its last run never shows in the answer, and holds nothing."""
+"""The same SQL statement several times: kept sessions and plans do not change its answers and keep no files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fill(db: nyala.Database, rows: int = 10, history: Any = None) -> nyala.Table
 
 
 def both_forms(result: result_module.Result) -> list[tuple[Any, ...]]:
-    """All rows, which a plan that was kept gives, and DuckDB's stream gives too."""
+    """Return the rows by `fetchall`, which uses a kept plan, and check that a stream returns the same."""
     found = result.fetchall()
     assert [tuple(row.values()) for row in result.to_arrow().to_pylist()] == found
     assert result.fetchall() == found
@@ -53,7 +53,7 @@ def test_each_run_reads_its_own_moment(db: nyala.Database) -> None:
     assert both_forms(db.sql(JOIN)) == [(20,), (500,)]
 
 
-def test_a_table_that_was_altered_renamed_or_made_anew(db: nyala.Database) -> None:
+def test_a_table_that_was_altered_renamed_or_created_again(db: nyala.Database) -> None:
     table = fill(db)
     before = db.snapshot()
     text = "SELECT * FROM t WHERE v >= 8 ORDER BY k"
@@ -77,8 +77,8 @@ def test_a_table_that_was_altered_renamed_or_made_anew(db: nyala.Database) -> No
     assert both_forms(db.sql("SELECT * FROM t ORDER BY k")) == [(2,), (5,)]
 
 
-def test_text_that_comes_in_another_form_than_before(db: nyala.Database) -> None:
-    """In memory, in a dictionary of few words, of many, and plain."""
+def test_text_columns_whose_form_changes_between_two_runs(db: nyala.Database) -> None:
+    """The form: in memory, a small dictionary, a large dictionary, or plain."""
     table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
     text = "SELECT s, count(*) FROM t GROUP BY s ORDER BY 2 DESC, 1 LIMIT 3"
     rows: list[str] = []
@@ -108,7 +108,7 @@ def test_a_range_that_was_dropped_between_two_runs(db: nyala.Database) -> None:
     assert both_forms(db.sql("SELECT k FROM t ORDER BY k")) == [(11,), (12,), (13,), (14,)]
 
 
-def test_the_time_of_day_and_chance_are_those_of_each_run(db: nyala.Database) -> None:
+def test_each_run_has_its_own_time_of_day_and_random_numbers(db: nyala.Database) -> None:
     table = db.create_table("t", {"k": "int64", "seen": "timestamp"}, "k")
     table.insert({"k": [1], "seen": ["2026-01-01"]})
     for text in ("SELECT now()", "SELECT max(now()) FROM t WHERE seen < now()", "SELECT random() FROM t"):
@@ -119,7 +119,7 @@ def test_the_time_of_day_and_chance_are_those_of_each_run(db: nyala.Database) ->
         assert len(found) == 3
 
 
-def test_after_an_error_the_statement_is_run_anew(db: nyala.Database) -> None:
+def test_a_statement_runs_again_after_an_error(db: nyala.Database) -> None:
     table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
     table.insert({"k": [1], "s": ["7"]})
     text = "SELECT k,\n  s::INT AS n\nFROM t"
@@ -157,7 +157,7 @@ def test_threads_run_one_statement_at_several_moments(db: nyala.Database) -> Non
     assert wrong == []
 
 
-def test_the_files_of_a_dropped_table_go(tmp_path: Path) -> None:
+def test_a_kept_session_does_not_keep_files_of_a_dropped_table(tmp_path: Path) -> None:
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = fill(db, 1000, history=0)
         db.flush()
@@ -185,8 +185,8 @@ def test_after_close_and_connect(tmp_path: Path) -> None:
         assert db.sql(JOIN).fetchall() == [(3,), (5,)]
 
 
-def test_a_forked_child(tmp_path: Path) -> None:
-    """It may not use the parent's store, and leaves the parent's statements alone."""
+def test_a_forked_child_cannot_use_the_parents_store(tmp_path: Path) -> None:
+    """The parent's statements still work."""
     code = f"""
         import os, sys, nyala
         db = nyala.connect({str(tmp_path / "s")!r}, maintenance=False)
@@ -204,7 +204,7 @@ def test_a_forked_child(tmp_path: Path) -> None:
         assert db.sql(text).fetchall() == [(1,), (2,)]
         db.close()
     """
-    # Python 3.12 warns of each fork of a process with threads.
+    # Python 3.12 warns about each fork of a process with threads.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(code)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (found.returncode, found.stderr) == (0, "")

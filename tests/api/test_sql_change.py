@@ -1,4 +1,7 @@
-"""SQL that writes: what the scripts of tests/scripts/sql do not show. Concurrency, transactions, large statements."""
+"""INSERT, UPDATE, DELETE and MERGE: concurrency, transactions, interrupts and errors.
+
+The forms of the statements are in tests/scripts/sql.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def test_a_statement_that_fails_changes_nothing(db: nyala.Database, t: nyala.Tab
 
 
 def test_a_statement_that_fails_leaves_the_transaction_as_it_was(db: nyala.Database, t: nyala.Table) -> None:
-    """Of the two operations of MERGE and of moved keys, none stays when the second one fails."""
+    """MERGE and SET of a key have two operations. If the second one fails, the transaction has neither."""
     db.sql("BEGIN; INSERT INTO t (id) VALUES (4)")
     with pytest.raises(nyala.DuplicateKeyError):
         db.sql("UPDATE t SET id = 4 WHERE id = 1")
@@ -151,7 +154,7 @@ def test_a_reader_cannot_write(db: nyala.Database, t: nyala.Table, tmp_path: Pat
         reader.sql("DELETE FROM t")
 
 
-def test_a_table_without_a_key_of_the_user(db: nyala.Database) -> None:
+def test_a_table_without_a_key(db: nyala.Database) -> None:
     events = db.create_table("events", {"text": "string", "n": "int32"})
     db.sql("INSERT INTO events VALUES ('a', 1), ('a', 1)")
     db.sql("INSERT INTO events (n) SELECT n + 1 FROM events")
@@ -163,8 +166,8 @@ def test_a_table_without_a_key_of_the_user(db: nyala.Database) -> None:
         db.sql("UPDATE events SET auto_incrementing_id = 1")
 
 
-def test_returning_gives_the_numbers_of_new_rows_in_their_order(db: nyala.Database) -> None:
-    """Each partition counts by itself, so here the number of a row says where it is and not when it came."""
+def test_returning_has_the_keys_that_the_store_gave(db: nyala.Database) -> None:
+    """The table has three partitions, and each of them counts by itself."""
     parts = nyala.hash_partition("host", buckets=3)
     events = db.create_table("events", {"host": "string", "n": "int32"}, "host", parts, unique=False)
     db.sql("INSERT INTO events VALUES ('a', 0), ('b', 0)")
@@ -176,7 +179,7 @@ def test_returning_gives_the_numbers_of_new_rows_in_their_order(db: nyala.Databa
     assert sorted(result.fetchall()) == sorted(zip(*stored.to_pydict().values(), strict=True))
 
 
-def test_a_refused_returning_inserts_nothing(db: nyala.Database) -> None:
+def test_an_insert_whose_returning_fails_inserts_nothing(db: nyala.Database) -> None:
     events = db.create_table("events", {"host": "string", "n": nyala.column("int32", nullable=False)})
     for refused in (
         "INSERT INTO events VALUES ('a', 1) RETURNING CAST(host AS INT)",
@@ -188,7 +191,7 @@ def test_a_refused_returning_inserts_nothing(db: nyala.Database) -> None:
     assert events.count() == 0
 
 
-def test_point_lookups_return_what_duckdb_returns(db: nyala.Database) -> None:
+def test_look_ups_by_key_return_what_duckdb_returns(db: nyala.Database) -> None:
     db.create_table("k", {"a": "string", "b": "int8", "v": "decimal(5,2)", "w": "timestamp"}, ["a", "b"])
     db.sql("INSERT INTO k VALUES ('x', 1, 1.5, '2024-01-02'), ('y', -2, NULL, NULL), ('it''s', 3, 0, NULL)")
     for where, parameters in (
@@ -219,7 +222,7 @@ def test_point_lookups_return_what_duckdb_returns(db: nyala.Database) -> None:
     assert "LOOK UP k BY KEY" in str(db.sql("SELECT v FROM k WHERE a = 'x' AND b = 1").explain())
 
 
-def test_rows_are_changed_by_long_lists_of_keys(db: nyala.Database, t: nyala.Table) -> None:
+def test_select_update_and_delete_by_a_long_list_of_keys(db: nyala.Database, t: nyala.Table) -> None:
     db.sql("INSERT INTO t (id) SELECT i FROM range(100, 2100) AS r(i)")
     keys = ", ".join(map(str, range(50, 1100)))
     assert db.sql(f"SELECT id FROM t WHERE id IN ({keys})").to_arrow().num_rows == 1000
@@ -244,8 +247,8 @@ def test_explain_says_what_would_be_written_and_writes_nothing(
     db: nyala.Database, t: nyala.Table, statement: str, operations: str
 ) -> None:
     before = t.to_arrow()
-    (what, told), *plans = db.sql(f"EXPLAIN {statement}").fetchall()
-    assert what == "statement" and told.endswith(f"on table t, as one batch: {operations}")
+    (name, text), *plans = db.sql(f"EXPLAIN {statement}").fetchall()
+    assert name == "statement" and text.endswith(f"on table t, as one batch: {operations}")
     assert plans and all("SCAN" in plan for _, plan in plans)
     assert t.to_arrow() == before
     with pytest.raises(nyala.ColumnNotFoundError):
@@ -264,15 +267,15 @@ def test_explain_says_what_would_be_written_and_writes_nothing(
         ("DELETE FROM t USING f WHERE t.id = f.id", "delete"),
     ],
 )
-def test_sources_that_give_the_keys_are_read_without_the_table(
+def test_an_update_by_the_keys_of_its_source_does_not_read_the_table(
     db: nyala.Database, t: nyala.Table, statement: str, operation: str
 ) -> None:
-    """The sources are a frame of the program, and a table of the store."""
+    """The source is first a variable of the program, and then a table of the store."""
     for f in (pa.table({"id": [1, 4], "v": [5, 6]}), None):
         if f is None:
             db.create_table("f", {"id": "int64", "v": "int64"}, "id").insert([(1, 5), (4, 6)])
-        (_, told), *plans = db.sql(f"EXPLAIN {statement}").fetchall()
-        assert told.endswith(f"{operation} by key (missing keys are skipped)")
+        (_, text), *plans = db.sql(f"EXPLAIN {statement}").fetchall()
+        assert text.endswith(f"{operation} by key (missing keys are skipped)")
         assert not any("FROM t" in plan or '"t"' in plan for _, plan in plans)
         t.upsert([(1, 0, "a")])
         assert db.sql(statement).rowcount == 1
@@ -291,10 +294,10 @@ def test_sources_that_give_the_keys_are_read_without_the_table(
         ("DELETE FROM t USING f WHERE t.id = f.id RETURNING t.v", {3: None, 5: None}),
     ],
 )
-def test_rows_of_few_keys_are_joined_with_their_sources(
+def test_an_update_of_few_keys_by_its_source(
     db: nyala.Database, statement: str, changed: dict[int, int | None]
 ) -> None:
-    """The table has many more rows than the source, which has NULL, a key twice, and keys that are not in the table."""
+    """The source has NULL, a key twice, and keys that the table does not have. The table has many more rows."""
     f = pa.table({"id": [3, 5, 5, None, -7, 10**12], "w": [30, 52, 52, 1, 1, 1], "s": ["f"] * 6})
     t = db.create_table("t", {"id": "int64", "v": "int64", "s": "string"}, "id")
     t.insert([(number, number, f"s{number}") for number in range(500)])
@@ -310,7 +313,7 @@ def _before(key: int) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize("access", [ProgramAccess(None), StoreAccess()], ids=["program", "store"])
 def test_interrupt_ends_a_running_statement(db: nyala.Database, t: nyala.Table, access: Access) -> None:
-    """Whatever DuckDB the session's rights choose: without the interrupt this takes minutes."""
+    """Without the interrupt the statement takes minutes. Each kind of access has its own DuckDB."""
     session = SqlSession(db, access)
     stopped = threading.Event()
 
@@ -340,7 +343,7 @@ def test_interrupt_ends_a_running_statement(db: nyala.Database, t: nyala.Table, 
 def test_interrupt_ends_no_statement_of_another_session(
     db: nyala.Database, t: nyala.Table, statement: str
 ) -> None:
-    """The other one goes on reading its rows, on the same DuckDB."""
+    """The other session reads its rows to the end, on the same DuckDB."""
     mine, other = SqlSession(db, ProgramAccess(None)), SqlSession(db, ProgramAccess(None))
     before = t.to_arrow()
     rows = other.execute("SELECT a.range + b.range AS n FROM range(3000) AS a, range(3000) AS b").to_reader()
@@ -365,8 +368,8 @@ def test_interrupt_ends_no_statement_of_another_session(
     assert t.to_arrow() == before
 
 
-def test_words_that_begin_no_clause(db: nyala.Database, t: nyala.Table) -> None:
-    """FROM of IS DISTINCT FROM, a table called `conflict`, and fields and names that are keywords."""
+def test_keywords_that_are_part_of_an_expression_end_no_clause(db: nyala.Database, t: nyala.Table) -> None:
+    """The FROM of IS DISTINCT FROM, a table called `conflict`, and keywords as names of fields and columns."""
     assert (
         db.sql("UPDATE t SET v = CASE WHEN s IS DISTINCT FROM 'a' THEN 1 ELSE 0 END WHERE id > 0").rowcount
         == 3
@@ -384,7 +387,7 @@ def test_words_that_begin_no_clause(db: nyala.Database, t: nyala.Table) -> None:
     ).fetchall() == [(4,)]
 
 
-def test_the_source_of_a_write_may_be_the_past(db: nyala.Database, t: nyala.Table) -> None:
+def test_a_write_can_read_its_source_at_a_moment(db: nyala.Database, t: nyala.Table) -> None:
     before = db.now()
     db.sql("UPDATE t SET v = 0; DELETE FROM t WHERE id = 3")
     db.sql("UPSERT INTO t SELECT * FROM t FOR SYSTEM_TIME AS OF $1 WHERE id > 1", [before])
@@ -424,7 +427,7 @@ def test_names_of_tables_ignore_case(db: nyala.Database, t: nyala.Table) -> None
 def test_errors_show_the_place_in_the_users_text(
     db: nyala.Database, t: nyala.Table, statement: str, line: int, marked: str
 ) -> None:
-    """Also in statements that DuckDB gets as other texts."""
+    """DuckDB executes other texts than the user's, but the error shows the line of the user's text."""
     with pytest.raises(nyala.Error) as caught:
         db.sql(statement)
     (shown, marks) = str(caught.value).splitlines()[-2:]
@@ -454,8 +457,8 @@ def test_a_table_of_the_store_comes_before_a_variable(db: nyala.Database, t: nya
     assert t.to_arrow()["id"].to_pylist() == [2]
 
 
-def test_a_thread_that_ends_takes_its_transaction_with_it(db: nyala.Database, t: nyala.Table) -> None:
-    """A later thread may have the same number."""
+def test_a_transaction_ends_with_its_thread(db: nyala.Database, t: nyala.Table) -> None:
+    """A later thread may get the same thread id, and must not get the transaction."""
 
     def begin() -> None:
         db.sql("BEGIN; INSERT INTO t (id) VALUES (100)")
@@ -478,7 +481,9 @@ def test_a_thread_that_ends_takes_its_transaction_with_it(db: nyala.Database, t:
     assert db.sql("SELECT id FROM t WHERE id >= 100 ORDER BY id").fetchall() == [(201,), (300,), (301,)]
 
 
-def test_between_begin_and_commit_the_methods_say_what_to_do(db: nyala.Database, t: nyala.Table) -> None:
+def test_methods_of_the_program_are_refused_between_begin_and_commit(
+    db: nyala.Database, t: nyala.Table
+) -> None:
     db.sql("BEGIN")
     for call in (
         lambda: t.insert([{"id": 9}]),
@@ -492,13 +497,13 @@ def test_between_begin_and_commit_the_methods_say_what_to_do(db: nyala.Database,
     db.sql("ROLLBACK")
 
 
-def test_text_that_is_not_unicode(db: nyala.Database, t: nyala.Table) -> None:
+def test_a_statement_that_is_not_valid_unicode_is_refused(db: nyala.Database, t: nyala.Table) -> None:
     with pytest.raises(nyala.InvalidArgumentError, match="not valid Unicode at character 8"):
         db.sql("SELECT '\udcff'")
 
 
-def test_a_duckdb_that_failed_is_replaced(db: nyala.Database, t: nyala.Table) -> None:
-    """An internal error of DuckDB makes its instance useless; the next statement has another one."""
+def test_statements_work_after_an_internal_error_of_duckdb(db: nyala.Database, t: nyala.Table) -> None:
+    """After an internal error, a DuckDB instance executes nothing any more. The next statement opens another one."""
     bad = pa.table({"x": pa.array([2**45], pa.int64()).view(pa.time64("us"))})
     for _ in range(2):
         with pytest.raises(nyala.Error):
@@ -508,7 +513,7 @@ def test_a_duckdb_that_failed_is_replaced(db: nyala.Database, t: nyala.Table) ->
     assert db.sql("UPDATE t SET v = 0 WHERE v > 15").rowcount == 1
 
 
-def test_without_room_for_temporary_files(
+def test_a_statement_whose_rows_cannot_be_spilled_writes_nothing(
     db: nyala.Database, t: nyala.Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("nyala.sql.change.rows.SPILLED_BYTES_MIN", 1000)

@@ -29,7 +29,7 @@ def types(table: nyala.Table) -> dict[str, str]:
     return {each.name: each.type for each in table.description.columns}
 
 
-def test_standard_sql(db: nyala.Database) -> None:
+def test_create_table_in_standard_sql(db: nyala.Database) -> None:
     db.sql(
         "CREATE TABLE t (id INT PRIMARY KEY, a BIGINT NOT NULL DEFAULT 5, b VARCHAR(10) DEFAULT 'x''y', "
         "c DECIMAL(10,2), d DATE DEFAULT '2024-01-02', e TIMESTAMP, f DOUBLE, g REAL, h BOOLEAN DEFAULT true, i BLOB, "
@@ -49,25 +49,7 @@ def test_standard_sql(db: nyala.Database) -> None:
     assert columns["d"].default == dt.date(2024, 1, 2) and columns["h"].default is True
 
 
-def test_the_examples_of_the_specification_run_as_they_are_typed(db: nyala.Database) -> None:
-    db.sql(
-        """CREATE TABLE metrics (
-    host STRING NOT NULL,
-    metric STRING NOT NULL,
-    time INT64 NOT NULL,
-    value DOUBLE NOT NULL,
-    PRIMARY KEY (host, metric, time)
-);"""
-    )
-    assert db["metrics"].primary_key == ["host", "metric", "time"]
-    db.sql("CREATE TABLE x (col_a int, col_b int);")
-    db.sql("INSERT INTO x VALUES (1, 1);")
-    db.sql("ALTER TABLE x DROP COLUMN col_b;")
-    db.sql("ALTER TABLE x ADD COLUMN col_b int not null default 999;")
-    assert db.sql("SELECT col_a, col_b from x;").fetchall() == [(1, 999)]
-
-
-def test_kudus_and_impalas_words(db: nyala.Database) -> None:
+def test_words_of_kudu_and_impala(db: nyala.Database) -> None:
     db.sql(
         """CREATE TABLE IF NOT EXISTS m (
             host STRING ENCODING DICT_ENCODING COMPRESSION LZ4 COMMENT 'which, machine',
@@ -212,7 +194,7 @@ def test_drop_and_undrop(db: nyala.Database) -> None:
         ("DROP VIEW v", "VIEW is not supported"),
     ],
 )
-def test_what_is_refused(db: nyala.Database, statement: str, words: str) -> None:
+def test_statements_that_are_refused(db: nyala.Database, statement: str, words: str) -> None:
     db.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT)")
     with pytest.raises(nyala.Error, match=words):
         db.sql(statement)
@@ -237,13 +219,13 @@ def test_a_key_can_have_a_name_and_defaults_can_have_any_text(db: nyala.Database
         "CREATE TABLE l PRIMARY KEY (o, line) AS SELECT 1 AS o, 2 AS part, 3 AS line",
     ],
 )
-def test_columns_of_the_key_come_first(db: nyala.Database, statement: str) -> None:
-    """Otherwise INSERT by position would put values into other columns than the text of the table shows."""
+def test_the_key_columns_must_come_first(db: nyala.Database, statement: str) -> None:
+    """Otherwise an INSERT by position would put values into other columns than CREATE TABLE shows."""
     with pytest.raises(nyala.SchemaError, match="write the columns in the order o, line, part"):
         db.sql(statement)
 
 
-def test_undrop_of_a_moment(db: nyala.Database) -> None:
+def test_undrop_at_a_moment(db: nyala.Database) -> None:
     moments = []
     for number in (1, 2, 3):
         db.sql(f"CREATE TABLE t AS SELECT {number} AS n")
@@ -256,7 +238,7 @@ def test_undrop_of_a_moment(db: nyala.Database) -> None:
         db.sql("UNDROP TABLE t AT (3)")
 
 
-def test_not_inside_a_transaction(db: nyala.Database) -> None:
+def test_changes_of_tables_are_refused_inside_a_transaction(db: nyala.Database) -> None:
     db.sql("BEGIN")
     with pytest.raises(nyala.InvalidArgumentError, match="inside a transaction"):
         db.sql("CREATE TABLE t (id INT PRIMARY KEY)")
@@ -296,7 +278,7 @@ BOUNDS: dict[str, list[Any]] = {
 
 
 def random_table(db: nyala.Database, chance: random.Random, name: str) -> nyala.Table:
-    """Create a table with anything that a description can hold."""
+    """Create a table with random columns, partitions, comments and options."""
     keys = [chance.choice(list(BOUNDS)) for _ in range(chance.randrange(1, 4))]
     columns: dict[str, Any] = {}
     for place, kind in enumerate(keys):
@@ -342,8 +324,8 @@ def random_table(db: nyala.Database, chance: random.Random, name: str) -> nyala.
     )  # fmt: skip
 
 
-def test_the_text_of_a_table_makes_an_equal_table(db: nyala.Database, tmp_path: Path) -> None:
-    """SHOW CREATE TABLE of random tables, executed in a new store."""
+def test_show_create_table_creates_an_equal_table(db: nyala.Database, tmp_path: Path) -> None:
+    """The text of random tables is executed in a new store."""
     chance = random.Random(5)
     with nyala.connect(tmp_path / "other", maintenance=False) as other:
         for number in range(40):
@@ -354,8 +336,8 @@ def test_the_text_of_a_table_makes_an_equal_table(db: nyala.Database, tmp_path: 
             assert other.sql("SHOW CREATE TABLE " + quoted(table.name)).fetchall() == [(text,)]
 
 
-def test_parameters_are_constants(db: nyala.Database) -> None:
-    """In defaults, comments, bounds of partitions and options; those of AS SELECT are values as in SELECT."""
+def test_parameters_in_definitions_of_tables(db: nyala.Database) -> None:
+    """Defaults, comments, bounds of partitions and options can be parameters, and so can values in AS SELECT."""
     first, second = dt.datetime(2026, 1, 1), dt.datetime(2026, 2, 1, tzinfo=dt.UTC)
     db.sql(
         "CREATE TABLE t (day TIMESTAMP PRIMARY KEY COMMENT ?, n INT DEFAULT ?) "

@@ -51,15 +51,15 @@ COLUMNS = [
     ["DESCRIBE t", "DESC t", "DESCRIBE TABLE main.t", "SHOW t", "SHOW COLUMNS FROM T", "FROM (DESCRIBE t)",
      "DESCRIBE t AT (TIMESTAMP => now())"],
 )  # fmt: skip
-def test_a_table_has_its_key_and_defaults(db: Any, text: str) -> None:
+def test_describe_has_key_and_defaults(db: Any, text: str) -> None:
     assert db.sql(text).fetchall() == COLUMNS
 
 
-def test_a_query_is_described(db: Any) -> None:
+def test_describe_of_a_query(db: Any) -> None:
     assert db.sql("DESCRIBE SELECT n + 1 AS m FROM t").fetchall()[0][:2] == ("m", "INTEGER")
 
 
-def test_a_dropped_table_is_described_at_a_moment(db: Any) -> None:
+def test_describe_of_a_dropped_table_at_a_moment(db: Any) -> None:
     assert db.sql("DESCRIBE old VERSION AS OF 'before'").fetchall() == [
         ("k", "BIGINT", "NO", "PRI", None, None)
     ]
@@ -87,7 +87,7 @@ def test_the_catalogue(db: Any) -> None:
     assert rows("SELECT count(*) FROM pg_catalog.pg_tables WHERE tablename IN ('t', 'u')") == [(2,)]
 
 
-def test_rows_and_catalogue_do_not_mix(db: Any) -> None:
+def test_a_statement_cannot_read_rows_and_the_catalogue(db: Any) -> None:
     with pytest.raises(nyala.InvalidArgumentError, match="also reads table 'u': write two statements"):
         db.sql("SELECT * FROM information_schema.tables, u")
     assert db.sql("SELECT 'information_schema.tables (DESCRIBE u)' FROM u WHERE k = 1").fetchall()

@@ -1,4 +1,4 @@
-"""SQL of the program reaches files, data in variables, and other stores."""
+"""SQL of the program: COPY, variables of the program as tables, and attached stores."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("file", ["x.csv", "x.parquet", "x.json", "x.csv.gz"])
-def test_rows_go_to_a_file_and_back(db: Any, tmp_path: Path, file: str) -> None:
-    """One batch, with the types of the table: the text 007 stays a text."""
+def test_copy_to_a_file_and_back(db: Any, tmp_path: Path, file: str) -> None:
+    """COPY … FROM is one batch and reads the types of the table: the text 007 stays a text."""
     assert db.sql(f"COPY t TO '{file}'").rowcount == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s", file]
     u = db.create_table("u", {"k": "int64", "v": "string"}, "k")
@@ -50,8 +50,8 @@ def test_rows_go_to_a_file_and_back(db: Any, tmp_path: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["x.csv", "x.parquet", "x.json"])
-def test_rows_of_a_table_without_a_key_go_to_a_file_and_back(db: Any, file: str) -> None:
-    """The file has the numbers of the rows, and the rows get new ones."""
+def test_copy_of_a_table_without_a_key(db: Any, file: str) -> None:
+    """The file has the keys that the store gave. The copied rows get new keys."""
     db.sql(f"CREATE TABLE u (a INT, b VARCHAR); INSERT INTO u VALUES (7, 'x'), (8, 'y'); COPY u TO '{file}'")
     assert db.sql(f"COPY u FROM '{file}'").rowcount == 2
     assert db.sql("SELECT a, b FROM u ORDER BY 1").fetchall() == [(7, "x"), (7, "x"), (8, "y"), (8, "y")]
@@ -59,7 +59,7 @@ def test_rows_of_a_table_without_a_key_go_to_a_file_and_back(db: Any, file: str)
     assert db.sql(f"COPY u (a, b) FROM '{file}'").rowcount == 2
 
 
-def test_a_select_goes_to_a_file(db: Any, tmp_path: Path) -> None:
+def test_copy_of_a_select_to_a_file(db: Any, tmp_path: Path) -> None:
     text = "COPY (SELECT v FROM t WHERE k > $low) TO $file (FORMAT csv, DELIM '|')"
     assert db.sql(text, {"low": 1, "file": "y.csv"}).rowcount == 1
     assert (tmp_path / "y.csv").read_text() == "v\n007\n"
@@ -73,8 +73,8 @@ def test_a_failed_copy_leaves_the_file_as_it_was(db: Any, tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "y.csv"]
 
 
-def test_the_columns_of_files(db: Any, tmp_path: Path) -> None:
-    """By position in CSV, where a header in another order is an error; by name in Parquet and JSON."""
+def test_columns_of_files_and_of_the_table(db: Any, tmp_path: Path) -> None:
+    """CSV: by position; a header in another order is an error. Parquet and JSON: by name."""
     (tmp_path / "z.csv").write_text("v,k\nq,9\n")
     with pytest.raises(nyala.InvalidArgumentError, match=r"write COPY t \(v, k\) FROM"):
         db.sql("COPY t FROM 'z.csv'")
@@ -101,15 +101,13 @@ def test_the_columns_of_files(db: Any, tmp_path: Path) -> None:
         ("DETACH x", nyala.InvalidArgumentError, "no store is attached"),
     ],
 )
-def test_what_cannot_be_read_or_written_says_so(
-    db: Any, text: str, error: type[Exception], words: str
-) -> None:
+def test_errors_of_copy(db: Any, text: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         db.sql(text)
 
 
-def test_data_of_the_program_by_name(db: Any) -> None:
-    """Every kind, as often as the rows are read."""
+def test_variables_of_the_program_are_tables(db: Any) -> None:
+    """Data of every kind can be read repeatedly."""
     pandas_frame, polars_frame = pd.DataFrame({"k": [1]}), pl.DataFrame({"k": [1]})
     lazy, arrow = polars_frame.lazy(), pa.table({"k": [1]})
     reader, batch, dataset = arrow.to_reader(), arrow.to_batches()[0], ds.dataset(arrow)
@@ -145,14 +143,14 @@ def test_data_of_the_program_by_name(db: Any) -> None:
     assert len(used) == 13
 
 
-def test_data_of_the_program_is_inserted(db: Any) -> None:
+def test_a_variable_of_the_program_is_inserted(db: Any) -> None:
     frame = pd.DataFrame({"k": [7], "v": ["x"]})
     assert db.sql("INSERT INTO t SELECT * FROM frame").rowcount == len(frame)
     assert db["t"].count() == 3
 
 
-def test_which_names_are_looked_up(db: Any) -> None:
-    """Tables and names of WITH come first, and a variable without rows is explained."""
+def test_tables_and_with_come_before_variables(db: Any) -> None:
+    """A variable that is not a table raises an error that says which data are."""
     t, number = pd.DataFrame({"k": [9]}), 5
     assert db.sql("SELECT count(*) FROM t").fetchall() == [(2,)]
     assert db.sql("WITH t AS (SELECT 1 AS x) SELECT * FROM t").fetchall() == [(1,)]
@@ -164,7 +162,7 @@ def test_which_names_are_looked_up(db: Any) -> None:
 
 
 def test_tables_of_an_attached_store(db: Any, tmp_path: Path) -> None:
-    """They are read beside the store's own, at the moment of the statement."""
+    """They are read at the moment of the statement, together with the store's own tables."""
     with open_database(tmp_path / "o") as other:
         table = other.create_table("t", {"k": "int64", "x": "string"}, "k")
         table.insert({"k": [1], "x": ["other"]})
@@ -185,7 +183,7 @@ def test_tables_of_an_attached_store(db: Any, tmp_path: Path) -> None:
 
 
 def test_moments_and_changes_of_an_attached_store(db: Any, tmp_path: Path) -> None:
-    """A name before a point is the store only if the statement gives it no other meaning."""
+    """A name before a point is the attached store unless the statement defines the name itself."""
     with open_database(tmp_path / "o") as other:
         table = other.create_table("w", {"k": "int64", "x": "string"}, "k")
         before = table.insert({"k": [1], "x": ["old"]}).timestamp
@@ -203,8 +201,8 @@ def test_moments_and_changes_of_an_attached_store(db: Any, tmp_path: Path) -> No
         db.sql("DETACH other")
 
 
-def test_two_threads_attach_one_name(db: Any, tmp_path: Path) -> None:
-    """One of them wins, and the other one's store is not left open."""
+def test_two_threads_attach_under_one_name(db: Any, tmp_path: Path) -> None:
+    """One thread succeeds. The store of the other thread does not stay open."""
     open_database(tmp_path / "other").close()
     refused: list[str] = []
 
@@ -231,7 +229,7 @@ def test_two_threads_attach_one_name(db: Any, tmp_path: Path) -> None:
         "CREATE OR REPLACE TABLE t AS SELECT * FROM range(1000000000000)",
     ],
 )
-def test_an_interrupted_statement_leaves_nothing(db: Any, tmp_path: Path, statement: str) -> None:
+def test_an_interrupted_copy_leaves_no_file(db: Any, tmp_path: Path, statement: str) -> None:
     session, ended = SqlSession(db, ProgramAccess(None)), threading.Event()
     raised: list[Exception] = []
 

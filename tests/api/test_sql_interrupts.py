@@ -1,4 +1,4 @@
-"""Ends statements that run, from another thread and by Ctrl-C, before they commit."""
+"""Interrupts of running statements by another thread and by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_interrupt_while_rows_are_read(db: nyala.Database) -> None:
 
 
 def test_ctrl_c_before_the_commit_starts(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main thread hears it when the rows are checked, and nothing is written."""
+    """The main thread receives Ctrl-C while it checks the rows. Nothing is written."""
     from nyala.tablet.write import write_path
 
     def settle(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Statements that ask for many values: they mean what they mean over tables of DuckDB's own."""
+"""Long IN lists and joins, which become look-ups by key, have the same rows as in a DuckDB with its own tables."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ LISTED: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("kind", LISTED)
-def test_a_long_list_means_what_it_means_to_a_table_of_duckdb(
+def test_a_long_in_list_has_the_same_rows_as_in_duckdb(
     db: nyala.Database, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "_ROWS_MIN", 0)  # scans apply every predicate that they can
+    monkeypatch.setattr(source, "_ROWS_MIN", 0)  # scans apply all predicates that they can apply
     monkeypatch.setattr(source, "_MATCHING_MAX", 1)
     theirs, constants = LISTED[kind]
     con = duckdb.connect()
@@ -64,9 +64,10 @@ def test_a_long_list_of_keys_finds_negative_and_wide_numbers_and_texts_with_quot
     assert sorted(db.sql(f"SELECT k FROM s WHERE k IN ({listed})").fetchall()) == [("",), ("),(",), ("it's",)]
 
 
-def test_names_beside_a_long_list_are_checked_at_once_and_a_pivot_takes_its_columns_from_one(
+def test_a_long_list_beside_wrong_names_and_in_a_pivot(
     db: nyala.Database,
 ) -> None:
+    """Wrong names are found at once. A PIVOT takes its columns from the list."""
     numbers = ", ".join(map(str, range(600)))
     db.create_table("t", {"k": "int64", "v": "int64"}, "k").insert({"k": [1, 2], "v": [5, 599]})
     with pytest.raises(nyala.ColumnNotFoundError, match="missing"):
@@ -84,8 +85,8 @@ def test_names_beside_a_long_list_are_checked_at_once_and_a_pivot_takes_its_colu
 # ------------------------------------------------------------------------------------------------ joins
 
 
-def both(db: nyala.Database, data: dict[str, pa.Table]) -> duckdb.DuckDBPyConnection:
-    """The same tables in the store and in a DuckDB of its own."""
+def store_and_duckdb(db: nyala.Database, data: dict[str, pa.Table]) -> duckdb.DuckDBPyConnection:
+    """The same tables in a store and in a DuckDB of their own."""
     con = duckdb.connect()
     for name, rows in data.items():
         db.create_table(name, rows.schema, "id").insert(rows)
@@ -127,7 +128,7 @@ def random_equality(random: Random, left: str, right: str) -> str:
 
 
 def random_source(random: Random, table: str) -> str:
-    """A table of FROM, called by the table's name."""
+    """Return a random source for FROM, under the name of the table."""
     return random.choices(
         [
             table,
@@ -201,14 +202,16 @@ def random_statement(random: Random) -> str:
 
 
 @pytest.mark.parametrize("seed", each(20, range(20)))
-def test_random_joins_mean_what_they_mean_to_tables_of_duckdb(
+def test_random_joins_have_the_same_rows_as_in_duckdb(
     db: nyala.Database, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "_ROWS_MIN", 0)
     monkeypatch.setattr(source, "_PARTNERS_MATCHING_MAX", 1)
     random = Random(seed)
     sizes = random.sample([3, 9, 40, 60], 3)
-    con = both(db, {name: random_rows(random, count) for name, count in zip("abc", sizes, strict=True)})
+    con = store_and_duckdb(
+        db, {name: random_rows(random, count) for name, count in zip("abc", sizes, strict=True)}
+    )
     without_lost_filters(con)
     narrowed = 0
     for _ in range(120):
@@ -216,10 +219,10 @@ def test_random_joins_mean_what_they_mean_to_tables_of_duckdb(
         try:
             expected = con.execute(text).fetchall()
         except duckdb.Error:
-            continue  # a combination that DuckDB refuses
+            continue  # DuckDB refuses this combination
         found = db.sql(text)
         narrowed += bool(found._bound.session.partners)
-        for _ in range(2):  # the second time by the plan that was kept
+        for _ in range(2):  # the second run uses the kept plan
             assert Counter(map(repr, found.fetchall())) == Counter(map(repr, expected)), text
     assert narrowed > 20
 
@@ -227,7 +230,7 @@ def test_random_joins_mean_what_they_mean_to_tables_of_duckdb(
 @pytest.mark.parametrize(
     "type", [pa.string_view(), pa.binary_view(), pa.decimal64(12, 2), pa.dictionary(pa.int32(), pa.string())]
 )
-def test_values_are_looked_up_in_every_form_in_which_duckdb_is_given_them(type: pa.DataType) -> None:
+def test_join_partners_of_every_arrow_type(type: pa.DataType) -> None:
     values = pa.chunked_array([pa.array(["1", None], pa.string()), pa.array(["1", "2"])])
     kind = pa.binary() if type == pa.binary_view() else pa.string()
     values = values.cast(DECIMAL) if pa.types.is_decimal(type) else values.cast(kind)

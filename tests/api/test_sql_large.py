@@ -1,4 +1,4 @@
-"""SQL statements that change many rows: they are committed in parts, in bounded memory, and all or nothing."""
+"""SQL statements that change many rows are committed in parts: in bounded memory, and all or nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITIONS = [None, nyala.hash_partition("id", buckets=3)]
 
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Make files and parts of few rows, and note the rows of each part."""
+    """Make files and parts small, and return a list that receives the rows of each part."""
     monkeypatch.setattr(rows_module, "SPILLED_BYTES_MIN", 50_000)
     monkeypatch.setattr("nyala.sql.change.change.SPILLED_BYTES_MIN", 50_000)
     monkeypatch.setattr("nyala.sql.change.target._COMPARED_ROWS_MAX", 1_000)
@@ -134,10 +134,10 @@ def test_a_large_statement_in_a_bucket(parts: list[int]) -> None:
         ("UPDATE t SET v = CASE WHEN id < 19998 THEN 1 END", 2),
     ],
 )
-def test_one_failing_row_of_any_part_stops_the_statement(
+def test_a_failing_row_in_any_part_refuses_the_statement(
     db: nyala.Database, t: nyala.Table, statement: str, failing: int
 ) -> None:
-    """The error has all failing rows, as that of a small statement, and no file is left."""
+    """The error lists all failing rows, as for a small statement, and no file stays."""
     before, moment = content(t), db.now()
     with pytest.raises(nyala.WriteError) as caught:
         db.sql(statement)
@@ -151,7 +151,7 @@ def test_a_later_row_of_a_key_wins_in_an_upsert(db: nyala.Database, t: nyala.Tab
     assert content(t) == {i: i + 15_000 if i < 5_000 else i for i in range(N)}
 
 
-def test_a_conflict_in_any_part_lets_the_statement_run_again(
+def test_a_conflict_in_any_part_repeats_the_statement(
     db: nyala.Database, t: nyala.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed = part_commit.commit_in_parts
@@ -197,7 +197,7 @@ def test_a_power_cut_at_any_event_leaves_all_or_nothing(
             assert db.check().ok
 
 
-def test_numbers_of_new_rows_go_on_after_a_large_insert(tmp_path: Path) -> None:
+def test_keys_count_on_after_a_large_insert(tmp_path: Path) -> None:
     for number in range(2):
         with nyala.connect(tmp_path / "store", maintenance=False) as db:
             if number == 0:
@@ -229,7 +229,7 @@ with nyala.connect(sys.argv[1], maintenance=False, memory_limit="64MB") as db:
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not reset peaks")
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    """A row more takes less than 120 bytes at the peak, with pages of files. Without parts it takes about 300."""
+    """With mapped files, one more row adds less than 120 bytes to the peak. Without parts it adds about 300."""
     peaks = []
     for n in SIZES:
         command = [sys.executable, "-c", _MEASURED, str(tmp_path / str(n)), str(n)]

@@ -1,4 +1,4 @@
-"""Statements over Nyala answer as DuckDB does over the same rows in Parquet: TPC-H, and values at edges of types."""
+"""SELECTs over Nyala return the same rows as DuckDB over Parquet: TPC-H, and extreme values of each type."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REGION_OF: Final = [0, 1, 1, 1, 4, 0, 3, 3, 2, 2, 4, 4, 2, 4, 0, 0, 0, 1, 2, 3, 
 
 
 def tpch_rows() -> dict[str, pa.Table]:
-    """The eight tables in small, so skewed to what the queries ask for that each has something to answer."""
+    """Return small TPC-H tables with such values that each query returns rows."""
     rng = np.random.default_rng(1992)
 
     def among(count: int, *choice: str) -> pa.Array:
@@ -47,7 +47,7 @@ def tpch_rows() -> dict[str, pa.Table]:
         return [f"{10 + n}-{rng.integers(100, 999)}" for n in nations]
 
     parts, suppliers, customers = 400, 40, 300
-    # Most are of the nations that queries name.
+    # Most rows have a nation that a query names.
     nations = np.array([1, 2, 3, 6, 7, 8, 9, 12, 13, 20])
     supplier_of, customer_of = rng.choice(nations, suppliers), rng.choice(nations, customers)
     pairs = np.array([(p, (p + step * 11) % suppliers + 1) for p in range(1, parts + 1) for step in range(3)])
@@ -109,7 +109,7 @@ def tpch_rows() -> dict[str, pa.Table]:
         ),
         "lineitem": pa.table(
             {
-                "l_orderkey": order + 1, "l_linenumber": pa.array(_places(per_order), pa.int32()),
+                "l_orderkey": order + 1, "l_linenumber": pa.array(_line_numbers(per_order), pa.int32()),
                 "l_partkey": pairs[pair, 0], "l_suppkey": pairs[pair, 1],
                 "l_quantity": money(100, 6100, lines), "l_extendedprice": money(90000, 10000000, lines),
                 "l_discount": money(0, 11, lines), "l_tax": money(0, 9, lines),
@@ -123,16 +123,16 @@ def tpch_rows() -> dict[str, pa.Table]:
     }  # fmt: skip
 
 
-def _places(counts: Any) -> Any:
-    """1 to n for each n of counts."""
+def _line_numbers(counts: Any) -> Any:
+    """Return 1, 2, …, n for each n of `counts`."""
     return np.concatenate([np.arange(1, count + 1) for count in counts])
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+def store_and_parquet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
     """(a store, a DuckDB connection over Parquet files) with the same eight tables.
 
-    In the store a part of the rows is in memory, and a part was changed and changed back.
+    A part of the store's rows is in memory, and some rows were changed and changed back.
     """
     folder = tmp_path_factory.mktemp("tpch")
     files = duckdb.connect()
@@ -152,9 +152,11 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize(("number", "pushing"), in_turns(QUERIES, (True, False)))
-def test_tpch(both: tuple[Any, Any], number: int, pushing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All 22 queries, also when every predicate that can be is pushed into our scans."""
-    db, files = both
+def test_tpch_has_the_same_rows_as_over_parquet(
+    store_and_parquet: tuple[Any, Any], number: int, pushing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All 22 queries, also if all possible predicates are pushed into the scans."""
+    db, files = store_and_parquet
     if pushing:
         monkeypatch.setattr(source_module.ScanSource, "offered", source_module.ScanSource.takes)
     expected = files.execute(QUERIES[number]).fetchall()
@@ -201,7 +203,7 @@ LITERALS: Final[dict[str, list[str]]] = {
 
 @pytest.fixture(scope="module")
 def edges(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
-    """(a store, a DuckDB connection over Parquet): `x`, 600 rows of such values and NULL."""
+    """(a store, a DuckDB connection over Parquet): a table `x` of 600 rows with extreme values and NULL."""
     folder = tmp_path_factory.mktemp("edges")
     chance = random.Random(5)
     columns = {"k": pa.array(range(600))}
@@ -237,10 +239,10 @@ def a_condition(chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", each(3, range(8)))
-def test_conditions_on_values_at_the_edges(
+def test_conditions_on_extreme_values(
     edges: tuple[Any, Any], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NaN, infinities, NULL, text with signs, dates out of range: whatever is pushed means what it means to DuckDB."""
+    """NaN, infinities, NULL, text with quotes, and dates out of range: pushed predicates keep DuckDB's meaning."""
     db, files = edges
     monkeypatch.setattr(source_module.ScanSource, "offered", source_module.ScanSource.takes)
     chance = random.Random(seed)
@@ -258,14 +260,14 @@ def test_conditions_on_values_at_the_edges(
     "text",
     [
         "SELECT * FROM x ORDER BY k",
-        # Which of -0.0 and 0.0 stands for a group is chance: + 0.0 makes them one.
+        # A group of -0.0 and 0.0 shows either of them: + 0.0 makes it 0.0.
         "SELECT s, count(*), min(g) + 0.0, max(f) + 0.0, sum(m) FROM x GROUP BY s ORDER BY s NULLS FIRST",
         "SELECT f + 0.0, count(*) FROM x GROUP BY f ORDER BY f",
         "SELECT max(t), min(t), max(d), min(d), max(s), min(s), max(b), avg(m), sum(i) FROM x",
         "SELECT d, extract(year FROM t), date_trunc('month', t) FROM x ORDER BY k",
     ],
 )
-def test_values_at_the_edges_come_out_the_same(edges: tuple[Any, Any], text: str) -> None:
+def test_extreme_values_are_returned_unchanged(edges: tuple[Any, Any], text: str) -> None:
     db, files = edges
     assert repr(db.sql(text).fetchall()) == repr(files.execute(text).fetchall())
 
@@ -289,11 +291,11 @@ WITHOUT_PARTNER: Final = [
         "(SELECT unnest(range(0, 40, 3)) AS k, unnest([NULL, 1, 2]) AS v) WHERE v IS NULL",
     ],
 )
-def test_rows_without_a_partner_are_those_that_have_none(edges: tuple[Any, Any], rows: str) -> None:
-    """DuckDB 2.0.0 forgets how the optional side of a join is filtered, over Arrow and over what is computed."""
+def test_filters_of_the_optional_side_of_a_join(edges: tuple[Any, Any], rows: str) -> None:
+    """DuckDB 2.0.0 loses such a filter over Arrow data, so its faulty rule is switched off."""
     db, files = edges
     with duckdb.connect() as others:
-        x = db["x"].scan().to_duckdb(others)  # DuckDB finds the variable
+        x = db["x"].scan().to_duckdb(others)  # DuckDB reads this variable
         assert x.columns[0] == "k"
         for text in WITHOUT_PARTNER:
             least = 6 if "a.k > 5" in text else 0
@@ -305,8 +307,8 @@ def test_rows_without_a_partner_are_those_that_have_none(edges: tuple[Any, Any],
             assert others.execute(asked).fetchall() == wanted
 
 
-def test_what_else_a_user_switched_off_in_duckdb_stays_off(edges: tuple[Any, Any]) -> None:
-    """And a connection whose settings are locked is read from as it is."""
+def test_rules_that_a_user_switched_off_in_duckdb_stay_off(edges: tuple[Any, Any]) -> None:
+    """A connection with locked settings can read a scan, too."""
     db, _ = edges
     with duckdb.connect() as con:
         con.execute("SET disabled_optimizers = 'top_n'")

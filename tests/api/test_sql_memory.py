@@ -1,4 +1,4 @@
-"""DuckDB keeps to the store's memory_limit: it spills, answers right, or says what to raise."""
+"""DuckDB respects the store's memory_limit: it spills to disk, or its error says what to raise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tight(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nyala.Database]:
-    """With 64 MB for DuckDB and one thread, whatever the machine: it has to spill what is small in other tests."""
+    """A store whose DuckDB has 64 MB and one thread, so that small statements spill."""
     monkeypatch.setattr(connection, "MEMORY_BYTES_MIN", 64_000_000)
     monkeypatch.setitem(connection.SETTINGS, "threads", "1")
     with nyala.connect(store, read_only=True, memory_limit="16MB") as db:
@@ -38,13 +38,13 @@ def tight(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nyala.Databa
 
 
 def spilled(db: nyala.Database) -> int:
-    """Bytes that DuckDB has in the temporary folder now."""
+    """Return the bytes that DuckDB has in the temporary folder."""
     cursor = db._connection(files=True).cursor()
     return int(cursor.execute("SELECT coalesce(sum(size), 0) FROM duckdb_temporary_files()").fetchall()[0][0])
 
 
 @pytest.mark.parametrize(("given", "megabytes"), [("16MB", 512), ("700MB", 700)])
-def test_duckdb_has_the_stores_limit_and_a_floor(store: Path, given: str, megabytes: int) -> None:
+def test_duckdb_has_the_stores_memory_limit_and_a_minimum(store: Path, given: str, megabytes: int) -> None:
     with nyala.connect(store, read_only=True, memory_limit=given) as db:
         (found,) = db.sql("SELECT current_setting('memory_limit')").fetchone() or ("",)
     number, unit = str(found).split()
@@ -52,7 +52,7 @@ def test_duckdb_has_the_stores_limit_and_a_floor(store: Path, given: str, megaby
     assert float(number) == pytest.approx(megabytes * 1e6 / 2**20, abs=0.1)
 
 
-def test_a_sort_spills_and_is_right(tight: nyala.Database) -> None:
+def test_a_sort_that_spills(tight: nyala.Database) -> None:
     reader = tight.sql("SELECT v, k, s, repeat(s, 30) AS wide FROM t ORDER BY v").to_reader()
     first = reader.read_next_batch()
     assert spilled(tight) > 0
@@ -61,7 +61,7 @@ def test_a_sort_spills_and_is_right(tight: nyala.Database) -> None:
     assert found.column("s").cast(pa.int64()).equals(found.column("v"))
 
 
-def test_groups_and_joins_that_spill_are_right(tight: nyala.Database) -> None:
+def test_groups_and_joins_that_spill(tight: nyala.Database) -> None:
     groups = "SELECT s || repeat('x', 150) AS g, count(*) AS n, sum(v) AS v FROM t GROUP BY g"
     assert tight.sql(f"SELECT count(*), sum(n), sum(v) FROM ({groups})").fetchall() == [
         (ROWS, ROWS, ROWS * (ROWS - 1) // 2)
@@ -72,7 +72,7 @@ def test_groups_and_joins_that_spill_are_right(tight: nyala.Database) -> None:
     assert (count, total) == (ROWS, ROWS * (ROWS - 1) // 2)
 
 
-def test_what_cannot_spill_says_what_to_raise(tight: nyala.Database) -> None:
+def test_a_statement_that_cannot_spill_names_the_limit_to_raise(tight: nyala.Database) -> None:
     result = tight.sql("SELECT length(string_agg(repeat(s, 60), '')) FROM t")
     with pytest.raises(nyala.StorageError, match="larger limit"):
         result.fetchall()

@@ -1,4 +1,4 @@
-"""Time travel in the text of a SELECT: tables at moments of their own, and change feeds."""
+"""Time travel in a SELECT: tables at a moment, and change feeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import open_database
 
 
 class World:
-    """A store whose table `t` had the rows 1 and 2 at `old`, also the tag "first", and has 2 (changed) and 3 now."""
+    """A store with a table `t`: the rows 1 and 2 at the moment `old`, tagged "first"; now 2 (changed) and 3."""
 
     def __init__(self, path: Path) -> None:
         self.db = open_database(path)
@@ -72,8 +72,8 @@ def test_spellings_of_a_version(world: World, table: str) -> None:
     assert world.rows(text) == OLD
 
 
-def test_a_parameter_may_be_any_moment(world: World) -> None:
-    """What `scan(at=…)` takes."""
+def test_a_parameter_can_be_any_moment(world: World) -> None:
+    """All forms that `scan(at=…)` accepts."""
     moments = [
         world.created,
         world.created.timestamp,
@@ -90,7 +90,7 @@ def test_a_parameter_may_be_any_moment(world: World) -> None:
 
 
 def test_several_moments_in_one_statement(world: World) -> None:
-    """Today against yesterday, in joins, subqueries, WITH and set operations."""
+    """Joins, subqueries, WITH and set operations of tables at different moments."""
     assert world.rows(
         "SELECT now.k, now.v - old.v FROM t now JOIN t AT (VERSION => 'first') old USING (k)"
     ) == [(2, 3.0)]
@@ -108,7 +108,7 @@ def test_several_moments_in_one_statement(world: World) -> None:
     ) == [(2.0, 5.0)]
 
 
-def test_predicates_are_pushed_into_the_past(tmp_path: Path) -> None:
+def test_predicates_are_pushed_into_scans_of_the_past(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         table.insert({"k": list(range(200_000)), "v": list(range(200_000))})
@@ -122,8 +122,8 @@ def test_predicates_are_pushed_into_the_past(tmp_path: Path) -> None:
         assert db.sql("SELECT v FROM t WHERE k = 123456").fetchall() == []
 
 
-def test_words_that_are_no_clauses(world: World) -> None:
-    """Columns and aliases may have these names, and texts may say anything."""
+def test_columns_and_aliases_with_the_names_of_keywords(world: World) -> None:
+    """Also texts that contain a clause."""
     for text, expected in (
         ("SELECT timestamp AS of FROM (SELECT 3 AS timestamp) q", [(3,)]),
         ("SELECT 't AT (VERSION => 1)' FROM t WHERE k = 2", [("t AT (VERSION => 1)",)]),
@@ -150,8 +150,7 @@ def test_qualified_names(world: World) -> None:
         world.rows("SELECT k FROM public.nothing")
 
 
-def test_changes(world: World) -> None:
-    """The rows and columns of `table.changes`."""
+def test_changes_returns_what_table_changes_returns(world: World) -> None:
     text = "SELECT k, v, _change_type FROM changes('t', since => 'first') ORDER BY k"
     assert world.rows(text) == [(1, None, "delete"), (2, 5.0, "update"), (3, 3.0, "insert")]
     result = world.db.sql("FROM changes('t', since => 'first')")
@@ -212,7 +211,7 @@ def test_errors(world: World, text: str, error: type[Exception], words: str) -> 
         world.rows(text)
 
 
-def test_lines_of_errors_are_those_of_the_text(world: World) -> None:
+def test_errors_name_the_lines_of_the_users_text(world: World) -> None:
     with pytest.raises(nyala.InvalidArgumentError, match="LINE 4"):
         world.rows("SELECT *\nFROM t AT (\nVERSION => 'first')\nWHERE v::DATE = 3")
 
@@ -246,7 +245,7 @@ def test_expired_history(tmp_path: Path) -> None:
 
 
 def test_a_moment_inside_a_transaction(tmp_path: Path) -> None:
-    """It reads the database, without the transaction's own writes; other tables of the statement have them."""
+    """A table at a moment has no writes of the transaction. The other tables of the statement have them."""
     world = World(tmp_path / "s")
     with world.db.transaction() as tx:
         tx["t"].delete({"k": [2]})

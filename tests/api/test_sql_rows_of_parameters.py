@@ -1,4 +1,4 @@
-"""executemany does what `execute` does for each row of parameters; and the values that parameters can have."""
+"""executemany has the result of one `execute` for each row of parameters; types of parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nyala.sql.access import StoreAccess
 from nyala.sql.session import SqlSession
 from tests.sampled import is_night
 
-# Executed as one statement, whatever the rows are, if no key is in them twice.
+# Executed at once if no key occurs twice in the rows.
 TOGETHER = [
     "INSERT INTO t VALUES (?, ?, ?)",
     "INSERT INTO t (v, g, k) VALUES (? || '!', lower(?), 40 + ?);",
@@ -82,7 +82,7 @@ def random_rows(chance: random.Random, text: str) -> list[list[Any]]:
 
 
 def outcome(db: nyala.Database, execute: Any) -> tuple[Any, list[Any]]:
-    """Return the count or that the statement was refused, and the rows of the table."""
+    """Return the count, or that the statement was refused, and the rows of the table."""
     make_table(db)
     try:
         done = execute()
@@ -92,7 +92,7 @@ def outcome(db: nyala.Database, execute: Any) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("text", [*TOGETHER, *ONE_BY_ONE])
-def test_rows_of_parameters_do_what_single_statements_do(db: nyala.Database, text: str) -> None:
+def test_executemany_has_the_result_of_single_statements(db: nyala.Database, text: str) -> None:
     chance = random.Random(text)
     with nyala.dbapi.connect(db, autocommit=True) as connection:
         for _ in range(40 if is_night() else 2):
@@ -110,7 +110,7 @@ def test_rows_of_parameters_do_what_single_statements_do(db: nyala.Database, tex
 
 
 @pytest.mark.parametrize("text", TOGETHER)
-def test_forms_of_one_statement(db: nyala.Database, text: str) -> None:
+def test_which_statements_are_executed_at_once(db: nyala.Database, text: str) -> None:
     make_table(db)
     rows = [[key if "x.k = ? AND g" in text else "a"] * text.count("?") for key in range(50, 53)]
     session = SqlSession(db, StoreAccess())
@@ -132,7 +132,7 @@ def test_named_parameters(db: nyala.Database) -> None:
         cursor.executemany("INSERT INTO t VALUES ($k, $g, $v)", [{"k": 1, "g": "a"}])
 
 
-def test_an_error_in_rows_of_parameters_names_no_inner_table(db: nyala.Database) -> None:
+def test_errors_of_executemany_name_no_internal_table(db: nyala.Database) -> None:
     make_table(db)
     cursor = nyala.dbapi.connect(db).cursor()
     for text in (
@@ -156,7 +156,7 @@ def test_an_error_in_rows_of_parameters_names_no_inner_table(db: nyala.Database)
         "?, 'a', nyala_rows_of_parameters.p0", "?, 'a', k", "?, 'a', grouping(?)",
     ],
 )  # fmt: skip
-def test_values_that_one_insert_refuses_are_refused_for_many(db: nyala.Database, values: str) -> None:
+def test_executemany_refuses_the_same_values_as_execute(db: nyala.Database, values: str) -> None:
     make_table(db)
     text = f"INSERT INTO t VALUES ({values})"
     rows = [[key] * values.count("?") for key in (50, 51)]
@@ -173,8 +173,8 @@ def test_values_that_one_insert_refuses_are_refused_for_many(db: nyala.Database,
     assert db["t"].count() == 16
 
 
-def test_names_of_the_user_are_not_those_of_parameters(db: nyala.Database) -> None:
-    """Neither in the text, nor of tables and columns that the text does not name."""
+def test_internal_names_avoid_the_names_of_the_user(db: nyala.Database) -> None:
+    """In the text, and of tables and columns that the text does not name."""
     db.sql("CREATE TABLE nyala_rows (k INT PRIMARY KEY, nyala_p0 VARCHAR, nyala_p1 VARCHAR)")
     db.sql("CREATE TABLE u (nyala_p0 INT PRIMARY KEY, p0 INT, nyala_p1 INT)")
     with nyala.dbapi.connect(db, autocommit=True) as connection:
@@ -277,7 +277,9 @@ VALUES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "expected"), VALUES, ids=range(len(VALUES)))
-def test_scalars_of_other_packages_are_parameters(db: nyala.Database, value: Any, expected: Any) -> None:
+def test_scalars_of_numpy_pandas_and_arrow_as_parameters(
+    db: nyala.Database, value: Any, expected: Any
+) -> None:
     if isinstance(value, np.floating) and np.isnan(value):
         assert db.sql("SELECT isnan(?)", [value]).fetchall() == [(True,)]
         return
@@ -287,7 +289,7 @@ def test_scalars_of_other_packages_are_parameters(db: nyala.Database, value: Any
         assert connection.execute("SELECT ?", [value]).fetchall() == [(expected,)]
 
 
-def test_scalars_of_other_packages_are_stored(db: nyala.Database) -> None:
+def test_scalars_of_numpy_pandas_and_arrow_are_stored(db: nyala.Database) -> None:
     db.sql("CREATE TABLE t (id INT PRIMARY KEY, f DOUBLE, d DATE, w TIMESTAMP, s VARCHAR)")
     frame = pd.DataFrame({"id": [1, 2], "f": [0.5, np.nan], "s": ["a", None]})
     rows = [

@@ -1,4 +1,4 @@
-"""SQL in a process that shares a store: conflicts with the holder, alterations, and a holder that is killed."""
+"""SQL in a process that shares a store with the lock's holder: conflicts, alterations, and a killed holder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[nyala.Data
 
 @pytest.fixture
 def shared(store: tuple[nyala.Database, Child]) -> tuple[nyala.Database, Child]:
-    """The store with three rows, whose lock a child holds."""
+    """A store with three rows. A child process holds its lock."""
     db, holder = store
     db.sql(ROWS)
     return db, holder
@@ -46,8 +46,8 @@ def test_each_sees_what_the_other_wrote(shared: tuple[nyala.Database, Child]) ->
     assert in_holder(holder, "SELECT * FROM t ORDER BY k") == [[1, 0], [2, 0]]
 
 
-def test_conflicts(shared: tuple[nyala.Database, Child]) -> None:
-    """The first COMMIT wins. The other one writes nothing, and its session goes on without a transaction."""
+def test_the_second_commit_of_a_conflict_writes_nothing(shared: tuple[nyala.Database, Child]) -> None:
+    """Its session continues without a transaction."""
     db, holder = shared
     db.sql("BEGIN; UPDATE t SET v = v + 1 WHERE k = 1; INSERT INTO t VALUES (9, 9)")
     in_holder(holder, "UPDATE t SET v = 100 WHERE k = 1")
@@ -72,7 +72,7 @@ def test_statements_at_the_same_time_lose_no_update(shared: tuple[nyala.Database
 
 
 def test_alterations_of_the_other_process(shared: tuple[nyala.Database, Child]) -> None:
-    """A statement reads the tables as they are now, and a transaction as they were at its BEGIN."""
+    """A statement reads the tables as they are now. A transaction reads them as they were at its BEGIN."""
     db, holder = shared
     in_holder(holder, "ALTER TABLE t ADD COLUMN w VARCHAR DEFAULT 'w', RENAME COLUMN v TO u")
     assert db.sql("INSERT INTO t VALUES (4, 40, 'x') RETURNING *").fetchall() == [(4, 40, "x")]
@@ -88,8 +88,10 @@ def test_alterations_of_the_other_process(shared: tuple[nyala.Database, Child]) 
     db.sql("DROP TABLE made")
 
 
-def test_range_partitions_that_come_and_go(shared: tuple[nyala.Database, Child]) -> None:
-    """Both processes see the tablets in one order, whichever of them dropped and undropped them."""
+def test_range_partitions_dropped_and_restored_by_both_processes(
+    shared: tuple[nyala.Database, Child],
+) -> None:
+    """Both processes list the tablets in the same order."""
     db, holder = shared
     ranges = ", ".join(f"PARTITION {10 * i} <= VALUES < {10 * i + 10}" for i in range(3))
     db.sql(f"CREATE TABLE r (k INT PRIMARY KEY) PARTITION BY HASH (k) PARTITIONS 2, RANGE (k) ({ranges})")
@@ -109,8 +111,8 @@ def test_range_partitions_that_come_and_go(shared: tuple[nyala.Database, Child])
     db.sql("DROP TABLE r")
 
 
-def test_a_killed_holder_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """kill -9 in the middle of statements, three times. The process that is left takes the store over."""
+def test_a_killed_holder_loses_and_repeats_no_statement(tmp_path: Path) -> None:
+    """The holder is killed three times in the middle of statements. The other process then takes the lock."""
     path = tmp_path / "store"
     with nyala.connect(path) as db:
         db.sql("CREATE TABLE t (k INT PRIMARY KEY); CREATE TABLE n (k INT PRIMARY KEY, n INT)")
@@ -128,7 +130,7 @@ def test_a_killed_holder_loses_and_doubles_nothing(tmp_path: Path) -> None:
                     committed += 1
                 except ConflictError:
                     raise AssertionError("nobody else writes these rows") from None
-                except Error:  # the outcome is unknown
+                except Error:  # the statement may or may not have been committed
                     db.sql("ROLLBACK")
                     committed += db.sql("SELECT count(*) FROM t WHERE k = ?", [key]).fetchone() == (1,)
                 try:

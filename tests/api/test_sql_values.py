@@ -1,4 +1,4 @@
-"""INSERT of many rows: the forms of statements that have them, and what is wrong in them.
+"""INSERT of many rows of literals: where they can occur, and their errors.
 
 How single values are stored: `tests/model/test_sql_literals_like_duckdb.py`.
 """
@@ -47,7 +47,7 @@ STATEMENTS: list[tuple[str, list[Any]]] = [
 ]
 
 
-def test_statements_with_many_rows_do_what_they_do_in_duckdb(db: nyala.Database) -> None:
+def test_statements_with_many_rows_have_duckdbs_result(db: nyala.Database) -> None:
     twin = duckdb.connect(":memory:")
     twin.execute("CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR)")
     for text, parameters in STATEMENTS:
@@ -73,13 +73,13 @@ def test_statements_with_many_rows_do_what_they_do_in_duckdb(db: nyala.Database)
         (f"INSERT INTO t VALUES {rows(22)}, (23, 'y), {rows(22, 30)}", "does not parse"),
     ],
 )
-def test_what_is_wrong_in_one_of_many_rows(db: nyala.Database, text: str, message: str) -> None:
+def test_an_error_in_one_of_many_rows_names_the_value(db: nyala.Database, text: str, message: str) -> None:
     with pytest.raises(nyala.Error, match=message):
         db.sql(text)
     assert db["t"].count() == 0
 
 
-def test_parameters_of_rows_are_counted(db: nyala.Database) -> None:
+def test_missing_and_superfluous_parameters_of_many_rows(db: nyala.Database) -> None:
     text = f"INSERT INTO t VALUES {', '.join(['(?, ?)'] * 20)}"
     with pytest.raises(nyala.InvalidArgumentError, match="no value for"):
         db.sql(text, list(range(39)))
@@ -93,6 +93,6 @@ def test_parameters_of_rows_are_counted(db: nyala.Database) -> None:
     assert db.sql("SELECT count(*), min(s), max(s) FROM t").fetchall() == [(29, "'?", "x")]
 
 
-def test_many_statements_with_many_rows_are_separated() -> None:
+def test_a_text_with_many_statements_of_many_rows() -> None:
     parts = [f"INSERT INTO t VALUES {rows(16)}", "SELECT ';'", f"INSERT INTO t VALUES {rows(17)}"]
     assert [part.strip() for part in split_statements(";\n".join(parts))] == parts

@@ -1,4 +1,4 @@
-"""The dialect `nyala` of SQLAlchemy over tables that exist: statements, reflection, the ORM."""
+"""The SQLAlchemy dialect `nyala` over existing tables: statements, reflection, the ORM."""
 
 import datetime as dt
 import decimal
@@ -110,7 +110,7 @@ def test_the_first_of_two_commits_wins(engine, db):
 # -------------------------------------------------------------------------------------------------- statements
 
 
-def test_values_come_back(engine):
+def test_values_of_each_type_are_returned_unchanged(engine):
     row = {
         "id": 1, "name": "pen", "price": decimal.Decimal("1.50"), "seen": dt.datetime(2026, 1, 2, 3, 4, 5, 6),
     }  # fmt: skip
@@ -173,7 +173,7 @@ def test_connections_count_together(engine):
     assert keys == [1, 2, 3]
 
 
-def test_greater_keys_of_others_are_seen(engine, db, tmp_path):
+def test_counting_continues_after_greater_keys_of_other_writers(engine, db, tmp_path):
     def key():
         with engine.begin() as connection:
             return connection.execute(ITEMS.insert().values(name="x")).inserted_primary_key[0]
@@ -302,7 +302,7 @@ def test_text_of_create_table():
     assert str(CreateIndex(next(iter(table.indexes))).compile(dialect=NyalaDialect())) == ""
 
 
-def test_words_of_sql_are_quoted():
+def test_reserved_words_are_quoted():
     words = [
         row[0] for row in duckdb.connect().execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
     ]
@@ -318,7 +318,7 @@ def test_words_of_sql_are_quoted():
 
 
 @pytest.mark.parametrize("word", ["at", "generated", "identity", "encoding", "comment", "partition", "by"])
-def test_words_are_names_of_columns(engine, word):
+def test_reserved_words_can_name_columns(engine, word):
     table = sa.Table(
         word, sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column(word, sa.Integer)
     )

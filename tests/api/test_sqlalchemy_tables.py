@@ -46,7 +46,7 @@ class Sale(Base):
 
 
 class Visit(Base):
-    """A table without a key of its own: the store gives the keys."""
+    """A table without a key: the store gives the keys."""
 
     __tablename__ = "visits"
     auto_incrementing_id = sa.Column(sa.BigInteger, primary_key=True)
@@ -214,7 +214,7 @@ def test_objects_whose_keys_the_store_gives(engine: sa.Engine, db: nyala.Databas
         assert connection.execute(sa.insert(Visit), {"who": "w"}).inserted_primary_key == (106,)
 
 
-def test_objects_with_keys_of_their_own(engine: sa.Engine) -> None:
+def test_objects_whose_keys_the_program_gives(engine: sa.Engine) -> None:
     Base.metadata.create_all(engine)
     day = dt.date(2026, 1, 2)
     with orm.Session(engine) as session:
@@ -231,7 +231,7 @@ def test_objects_with_keys_of_their_own(engine: sa.Engine) -> None:
             session.commit()
 
 
-def test_all_types_come_back(engine: sa.Engine) -> None:
+def test_values_of_all_types_are_returned_unchanged(engine: sa.Engine) -> None:
     Base.metadata.create_all(engine)
     values = {
         "kind": "b",
@@ -255,7 +255,7 @@ def test_all_types_come_back(engine: sa.Engine) -> None:
 
 
 def test_an_enum_can_have_longer_names_later(engine: sa.Engine, db: nyala.Database) -> None:
-    """VARCHAR(n) would cut them, and no name would be found for the rest."""
+    """An enum is stored as VARCHAR without a length, because VARCHAR(n) would cut a longer name."""
 
     def with_names(*names: str) -> sa.Table:
         return sa.Table(
@@ -315,7 +315,7 @@ def test_pandas_with_an_index_and_types(engine: sa.Engine, db: nyala.Database) -
 
 
 def test_pandas_in_a_transaction(engine: sa.Engine, db: nyala.Database) -> None:
-    """Creating a table commits at once; its rows do not."""
+    """Creating a table commits at once. Its rows belong to the transaction."""
     frame = pd.DataFrame({"a": [1]})
     with pytest.raises(ZeroDivisionError), engine.begin() as connection:
         frame.to_sql("frames", connection, index=False)

@@ -1,10 +1,10 @@
 """A dialect of SQLAlchemy 2 for stores: `create_engine("nyala:///path")`.
 
-    dialect.py       connections, options of the URL, reflection from the descriptions of tables
-    compiler.py      text of statements, of CREATE TABLE and of types
-    migrations.py    what Alembic needs, imported if Alembic is installed
-    counting.py      keys that count up: the next numbers of a table
-    types.py         values that a store has no type for: moments without a zone, times of day
+    dialect.py       connections, options of the URL, reflection of tables
+    compiler.py      compiles statements, CREATE TABLE and types to SQL
+    migrations.py    operations of Alembic; imported if Alembic is installed
+    counting.py      the next values of an integer key that counts up
+    types.py         types that a store does not have: moments without a zone, times of day
 
 Source: docs/reference/sqlalchemy.md.
 """

@@ -1,4 +1,4 @@
-"""Text of statements, of changes of tables and of types, as the store's SQL reads it.
+"""Compiles SQLAlchemy's statements, table definitions and types to the SQL of a store.
 
 Source: docs/reference/sql.md; docs/reference/sqlalchemy.md.
 """
@@ -28,7 +28,7 @@ __all__ = [
     "insert",
 ]
 
-# Words that DuckDB or the store's SQL reads otherwise, besides those of PostgreSQL.
+# Reserved words of DuckDB and of the store's SQL that PostgreSQL does not reserve.
 _WORDS: Final = frozenset(
     "anti asof at by collation concurrently describe excluded generated glob identity lambda lateral pivot "
     "pivot_longer pivot_wider positional qualify recursive returning semi show summarize tablesample unpack "
@@ -37,7 +37,7 @@ _WORDS: Final = frozenset(
 
 
 class Insert(dml.Insert):
-    """An INSERT with `on_conflict_do_nothing` and `on_conflict_do_update`, as SQLite's of SQLAlchemy."""
+    """An INSERT with `on_conflict_do_nothing` and `on_conflict_do_update`, as in SQLAlchemy's SQLite dialect."""
 
     stringify_dialect = "nyala"
     inherit_cache = dml.Insert.inherit_cache  # SQLAlchemy 2.0 cannot cache ON CONFLICT
@@ -59,7 +59,7 @@ def insert(table: Any) -> Insert:
 
 
 def counted_column(table: Any) -> Any:
-    """Return the table's integer key that counts up, or None."""
+    """Return the table's integer key column whose values SQLAlchemy may leave to the database; or None."""
     column = getattr(table, "_autoincrement_column", None)
     if column is None or (column.default is not None and not column.default.is_sequence):
         return None
@@ -67,7 +67,7 @@ def counted_column(table: Any) -> Any:
 
 
 class NyalaExecutionContext(DefaultExecutionContext):
-    """Gives an INSERT the values of a key that counts up."""
+    """Adds the next values of a key that counts up to the parameters of an INSERT."""
 
     @classmethod
     def _init_compiled(
@@ -91,12 +91,12 @@ class NyalaExecutionContext(DefaultExecutionContext):
 
 
 class NyalaCompiler(compiler.SQLCompiler):
-    """Text of SELECT, INSERT, UPDATE and DELETE."""
+    """Compiles SELECT, INSERT, UPDATE and DELETE."""
 
     counted: Any = None
-    """The column whose values the execution adds to the parameters."""
+    """The key column whose values `NyalaExecutionContext` adds to the parameters; None: no such column."""
     counted_names: Any = None
-    """The names of these parameters in an INSERT with several rows of VALUES."""
+    """The names of these parameters, one for each row, if the INSERT has several rows of VALUES."""
 
     visit_on_conflict_do_nothing = SQLiteCompiler.visit_on_conflict_do_nothing
     visit_on_conflict_do_update = SQLiteCompiler.visit_on_conflict_do_update
@@ -104,14 +104,14 @@ class NyalaCompiler(compiler.SQLCompiler):
 
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> Any:
         column = None if self.stack else counted_column(insert_stmt.table)
-        # The store gives the values of its own column, and RETURNING returns them.
+        # The store itself gives the values of AUTO_INCREMENT, and RETURNING returns them.
         if column is not None and column.name != AUTO_INCREMENT:
             if self.column_keys is not None and not insert_stmt._select_names:
                 insert_stmt = self._count(column, insert_stmt)
         return super().visit_insert(insert_stmt, *args, **kw)
 
     def _count(self, column: Any, insert_stmt: Any) -> Any:
-        """Return the statement with parameters for the values of the column, if it does not give them."""
+        """Return the statement with parameters for the column's values, unless the statement gives the values."""
         rows = [row for each in insert_stmt._multi_values for row in each]
         given = rows[0] if rows else insert_stmt._values or ()
         keys = {getattr(key, "key", key) for key in given} | set(self.column_keys or ())
@@ -144,7 +144,7 @@ class NyalaCompiler(compiler.SQLCompiler):
         if not all(each.type._type_affinity is types.Integer for each in sides):
             text: str = super().visit_floordiv_binary(binary, operator, **kw)
             return text
-        # DuckDB's // cuts towards 0. FLOOR(a / b) would be a double, which has 53 bits.
+        # DuckDB's // rounds towards 0, and SQLAlchemy's downwards. FLOOR(a / b) would lose digits above 53 bits.
         a, b = (self.process(each, **kw) for each in sides)
         return f"({a} // {b} - CASE WHEN {a} % {b} <> 0 AND ({a} < 0) <> ({b} < 0) THEN 1 ELSE 0 END)"
 
@@ -166,7 +166,7 @@ class NyalaCompiler(compiler.SQLCompiler):
         return text
 
     def for_update_clause(self, select: Any, **kw: Any) -> str:
-        return ""  # a commit checks all written keys
+        return ""  # a store locks no rows: a commit finds conflicts on the written keys
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
         nulls = ", ".join(
@@ -210,7 +210,7 @@ class NyalaCompiler(compiler.SQLCompiler):
 
 
 class NyalaDDLCompiler(compiler.DDLCompiler):
-    """Text of CREATE TABLE and its relatives. Foreign keys and indexes are left out."""
+    """Compiles CREATE TABLE, ALTER TABLE and DROP TABLE. Foreign keys and indexes compile to nothing."""
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
         if column.computed is not None:
@@ -239,14 +239,15 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
                 f"{AUTO_INCREMENT!r} beside other key columns is not possible here: make the table with "
                 "db.create_table(…, unique=False)"
             )
-        key = list(create.element.primary_key.columns_autoinc_first)  # the store wants them first
+        # In a store, the key columns are the first columns of the table.
+        key = list(create.element.primary_key.columns_autoinc_first)
         create.columns.sort(key=lambda each: key.index(each.element) if each.element in key else len(key))
         text: str = super().visit_create_table(create, **kw)
         return text
 
     def visit_create_column(self, create: Any, first_pk: bool = False, **kw: Any) -> str | None:
         if create.element.name == AUTO_INCREMENT:
-            return None  # the store adds it to a table without a key
+            return None  # the store adds this column to a table without a key
         text: str | None = super().visit_create_column(create, **kw)
         return text
 
@@ -268,7 +269,7 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
     def visit_create_index(self, create: Any, *args: Any, **kw: Any) -> str:
         if create.element.unique:
             raise _no("a unique index", "make the columns the primary key")
-        return ""  # the key is the only index; no statement is executed
+        return ""  # the key is the only index of a table
 
     def visit_drop_index(self, drop: Any, **kw: Any) -> str:
         return ""
@@ -297,7 +298,7 @@ def _no(what: str, instead: str) -> exc.CompileError:
 
 
 class NyalaTypeCompiler(compiler.GenericTypeCompiler):
-    """Names of types. A store has no exact type for times of day, JSON and UUIDs: they are text."""
+    """Names of types. A store has no type for times of day, JSON and UUIDs, so they are stored as text."""
 
     def visit_INTEGER(self, type_: Any, **kw: Any) -> str:
         return "INTEGER"
@@ -328,7 +329,7 @@ class NyalaTypeCompiler(compiler.GenericTypeCompiler):
     def visit_TEXT(self, type_: Any, **kw: Any) -> str:
         return "VARCHAR"
 
-    visit_enum = visit_TEXT  # VARCHAR(n) would cut a longer name that is added later
+    visit_enum = visit_TEXT  # VARCHAR(n) would cut longer names that the program adds to the enum later
 
     def visit_uuid(self, type_: Any, **kw: Any) -> str:
         return "VARCHAR(32)"
@@ -347,6 +348,6 @@ class NyalaTypeCompiler(compiler.GenericTypeCompiler):
 
 
 class NyalaIdentifierPreparer(compiler.IdentifierPreparer):
-    """Quotes names. Reserved words are those of PostgreSQL, DuckDB and the store."""
+    """Quotes names that are reserved words of PostgreSQL, DuckDB or the store."""
 
     reserved_words = RESERVED_WORDS | _WORDS

@@ -1,10 +1,9 @@
-"""The next values of an integer key that counts up.
+"""Gives the next values of an integer key that counts up.
 
-A store counts up only its own column `auto_incrementing_id`. For another integer key the dialect
-takes the greatest value that the transaction sees, and counts on from there. Later it only looks
-whether a greater value than the last one has appeared, which costs less. All connections of a
-process count together. Two processes that insert into one table at the same time can take the same
-value: then the second commit fails, and is repeated by its program.
+A store counts up only its own column `auto_incrementing_id`. For any other integer key, the first call reads the
+greatest value that the transaction sees, and counts on from this value. Later calls only check whether a greater
+value exists, which costs less. All connections of a process count together. Two processes that insert into one
+table at the same time can get the same value. Then the second commit fails, and its program repeats it.
 
 Source: docs/reference/sqlalchemy.md, "Autoincrement keys".
 """
@@ -20,14 +19,13 @@ from nyala.sql.tokens import quoted
 __all__ = ["take", "with_values"]
 
 _LOCK: Final = threading.Lock()
-# The last value given, by store and table.
+# The last value that was given, by the ids of store and table.
 _LAST: Final[dict[tuple[str, int], int]] = {}
 
 
 def take(connection: Connection, table: str, column: str, count: int) -> range:
     """Return the next `count` values of the column."""
     database = connection.database
-    # A table that was dropped and made again has another id.
     key = database._store.store_id, database._root().table(table).id
     greatest = _LAST.get(key)
     if greatest is None or connection._has_greater(table, column, greatest):
@@ -42,7 +40,7 @@ def take(connection: Connection, table: str, column: str, count: int) -> range:
 def with_values(
     connection: Connection, column: Any, names: list[str], rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of parameters with values of the column as the parameters `names` in each."""
+    """Return the rows of parameters, in which the missing parameters among `names` have the column's next values."""
     missing = sum(row.get(name) is None for row in rows for name in names)
     values = iter(take(connection, column.table.name, column.name, missing))
     return [row | {name: next(values) for name in names if row.get(name) is None} for row in rows]

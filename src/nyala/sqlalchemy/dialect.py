@@ -1,4 +1,4 @@
-"""The dialect `nyala`: connections by `nyala.dbapi`, and reflection from the descriptions of tables.
+"""The dialect `nyala`. It connects by `nyala.dbapi`, and reflects tables from `Table.description`.
 
     nyala:///relative/folder      nyala:////absolute/folder      nyala:///s3://bucket/prefix
     nyala:///folder?read_only=true&memory_limit=4GB
@@ -8,8 +8,6 @@ Source: docs/reference/sqlalchemy.md.
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import inspect
 from typing import Any, Final
 
@@ -25,7 +23,7 @@ from nyala.api.description import ColumnDescription
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.schema.types import ColumnType, parse_type
 from nyala.sql.define.table_text import history_text, partitions_text
-from nyala.sql.tokens import quoted_text
+from nyala.sql.types import literal
 from nyala.sqlalchemy.compiler import (
     NyalaCompiler,
     NyalaDDLCompiler,
@@ -37,7 +35,7 @@ from nyala.sqlalchemy.types import NyalaDateTime, NyalaNumeric, NyalaTime
 from nyala.tablet.state.history import DEFAULT_HISTORY
 
 try:
-    import nyala.sqlalchemy.migrations  # makes the dialect known to Alembic
+    import nyala.sqlalchemy.migrations  # registers the dialect with Alembic
 except ModuleNotFoundError as _error:
     if not str(_error.name).startswith("alembic"):  # Alembic is optional
         raise
@@ -56,13 +54,13 @@ _TYPES: Final[dict[str, Any]] = {
     "binary": types.BLOB,
     "date": types.DATE,
 }
-# The only schema, which SQL may name.
+# The name of the only schema.
 _SCHEMA: Final = "main"
 _SNAPSHOT, _AUTOCOMMIT = "SNAPSHOT", "AUTOCOMMIT"
 
 
 class NyalaDialect(DefaultDialect):
-    """The dialect of stores."""
+    """SQLAlchemy's dialect for stores. Attributes that are not set here have SQLAlchemy's defaults."""
 
     name = "nyala"
     driver = "dbapi"
@@ -73,7 +71,7 @@ class NyalaDialect(DefaultDialect):
     execution_ctx_cls = NyalaExecutionContext
     colspecs = {  # noqa: RUF012
         types.DateTime: NyalaDateTime,
-        types.Float: types.Float,  # which is a Numeric
+        types.Float: types.Float,  # Float is a Numeric, but must not become a NyalaNumeric
         types.JSON.JSONIndexType: JSONIndexType,
         types.JSON.JSONPathType: JSONPathType,
         types.Numeric: NyalaNumeric,
@@ -90,30 +88,21 @@ class NyalaDialect(DefaultDialect):
     supports_statement_cache = True
     supports_native_boolean = True
     supports_native_decimal = True
-    supports_native_enum = False
-    supports_native_uuid = False
-    supports_alter = True
     supports_comments = True
     inline_comments = True
-    supports_sequences = False
-    supports_identity_columns = False
     supports_default_values = True
     supports_default_metavalue = True
     supports_empty_insert = False
     supports_multivalues_insert = True
-    supports_is_distinct_from = True
-    supports_sane_rowcount = True
-    supports_sane_multi_rowcount = True
     insert_returning = True
     update_returning = True
     delete_returning = True
     update_returning_multifrom = True
     delete_returning_multifrom = True
     use_insertmanyvalues = True
-    # Keys are given in the order of the rows.
+    # The rows of an INSERT get their keys in the order of the rows.
     insertmanyvalues_implicit_sentinel = InsertmanyvaluesSentinelOpts.ANY_AUTOINCREMENT
     postfetch_lastrowid = False
-    preexecute_autoincrement_sequences = False
     div_is_floordiv = False
     default_schema_name: Any = _SCHEMA
     default_isolation_level: Any = _SNAPSHOT
@@ -136,7 +125,7 @@ class NyalaDialect(DefaultDialect):
     # ---------------------------------------------------------------------------------------- connections
 
     def create_connect_args(self, url: Any) -> Any:
-        """Return the path, and the options of the URL with the types that `nyala.connect` takes."""
+        """Return ((path,), the options of the URL as keyword arguments of `nyala.connect`)."""
         path = url.database
         if not path or url.host:
             raise exc.ArgumentError(
@@ -170,14 +159,14 @@ class NyalaDialect(DefaultDialect):
         try:
             dbapi_connection.commit()
         except Exception:
-            dbapi_connection.rollback()  # SQLAlchemy calls no rollback then, but asks its user for one
+            dbapi_connection.rollback()  # after a failed commit SQLAlchemy would not call it
             raise
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         return isinstance(e, self.loaded_dbapi.InterfaceError) and "connection is closed" in str(e)
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        if statement.strip():  # an index that is left out
+        if statement.strip():  # CREATE INDEX compiles to an empty text
             cursor.execute(statement, parameters)
 
     def do_execute_no_params(self, cursor: Any, statement: str, context: Any = None) -> None:
@@ -236,7 +225,7 @@ class NyalaDialect(DefaultDialect):
                 "name": each.name,
                 "type": _type_of(parse_type(each.type)),
                 "nullable": each.nullable,
-                "default": _default_text(each.default),
+                "default": None if each.default is None else literal(each.default, parse_type(each.type)),
                 "comment": each.comment or None,
                 **_storage(each),
             }
@@ -283,7 +272,7 @@ def _database(connection: Any) -> nyala.Database:
 
 
 def _option(name: str, text: str, default: Any) -> Any:
-    """Return the value of an option of the URL. Raises: ArgumentError."""
+    """Return an option of the URL in the type of its default in `nyala.connect`. Raises: ArgumentError."""
     if name in ("storage_options", "limits"):
         raise exc.ArgumentError(
             f"{name!r} cannot be in the URL of a store: pass connect_args={{{name!r}: …}}"
@@ -301,7 +290,7 @@ def _option(name: str, text: str, default: Any) -> Any:
 
 
 def _storage(column: ColumnDescription) -> dict[str, Any]:
-    """Return the storage of a column as options, if it is not the default."""
+    """Return the column's storage as `dialect_options`, without default values."""
     options: dict[str, Any] = {
         "nyala_encoding": None if column.encoding == "auto" else column.encoding,
         "nyala_compression": None if column.compression == "default" else column.compression,
@@ -320,16 +309,3 @@ def _type_of(type: ColumnType) -> Any:
     if type.name == "timestamp":
         return types.TIMESTAMP(timezone=True)
     return _TYPES[type.name]()
-
-
-def _default_text(value: Any) -> str | None:
-    """Return a column's default as an expression of SQL."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, bytes):
-        return f"from_hex('{value.hex()}')"
-    if isinstance(value, int | float | decimal.Decimal):
-        return str(value)
-    return quoted_text(value.isoformat() if isinstance(value, dt.date) else str(value))

@@ -1,7 +1,7 @@
-"""What Alembic needs to change tables of a store. The dialect imports this module if Alembic is installed.
+"""Operations of Alembic for tables of a store. The dialect imports this module if Alembic is installed.
 
-A store changes its tables at once, not in a transaction. So an operation that changes a table first
-commits the rows that the migration has written before, as with MySQL and Oracle.
+A store changes its tables at once, and not in a transaction. So an operation that changes a table first commits the
+rows that the migration has written, as Alembic does with MySQL and Oracle.
 
 Source: docs/reference/sqlalchemy.md, "Alembic"; Alembic, `alembic.ddl.impl.DefaultImpl`.
 """
@@ -37,10 +37,10 @@ class NyalaImpl(DefaultImpl):
 
     def create_index(self, index: Any, **kw: Any) -> None:
         if index.unique:
-            super().create_index(index, **kw)  # which is refused
+            super().create_index(index, **kw)  # raises CompileError
 
     def drop_index(self, index: Any, **kw: Any) -> None:
-        """Do nothing: there are no indexes."""
+        """Do nothing: a table has no indexes besides its key."""
 
     def compare_server_default(
         self,
@@ -49,7 +49,7 @@ class NyalaImpl(DefaultImpl):
         rendered_metadata_default: Any,
         rendered_inspector_default: Any,
     ) -> bool:
-        """Return whether the defaults have different values."""
+        """Whether the defaults have different values."""
         if rendered_metadata_default is None or rendered_inspector_default is None or self.connection is None:
             return bool(rendered_metadata_default != rendered_inspector_default)
         compiler = self.dialect.ddl_compiler(self.dialect, None)  # type: ignore[arg-type]
@@ -65,15 +65,15 @@ class NyalaImpl(DefaultImpl):
         metadata_unique_constraints: set[Any],
         metadata_indexes: set[Any],
     ) -> None:
-        """Compare no indexes: a store leaves them out."""
+        """Compare only unique indexes: a store ignores the others."""
         metadata_indexes.difference_update([each for each in metadata_indexes if not each.unique])
 
     def correct_for_autogen_foreignkeys(self, conn_fks: set[Any], metadata_fks: set[Any]) -> None:
-        """Compare no foreign keys: a store leaves them out."""
+        """Compare no foreign keys: a store ignores them."""
         metadata_fks.clear()
 
     def autogen_column_reflect(self, inspector: Any, table: Any, column_info: Any) -> None:
-        """Add the hidden key column of a table if the program's table names it."""
+        """Add the column `auto_incrementing_id`, which reflection hides, if the program's table has it."""
         given = self.context_opts.get("target_metadata")
         for metadata in [given] if isinstance(given, MetaData) else given or ():
             ours = metadata.tables.get(table.name)

@@ -1,8 +1,8 @@
-"""Types of SQLAlchemy whose values a store keeps in another form.
+"""Types of SQLAlchemy whose values are converted, because a store keeps them in another form.
 
-    DateTime()    a moment, which is returned without its zone (UTC)
-    Time()        text such as 03:04:05.000006
-    Numeric()     a decimal; SQL divides decimals as floating-point numbers
+    DateTime()    stored as a moment; returned in UTC without a zone
+    Time()        stored as text such as 03:04:05.000006
+    Numeric()     stored as a decimal; a quotient of decimals comes as a float, and is returned as a Decimal
 
 Source: docs/reference/sqlalchemy.md, "Types".
 """
@@ -19,7 +19,7 @@ __all__ = ["NyalaDateTime", "NyalaNumeric", "NyalaTime"]
 
 
 class NyalaDateTime(types.DateTime):
-    """A moment. Without `timezone=True` its values are in UTC and have no zone."""
+    """A moment. Without `timezone=True`, its values are in UTC and have no zone."""
 
     def bind_processor(self, dialect: Any) -> Any:
         def process(value: Any) -> Any:
@@ -42,7 +42,7 @@ class NyalaDateTime(types.DateTime):
 
 
 class NyalaTime(types.Time):
-    """A time of day, which is stored as text."""
+    """A time of day, stored as text."""
 
     def bind_processor(self, dialect: Any) -> Any:
         return lambda value: value.isoformat() if isinstance(value, dt.time) else value
@@ -55,7 +55,7 @@ class NyalaTime(types.Time):
 
 
 class NyalaNumeric(types.Numeric):  # type: ignore[type-arg]
-    """A decimal number."""
+    """A decimal number. With `asdecimal=False`, its values are floats."""
 
     def result_processor(self, dialect: Any, coltype: object) -> Any:
         if not self.asdecimal:
