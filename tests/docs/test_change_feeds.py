@@ -1,4 +1,4 @@
-"""examples/change_feeds: the tables are those of the source, whenever the pipeline is killed."""
+"""examples/change_feeds: the pipeline ends with the tables of its source, also if it is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = "The orders and the totals are those of the source.\n"
 
 
 def test_the_program_ends_with_the_tables_of_the_source(tmp_path: Path) -> None:
-    """With the kill in the middle that it makes itself."""
+    """The program kills its follower once."""
     command = [sys.executable, "-m", "examples.change_feeds", str(tmp_path / "new")]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -25,7 +25,7 @@ def test_the_program_ends_with_the_tables_of_the_source(tmp_path: Path) -> None:
 
 
 def test_a_killed_follower_counts_nothing_twice(tmp_path: Path) -> None:
-    """Killed at any moment: the totals are those of the orders up to `progress`, and at the end of all orders."""
+    """Whenever it is killed, the totals are those of the orders up to `progress`, and at the end of all orders."""
     draw = random.Random(7)
     source.make_source(tmp_path / "source.db", 900)
     command = [sys.executable, "-m", "examples.change_feeds.pipeline", str(tmp_path)]

@@ -1,5 +1,6 @@
-"""Citations in source, tests and tools lead to a file and heading of the repository, or to a document that
-docs/design/kudu.md lists."""
+"""Citations in source, tests and tools name a page and heading of the repository, or a document that
+docs/design/kudu.md lists.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ KUDU = re.compile(
     r"Kudu (tablet design|schema design|schema changes|column file design|compaction policy)"
     r"((?:,? (?:and |to )?\"[^\"]+\")*)"
 )
-# Names of documents that are not in the repository.
+# Names of documents that are not in this repository.
 ABSENT = re.compile(
     r"[Dd]esign §|docs/decisions|\bdecision 0\d|\brecord 0\d|(?:shared|public) contract|Kudu facts|\bfacts \d"
     r"|data source study|ecosystem notes|shared design|\bseeds/"
@@ -35,7 +36,7 @@ def headings(page: str) -> set[str]:
 
 @functools.cache
 def sections() -> dict[str, set[str]]:
-    """The sections of each document of Kudu that may be cited."""
+    """Return the sections of each document of Kudu that may be cited."""
     rows = re.findall(
         r"^\| Kudu ([a-z ]+) \| [^|]+ \|([^|]*)\|$", (ROOT / "docs/design/kudu.md").read_text(), re.M
     )
@@ -43,7 +44,7 @@ def sections() -> dict[str, set[str]]:
 
 
 def cited(path: Path) -> str:
-    """The file's text with comments and wrapped lines joined."""
+    """Return the file's text with comments and wrapped lines joined."""
     return re.sub(r"\s*\n\s*(?:# )?", " ", path.read_text())
 
 
@@ -64,18 +65,16 @@ def unresolved(text: str) -> list[str]:
     return found
 
 
-def test_each_citation_leads_somewhere() -> None:
-    """Each citation names an existing page and heading."""
+def test_each_citation_names_an_existing_page_and_heading() -> None:
     assert {str(path.relative_to(ROOT)): found for path in FILES if (found := unresolved(cited(path)))} == {}
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
+    """Return the anchor of a heading, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def test_each_link_to_a_heading_leads_to_one() -> None:
-    """A renamed heading breaks no link."""
+def test_each_link_to_a_heading_is_valid() -> None:
     wrong = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]:
         for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
@@ -101,8 +100,8 @@ def test_rules_that_are_cited_by_number_are_on_their_page() -> None:
     assert known and missing == {}
 
 
-def test_a_wrong_citation_is_found() -> None:
-    """The tests above do find wrong citations."""
+def test_wrong_citations_are_found() -> None:
+    """This shows that the tests above do not pass on everything."""
     assert unresolved("Source: docs/design/no-such-page.md.") == ["docs/design/no-such-page.md"]
     assert unresolved('Source: docs/design/kudu.md, "Clock" and "Sundial".') == [
         'docs/design/kudu.md, "Sundial"'

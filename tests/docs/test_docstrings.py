@@ -1,4 +1,4 @@
-"""The examples in docstrings of the public classes and functions run, each on a table of its own."""
+"""The examples in docstrings of the public classes and functions run, each on a new table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = [("a", 1, 1.0), ("a", 2, 2.0), ("b", 1, 3.0)]
 
 
 def _documented() -> dict[str, Any]:
-    """Every public object with an example, by name."""
+    """Return every public object that has an example, by name."""
     found: dict[str, Any] = {}
     for name in nyala.__all__:
         thing = getattr(nyala, name)

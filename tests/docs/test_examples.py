@@ -1,4 +1,4 @@
-"""The examples of README and docs run, and print what the page says."""
+"""The examples of README and docs run and print what the pages say."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page's Python blocks run one after the other in one namespace, in an empty folder.
+    """The Python blocks of a page run in order, in one namespace and an empty folder.
 
-    Blocks that name `spark` or `df` belong to the tests with Spark. `print(…)   # text` must print that text.
+    `print(…)   # text` must print this text. Blocks that name `spark` or `df` run in the tests with Spark.
     """
     if page.name == "sql.md" and duckdb.__version__.startswith("1."):
         pytest.skip("the page shows what DuckDB 2 asks a scan for")
@@ -44,16 +44,14 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
             assert printed.getvalue().splitlines() == expected
 
 
-def test_readme_shows_both_commands_and_they_exist() -> None:
-    """The two commands of the README are targets of the Makefile."""
+def test_the_commands_of_the_readme_are_targets_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in ("demo", "test"):
         assert f"make {command}" in (ROOT / "README.md").read_text()
         assert re.search(rf"^{command}:", makefile, re.MULTILINE)
 
 
-def test_paths_and_names_in_the_prose_exist() -> None:
-    """Files in backticks or links exist, and so do functions that are named beside a file."""
+def test_files_and_functions_named_in_prose_exist() -> None:
     missing = []
     for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES[1:]]:
         text = page.read_text()

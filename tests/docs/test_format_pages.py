@@ -1,6 +1,6 @@
 """docs/format/{store,staging,token}.md match the code, and tests that pages name exist.
 
-With NYALA_REWRITE=1 the worked examples are written into the pages instead of compared; look at the diff.
+NYALA_REWRITE=1 writes the worked examples into the pages and compares nothing: review the difference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def compare_examples(page: Path, examples: list[str]) -> None:
-    """The fenced blocks of the page are these texts, in this order."""
+    """Check that these texts are the fenced blocks of the page, in this order."""
     text = page.read_text()
     if REWRITE:
         left = iter(examples)
@@ -69,15 +69,14 @@ def pattern_of(path: str) -> re.Pattern[str]:
     return re.compile(escaped)
 
 
-def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
-    """The page lists every file that a store may have."""
+def test_the_page_lists_every_file_of_a_store(tmp_path: Path) -> None:
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
     table.update({"k": [1], "v": [2]})
     db.flush()
-    for k in (2, 3):  # two more rowsets over the same keys, a change of each: a merging compaction
+    for k in (2, 3):  # two more rowsets with the same keys, and a change in each, cause a merging compaction
         table.insert({"k": [k, k + 10], "v": [1, 1]})
         db.flush()
     table.compact()
@@ -86,7 +85,7 @@ def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
     wide.insert({name: [1] for name in names})
     db.flush()
     wide.update({"k": [1], "c7": [2]})
-    wide.compact()  # of one rowset and a few of its columns: a part and its UNDO
+    wide.compact()  # a change of few columns of one rowset causes a part with its UNDO
     for value in range(4):
         table.update({"k": [3], "v": [value]})
         db.flush()
@@ -115,8 +114,7 @@ def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
         assert any(pattern.fullmatch(path) for path in found), pattern.pattern
 
 
-def test_the_pages_names_are_those_of_the_code() -> None:
-    """The file names on the page are those of the code."""
+def test_file_names_on_the_page_are_those_of_the_code() -> None:
     stated = stated_paths()
     for name in (catalog_format.BIRTH_NAME, catalog_format.LOCK_NAME, catalog_format.SOCKET_NAME):
         assert name in stated
@@ -131,8 +129,8 @@ def test_the_pages_names_are_those_of_the_code() -> None:
         assert any(path.startswith(f"{name}/") for path in stated)
 
 
-def test_after_a_kill_the_folder_is_as_the_page_says(tmp_path: Path) -> None:
-    """A store opens although a killed writer left its lock, socket, position record and a reader's lease."""
+def test_a_store_opens_after_a_kill(tmp_path: Path) -> None:
+    """The killed writer left its lock, socket and position record, and a reader its lease."""
     script = (
         "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
         "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k'); t.insert({'k': [1], 'v': [1]});"
@@ -159,7 +157,7 @@ class _FixedRandomness(SeededRandomness):
 
 
 def staged_example(folder: Path) -> list[str]:
-    """The fenced blocks of the page: the folder's name, and the ends of a staged file."""
+    """Return the fenced blocks of the page: the folder's name, and the beginning and end of a staged file."""
     nyala.connect(folder / "s").close()
     env = Env(PosixFiles(), ManualClock(), _FixedRandomness())
     key, made = handover.new_staging(str(folder / "s"), 3600, env)
@@ -175,13 +173,12 @@ def staged_example(folder: Path) -> list[str]:
     return [f"staging/{key}/", "\n".join(lines)]
 
 
-def test_the_staging_pages_examples_are_what_is_written(tmp_path: Path) -> None:
+def test_examples_of_the_staging_page(tmp_path: Path) -> None:
     """A program can stage rows by following the page."""
     compare_examples(FORMAT / "staging.md", staged_example(tmp_path))
 
 
-def test_a_key_has_the_parts_of_the_page(tmp_path: Path) -> None:
-    """A folder that is named by the page's rules is kept until it expires, and no longer."""
+def test_a_staging_folder_named_by_the_pages_rules_is_kept_until_it_expires(tmp_path: Path) -> None:
     parts = re.findall(r"^\| `(\w+)` \| (\d+) \|", (FORMAT / "staging.md").read_text(), re.MULTILINE)[:4]
     name, _ = staged_example(tmp_path)
     expires, chance = name.removeprefix("staging/").rstrip("/").split("-")
@@ -201,8 +198,8 @@ def test_a_key_has_the_parts_of_the_page(tmp_path: Path) -> None:
     assert folder.startswith("s/staging/")
 
 
-def test_a_staged_file_is_a_stream_and_its_checksum(tmp_path: Path) -> None:
-    """A staged file without its end is refused, and never commits fewer rows."""
+def test_a_staged_file_without_its_end_is_refused(tmp_path: Path) -> None:
+    """Otherwise a job could commit fewer rows than it wrote."""
     staged_example(tmp_path)
     path = next((tmp_path / "s" / "staging").rglob("*.arrow"))
     data = path.read_bytes()
@@ -234,7 +231,7 @@ def example_token(folder: Path) -> bytes:
 
 
 def token_parts(data: bytes) -> tuple[list[tuple[int, int, str]], dict[str, Any], list[tuple[int, bytes]]]:
-    """The fields of the page's table, the JSON, and (offset, body) of each body, parsed by the page's rules only."""
+    """Parse a token by the page's rules. Returns the fields of the table, the JSON, and (offset, body) of each body."""
     text = (FORMAT / "token.md").read_text()
     fields = [
         (int(offset), int(size), name)
@@ -273,15 +270,15 @@ def token_example(folder: Path) -> list[str]:
     return ["\n".join(lines), "{\n" + rendered + "\n}"]
 
 
-def test_the_token_pages_example_is_what_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example token on the page is the token that the code makes."""
+def test_the_example_of_the_token_page_is_the_codes_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn = SeededRandomness(7)
     monkeypatch.setattr(nyala.env.SystemRandomness, "token_hex", lambda _, count: drawn.token_hex(count))
     compare_examples(FORMAT / "token.md", token_example(tmp_path))
 
 
-def test_the_token_pages_tables_are_the_format(tmp_path: Path) -> None:
-    """The tables on the page give a token's magic, version and fields."""
+def test_the_tables_of_the_token_page_have_magic_version_and_fields(tmp_path: Path) -> None:
     data = example_token(tmp_path)
     fields, meta, _ = token_parts(data)
     head = struct.Struct("<8sIII")
@@ -302,8 +299,7 @@ def test_the_token_pages_tables_are_the_format(tmp_path: Path) -> None:
     assert named == list(meta["rowsets"][0])
 
 
-def test_a_token_from_the_page_is_read(tmp_path: Path) -> None:
-    """The example token on the page can be read and returns its rows."""
+def test_the_token_of_the_page_can_be_read(tmp_path: Path) -> None:
     data = example_token(tmp_path)
     length = int.from_bytes(data[16:20], "little")
     text = data[20 : 20 + length].replace(b'"/srv/store"', json.dumps(str(tmp_path / "s")).encode())
@@ -316,8 +312,7 @@ def test_a_token_from_the_page_is_read(tmp_path: Path) -> None:
 # ---- all pages -----------------------------------------------------------------------------------------------
 
 
-def test_tests_named_in_the_prose_exist() -> None:
-    """Tests that pages name exist, so that each promise can be checked."""
+def test_tests_that_pages_name_exist() -> None:
     missing = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for path, name in re.findall(r"`(tests/[\w/]+\.(?:py|txt))(?:::(\w+))?`", page.read_text()):
@@ -332,8 +327,7 @@ def _functions(file: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_page_is_in_the_index() -> None:
-    """docs/README.md links to every page."""
+def test_the_index_links_to_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     assert [str(page) for page in pages if str(page) != "README.md" and str(page) not in index] == []

@@ -1,4 +1,4 @@
-"""docs/how-to/maintenance.md names every key of status(), stats() and vacuum(), and the figures of the code."""
+"""docs/how-to/maintenance.md has every key of status(), stats() and vacuum(), and the figures of the code."""
 
 from __future__ import annotations
 
@@ -38,20 +38,19 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def keys(heading: str) -> list[str]:
-    """The first cell of each row of the section's first table, without backticks."""
+    """Return the first cells of the section's first table, without backticks."""
     table = section(PAGE, heading).split("\n\n")
     (found,) = [part for part in table if part.strip().startswith("| key")]
     return [row[0].strip("`") for row in rows(found)]
 
 
 def inner(heading: str, key: str) -> set[str]:
-    """The keys in backticks in the row of `key`."""
+    """Return the keys in backticks in the row of `key`."""
     (found,) = [row[1] for row in rows(section(PAGE, heading)) if row[0] == f"`{key}`"]
     return set(re.findall(r"`([a-z_]+)`", found))
 
 
 def test_every_key_of_status_is_on_the_page(db: Database) -> None:
-    """The page explains exactly the keys of status()."""
     heading = "Status of background work: `status()`"
     running: list[dict[str, object]] = []
     work = db.maintenance.compactor
@@ -73,15 +72,13 @@ def test_every_key_of_status_is_on_the_page(db: Database) -> None:
 
 
 def test_every_key_of_stats_and_vacuum_is_on_the_page(db: Database) -> None:
-    """A figure that decides what to do is not understood."""
     assert sorted(keys("Statistics of a table: `stats()`")) == sorted(asdict(db["t"].stats()))
     assert sorted(keys("Manual maintenance: `compact()` and `vacuum()`")) == sorted(
         asdict(db["t"].vacuum(dry_run=True))
     )
 
 
-def test_the_figures_on_the_page_are_those_of_the_code() -> None:
-    """Limits and times on the page are those of the code."""
+def test_limits_and_times_on_the_page_are_those_of_the_code() -> None:
     text = " ".join(PAGE.split())
     cells = {row[0]: row for row in _all_rows(section(PAGE, "Background work"))}
     log_mb, aged_mb = store.LOG_LIMIT_BYTES // MB, maintenance.FLUSH_AGE_MIN_BYTES // MB
@@ -112,8 +109,7 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert f"it stays for {_worker.IDLE_S:.0f} seconds without work" in text
 
 
-def test_scans_find_in_the_cache_what_they_read_often_enough(tmp_path: Path) -> None:
-    """The second scan of a column finds its blocks in the cache, as the page says."""
+def test_the_second_scan_of_a_column_reads_from_the_cache(tmp_path: Path) -> None:
     assert "keeps those that a scan read before" in " ".join(PAGE.split())
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
@@ -135,8 +131,7 @@ def _all_rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
 
-def test_the_loggers_on_the_page_are_those_of_the_code() -> None:
-    """The loggers on the page exist."""
+def test_loggers_on_the_page_exist() -> None:
     named = set(re.findall(r"`(nyala\.[a-z]+)`", PAGE))
     used = {
         match
@@ -147,6 +142,5 @@ def test_the_loggers_on_the_page_are_those_of_the_code() -> None:
 
 
 def test_every_key_of_the_stores_stats_is_on_the_page(db: Database) -> None:
-    """The page explains exactly the keys of db.stats()."""
     heading = "Statistics of a store: `db.stats()`"
     assert keys(heading) == list(asdict(db.stats()))

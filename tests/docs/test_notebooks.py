@@ -12,14 +12,13 @@ from tests.notebooks import EXAMPLES, read, run
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
 
-def test_the_notebooks_are_known() -> None:
-    """Each topic has one."""
+def test_each_topic_has_a_notebook() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["cdc_feed", "first_steps", "spark", "time_travel_and_audit"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_has_no_outputs(path: Path) -> None:
-    """Outputs would make every difference between two versions unreadable."""
+def test_notebooks_have_no_outputs(path: Path) -> None:
+    """Outputs would make the difference between two versions hard to read."""
     notebook = read(path)
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert notebook["cells"][0]["cell_type"] == "markdown"
@@ -34,7 +33,7 @@ def test_a_notebook_has_no_outputs(path: Path) -> None:
     "path", [path for path in NOTEBOOKS if path.stem != "spark"], ids=lambda path: path.stem
 )
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All code cells, one after the other; tests/spark runs the one with Spark."""
+    """All code cells run in order. The notebook with Spark runs in tests/spark."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run(path)

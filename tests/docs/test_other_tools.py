@@ -1,4 +1,4 @@
-"""What docs/how-to/db-api-and-sqlalchemy.md says about other tools. Runs where they are installed: make test-tools."""
+"""The examples of docs/how-to/db-api-and-sqlalchemy.md run, if their tools are installed (make test-tools)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 
 def section(title: str) -> list[tuple[str, str]]:
-    """The blocks of a section: (language, text)."""
+    """Return the fenced blocks of a section as (language, text)."""
     text = PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     return re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The files of an open-source project agree with each other: license, changelog, workflows and issue templates."""
+"""The files of an open-source project agree with each other: license, changelog, workflows and issue forms."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FORMS = [ROOT / ".github" / "ISSUE_TEMPLATE" / name for name in ("bug.yml", "fea
 
 
 def pythons() -> list[str]:
-    """The releases of Python that the classifiers name, oldest first."""
+    """Return the releases of Python that the classifiers name, oldest first."""
     names = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["project"]["classifiers"]), re.MULTILINE)
     return sorted(names, key=lambda name: int(name[2:]))
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A YAML file. `on` without quotes is True in YAML 1.1, which GitHub does not follow."""
+    """Return a YAML file. YAML 1.1 reads `on` without quotes as True; GitHub does not."""
     found = yaml.safe_load(path.read_text())
     assert isinstance(found, dict), path
     return {"on" if key is True else key: value for key, value in found.items()}
 
 
 def test_license_text_and_metadata_agree() -> None:
-    """The text is that of Apache 2.0, the metadata names it by its SPDX expression, and no classifier repeats it."""
+    """The text is Apache 2.0, the metadata has its SPDX expression, and no classifier repeats it."""
     text = (ROOT / "LICENSE").read_text()
     assert "Apache License\n                           Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
@@ -43,7 +43,7 @@ def test_license_text_and_metadata_agree() -> None:
 
 
 def test_every_file_names_the_same_repository() -> None:
-    """A fork that changes the address finds each place by it."""
+    """This test shows a fork all places where it must change the address."""
     address = PROJECT["project"]["urls"]["Repository"]
     files = [*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.yml")]
     found = {
@@ -78,7 +78,6 @@ def test_a_workflow_has_what_github_requires(path: Path) -> None:
 
 
 def test_the_matrix_has_every_supported_python_on_linux_and_macos() -> None:
-    """`make test` runs on each release of Python that the classifiers name."""
     job = read(ROOT / ".github" / "workflows" / "test.yml")["jobs"]["test"]
     assert job["strategy"]["matrix"]["python"] == pythons()
     assert [system.partition("-")[0] for system in job["strategy"]["matrix"]["os"]] == ["ubuntu", "macos"]
@@ -86,7 +85,7 @@ def test_the_matrix_has_every_supported_python_on_linux_and_macos() -> None:
 
 
 def test_wheels_are_built_for_every_supported_python() -> None:
-    """A release must have compiled kernels, and is published from tags only."""
+    """They have compiled kernels. Only a tag publishes a release."""
     settings = PROJECT["tool"]["cibuildwheel"]
     assert settings["build"].split() == [f"cp{name.replace('.', '')}-*" for name in pythons()]
     assert settings["environment"]["NYALA_BUILD_KERNELS"] == "yes"
@@ -100,7 +99,7 @@ def test_wheels_are_built_for_every_supported_python() -> None:
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
 def test_an_issue_form_has_what_github_requires(path: Path) -> None:
-    """Name, description, and fields with unique ids and labels; at least one field is required."""
+    """A name, a description, and fields with unique ids and labels. At least one field is required."""
     form = read(path)
     assert form["name"] and form["description"]
     fields = [part for part in form["body"] if part["type"] != "markdown"]
@@ -111,7 +110,7 @@ def test_an_issue_form_has_what_github_requires(path: Path) -> None:
 
 
 def test_the_issue_chooser_leads_to_the_private_report() -> None:
-    """A security problem is not reported in public."""
+    """A security problem must not be reported in public."""
     config = read(ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml")
     for link in config["contact_links"]:
         assert set(link) == {"name", "url", "about"}
@@ -119,7 +118,7 @@ def test_the_issue_chooser_leads_to_the_private_report() -> None:
 
 
 def test_the_changelog_has_this_version() -> None:
-    """Its headings are those of Keep a Changelog, and the present version is there or still unreleased."""
+    """Its headings are those of Keep a Changelog. The present version has an entry or is unreleased."""
     text = (ROOT / "CHANGELOG.md").read_text()
     versions = re.findall(r"^## \[(.+?)\](?: - (\S+))?$", text, re.MULTILINE)
     assert versions[0][0] == "Unreleased"
@@ -134,7 +133,7 @@ def test_the_changelog_has_this_version() -> None:
 
 
 def test_every_tracked_file_is_text() -> None:
-    """A store that a test leaves in the checkout would be committed with the next change."""
+    """A test that leaves a store in the checkout could let it be committed."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout

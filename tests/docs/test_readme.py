@@ -24,18 +24,17 @@ def draw_chart() -> ModuleType:
     return module
 
 
-def test_the_readme_can_be_read_in_a_minute() -> None:
-    """At most 150 lines."""
+def test_the_readme_has_at_most_150_lines() -> None:
     assert len(README.splitlines()) <= 150
 
 
-def test_the_chart_shows_the_present_results(draw_chart: ModuleType) -> None:
+def test_the_chart_is_drawn_from_the_present_results(draw_chart: ModuleType) -> None:
     """After a new run of the benchmark, tools/draw_chart.py draws the chart again."""
     assert (ROOT / "docs" / "images" / "operations.svg").read_text() == draw_chart.draw(RESULTS)
 
 
 def test_the_chart_has_each_time_and_the_date(draw_chart: ModuleType) -> None:
-    """Each bar carries its time as RESULTS.md has it, and a longer time has a longer bar."""
+    """Each bar has its time from RESULTS.md, and a longer time has a longer bar."""
     chart = draw_chart.draw(RESULTS)
     when, times = draw_chart.read_results(RESULTS)
     shown = [time for of_stores in times.values() for time in of_stores.values()]
@@ -48,15 +47,15 @@ def test_the_chart_has_each_time_and_the_date(draw_chart: ModuleType) -> None:
 
 
 def test_ratios_in_the_readme_are_those_of_the_results() -> None:
-    """The TPC-H ratios are the geometric means of the page, in the order warm, cold."""
+    """The TPC-H ratios are the geometric means of the page, first warm, then cold."""
     means = re.search(r"^\| geometric mean \|  \| (.+?) \| (.+?) \|", RESULTS, re.MULTILINE)
     assert means is not None
     assert re.findall(r"\d\.\d\d ×", README) == [means[2], means[1]]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "docs" / "images").glob("*.svg")))
-def test_a_picture_is_readable_on_any_ground(name: str) -> None:
-    """A picture is well-formed, has a title, and its own opaque ground for dark mode. The README shows it."""
+def test_pictures_are_well_formed_and_have_a_background(name: str) -> None:
+    """The background makes them readable in dark mode, too. The README shows them."""
     root = ElementTree.parse(ROOT / "docs" / "images" / name).getroot()
     space = "{http://www.w3.org/2000/svg}"
     assert root.findtext(f"{space}title")

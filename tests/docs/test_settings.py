@@ -29,14 +29,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def section(text: str, heading: str) -> str:
-    """The text under a heading of the second level."""
+    """Return the text under a heading of the second level."""
     found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"no heading {heading!r}"
     return found[1]
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of the table rows that begin with code."""
+    """Return the cells of the table rows that begin with code."""
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
@@ -51,12 +51,11 @@ def keywords(function: Callable[..., Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_keyword_and_default_is_on_the_page(name: str) -> None:
-    """The page lists every keyword of a function, with its default."""
     assert [(row[0], row[1]) for row in rows(section(SETTINGS, name))] == keywords(FUNCTIONS[name])
 
 
 def test_every_keyword_of_the_writes_is_on_the_page() -> None:
-    """The same for insert, upsert, update and delete, which share theirs."""
+    """insert, upsert, update and delete have the same keywords."""
     stated = {
         (name, row[1]) for row in rows(section(SETTINGS, "Writes")) for name in re.findall(r"`\w+`", row[0])
     }
@@ -67,7 +66,6 @@ def test_every_keyword_of_the_writes_is_on_the_page() -> None:
 
 
 def test_the_limits_on_the_pages_are_those_of_the_code() -> None:
-    """The limits on the pages are those of the code."""
     assert f"At most {DEFAULT_LIMITS.max_columns} columns" in SETTINGS
     assert f"at most {DEFAULT_LIMITS.max_identifier_bytes} bytes of UTF-8" in SETTINGS
     assert f"{schema.MIN_BLOCK_SIZE_BYTES} to {schema.MAX_BLOCK_SIZE_BYTES:,}" in SETTINGS
@@ -81,7 +79,6 @@ def test_the_limits_on_the_pages_are_those_of_the_code() -> None:
 
 
 def test_every_error_is_on_the_page_with_its_bases() -> None:
-    """The page lists every exception class, with its bases."""
     stated = {row[0].strip("`"): re.findall(r"`(\w+)`", row[1]) for row in rows(section(ERRORS, "Classes"))}
     classes = {
         name: kind
@@ -95,7 +92,6 @@ def test_every_error_is_on_the_page_with_its_bases() -> None:
 
 
 def test_every_row_code_is_on_the_page_with_its_class() -> None:
-    """The page lists every row code, with its exception class."""
     stated = [
         (row[0].strip("`"), row[1].strip("`")) for row in rows(section(ERRORS, "Codes of failing rows"))
     ]

@@ -1,4 +1,4 @@
-"""The documentation site has every page, and mkdocs builds it without a warning."""
+"""The documentation site has every page, and mkdocs builds it without warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """The site's navigation lists every page of docs."""
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")]
     assert sorted(page for page in listed if page.startswith("docs/")) == sorted(pages)
@@ -22,7 +21,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def _python_with_mkdocs() -> str | None:
-    """The environment of `make docs`, or this one."""
+    """Return the Python of `make docs`, or the Python of this process."""
     made = ROOT / ".venv-docs" / "bin" / "python"
     if made.exists():
         return str(made)
@@ -30,7 +29,7 @@ def _python_with_mkdocs() -> str | None:
 
 
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
-    """mkdocs warns of broken links and of names that the reference does not find."""
+    """mkdocs warns about broken links, and about names that the reference does not find."""
     python = _python_with_mkdocs()
     if python is None:
         pytest.skip("mkdocs is not installed: make docs")

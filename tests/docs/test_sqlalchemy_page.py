@@ -1,4 +1,4 @@
-"""docs/reference/sqlalchemy.md lists what of SQLAlchemy's own tests is left out, and why."""
+"""docs/reference/sqlalchemy.md lists the parts of SQLAlchemy's suite that do not run, and why."""
 
 from __future__ import annotations
 

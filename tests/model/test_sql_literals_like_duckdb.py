@@ -1,7 +1,7 @@
-"""INSERT of many rows of literals: each is stored as DuckDB stores it, whatever the other rows are.
+"""INSERT of many rows of literals stores each literal as DuckDB does, whatever the other rows are.
 
-DuckDB inserts each literal by a statement of its own. The store inserts those that DuckDB accepts by one
-statement, in a random order and with random spaces, and refuses a statement with one of the others.
+DuckDB inserts each literal by a separate statement. The store inserts all literals that DuckDB accepts by one
+statement, in a random order and with random spaces. It must refuse a statement that has also one of the others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OTHERS = """
 0.30000000000000000004 12345678901234567890.5 123456789012345678901 -9223372036854775808 9223372036854775807 1. .5 1_000
 E'b' 1+1 -(5) lower('X') current_date 'a'||'b'
 """.split()
-# A space is written as _ before a text and before a time of day.
+# _ is a space, before a text and before a time of day.
 LITERALS = [re.sub(r"_(?='|12:)", " ", literal) for literal in LITERALS]
 PARAMETERS: list[Any] = [
     None, 0, 7, -300, 2**40, 2**70, 1.5, -2.5, 0.1, math.nan, -0.0, 1e300, "", "it's", "7", "2026-01-01", "ä", b"\x00A",
@@ -56,11 +56,11 @@ PARAMETERS: list[Any] = [
     dt.datetime(2026, 1, 1, 12, 0, 0, 5), dt.datetime(2026, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2))),
 ]  # fmt: skip
 TIMES = ("DATE", "TIMESTAMP WITH TIME ZONE")
-ROWS_MIN = 16  # with this many rows or more, literals are read together
+ROWS_MIN = 16  # from this number of rows on, literals are read together
 
 
 class Row(NamedTuple):
-    """A key, and a value: an expression, or `?` with a parameter."""
+    """A key and a value: an expression, or `?` with a parameter."""
 
     key: int
     value: str
@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
 
 @pytest.mark.parametrize("seed", each(12, range(48)))
-def test_values_are_stored_as_by_duckdb(seed: int) -> None:
+def test_literals_are_stored_as_duckdb_stores_them(seed: int) -> None:
     chance = random.Random(seed)
     with folder_in_memory() as folder:
         run_types(folder, chance)
@@ -111,7 +111,7 @@ def random_rows(chance: random.Random, *, infinite: bool) -> list[Row]:
 
 
 def insert(chance: random.Random, db: nyala.Database, name: str, rows: list[Row]) -> None:
-    """Insert the rows by one statement, in a random order and form."""
+    """Insert the rows by one statement, in a random order and with random spaces."""
     rows = chance.sample(rows, len(rows))
     space = chance.choice(["", " ", "\n  "])
     parameters = [value for row in rows for value in row.parameters]
@@ -125,7 +125,7 @@ def insert(chance: random.Random, db: nyala.Database, name: str, rows: list[Row]
 
 
 def rows_of(execute: Any, name: str) -> list[tuple[int, str]]:
-    """Return the rows by key, with values as text, which shows the signs of zeros and the digits of decimals."""
+    """Return the rows by key. The values are text, so that the sign of zero and the digits of decimals count."""
     found = execute(f"SELECT * FROM {name} ORDER BY id").fetchall()
     return [
         (key, "nan" if isinstance(value, float) and math.isnan(value) else repr(value))

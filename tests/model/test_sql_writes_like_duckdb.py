@@ -1,12 +1,12 @@
-"""Random SQL writes on a store and on DuckDB's own tables: the same refusals, counts and rows.
+"""Random SQL writes on a store and on DuckDB's own tables have the same refusals, counts and rows.
 
-    tables      `t` and `s` with a NULL or NaN in many places; in the store also hashed, flushed and compacted
-    statements  INSERT … SELECT, ON CONFLICT, OR REPLACE, UPDATE (of keys, too), DELETE, MERGE, TRUNCATE,
-                with conditions of comparisons, lists, LIKE, functions, subqueries, NOT, AND and OR;
-                one part of them in transactions, and some of these are rolled back
+    tables      `t` and `s` with many NULL and NaN; the store's are partitioned, flushed and compacted
+    statements  INSERT … SELECT, ON CONFLICT, OR REPLACE, UPDATE (also of keys), DELETE, MERGE, TRUNCATE;
+                conditions of comparisons, lists, LIKE, functions, subqueries, NOT, AND and OR;
+                some are in transactions, and some of these are rolled back
 
-After each statement both must have refused it or have the same count, RETURNING rows and tables.
-A failure prints its seed: `run_history(seed)` repeats it.
+After each statement, both must have refused it, or have the same count, RETURNING rows and tables.
+A failure prints its seed, and `run_history(seed)` repeats it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMPARISONS = ["=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DIST
 
 
 class Statements:
-    """Makes random statements. `name` of a column's table is its alias, such as `t`."""
+    """Makes random statements. A parameter `name` is the alias of a column's table, such as `t`."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -199,11 +199,11 @@ class Statements:
         return f"{word} INTO t ({names}) {rows}{self.returning('t')}"
 
     def on_conflict(self) -> str:
-        names, rows = self.rows(typed=True)  # DuckDB's `excluded` has the values before their cast
+        names, rows = self.rows(typed=True)  # DuckDB's `excluded` has the values before the cast
         if self.chance.random() < 0.2:
             return f"INSERT INTO t ({names}) {rows} ON CONFLICT DO NOTHING"
         update = self.conflict_update()
-        while "SELECT" in update:  # DuckDB takes no subquery here
+        while "SELECT" in update:  # DuckDB refuses a subquery here
             update = self.conflict_update()
         return f"INSERT INTO t ({names}) {rows} ON CONFLICT (id) DO UPDATE SET {update}{self.returning('t')}"
 
@@ -215,7 +215,7 @@ class Statements:
         clauses, closed = [], set()
         for _ in range(self.chance.randint(1, 4)):
             side = self.chance.choice(["MATCHED", "MATCHED", "NOT MATCHED", "NOT MATCHED BY SOURCE"])
-            if side in closed:  # no clause can follow one without a condition
+            if side in closed:  # a clause without a condition must be the last
                 continue
             name = {"MATCHED": self.chance.choice("to"), "NOT MATCHED": "o"}.get(side, "t")
             condition = f" AND {self.condition(name, 1)}" if self.chance.random() < 0.6 else ""
@@ -282,14 +282,14 @@ class Both:
         return not isinstance(ours, Exception)
 
     def is_fault(self, text: str, theirs: Any) -> bool:
-        """Whether the refusal is a fault of DuckDB, such as keys that move one after the other."""
+        """Whether DuckDB refuses the statement by a fault: for example, it changes keys one by one."""
         if isinstance(theirs, duckdb.InternalException):
             return True
         if not (isinstance(theirs, duckdb.ConstraintException) and text.startswith("UPDATE t SET id")):
             return False
         try:
             self.twin.execute("CREATE OR REPLACE TEMP TABLE moved AS FROM t")
-        except duckdb.TransactionException:  # the refusal ended the transaction
+        except duckdb.TransactionException:  # DuckDB ended the transaction
             return True
         self.twin.execute(text.replace("t SET", "moved AS t SET", 1))
         counts = self.twin.execute("SELECT count(*), count(DISTINCT id) FROM moved").fetchone()
@@ -317,7 +317,7 @@ class Both:
             assert plain(self.db.sql(rows).fetchall()) == plain(self.twin.execute(rows).fetchall()), text
 
     def transaction(self, statements: list[str], ending: str) -> None:
-        """Run the statements in a transaction. DuckDB rolls it back if it refuses one: the store then, too."""
+        """Run the statements in a transaction. If DuckDB refuses one, both roll back."""
         self.both("BEGIN")
         for text in statements:
             if not self.run(text):
@@ -337,7 +337,7 @@ class Both:
 
 
 def plain(rows: list[tuple[Any, ...]]) -> list[str]:
-    """Return the rows in an order of their own, with one NaN and one zero."""
+    """Return the rows in a fixed order, with one form of NaN and zero."""
     return sorted(repr(tuple(0.0 if isinstance(v, float) and v == 0.0 else v for v in row)) for row in rows)
 
 
@@ -370,10 +370,7 @@ def test_random_writes_do_what_duckdb_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", each(10, range(100, 110)))
 def test_random_writes_in_parts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do statements that are committed in parts of two or three rows, as those of very many rows are.
-
-    The rows that sources give are looked up by key, as in a large table.
-    """
+    """As before, but statements are committed in parts of two or three rows, and small sources are looked up by key."""
     monkeypatch.setattr(matching, "_TABLE_SHARE", 0)
     monkeypatch.setattr("nyala.sql.change.target._COMPARED_ROWS_MAX", 0)
     monkeypatch.setattr(change, "SPILLED_BYTES_MIN", 1)

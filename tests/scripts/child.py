@@ -1,9 +1,8 @@
-"""The process that a script kills: statements in, one JSON line each; what they print out.
+"""The process that a script kills. It reads statements and writes what they print, each as a line of JSON.
 
-A server that has imported everything forks it, because the imports take longer than a script does. The
-server takes two kinds of messages on a socket. For a folder, with the descriptor of the socket for
-statements, it answers the pid of a new process. For a pid it answers the exit code, after the process has
-ended.
+A server process that has imported everything forks it, because the imports take longer than a script. The
+server receives two kinds of messages on a socket. For a folder and the descriptor of a socket for statements, it
+answers the pid of a new process. For a pid, it answers the exit code after the process has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 import nyala.wal
 from tests.scripts.interpreter import Interpreter
 
-# Modules that the store, and pyarrow, import at first use.
+# Modules that the store and pyarrow import at their first use.
 MODULES = ["nyala.api.table", "pandas"] + [
     module.name
     for package in (nyala.tablet, nyala.rowset, nyala.delta, nyala.cfile, nyala.catalog, nyala.wal)

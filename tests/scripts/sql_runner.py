@@ -68,7 +68,7 @@ _WORDS_CHARS = 90
 
 @dataclass
 class Block:
-    """Comments, markers and statements as lines, and what they must print."""
+    """Comments, markers and statements as lines, and the lines that they must print."""
 
     lines: list[str] = field(default_factory=list)
     expected: list[str] | None = None
@@ -106,14 +106,14 @@ def render(blocks: Sequence[Block]) -> str:
 
 @dataclass
 class Outcome:
-    """What one statement did: the lines that it prints and its columns, or its error."""
+    """The lines that one statement prints and its columns, or its error."""
 
     lines: list[str]
     columns: list[str] | None = None
     error: Exception | None = None
 
     def problem(self, other: Outcome) -> str | None:
-        """Say how DuckDB's outcome differs from this one."""
+        """Return how DuckDB's outcome differs from this one; None if it does not."""
         if (self.error is None) != (other.error is None):
             return f"Nyala: {self.error or self.lines}, DuckDB: {other.error or other.lines}"
         if self.error is None and (self.lines, self.columns) != (other.lines, other.columns):
@@ -122,9 +122,9 @@ class Outcome:
 
 
 class SqlRunner:
-    """A store, and DuckDB's twin of it.
+    """A store, and a DuckDB that executes the same statements.
 
-    connect: opens the store; default: a store in the folder with a clock that the runner moves.
+    connect: opens the store. Default: a store in the folder, with a clock that the runner sets.
     """
 
     def __init__(self, folder: Path, connect: Callable[[], Database] | None = None) -> None:
@@ -156,7 +156,7 @@ class SqlRunner:
         self.db.close()
 
     def run(self, block: Block) -> list[str]:
-        """Run the block and return what it prints. Raises: AssertionError if DuckDB does something else."""
+        """Run the block. Returns what it prints. Raises: AssertionError if DuckDB has another outcome."""
         expected = iter(block.expected or ())
         printed: list[str] = []
         problems: list[str] = []
@@ -190,7 +190,7 @@ class SqlRunner:
         return printed
 
     def check(self) -> None:
-        """Check that both hold the same rows, also after the store was opened again, and that it is sound."""
+        """Check that both have the same rows, also after the store was opened again, and that the store is sound."""
         self._compare()
         self.db.close()
         self._open()
@@ -248,7 +248,7 @@ class SqlRunner:
         return Outcome(_lines(text, rows), columns)
 
     def _printed(self, outcome: Outcome, expected: Iterator[str]) -> list[str]:
-        """Return the lines of the outcome. Of an error's message, the expected words if it has them."""
+        """Return the lines of the outcome. expected: words of an error's message, which are printed if it has them."""
         if outcome.error is None:
             for _ in outcome.lines:
                 next(expected, "")
@@ -271,7 +271,7 @@ def _lines(text: str, rows: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def _literal(value: Any) -> str:
-    """Return the value as a reader of SQL writes it; a time in UTC."""
+    """Return the value as an SQL literal; a time is in UTC."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):

@@ -1,8 +1,8 @@
 """Each `*.txt` in a folder here shows one behaviour as statements and what they print.
 
-`interpreter` lists the statements. A script is blocks of statements, `----`, and the expected lines up to an
-empty line. At the end of each script the store must pass its own check. `--rewrite-scripts` writes what came
-out into the files; read the difference before you commit it.
+`interpreter` lists the statements. A script has blocks of statements, `----`, and the expected lines up to an
+empty line. At the end of each script the store must pass its own check. `--rewrite-scripts` writes the output into
+the files: review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def render(blocks: list[Block]) -> str:
 
 
 class Processes:
-    """The server of `tests.scripts.child`, which forks processes that can be killed for real."""
+    """The server `tests.scripts.child`, which forks processes that can be killed."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -75,7 +75,7 @@ class Processes:
             )  # fmt: skip
 
     def start(self, folder: Path) -> tuple[int, socket.socket]:
-        """A new process's pid, and the socket on which it takes statements."""
+        """Return (pid of a new process, the socket that takes its statements)."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._socket, [str(folder).encode()], [theirs.fileno()])
@@ -98,7 +98,7 @@ def processes() -> Iterator[Processes]:
 
 
 class Killable:
-    """A process that runs statements and can be killed for real."""
+    """A process that runs statements and can be killed."""
 
     def __init__(self, processes: Processes, folder: Path) -> None:
         self._processes = processes
@@ -114,7 +114,7 @@ class Killable:
             self._lines = self._socket.makefile("r")
         self._socket.sendall(json.dumps(statement).encode() + b"\n")
         answer = self._lines.readline()
-        if not answer and statement.endswith(": kill"):  # it did, in the middle of what it was at
+        if not answer and statement.endswith(": kill"):  # it ended in the middle of a statement
             self.kill()
             return []
         assert answer, f"the process died at {statement!r}"
@@ -136,7 +136,7 @@ def scripts() -> list[Path]:
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda path: str(path.relative_to(HERE).with_suffix("")))
 def test_script(path: Path, request: pytest.FixtureRequest) -> None:
-    """Each block prints what the script says."""
+    """Each block prints the lines of the script."""
     with folder_in_memory() as folder:
         run_script(path, folder / "store", request)
 

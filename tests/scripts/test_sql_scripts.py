@@ -1,6 +1,6 @@
 """Each script of `sql/` prints what it says, and DuckDB's own tables agree: see `sql_runner`.
 
-`--rewrite-scripts` writes what came out into the files; read the difference before you commit it.
+`--rewrite-scripts` writes the output into the files: review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STATEMENTS_MIN = 300
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, request: pytest.FixtureRequest) -> None:
-    """Each block prints what the script says, and each statement does what it does in DuckDB."""
+    """Each block prints the lines of the script, and each statement has DuckDB's outcome."""
     blocks = parse(path.read_text())
     with folder_in_memory() as folder:
         runner = SqlRunner(folder / "store")

@@ -1,4 +1,4 @@
-"""Scripts of `sql/` on a store in a bucket, and in a process that shares a store with its holder.
+"""Scripts of `sql/` on a store in a bucket, and in a process that shares a store with the lock's holder.
 
 The outcome is that of a folder and one process, except for the words of errors.
 """
@@ -32,7 +32,7 @@ BESIDE_A_HOLDER = [*IN_A_BUCKET, "create_as", "delete", "insert_defaults", "keyl
 
 @pytest.mark.parametrize("name", IN_A_BUCKET)
 def test_script_on_a_bucket(name: str, bucket: S3Server, tmp_path: Path) -> None:
-    """The same rows, counts and kinds of errors as on a folder."""
+    """The rows, counts and classes of errors are the same as in a folder."""
     run_elsewhere(
         name,
         tmp_path,
@@ -47,14 +47,14 @@ def test_script_on_a_bucket(name: str, bucket: S3Server, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
-    """A process that opens stores before this one does."""
+    """A process that opens stores before this process does, and so holds their locks."""
     with children(tmp_path_factory.mktemp("holder"), 1, "") as [child]:
         yield child
 
 
 @pytest.mark.parametrize("name", BESIDE_A_HOLDER)
 def test_script_in_a_second_process(name: str, holder: Child, tmp_path: Path) -> None:
-    """This process sends its writes to the one that holds the store. The outcome is that of a single process."""
+    """This process sends its writes to the holder of the lock. The outcome is that of a single process."""
     holder.run(f"db = nyala.connect({str(tmp_path / 'store')!r}, maintenance=False)")
     try:
         run_elsewhere(name, tmp_path, lambda: nyala.connect(tmp_path / "store"))
@@ -63,7 +63,7 @@ def test_script_in_a_second_process(name: str, holder: Child, tmp_path: Path) ->
 
 
 def run_elsewhere(name: str, folder: Path, connect: Callable[[], Database]) -> None:
-    """Run a script, whose errors may have other words."""
+    """Run a script. Only the words of errors may differ."""
     runner = SqlRunner(folder / "store", connect)
     try:
         for block in parse((FOLDER / f"{name}.txt").read_text()):

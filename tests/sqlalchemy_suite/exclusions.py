@@ -1,11 +1,11 @@
-"""What of SQLAlchemy's suite is left out. A test compares docs/reference/sqlalchemy.md with these lists."""
+"""The parts of SQLAlchemy's test suite that do not run. A test compares docs/reference/sqlalchemy.md with them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Features by SQLAlchemy's names (`sqlalchemy.testing.requirements.SuiteRequirements`), for each reason.
-# All others are on.
+# Features that are off, for each reason. The names are those of
+# `sqlalchemy.testing.requirements.SuiteRequirements`. All other features are on.
 FEATURES: Final[dict[str, str]] = {
     "Foreign keys are left out of CREATE TABLE": """
         foreign_keys self_referential_foreign_keys on_update_cascade non_updating_cascade deferrable_fks
@@ -51,7 +51,7 @@ FEATURES: Final[dict[str, str]] = {
     "JSON is text, not bytes": "json_deserializer_binary",
 }
 
-# Single tests, by class and name, with the parameters' ids if only some are left out.
+# Single tests by class and name, with the ids of parameters if only these do not run.
 TESTS: Final[dict[str, str]] = {
     "ComponentReflectionTest.test_get_view_names": "There are no views",
     "ComponentReflectionTestExtra.test_string_length_reflection[CHAR": "CHAR(n) is reflected as VARCHAR(n)",
@@ -78,7 +78,7 @@ TESTS: Final[dict[str, str]] = {
     "WindowFunctionTest.test_window_range": "The test expects an order of rows without ORDER BY",
 }
 
-# Features that say what Python and SQLAlchemy are like, not the database.
+# Features of Python and SQLAlchemy, not of the database.
 ENVIRONMENT: Final = frozenset(
     "asyncio async_dialect freethreading greenlet patch_library pep649 python312 python314 skip_mysql_on_windows "
     "sqlalchemy2_stubs fail_python314b1 not_python314 cextensions gil_enabled cpython no_greenlet".split()

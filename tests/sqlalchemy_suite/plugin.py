@@ -1,4 +1,4 @@
-"""A plugin of pytest: makes the dialect known, and skips the tests of `exclusions.TESTS`."""
+"""A plugin of pytest that registers the dialect, and skips the tests of `exclusions.TESTS`."""
 
 from __future__ import annotations
 

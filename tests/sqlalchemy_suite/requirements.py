@@ -1,4 +1,4 @@
-"""The features that the suite tests: all but those of `exclusions.FEATURES`."""
+"""The features that SQLAlchemy's suite tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sqlalchemy_suite.exclusions import reason_by_feature
 
 
 class Requirements(SuiteRequirements):
-    """Features of the dialect."""
+    """All features except those in `exclusions.FEATURES`."""
 
     def get_isolation_levels(self, config: Any) -> dict[str, Any]:
         return {"default": "SNAPSHOT", "supported": ["SNAPSHOT", "AUTOCOMMIT"]}

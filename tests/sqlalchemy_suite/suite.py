@@ -1,4 +1,7 @@
-"""The tests of SQLAlchemy. Three fixtures make views, UNIQUE and CHECK whatever the requirements say: not here."""
+"""The tests of SQLAlchemy's suite.
+
+Three fixtures would create views, UNIQUE and CHECK constraints although these features are off. They are replaced.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class HasTableTest(suite.HasTableTest):
 
 
 class ExclusionsTest(fixtures.TestBase):
-    """Our own: nothing is left out without a reason."""
+    """Nyala's own test: each exclusion has a reason."""
 
     def test_each_feature_that_is_off_has_a_reason(self) -> None:
         requirements = {

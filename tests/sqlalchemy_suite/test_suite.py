@@ -1,4 +1,4 @@
-"""Runs SQLAlchemy's tests of a dialect over a store, in a process of its own."""
+"""Runs SQLAlchemy's suite of dialect tests over a store, in its own process."""
 
 from __future__ import annotations
 
