@@ -1,10 +1,10 @@
-"""Converts a pyarrow expression to a Nyala tree, so that NaN compares like in every other condition.
+"""Converts a pyarrow expression to a tree of Nyala, so that NaN is compared as in every other condition.
 
     pc.field("x") > 1  --to_substrait-->  protobuf  --tree_of-->  Compare(Column("x"), ">", Literal(1))
 
-Arrow has no function that returns the parts of an expression, but it can serialize one as Substrait. This module reads
-comparisons, isin, is_null, is_valid, is_nan, AND, OR and NOT of columns and constants. Arrow evaluates all other
-expressions.
+Arrow has no function that returns the parts of an expression. But it can write an expression as a Substrait message,
+which has the binary format protobuf. This module reads comparisons, isin, is_null, is_valid, is_nan, AND, OR and NOT
+of columns and constants. Arrow itself evaluates all other expressions.
 Source: Substrait, proto/substrait/algebra.proto and extended_expression.proto; protobuf's wire format.
 """
 
@@ -47,8 +47,9 @@ class _UnknownError(Exception):
 
 
 def tree_of(expression: pc.Expression, schema: Schema) -> Node | None:
-    """Return the tree of a condition, or None. Its columns are those of the schema, whatever their names."""
-    # Arrow casts a column compared with a constant of another type. Substrait loses this cast; a double holds both.
+    """Return the tree of a condition on columns of the schema; None if the condition has other parts."""
+    # If an integer column is compared with a double, Arrow casts the column, but its Substrait message lacks this cast.
+    # With integers declared as doubles no cast is needed. 64-bit integers are only tried last: a double may round them.
     for integer_bits in (32, 64):
         widened = [
             field.with_type(pa.float64()) if _is_number(field.type, integer_bits) else field
@@ -71,7 +72,7 @@ def tree_of(expression: pc.Expression, schema: Schema) -> Node | None:
 
 
 def _is_number(type: pa.DataType, integer_bits: int) -> bool:
-    """Whether it is a float, or an integer of at most `bits` bits."""
+    """Whether the type is a float, or an integer of at most `integer_bits` bits."""
     types = pa.types
     return bool(types.is_floating(type) or (types.is_integer(type) and type.bit_width <= integer_bits))
 
@@ -85,7 +86,7 @@ def _condition(message: list[tuple[int, Any]], names: Sequence[str], *, exact_do
     (referred,) = _all(message, 3)
     tree = _node(_one(referred, 1), functions, names)
     if exact_doubles and any(abs(number) >= 2**53 for number in _numbers(tree)):
-        raise _UnknownError  # another integer may have the same double
+        raise _UnknownError  # several integers have the same double
     return tree
 
 
@@ -97,7 +98,7 @@ def _numbers(node: Node) -> Iterator[decimal.Decimal]:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a protobuf message: the number, and an int or the bytes."""
+    """Yield the fields of a protobuf message as (number of the field, int or bytes)."""
     place = 0
 
     def number() -> int:
@@ -144,7 +145,7 @@ def _node(message: Any, functions: dict[int, str], names: Sequence[str]) -> Node
         fields = list(_fields(content))
         part = _node(_all(fields, 1)[0], functions, names)
         values = [_literal(_one(option, 1)) for option in _all(fields, 2)]
-        # Arrow's isin is never NULL, and a NULL in the list matches NULL.
+        # Arrow's isin is never NULL, and NULL in the list matches NULL.
         listed: Node = IsTrue(InList(part, tuple(value for value in values if value is not None)))
         return any_of((listed, IsNull(part))) if None in values else listed
     if kind != 3:

@@ -1,23 +1,23 @@
-"""Evaluates bound predicates over Arrow columns: computes a mask of the rows that are TRUE.
+"""Evaluates conditions over Arrow columns: computes a mask of the rows in which a condition is TRUE.
 
-SQL's logic has three values, but a filter only needs the rows that are TRUE. Binding therefore pushes every NOT down
-to the comparisons: NOT (a < 1 OR b IS NULL) becomes a >= 1 AND b IS NOT NULL, which is also correct for NULL. Each
-node computes one mask (TRUE or not), AND and OR are & and |, and comparisons drop NULL.
+A condition is TRUE, FALSE or NULL, but a scan needs only the rows in which it is TRUE. So the module
+`nyala.schema.predicates.binding` moves each NOT into the comparisons: NOT (a < 1 OR b IS NULL) becomes
+a >= 1 AND b IS NOT NULL, which is right for NULL too. The classes here then compute one mask each: a comparison is not
+TRUE for NULL, AND is &, and OR is |.
 
 Invariants
-    E1  `mask` returns a new bool array of n elements that the caller owns.
-    E2  A row whose column is NULL is selected only by IS NULL.
-    E3  Comparison is a total order: NaN = NaN, NaN > everything, -0.0 = 0.0; text by its UTF-8 bytes;
-        false < true. So NOT (a < b) is a >= b.
-    E4  A column is read only when its node is evaluated, so `arrays` may decode lazily. If no rows remain, the later
-        terms of an AND are not evaluated.
+    E1  `mask` returns a new bool array of n elements, which the caller may change.
+    E2  Where a column is NULL, only IS NULL is TRUE.
+    E3  All values are ordered: NaN equals NaN and is greater than all other values, -0.0 equals 0.0, text is
+        compared by its UTF-8 bytes, false < true. So NOT (a < b) is a >= b.
+    E4  A column is read when its condition is evaluated, so `arrays` may decode columns at their first use. If no row
+        remains, the later terms of an AND are not evaluated.
 
-Columns have their canonical Arrow type. Dictionary-encoded columns are compared once per dictionary entry,
-run-end-encoded ones once per run. Comparing two columns is exact; if one is float or double, it uses doubles, as in
-DuckDB and Spark.
+Columns have their canonical Arrow type. A dictionary-encoded column is tested once per dictionary entry, and a
+run-end-encoded column once per run. A comparison of two columns is exact, but uses doubles if one is float or double,
+as in DuckDB and Spark.
 
-Cost: one or two NumPy or Arrow calls per comparison, independent of the number of rows. Thread-safe: nodes are
-immutable.
+Cost: one or two NumPy or Arrow calls per comparison. Immutable, so that threads may share a condition.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, from_canonical
 
 __all__ = [
+    "ARROW_COMPARE",
     "Arrays",
     "Bound",
     "BoundAnd",
@@ -73,7 +74,7 @@ __all__ = [
 Arrays: TypeAlias = Mapping[str, pa.Array]
 
 _US_PER_DAY: Final = 86_400_000_000
-_ARROW_COMPARE: Final = {
+ARROW_COMPARE: Final = {
     "=": pc.equal,
     "<>": pc.not_equal,
     "<": pc.less,
@@ -89,12 +90,12 @@ _NUMPY_COMPARE: Final[dict[str, Any]] = {
     ">": np.greater,
     ">=": np.greater_equal,
 }
-# If at most one row in this many remains, a costly term of an AND is evaluated only on the remaining rows.
+# A costly term of an AND is evaluated on the remaining rows alone if these are at most one in so many.
 _FEW_OF: Final = 8
 
 
 def _array(array: pa.Array | pa.ChunkedArray, column: ColumnSchema) -> pa.Array:
-    """Return a column as one array: of its canonical type, a dictionary of it, or a decimal of fewer bytes."""
+    """Return a column as one array of its canonical type, or of dictionary codes, or of decimals of fewer bytes."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
@@ -115,11 +116,11 @@ def _among_valid(mask: Mask, array: pa.Array) -> Mask:
 
 
 class Bound(LazyValues):
-    """A node of a bound predicate. `columns` are the columns it reads; `cost` orders the terms of an AND."""
+    """A condition on the columns of a table, ready to be evaluated."""
 
-    columns: frozenset[str]
-    cost: ClassVar[int] = 0
-    can_fail: bool = False  # whether `mask` may raise for the values of a row
+    columns: frozenset[str]  # the columns that it reads
+    cost: ClassVar[int] = 0  # a rough measure of the time per row
+    can_fail: bool = False  # whether `mask` may raise an error for the values of a row
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
         """Return a mask of the rows that are TRUE (E1)."""
@@ -127,7 +128,7 @@ class Bound(LazyValues):
 
     @property
     def rank(self) -> int:
-        """The order of evaluation in an AND: the least rank first."""
+        """An AND evaluates its terms in the order of their ranks, the least first."""
         return self.cost
 
 
@@ -156,13 +157,13 @@ class _OneColumn(Bound):
         array = _array(stored, self.column)
         if not pa.types.is_dictionary(array.type):
             return self._mask_of(array)
-        words = array.dictionary
-        if words.type != self.column.type.arrow:
-            words = words.cast(self.column.type.arrow)
-        if len(words) == 0:
+        entries = array.dictionary
+        if entries.type != self.column.type.arrow:
+            entries = entries.cast(self.column.type.arrow)
+        if len(entries) == 0:
             return np.zeros(len(array), np.bool_)
         codes = array.indices.fill_null(0) if array.indices.null_count else array.indices
-        return _among_valid(self._mask_of(words)[codes.to_numpy(zero_copy_only=False)], array.indices)
+        return _among_valid(self._mask_of(entries)[codes.to_numpy(zero_copy_only=False)], array.indices)
 
     def _mask_of_runs(self, array: pa.RunEndEncodedArray) -> Mask:
         first, count = array.find_physical_offset(), array.find_physical_length()
@@ -179,7 +180,7 @@ class _OneColumn(Bound):
 
 @dataclass(frozen=True)
 class BoundNull(_OneColumn):
-    """IS [NOT] NULL."""
+    """IS NULL, or IS NOT NULL if `negated`."""
 
     negated: bool
 
@@ -201,7 +202,7 @@ class BoundNull(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundCompare(_OneColumn):
-    """column op value: a canonical scalar of the type's range. Not for bool (see BoundIn)."""
+    """`column op value`, with a canonical value of the column's type. Not for bool, which uses BoundIn."""
 
     op: str
     value: Any
@@ -217,10 +218,10 @@ class BoundCompare(_OneColumn):
         if has_fixed_values(type):
             mask: Mask = _NUMPY_COMPARE[self.op](fixed_values(array, type), self.value)
             return _among_valid(mask, array)
-        return true_mask(_ARROW_COMPARE[self.op](array, self._scalar))
+        return true_mask(ARROW_COMPARE[self.op](array, self._scalar))
 
     def _compare_floats(self, values: npt.NDArray[Any]) -> Mask:
-        """Compute E3 from IEEE comparisons, in which NaN is neither less, equal nor greater."""
+        """Compare by E3. In NumPy, NaN is neither less than, equal to nor greater than another value."""
         op, value = self.op, self.value
         mask: Mask
         if value != value:
@@ -247,7 +248,7 @@ class BoundCompare(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundIn(_OneColumn):
-    """column [NOT] IN (values): one or more canonical values, ascending and distinct; NaN is last."""
+    """`column IN (values)`, or NOT IN if `negated`. The canonical values, at least one, are ascending and distinct."""
 
     values: tuple[Any, ...]
     negated: bool
@@ -267,7 +268,7 @@ class BoundIn(_OneColumn):
         return _among_valid(mask, array) if self.negated or self._has_nan else mask
 
     def places(self, arrays: Arrays) -> npt.NDArray[np.int64]:
-        """Return each row's index into the values, -1 for no match. Not for NaN and bool."""
+        """Return for each row the position of its value in `values`, or -1. Not for NaN and bool."""
         array = _array(arrays[self.column.name], self.column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
@@ -300,8 +301,8 @@ class BoundIn(_OneColumn):
 
     @lazy_value
     def _value_set(self) -> pa.Array:
-        # Arrow hashes a float's bits. NaNs with different bits are different values, so NaN is tested separately.
-        # 0.0 and -0.0 are different values too, so the set contains both.
+        # Arrow compares the bits of floats. Several bit patterns are NaN, so `_mask_of` tests NaN itself. 0.0 and -0.0
+        # have different bits too, so the set contains both.
         type, values = self.column.type, self.values
         if type.is_floating:
             numbers = [value for value in values if value == value]
@@ -316,7 +317,7 @@ class BoundIn(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundLike(_OneColumn):
-    """column [NOT] LIKE pattern."""
+    """`column LIKE pattern`, or NOT LIKE if `negated`."""
 
     pattern: LikePattern
     negated: bool
@@ -329,7 +330,7 @@ class BoundLike(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundCompareColumns(Bound):
-    """left op right for two columns of comparable types (see `comparable`)."""
+    """`left op right` for two columns whose types are `comparable`."""
 
     left: ColumnSchema
     op: str
@@ -354,12 +355,12 @@ class BoundCompareColumns(Bound):
 
 
 def compare_arrays(op: str, left: pa.Array, a: ColumnType, right: pa.Array, b: ColumnType) -> Mask:
-    """Compare two arrays of comparable types (E3). The result for NULLs is arbitrary."""
+    """Compare two arrays of comparable types (E3). For NULL the result may be either."""
     mask: Mask
     if a.is_floating or b.is_floating:
         return _compare_doubles(op, _doubles(left, a), _doubles(right, b))
     if a.is_variable:
-        return true_mask(_ARROW_COMPARE[op](left, right))
+        return true_mask(ARROW_COMPARE[op](left, right))
     if a.name == "bool":
         mask = _NUMPY_COMPARE[op](true_mask(left), true_mask(right))
         return mask
@@ -370,9 +371,9 @@ def compare_arrays(op: str, left: pa.Array, a: ColumnType, right: pa.Array, b: C
             x, y = (v.astype(np.int64) * _US_PER_DAY if t.name == "date" else v for v, t in ((x, a), (y, b)))
         mask = _NUMPY_COMPARE[op](x, y)
         return mask
-    # 38 digits before and after the point hold every decimal and integer without rounding.
+    # 76 digits have room for every decimal and integer, with 38 digits before and after the point.
     wide = pa.decimal256(76, max(a.scale or 0, b.scale or 0))
-    return true_mask(_ARROW_COMPARE[op](left.cast(wide), right.cast(wide)))
+    return true_mask(ARROW_COMPARE[op](left.cast(wide), right.cast(wide)))
 
 
 def comparable(a: ColumnType, b: ColumnType) -> bool:
@@ -394,7 +395,7 @@ def _doubles(array: pa.Array, type: ColumnType) -> npt.NDArray[np.float64]:
 
 def _compare_doubles(op: str, x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> Mask:
     if op in (">", "<="):
-        x, y = y, x  # x > y is y < x, and x <= y is not y < x
+        x, y = y, x  # x > y is computed as y < x, and x <= y as NOT (y < x)
     result: Mask
     if op in ("=", "<>"):
         result = (x == y) | (np.isnan(x) & np.isnan(y))
@@ -405,13 +406,14 @@ def _compare_doubles(op: str, x: npt.NDArray[np.float64], y: npt.NDArray[np.floa
 
 @dataclass(frozen=True, eq=False)
 class BoundArrow(Bound):
-    """A pyarrow expression; with `negated`, selects the rows for which it is false.
+    """A pyarrow expression. It selects the rows in which the expression is TRUE, or FALSE if `negated`.
 
-    floating: the columns that may contain NaN. meaning: the equivalent Nyala condition, if there is one.
+    floating: the columns that may contain NaN.
+    meaning:  the same condition in Nyala's terms, if `arrow_tree` can translate it.
     """
 
     expression: pc.Expression
-    names: tuple[str, ...]  # in the schema's order
+    names: tuple[str, ...]  # of the columns that it reads, in the order of the schema
     negated: bool
     floating: tuple[str, ...] = ()
     meaning: Bound | None = None
@@ -433,7 +435,7 @@ class BoundArrow(Bound):
                     f"column {name!r} contains NaN, which pyarrow compares differently: write the condition "
                     f"{quote(str(self.expression))} as text or with nyala.col"
                 )
-        # An Arrow table without columns has no rows, but an expression without columns needs n rows.
+        # Arrow can evaluate an expression without columns only on a table that has rows, and so a column.
         table = pa.table(columns) if columns else pa.table({"": pa.nulls(n)})
         try:
             result = evaluate_expression(table, self.expression)
@@ -443,7 +445,7 @@ class BoundArrow(Bound):
 
 
 def _canonical(array: pa.Array) -> pa.Array:
-    """Return plain arrays for a pyarrow expression: no dictionaries, no runs, no narrow decimals."""
+    """Return the array without dictionary, runs and narrow decimals, which pyarrow expressions do not support."""
     array = decode_runs(array)
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode()
@@ -453,7 +455,7 @@ def _canonical(array: pa.Array) -> pa.Array:
 
 
 def evaluate_expression(table: pa.Table, expression: pc.Expression) -> pa.Array:
-    """Return the expression's value for each row, in order. Loads Acero at the first use."""
+    """Return the value of a pyarrow expression for each row of the table."""
     from pyarrow import acero
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
@@ -485,7 +487,7 @@ class _Parts(Bound):
 
 @dataclass(frozen=True)
 class BoundAnd(_Parts):
-    """AND: evaluates cheap parts first, and stops if no row remains (E4)."""
+    """AND: evaluates cheap parts first, and stops when no row remains (E4)."""
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
         first, *others = self._in_order
@@ -499,7 +501,7 @@ class BoundAnd(_Parts):
 
 @dataclass(frozen=True)
 class BoundOr(_Parts):
-    """OR: evaluates cheap parts first, and stops if all rows are selected."""
+    """OR: evaluates cheap parts first, and stops when all rows are selected."""
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
         first, *others = self._in_order
@@ -513,7 +515,7 @@ class BoundOr(_Parts):
 
 @dataclass(frozen=True)
 class BoundNot(Bound):
-    """IS NOT TRUE: the rows for which the part is FALSE or NULL."""
+    """IS NOT TRUE: selects the rows in which the part is FALSE or NULL."""
 
     part: Bound
 
@@ -535,14 +537,15 @@ class BoundNot(Bound):
 
 @dataclass(frozen=True)
 class BoundRowIn(Bound):
-    """(a, b) IN rows: each column's values, and for each row of the list the index of each of its values.
+    """`(a, b) IN rows`, for rows without NULL.
 
-    No value is NULL; each column's values are distinct and ascending.
+    parts: for each column, its values in all rows of the list, as an IN list.
+    codes: for each row of the list a number whose digits are the positions of its values in `parts`. The last column
+           is the lowest digit, and the base of a digit is the number of values of its column.
     """
 
     parts: tuple[BoundIn, ...]
     codes: tuple[int, ...]
-    """Encode each row of the list as one number with one digit per column, the last column lowest."""
     cost: ClassVar[int] = 6
 
     @property
@@ -560,8 +563,10 @@ class BoundRowIn(Bound):
 
 
 def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
-    """Return which of the rows in `among` are TRUE. Evaluates only these rows if they are few and the part is costly,
-    or if the part may raise for another row."""
+    """Return a mask of the rows of `among` in which `part` is TRUE.
+
+    Other rows are not evaluated if they might raise an error, or if `part` is costly and the rows of `among` are few.
+    """
     left = int(np.count_nonzero(among))
     if left < n and (part.can_fail or (part.rank >= BoundLike.cost and left * _FEW_OF <= n)):
         indices = np.flatnonzero(among)
@@ -573,6 +578,6 @@ def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
 
 
 def has_arrow(bound: Bound) -> bool:
-    """Whether the predicate contains a pyarrow expression."""
+    """Whether the condition contains a pyarrow expression."""
     parts: tuple[Bound, ...] = getattr(bound, "parts", ())
     return isinstance(bound, BoundArrow) or any(has_arrow(part) for part in parts)

@@ -1,7 +1,8 @@
-"""The functions of expressions, and CAST: builds a computed value from typed arguments.
+"""The functions of SQL expressions, and CAST.
 
-Each entry of `FUNCTIONS` has the number of arguments and builds the function's value. docs/how-to/expressions.md has
-one line per function, and a test compares it with this table. Results equal DuckDB's, except where that page says so.
+`FUNCTIONS` has an entry per function name: how many arguments it takes, and a Python function that checks their types
+and builds the computed value (`nyala.schema.expressions.values`). docs/how-to/expressions.md describes all functions,
+and a test compares it with this table. Results equal those of DuckDB, except where that page says so.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ _BINARY: Final = pa.binary()
 _BOOL: Final = pa.bool_()
 _DATE: Final = pa.date32()
 _DIGITS_MAX: Final = 38
-# Half away from zero, as in SQL; Python and Arrow round half to even.
+# Rounds 0.5 away from zero, as SQL does. The default of Python and Arrow rounds to the even neighbour.
 _HALF: Final = "half_towards_infinity"
 
 
 class Function(NamedTuple):
-    """A function: the least and greatest number of arguments, and `build`, which makes the computed value."""
+    """A function with its least and greatest number of arguments. `build` returns the computed value."""
 
     name: str
     least: int
@@ -67,7 +68,7 @@ FUNCTIONS: Final[dict[str, Function]] = {}
 
 
 def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None:
-    """names: the function's name, then its aliases."""
+    """Register a function. names: its name, and then its aliases."""
     first, *_ = names.split()
     for name in names.split():
         FUNCTIONS[name] = Function(first, least, most, build)
@@ -77,7 +78,7 @@ def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None
 
 
 def _takes(name: str, value: Value, wanted: str, *types: pa.DataType) -> None:
-    """Raise SchemaError unless the argument has one of the types, or is a number if no types are given."""
+    """Raise SchemaError if an argument is not of one of the types. Without types it must be a number."""
     if value.is_null or (value.type in types if types else is_number(value)):
         return
     raise SchemaError(f"{name}() expects {wanted}, got {value.kind}")
@@ -117,7 +118,7 @@ def _of_double(name: str, function: Any) -> Callable[..., Value]:
 
 
 def concatenation(left: Value, right: Value) -> Value:
-    """Build `a || b` of text or binary; NULL if an operand is NULL."""
+    """Build `a || b` for text or binary. The result is NULL if an operand is NULL."""
     for value in (left, right):
         if value.type not in (_STRING, _BINARY) and not value.is_null:
             raise SchemaError(f"|| expects text or binary, got {value.kind}; write CAST(… AS string)")
@@ -174,13 +175,16 @@ def _substr(value: Value, start: Value, length: Value | None = None) -> Value:
 
 
 def _sliced(array: pa.Array, first: int, count: int | None) -> pa.Array:
-    """Slice from character `first` (from 1, or negative from the end). Positions before the text count too."""
+    """Return `count` characters from character `first`, which counts from 1, or from the end if it is negative.
+
+    Characters before the begin of the text count too: substr('abc', -5, 3) is 'a'.
+    """
     if first >= 0:
         stop = None if count is None else max(0, first - 1 + count)
         return pc.utf8_slice_codeunits(array, max(0, first - 1), stop)
     if count is None:
         return pc.utf8_slice_codeunits(array, first)
-    # From the end: slice the tail first, then `count` characters of it.
+    # From the end: first cut the end of the text off, and then take `count` characters of it.
     short = pc.less(pc.utf8_length(array), -first)
     tail = pc.utf8_slice_codeunits(array, first)
     missing = pc.add(pc.utf8_length(array), first)  # negative if the text is shorter
@@ -257,10 +261,10 @@ def _rounding(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Calla
         if not 0 <= count <= _DIGITS_MAX:
             raise InvalidArgumentError(f"{name}(): the number of digits must be 0 to {_DIGITS_MAX}")
         if value.is_null or value.type == INT or (is_decimal(value.type) and count >= value.type.scale):
-            return value  # it has no more digits than that
+            return value  # it has no more digits than `count` anyway
         if value.type == DOUBLE:
             return Computed(lambda array: function(array, count), DOUBLE, value)
-        # Rounding may need one more digit before the point. `count` digits remain after it.
+        # Rounding 9.9 gives 10: one more digit before the point.
         precision = min(value.type.precision + 1, 76) - value.type.scale + count
         return Computed(
             lambda array: function(_with_room(array), count), pa.decimal256(precision, count), value
@@ -270,13 +274,13 @@ def _rounding(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Calla
 
 
 def _with_room(array: pa.Array) -> pa.Array:
-    """Cast to a decimal with one more digit before the point."""
+    """Cast to a decimal with room for one more digit before the point."""
     return array.cast(pa.decimal256(min(array.type.precision + 1, 76), array.type.scale))
 
 
 def _sign(value: Value) -> Value:
     _takes("sign", value, "a number")
-    # The sign of NaN is NaN, so doubles stay doubles.
+    # The sign of NaN is NaN, so the sign of a double is a double.
     return (
         value
         if value.is_null
@@ -331,7 +335,7 @@ _FLOAT: Final = r"^\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 
 
 def build_cast(value: Value, spec: str) -> Value:
-    """Build CAST(value AS type). A value that the type cannot hold is an error of its row."""
+    """Build CAST(value AS type). A row fails if the type cannot hold its value."""
     type = parse_type(spec)
     wanted = ColumnType("string") if type.is_text else type
     target = INT if wanted.is_integer else DOUBLE if wanted.is_floating else wanted.arrow
@@ -397,7 +401,7 @@ def _parsed_floats(array: pa.Array) -> Checked:
     )
 
 
-def _taken(given: pa.Array | Checked) -> tuple[pa.Array, Any]:
+def _unpacked(given: pa.Array | Checked) -> tuple[pa.Array, Any]:
     return (given.array, given.bad) if isinstance(given, Checked) else (given, np.zeros(len(given), np.bool_))
 
 
@@ -406,8 +410,8 @@ def _valid(array: pa.Array) -> Any:
     return np.ones(len(array), np.bool_) if valid is None else valid
 
 
-def _checked(array: pa.Array, source: pa.Array, bad: Any, lost: Any) -> Checked:
-    """Replace NULL in failed rows by 0, because `Checked` requires a value there."""
+def _checked(array: pa.Array, bad: Any, lost: Any) -> Checked:
+    """Return a `Checked` of the rows that are `bad` or `lost`. It needs a value there, so NULL becomes 0."""
     bad = bad | lost
     filler = pa.scalar(decimal.Decimal(0) if is_decimal(array.type) else 0, array.type)
     if bad.any() and array.null_count:
@@ -416,7 +420,7 @@ def _checked(array: pa.Array, source: pa.Array, bad: Any, lost: Any) -> Checked:
 
 
 def _to_integer(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
-    source, bad = _taken(given)
+    source, bad = _unpacked(given)
     assert wanted.value_min is not None and wanted.value_max is not None
     valid = _valid(source)
     if source.type == INT:
@@ -426,7 +430,6 @@ def _to_integer(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
         lost = ~((values >= float(wanted.value_min)) & (values < float(wanted.value_max + 1)))
         return _checked(
             pa.array(np.where(lost, 0.0, values).astype(np.int64), mask=~valid & ~lost),
-            source,
             bad,
             lost & valid,
         )
@@ -440,13 +443,13 @@ def _to_integer(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
         inside = pc.and_(pc.greater_equal(wide, low), pc.less_equal(wide, high)).fill_null(False)
         kept = pc.if_else(inside, wide, pa.scalar(None, wide.type))
         lost = valid & ~inside.to_numpy(zero_copy_only=False)
-        return _checked(kept.cast(pa.decimal256(76, 0)).cast(INT), source, bad, lost)
+        return _checked(kept.cast(pa.decimal256(76, 0)).cast(INT), bad, lost)
     lost = valid & ~((numbers >= wanted.value_min) & (numbers <= wanted.value_max))
-    return _checked(source, source, bad, lost)
+    return _checked(source, bad, lost)
 
 
 def _to_decimal(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
-    source, bad = _taken(given)
+    source, bad = _unpacked(given)
     assert wanted.precision is not None and wanted.scale is not None
     target = pa.decimal256(wanted.precision, wanted.scale)
     valid = _valid(source)
@@ -467,19 +470,19 @@ def _to_decimal(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
     inside = pc.less(pc.abs(wide), bound).fill_null(False).to_numpy(zero_copy_only=False)
     lost = valid & ~(fits & inside)
     kept = pc.if_else(pa.array(valid & ~lost), wide, pa.scalar(None, wide.type))
-    return _checked(kept.cast(target), source, bad, lost)
+    return _checked(kept.cast(target), bad, lost)
 
 
 def _narrowed(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
-    """Round doubles to floats if the type is float. A finite value that would become infinite fails."""
-    array, bad = _taken(given)
+    """Round doubles to floats if the type is float. A finite value that becomes infinite fails."""
+    array, bad = _unpacked(given)
     if wanted.name == "double":
-        return _checked(array, array, bad, np.zeros(len(array), np.bool_))
+        return _checked(array, bad, np.zeros(len(array), np.bool_))
     values = number_values(array)
     with np.errstate(over="ignore", under="ignore"):
         floats = values.astype(np.float32).astype(np.float64)
     lost = np.isinf(floats) & ~np.isinf(values)
-    return _checked(with_nulls_of(floats, array), array, bad, lost)
+    return _checked(with_nulls_of(floats, array), bad, lost)
 
 
 def _to_bool(array: pa.Array) -> Checked:
@@ -502,18 +505,18 @@ def _to_text(array: pa.Array) -> pa.Array:
 
 
 def _by_table(array: pa.Array, wanted: ColumnType) -> Checked:
-    """Cast with the rules for users' data (`cast_array`)."""
+    """Cast by the rules for the data of inserts (`cast_array`)."""
     result, failures = cast_array(array, wanted)
     bad = np.zeros(len(array), np.bool_)
     for failure in failures:
         bad[failure.rows] = True
     if bad.any():
-        zero = pa.scalar(0, INT).cast(pa.int64()) if wanted.name == "timestamp" else pa.scalar(0, pa.int32())
-        result = pc.if_else(pa.array(bad), zero.cast(wanted.arrow), result)
+        zero = pa.scalar(0, INT if wanted.name == "timestamp" else pa.int32()).cast(wanted.arrow)
+        result = pc.if_else(pa.array(bad), zero, result)
     return Checked(result, bad, NOT_CAST)
 
 
-# --- the table --------------------------------------------------------------------------------------
+# --- the table of functions -------------------------------------------------------------------------
 
 _MANY: Final = 300
 _add("lower lcase", 1, 1, _of_text("lower", pc.utf8_lower))

@@ -1,11 +1,12 @@
-"""SQL's LIKE: parses a pattern and chooses the cheapest Arrow function that matches it.
+"""LIKE and ILIKE: parses a pattern, and matches it with the cheapest Arrow function that can.
 
     'ab%'    -> starts with            'ab'       -> equals
     '%ab'    -> ends with              'a_c%'     -> regular expression \\Aa.c.*\\z over whole characters
     '%ab%'   -> contains
 
-Arrow's `match_like` is not used, because it always treats a backslash as an escape. RE2 matches every pattern in
-linear time. Binding a predicate fails if RE2 cannot compile the pattern within its memory limit.
+Arrow's own `match_like` is not used, because it takes every backslash for an escape character. Arrow matches regular
+expressions with the library RE2, in linear time for every pattern. RE2 refuses patterns that would need too much
+memory. `compile` finds out before a scan begins.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _SURROGATES: Final = (0xD800, 0xDFFF)
 
 @dataclass(frozen=True)
 class LikePattern(LazyValues):
-    """A pattern as a sequence of literal texts and wildcards. Two texts never follow one another."""
+    """A pattern as a sequence of texts and wildcards. Two texts never follow one another."""
 
     parts: tuple[str | int, ...]
     any_case: bool = False
-    """ILIKE: the texts of `parts` are in lower case, and matching converts values to lower case."""
+    """ILIKE: the texts in `parts` are in lower case, and values are converted to lower case before the match."""
 
     @property
     def exact(self) -> str | None:
@@ -45,7 +46,7 @@ class LikePattern(LazyValues):
 
     @property
     def prefix(self) -> str:
-        """The prefix of every match."""
+        """The text that every match begins with."""
         return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
 
     @property
@@ -54,7 +55,7 @@ class LikePattern(LazyValues):
         return self.parts == (_ANY,)
 
     def match(self, array: pa.Array) -> pa.Array:
-        """Return a boolean array, NULL where `array` is NULL. One Arrow call."""
+        """Return a bool array that says which texts match; NULL where `array` is NULL."""
         parts = self.parts
         if self.any_case:
             array = pc.utf8_lower(array)
@@ -75,7 +76,7 @@ class LikePattern(LazyValues):
         return rf"(?s)\A{body}\z"
 
     def compile(self, where: str) -> None:
-        """Compile the pattern once with Arrow. Raises: InvalidArgumentError if the pattern is too large."""
+        """Check that Arrow can compile the pattern. Raises: InvalidArgumentError if it is too large."""
         try:
             self.match(pa.array([""], pa.string()))
         except pa.ArrowInvalid as error:
@@ -86,7 +87,7 @@ class LikePattern(LazyValues):
 
 
 def parse_like(pattern: str, escape: str | None, where: str, any_case: bool = False) -> LikePattern:
-    """Parse a LIKE pattern. Raises: InvalidArgumentError beginning with `where`."""
+    """Parse a LIKE pattern. Raises: InvalidArgumentError; `where` begins the message."""
     if escape is not None and len(escape) != 1:
         raise InvalidArgumentError(f"{where}ESCAPE expects one character, got {quote(escape)}")
     parts: list[str | int] = []
@@ -124,12 +125,12 @@ def parse_like(pattern: str, escape: str | None, where: str, any_case: bool = Fa
 
 
 def _quote_regex(text: str) -> str:
-    # RE2 treats all other characters literally; NUL would end its pattern.
+    # All other characters stand for themselves, except NUL, which would end the pattern.
     return re.sub(r"[\\.+*?()|\[\]{}^$]", lambda match: "\\" + match.group(), text).replace("\0", r"\x00")
 
 
 def text_after_prefix(prefix: str) -> str | None:
-    """Return the least text greater than all texts that begin with `prefix`; None if no such text exists."""
+    """Return the least text that is greater than all texts with this prefix; None if there is none."""
     code_points: list[Any] = [ord(char) for char in prefix]
     while code_points:
         following = code_points.pop() + 1

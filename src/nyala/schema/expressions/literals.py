@@ -1,20 +1,21 @@
-"""Literals of predicates: normalizes users' values, and converts them to a column's canonical values.
+"""Literals: the constants of conditions, and their conversion to values of the columns that they are compared with.
 
-There are two steps, because a predicate is built before its table is known:
-    to_literal(value)         a user's Python or NumPy value -> one of the `Literal` types
-    place_…(type, literal)   a Literal -> the column's canonical values (`nyala.schema.types`)
+There are two steps, because a condition is built before its table is known:
+    to_literal                            a user's Python or NumPy value  ->  one of the `Literal` types
+    floor_of_literal, float_of_literal,   a Literal and a column          ->  the canonical value (`nyala.schema.types`)
+    text_of_literal, bytes_of_literal
 
-A literal takes the column's type. A literal that the column cannot hold keeps its SQL meaning. For countable types
-(integers, date, timestamp, decimal), `floor_of_literal` returns (floor, exact): the greatest canonical value that is
-not above the literal, and whether the two are equal. `exact` is False for 2.5 and an integer column, noon and a date
-column, 1.234 and a decimal(5,2) column. The floor may be outside the type's range.
+A column need not be able to hold a literal that it is compared with, such as 2.5 and an integer column.
 
-    float, double    the nearest value of the type, as in DuckDB. A finite literal beyond the greatest finite
-                     value does not become infinity: 1e39 is greater than every finite float and less than inf.
-    date, timestamp  take ISO text and each other's literals; naive is UTC. A timestamp also takes a number, as
-                     microseconds since 1970; a date does not, because 20130101 would silently match nothing.
-    binary           takes text as its UTF-8 bytes.
-    text             is not truncated to the length of a varchar.
+    integer, date, timestamp, decimal   `floor_of_literal` returns the greatest value that is not above the literal, and
+                                        whether the two are equal. The value may lie outside the range of the type.
+    float, double                       the nearest value of the type, as in DuckDB. 1e39 does not become infinity in a
+                                        float column: it is greater than every finite float and less than infinity.
+    date, timestamp                     accept ISO text, dates and datetimes; without a zone they are in UTC. A
+                                        timestamp also accepts a number of microseconds since 1970. A date accepts no
+                                        number, because the mistake 20130101 would select no row without an error.
+    string, varchar                     accept text, which is not truncated to the length of a varchar.
+    binary                              accepts bytes, and text as its UTF-8 bytes.
 
 Source: docs/how-to/expressions.md; SQL:2016 part 2, 8.2 (comparison).
 """
@@ -53,13 +54,15 @@ __all__ = [
     "to_literal",
 ]
 
-# A float is only NaN or an infinity. A finite float becomes the Decimal of its shortest text, because 1.23 compared
-# with a decimal(5,2) means exactly 1.23 and not the nearest binary fraction. A datetime is in UTC.
+# A literal of type float is always NaN or an infinity. A finite float becomes the Decimal of its shortest text: users
+# who write 1.23 mean exactly 1.23, and not the nearest binary fraction. A datetime is in UTC.
 Literal: TypeAlias = "bool | int | decimal.Decimal | float | str | bytes | dt.date | dt.datetime | None"
 
-NAN: Final = math.nan  # one object, so that tuples that contain it compare equal
-NUMBER_DIGITS_MAX: Final = 1_000  # more than any type supports; bounds the quadratic cost of int() and str()
-_HUGE: Final = 10**60  # beyond every countable type: unscaled decimals end at 10**38
+NAN: Final = math.nan  # always the same object, so that tuples that contain it are equal
+NUMBER_DIGITS_MAX: Final = (
+    1_000  # a limit, because the cost of int() and str() grows with the square of the digits
+)
+_HUGE: Final = 10**60  # greater than every integer, date, timestamp and decimal: these end at 10**38
 _US_PER_DAY: Final = 86_400_000_000
 _EPOCH: Final = dt.datetime(1970, 1, 1)
 _EPOCH_ORDINAL: Final = _EPOCH.toordinal()
@@ -82,7 +85,7 @@ def to_literal(value: Any) -> Literal:
     """
     if isinstance(value, pa.Scalar):
         if pa.types.is_timestamp(value.type) and value.is_valid:
-            value = np.datetime64(value.value, value.type.unit)  # as_py() of nanoseconds would need pandas
+            value = np.datetime64(value.value, value.type.unit)  # `as_py` of nanoseconds needs pandas
         else:
             value = value.as_py()
     if isinstance(value, np.datetime64):
@@ -147,8 +150,8 @@ def _normalise_datetime64(value: np.datetime64) -> Literal:
     if isinstance(as_object, dt.date):
         return as_object
     if isinstance(as_object, int) and np.datetime_data(value.dtype)[0] == "us":
-        return as_object  # outside the years that a datetime supports
-    # Finer than a microsecond: the ISO text keeps every digit.
+        return as_object  # outside the years 1 to 9999 of a datetime
+    # ISO text has all digits of a time that is finer than a microsecond.
     return str(np.datetime_as_string(value)) + "Z"
 
 
@@ -161,7 +164,7 @@ def quote(literal: Literal, length_max: int = 60) -> str:
 
 
 def are_comparable(a: Literal, b: Literal) -> bool:
-    """Whether two literals can be compared without a conversion."""
+    """Whether `compare_literals` can compare the two literals."""
     numbers = int | decimal.Decimal | float
     if isinstance(a, bool) or isinstance(b, bool):
         return isinstance(a, bool) and isinstance(b, bool)
@@ -169,10 +172,10 @@ def are_comparable(a: Literal, b: Literal) -> bool:
 
 
 def compare_literals(a: Literal, op: str, b: Literal) -> bool:
-    """Whether `a op b` is true. Both are of one kind and not NULL."""
+    """Return whether `a op b` is true, for literals that `are_comparable` and not NULL."""
     if a is NAN or b is NAN:
         a, b = a is NAN, b is NAN  # NaN equals NaN and is greater than all other values
-    less, equal = bool(a < b), bool(a == b)  # type: ignore[operator]  # of one kind, the caller has looked
+    less, equal = bool(a < b), bool(a == b)  # type: ignore[operator]  # `are_comparable`
     return {
         "=": equal,
         "<>": not equal,
@@ -192,7 +195,7 @@ def is_number_like(text: str) -> bool:
 
 
 def _parse_iso(text: str) -> tuple[int, bool] | None:
-    """Return (microseconds since 1970 rounded down, exact), or None if the text is not an ISO date or time."""
+    """Return the microseconds since 1970, rounded down, and whether they are exact; None if the text is no ISO time."""
     match = _ISO.fullmatch(text.strip())
     if match is None:
         return None
@@ -216,7 +219,7 @@ def _parse_iso(text: str) -> tuple[int, bool] | None:
 
 
 def parse_date(text: str) -> dt.date | None:
-    """Return the date of a DATE literal, or None."""
+    """Return the date that a DATE literal contains, or None."""
     place = _parse_iso(text)
     if place is None or len(text.strip()) != len("2013-01-01"):
         return None
@@ -224,7 +227,10 @@ def parse_date(text: str) -> dt.date | None:
 
 
 def parse_timestamp(text: str) -> Literal:
-    """Return the value of a TIMESTAMP literal, or None. A value finer than a microsecond stays text."""
+    """Return the datetime that a TIMESTAMP literal contains, or None.
+
+    A time that is finer than a microsecond stays text.
+    """
     place = _parse_iso(text)
     if place is None:
         return None
@@ -270,13 +276,15 @@ def _wrong_kind(column: ColumnSchema, literal: Literal, hint: str = "") -> Schem
 
 
 def floor_of_literal(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
-    """Return (floor, exact) of a literal in the canonical values of an integer, date, timestamp or decimal column.
+    """Return the greatest canonical value that is not above the literal, and whether the two are equal.
 
+    For integer, date, timestamp and decimal columns. Examples: (2, False) for 2.5 and an integer column, (123, False)
+    for 1.234 and a decimal(5,2) column.
     Raises: SchemaError if the literal is of another kind, InvalidArgumentError for text that is not an ISO time.
     """
     name = column.type.name
     if name in ("date", "timestamp"):
-        micros, exact = _place_micros(column, literal)
+        micros, exact = _floor_of_time(column, literal)
         if name == "timestamp":
             return micros, exact
         days, rest = divmod(micros, _US_PER_DAY)
@@ -287,7 +295,7 @@ def floor_of_literal(column: ColumnSchema, literal: Literal) -> tuple[int, bool]
     return _floor_scaled(literal, column.type.scale or 0)
 
 
-def _place_micros(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
+def _floor_of_time(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
     if isinstance(literal, str):
         place = _parse_iso(literal)
         if place is None:
@@ -309,7 +317,7 @@ def _place_micros(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
 
 
 def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[int, bool]:
-    """Return floor(number * 10**scale), clamped to ±10**60, and whether it is exact. Never builds a huge int."""
+    """Return floor(number * 10**scale), at most ±10**60, and whether it is exact. Never builds a huge int."""
     if isinstance(number, float):  # NaN or an infinity; NaN is greater than all other values
         return (-_HUGE if number < 0 else _HUGE), True
     if isinstance(number, int):
@@ -321,7 +329,7 @@ def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[in
         return (_HUGE if number > 0 else -_HUGE), True
     if magnitude < -60:
         return (0 if number > 0 else -1), False
-    # Every digit fits, so scaling does not round.
+    # The context has room for every digit, so scaling does not round.
     context = decimal.Context(prec=NUMBER_DIGITS_MAX + 70, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
     scaled = number.scaleb(scale, context)
     floor = scaled.to_integral_value(decimal.ROUND_FLOOR, context)
@@ -329,7 +337,10 @@ def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[in
 
 
 class NearestFloat(NamedTuple):
-    """The nearest value of a float or double column; `beyond` is ±1 for a finite literal beyond the finite values."""
+    """The nearest value of a float or double column.
+
+    `beyond` is 1 or -1 if the literal is finite, but above or below all finite values of the column.
+    """
 
     value: float
     beyond: int = 0
@@ -358,7 +369,7 @@ def float_of_literal(column: ColumnSchema, literal: Literal) -> NearestFloat:
 
 
 def text_of_literal(column: ColumnSchema, literal: Literal) -> str:
-    """Check a literal for a string or varchar column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
+    """Return a literal for a string or varchar column. Raises: SchemaError; InvalidArgumentError for bad Unicode."""
     if not isinstance(literal, str):
         raise _wrong_kind(column, literal)
     check_unicode(literal, f"column {column.name!r}: ")
@@ -366,7 +377,7 @@ def text_of_literal(column: ColumnSchema, literal: Literal) -> str:
 
 
 def bytes_of_literal(column: ColumnSchema, literal: Literal) -> bytes:
-    """Convert a literal for a binary column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
+    """Convert a literal for a binary column. Raises: SchemaError; InvalidArgumentError for bad Unicode."""
     if isinstance(literal, str):
         check_unicode(literal, f"column {column.name!r}: ")
         return literal.encode()

@@ -1,18 +1,19 @@
-"""The syntax tree of conditions and expressions, before it is bound to a table; `col()` and `expr()` build it.
+"""The syntax tree of conditions and expressions. Users build it with `nyala.col()`, or write it as SQL text.
 
     (col("host") == "a") & (col("n") + 1 > 5)      host = 'a' AND n + 1 > 5
-              |  `parse` reads the text, `str()` writes it; both give the same tree
-              v
+                          \\                        /    `parse` reads such a text, `str()` writes it
     And((Compare(Column("host"), "=", Literal("a")), Compare(Call("+", (Column("n"), Literal(1))), ">", Literal(5))))
+
+The names in a tree need not be columns of a table: `nyala.schema.predicates.binding` checks that.
 
 Invariants
     N1  Nodes are immutable and contain only names, literals, nodes, and Arrow arrays for long lists. They can be
         compared, hashed and converted to JSON.
-    N2  parse(str(p)) == p, except for ArrowExpression, which has no text. NaN and infinities are written DOUBLE 'NaN'.
+    N2  parse(str(p)) == p for every tree p without an ArrowExpression, which has no text.
     N3  An And never contains an And, and an Or never an Or: a chain of a thousand terms is one flat node.
 
-Conditions combine with & | ~. `and`, `or`, `not` and chains such as 1 < col("x") < 5 raise an error, because Python
-would silently drop one side.
+Conditions are combined with & | ~. The words `and`, `or` and `not`, and chains such as 1 < col("x") < 5, raise an
+error: Python would evaluate one side and drop the other without a word.
 Source: docs/how-to/expressions.md.
 """
 
@@ -70,17 +71,19 @@ __all__ = [
 ]
 
 OPERATORS: Final = ("=", "<>", "<", "<=", ">", ">=")
-FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}  # 5 < x is x > 5
-# A column with such a name needs double quotes.
+# The operator after an exchange of both sides: 5 < x is x > 5.
+FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# A column with one of these names is written in double quotes.
 RESERVED: Final = frozenset(
     "AND OR NOT IN IS NULL LIKE BETWEEN ESCAPE TRUE FALSE CASE WHEN THEN ELSE END".split()
 )
-TREE_DEPTH_MAX: Final = 220  # each of DEPTH_MAX parentheses adds at most two levels
+# The parser allows 100 nested parentheses (`tokens.DEPTH_MAX`), and each adds at most two levels to the tree.
+TREE_DEPTH_MAX: Final = 220
 _PLAIN_NAME: Final = re.compile(r"[^\W\d]\w*")
 
 
 class Node:
-    """A condition or a value, computed from a row. `str()` returns SQL text that parses to an equal tree."""
+    """A condition on a row, or a value computed from a row. `str()` returns its SQL text (N2)."""
 
     def __and__(self, other: Any) -> Node:
         return all_of((self, as_node(other)))
@@ -88,7 +91,7 @@ class Node:
     def __or__(self, other: Any) -> Node:
         return any_of((self, as_node(other)))
 
-    # For `col("a") & (col("b") > 1)`, where Python calls the right operand.
+    # Python calls these methods if only the right operand is a Node.
     def __rand__(self, other: Any) -> Node:
         return all_of((as_node(other), self))
 
@@ -111,7 +114,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Column(Node):
-    """A column's value. quoted: the name had double quotes, so the user may have meant a text."""
+    """The value of a column.
+
+    quoted: whether the SQL text has the name in double quotes. The user may have meant a text, which takes single ones.
+    """
 
     name: str
     quoted: bool = field(default=False, compare=False)
@@ -127,7 +133,7 @@ class Literal(Node):
 
 @dataclass(frozen=True)
 class Compare(Node):
-    """left op right; NULL if an operand is NULL. Built by `compare`, which puts a literal on the right."""
+    """`left op right`; NULL if an operand is NULL. `compare` builds it, with a literal always on the right."""
 
     left: Node
     op: str
@@ -136,9 +142,9 @@ class Compare(Node):
 
 @dataclass(frozen=True, eq=False)
 class InList(Node):
-    """part IN (values). If the values contain None, a row without a match is NULL, as in SQL.
+    """`part IN (values)`. If None is among the values, the result is NULL where no value matches, as in SQL.
 
-    values: literals, or an Arrow array for many literals of one kind (`nyala.schema.expressions.value_lists`).
+    values: literals, or an Arrow array for many values of one kind (`nyala.schema.expressions.value_lists`).
     """
 
     part: Node
@@ -146,7 +152,7 @@ class InList(Node):
 
     @property
     def literals(self) -> tuple[literals.Literal, ...]:
-        """The values one by one."""
+        """The values as a tuple."""
         return self.values if isinstance(self.values, tuple) else literals_of(self.values)
 
     def __eq__(self, other: object) -> bool:
@@ -157,7 +163,7 @@ class InList(Node):
         if isinstance(self.values, pa.Array) and isinstance(other.values, pa.Array):
             if self.values.equals(other.values):
                 return True
-        return self.literals == other.literals  # an array that contains NaN does not equal itself
+        return self.literals == other.literals  # arrays that contain NaN are never equal
 
     def __hash__(self) -> int:
         return hash((self.part, len(self.values)))
@@ -165,14 +171,14 @@ class InList(Node):
 
 @dataclass(frozen=True)
 class Row(Node):
-    """(a, b): the parser creates it for comparisons and IN, and removes it before it returns the tree."""
+    """`(a, b)`, one side of a comparison or IN while the parser works. A finished tree contains no Row."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class RowIn(Node):
-    """(a, b) IN ((1, 2), …)."""
+    """`(a, b) IN ((1, 2), …)`."""
 
     parts: tuple[Node, ...]
     rows: tuple[tuple[literals.Literal, ...], ...]
@@ -180,7 +186,7 @@ class RowIn(Node):
 
 @dataclass(frozen=True)
 class IsNull(Node):
-    """part IS [NOT] NULL. Never NULL itself."""
+    """`part IS NULL`, or IS NOT NULL if `negated`. Never NULL itself."""
 
     part: Node
     negated: bool = False
@@ -188,7 +194,7 @@ class IsNull(Node):
 
 @dataclass(frozen=True)
 class IsTrue(Node):
-    """part IS TRUE, or part IS FALSE if `wanted` is False. Never NULL itself."""
+    """`part IS TRUE`, or IS FALSE if `wanted` is False. Never NULL itself."""
 
     part: Node
     wanted: bool = True
@@ -196,9 +202,9 @@ class IsTrue(Node):
 
 @dataclass(frozen=True)
 class Like(Node):
-    """part [NOT] LIKE pattern: % is any text, _ is one character; a character after `escape` is literal.
+    """`part LIKE pattern`: % matches any text and _ one character. After the character `escape` both are literal.
 
-    any_case: ignore case (ILIKE).
+    negated: NOT LIKE. any_case: ILIKE, which ignores case.
     """
 
     part: Node
@@ -210,7 +216,7 @@ class Like(Node):
 
 @dataclass(frozen=True)
 class And(Node):
-    """AND: true if all parts are true. FALSE takes precedence over NULL."""
+    """AND: TRUE if all parts are TRUE, FALSE if one is FALSE, otherwise NULL."""
 
     parts: tuple[Node, ...]
 
@@ -220,7 +226,7 @@ class And(Node):
 
 @dataclass(frozen=True)
 class Or(Node):
-    """OR: true if a part is true. TRUE takes precedence over NULL."""
+    """OR: TRUE if one part is TRUE, FALSE if all are FALSE, otherwise NULL."""
 
     parts: tuple[Node, ...]
 
@@ -230,14 +236,14 @@ class Or(Node):
 
 @dataclass(frozen=True)
 class Not(Node):
-    """NOT: true if the part is false. NULL stays NULL."""
+    """NOT: TRUE if the part is FALSE and reverse. NULL stays NULL."""
 
     part: Node
 
 
 @dataclass(frozen=True)
 class Call(Node):
-    """An operator (+ - * / % ||, or unary -) or a function of `nyala.schema.expressions.functions`."""
+    """An operator (+ - * / % ||, or - with one argument), or a function of `nyala.schema.expressions.functions`."""
 
     name: str
     arguments: tuple[Node, ...]
@@ -245,7 +251,7 @@ class Call(Node):
 
 @dataclass(frozen=True)
 class Case(Node):
-    """CASE WHEN condition THEN value … ELSE otherwise END."""
+    """`CASE WHEN condition THEN value … ELSE otherwise END`."""
 
     conditions: tuple[Node, ...]
     values: tuple[Node, ...]
@@ -254,7 +260,7 @@ class Case(Node):
 
 @dataclass(frozen=True)
 class Cast(Node):
-    """CAST(part AS type). `type` is a type name of the API."""
+    """`CAST(part AS type)`; the type is a name such as int64."""
 
     part: Node
     type: str
@@ -262,7 +268,7 @@ class Cast(Node):
 
 @dataclass(frozen=True, eq=False)
 class ArrowExpression(Node):
-    """A pyarrow.compute.Expression. It does not prune."""
+    """A condition that the user gave as a pyarrow.compute.Expression."""
 
     expression: pc.Expression
 
@@ -284,13 +290,13 @@ def _flat(kind: type[And] | type[Or], parts: Iterable[Node]) -> tuple[Node, ...]
 
 
 def all_of(parts: Iterable[Node]) -> Node:
-    """Return AND of the parts: TRUE for no parts, the part itself for one."""
+    """Return the AND of the parts: TRUE without parts, and a single part as it is."""
     flat = _flat(And, parts)
     return flat[0] if len(flat) == 1 else And(flat) if flat else Literal(True)
 
 
 def any_of(parts: Iterable[Node]) -> Node:
-    """Return OR of the parts: FALSE for no parts, the part itself for one."""
+    """Return the OR of the parts: FALSE without parts, and a single part as it is."""
     flat = _flat(Or, parts)
     return flat[0] if len(flat) == 1 else Or(flat) if flat else Literal(False)
 
@@ -300,7 +306,7 @@ def negate(part: Node) -> Node:
 
 
 def compare(left: Node | str, op: str, right: Any) -> Node:
-    """Build `left op right`. A str on the left is a column name; a value on the right is a literal."""
+    """Build `left op right`. A str on the left is a column name, and a value on the right is a literal."""
     a = Column(left) if isinstance(left, str) else left
     b = right if isinstance(right, Node) else Literal(right)
     if isinstance(a, Row) and isinstance(b, Row):
@@ -309,7 +315,7 @@ def compare(left: Node | str, op: str, right: Any) -> Node:
         return Compare(a, op, b)
     if not isinstance(b, Literal):
         return Compare(b, FLIPPED.get(op, op), a)
-    # Two literals, such as 1 = 1 in generated WHERE clauses.
+    # Programs write conditions on two literals, such as 1 = 1.
     if a.value is None or b.value is None:
         return Literal(None)
     return (
@@ -320,7 +326,7 @@ def compare(left: Node | str, op: str, right: Any) -> Node:
 
 
 def _compare_rows(left: tuple[Node, ...], op: str, right: tuple[Node, ...]) -> Node:
-    """Compare rows by their first different elements: (a, b) < (1, 2) is a < 1 OR a = 1 AND b < 2."""
+    """Build a comparison of rows by comparisons of their elements: (a, b) < (1, 2) is a < 1 OR a = 1 AND b < 2."""
     if len(left) != len(right):
         raise InvalidArgumentError(f"cannot compare a row of {len(left)} values with a row of {len(right)}")
     if op in ("=", "<>"):
@@ -339,7 +345,7 @@ def _compare_rows(left: tuple[Node, ...], op: str, right: tuple[Node, ...]) -> N
 
 
 def is_distinct(left: Node, right: Node) -> Node:
-    """Build `left IS DISTINCT FROM right`: not equal, with NULL equal to NULL."""
+    """Build `left IS DISTINCT FROM right`: the values differ, and NULL equals NULL."""
     if isinstance(left, Literal):
         left, right = right, left
     if isinstance(right, Literal):
@@ -351,13 +357,13 @@ def is_distinct(left: Node, right: Node) -> Node:
 
 
 _FIELD_NAMES: Final = {
-    kind: tuple(one.name for one in fields(kind))  # type: ignore[arg-type]  # every kind is a dataclass
+    kind: tuple(one.name for one in fields(kind))  # type: ignore[arg-type]  # every kind of node is a dataclass
     for kind in Node.__subclasses__()
 }
 
 
 def children_of(node: Node) -> Iterator[Node]:
-    """Yield the direct children of a node."""
+    """Yield the children of a node, without their own children."""
     if isinstance(node, Column | Literal):
         return
     for name in _FIELD_NAMES[type(node)]:
@@ -369,7 +375,7 @@ def children_of(node: Node) -> Iterator[Node]:
 
 
 def map_children(node: Node, function: Callable[[Node], Node]) -> Node:
-    """Return the node with each child replaced by the function's result."""
+    """Return a node in which each child is replaced by the function's result for it."""
     changed: dict[str, Any] = {}
     for name in _FIELD_NAMES[type(node)]:
         value = getattr(node, name)
@@ -381,7 +387,7 @@ def map_children(node: Node, function: Callable[[Node], Node]) -> Node:
 
 
 def check_depth(node: Node) -> None:
-    """Raise InvalidArgumentError if the tree is too deep for recursion. Does not recurse itself."""
+    """Raise InvalidArgumentError if the tree is so deep that recursive functions could fail."""
     level, depth = [node], 0
     while level:
         depth += 1
@@ -403,15 +409,16 @@ def column_names_in(node: Node) -> frozenset[str]:
 
 
 class Expr:
-    """A value that users build with Python operators: col("x") > 5, col("x") == col("y"), col("n") * 2 + 1.
+    """A column or a computed value, from which Python operators build conditions and further values.
 
-    Comparisons and methods such as `isin` and `is_null` return conditions, which `&`, `|` and `~` combine. Arithmetic
-        returns another `Expr`. An `Expr` used as a condition means that its value is true.
+    Comparisons such as col("x") > 5, and methods such as `isin` and `is_null`, return conditions. `&`, `|` and `~`
+    combine conditions. Arithmetic such as col("n") * 2 + 1 returns another `Expr`. A bool value can be used as a
+    condition.
     """
 
     __slots__ = ("node",)
-    __array_ufunc__ = None  # so that NumPy calls our operators for np.int64(5) < col("x")
-    __hash__ = None  # type: ignore[assignment]  # == builds a predicate, so a set could not tell columns apart
+    __array_ufunc__ = None  # for np.int64(5) < col("x"), NumPy then calls our `__gt__`
+    __hash__ = None  # type: ignore[assignment]  # == builds a condition, so sets and dicts cannot use it
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -447,7 +454,7 @@ class Expr:
         return InList(self.node, tuple(self._literal(value) for value in values))
 
     def between(self, lower: Any, upper: Any) -> Node:
-        """Whether lower <= value <= upper: both bounds are inclusive, as in SQL."""
+        """Whether lower <= value <= upper, as BETWEEN in SQL."""
         return all_of((self._compare(">=", lower), self._compare("<=", upper)))
 
     def is_null(self) -> Node:
@@ -457,15 +464,18 @@ class Expr:
         return IsNull(self.node, negated=True)
 
     def is_distinct_from(self, other: Any) -> Node:
-        """Whether the values differ. NULL equals NULL."""
+        """Whether the two values differ, where NULL equals NULL."""
         return is_distinct(self.node, Literal(None) if other is None else self._operand(other, "<>"))
 
     def like(self, pattern: str, escape: str | None = None) -> Node:
-        """Whether the value matches an SQL pattern: % is any text, _ is one character; `escape` makes both literal."""
+        """Whether the value matches an SQL pattern: % is any text, _ is one character.
+
+        A % or _ after the character `escape` is an ordinary character.
+        """
         return self._like(pattern, escape, False)
 
     def ilike(self, pattern: str, escape: str | None = None) -> Node:
-        """Like `like`, but ignores case."""
+        """Whether the value matches an SQL pattern as in `like`, ignoring case."""
         return self._like(pattern, escape, True)
 
     def _like(self, pattern: str, escape: str | None, any_case: bool) -> Node:
@@ -488,7 +498,7 @@ class Expr:
     def _literal(self, value: Any) -> literals.Literal:
         literal = to_literal(value)
         if literal is None:
-            # NULL equals nothing, so the comparison would silently select no row.
+            # Nothing equals NULL, so the comparison would select no row and the user would not notice.
             raise InvalidArgumentError(
                 f"{self!r} compared with {value!r} never matches, because nothing equals NULL; "
                 "use .is_null() or .is_not_null()"
@@ -573,7 +583,7 @@ class Expr:
 
 
 def col(name: str) -> Expr:
-    """Return a column, to build conditions and expressions with.
+    """Return a column, from which Python operators build conditions and values.
 
     Parameters
     ----------
@@ -600,7 +610,7 @@ def col(name: str) -> Expr:
 
 
 def as_node(value: Any) -> Node:
-    """Return the tree of a user's condition or expression. Raises: InvalidArgumentError for any other object."""
+    """Return the tree of a condition or expression that a user gave. Raises: InvalidArgumentError for other objects."""
     if isinstance(value, Node):
         return value
     if isinstance(value, Expr):
@@ -614,7 +624,7 @@ def as_node(value: Any) -> Node:
 
 # --- text -------------------------------------------------------------------------------------------
 
-# Precedence of operators. A node needs parentheses where a higher level is required.
+# The precedence of operators: a higher level binds stronger. `a + b * c` needs no parentheses, because * is above +.
 LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_IS, LEVEL_COMPARE, LEVEL_IN = 1, 2, 3, 4, 5, 6
 LEVELS: Final = {"||": 7, "+": 8, "-": 8, "*": 9, "/": 9, "%": 9}
 LEVEL_SIGN: Final = 10
@@ -652,7 +662,7 @@ def _list(values: Iterable[literals.Literal]) -> str:
 
 
 def _to_sql(node: Node) -> tuple[str, int]:
-    """Return the SQL text, and the level of its outermost operator."""
+    """Return the SQL text of a node and the precedence of its outermost operator."""
     match node:
         case Column(name):
             return name_to_sql(name), LEVEL_VALUE
@@ -708,6 +718,6 @@ def _to_sql(node: Node) -> tuple[str, int]:
 
 
 def _at(node: Node, least: int) -> str:
-    """Return the SQL text, in parentheses if its level is below `least`."""
+    """Return the SQL text of a node, in parentheses if its precedence is below `least`."""
     text, level = _to_sql(node)
     return text if level >= least else f"({text})"

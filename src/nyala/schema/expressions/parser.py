@@ -1,6 +1,6 @@
-"""Parses a condition or an expression to a tree (`nyala.schema.expressions.nodes`) by precedence climbing.
+"""Parses the SQL text of a condition or expression to a tree (`nyala.schema.expressions.nodes`).
 
-    expression :=  value { operator value }                                      by the levels of `nodes`
+    expression :=  value { operator value }                                      with the precedence of `nodes.LEVELS`
     operator   :=  OR | AND | = == <> != < <= > >= | || | + - | * / %
                  | IS [NOT] (NULL | TRUE | FALSE | UNKNOWN | DISTINCT FROM)
                  | [NOT] IN | [NOT] BETWEEN | [NOT] LIKE | [NOT] ILIKE
@@ -8,11 +8,14 @@
                  | function ( … ) | EXTRACT ( field FROM value ) | CASE … END | CAST ( value AS type ) | value :: type
     literal    :=  number | 'string' | X'hex' | DATE 'string' | TIMESTAMP 'string' | TRUE | FALSE | NULL
                  | DOUBLE 'NaN' | DOUBLE 'Infinity' | DOUBLE '-Infinity'
-    parameter  :=  ? | :name | $name                                             a value, never a part of the text
+    parameter  :=  ? | :name | $name                                             replaced by a value of `params`
 
-Keywords ignore case; column names do not. Names in `nodes.RESERVED` and names that are not plain words need double
-quotes. The parser rewrites BETWEEN, IS DISTINCT FROM and row comparisons to comparisons, AND, OR and IS TRUE.
-Without ESCAPE, a LIKE pattern has no escape character, as in the standard and in DuckDB.
+Braces mean any number of times, brackets an optional part, | a choice. Keywords may be in upper or lower case; column
+names are compared exactly. A name in `nodes.RESERVED`, or one that is not a plain word, is written in double quotes.
+BETWEEN, IS DISTINCT FROM and comparisons of rows become trees of =, <, AND, OR and IS TRUE. Without ESCAPE, a LIKE
+pattern has no escape character, as in the standard and in DuckDB.
+
+The method is precedence climbing: `_Parser.expression` parses operators that bind at least as strongly as a level.
 
 Source: SQL:2016 part 2, 8.1 to 8.6, 6.12, 6.13 and 6.39; docs/how-to/expressions.md.
 """
@@ -75,19 +78,20 @@ Parameters = Sequence[Any] | Mapping[str, Any] | None
 STEPS_MAX: Final = 150
 _OPS: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _JOINS: Final = {"AND": LEVEL_AND, "OR": LEVEL_OR}
-# Operators of other systems: what to write instead.
+# What to write in place of the operators of other systems.
 _REGEX: Final = (
     "for regular expressions use pyarrow: import pyarrow.compute as pc, "
     "where=pc.match_substring_regex(pc.field('a'), '^x.*')"
 )
-_ELSEWHERE: Final = {
+_OTHER_SYSTEMS: Final = {
     "CONTAINS": "write contains(a, 'x')",
     "STARTSWITH": "write a LIKE 'x%'",
     "ENDSWITH": "write a LIKE '%x'",
     **dict.fromkeys(("REGEXP", "RLIKE", "SIMILAR", "GLOB", "MATCHES"), _REGEX),
 }
-# Types that may precede a literal's text, and SQL's names for other types.
+# The types of literals such as DATE '2026-01-31'.
 _TYPED: Final = ("DATE", "TIMESTAMP", "DOUBLE")
+# SQL types that the API names otherwise.
 _SQL_TYPES: Final = {
     "int": "int32",
     "integer": "int32",
@@ -105,27 +109,26 @@ def parse_predicate(
     length_max: int = TEXT_LENGTH_MAX,
     qualifiers: Sequence[str] = (),
 ) -> Node:
-    """Parse a condition's SQL text to a tree. Does not resolve names.
+    """Parse the SQL text of a condition. Does not check that the columns exist.
 
-    qualifiers: names that may stand before a column, as in `new.n`; the column's name is then "new.n".
-
-    Raises: InvalidArgumentError with the text, a caret below the error, and what was expected there.
+    qualifiers: names that may precede a column, as in `new.n`. The tree then has a column called "new.n".
+    Raises: InvalidArgumentError. Its message shows the text, the place of the error, and what was expected there.
     """
     return _parse(text, parameters, length_max, is_condition=True, qualifiers=qualifiers)
 
 
 def parse(text: str, parameters: Parameters = None) -> Node:
-    """Parse any expression; see `parse_predicate`."""
+    """Parse the SQL text of a condition or of a value; see `parse_predicate`."""
     return _parse(text, parameters, TEXT_LENGTH_MAX, is_condition=False)
 
 
 def expr(text: str, params: Parameters = None) -> Expr:
-    """Return an SQL expression over the columns of a row, for `update(set=)` and to build conditions with.
+    """Return an SQL expression over the columns of a row, for `update(set=)` and for conditions.
 
     Parameters
     ----------
     text
-        Arithmetic, functions, CASE, CAST, conditions: docs/how-to/expressions.md describes the language.
+        Arithmetic, functions, CASE, CAST or a condition. docs/how-to/expressions.md describes the language.
     params
         Values for `?` (a list) or for `:name` and `$name` (a dict) in the text.
 
@@ -163,7 +166,7 @@ def _parse(
     tree = parser.condition() if is_condition else parser.expression()
     if stream.token.kind != "end":
         parser.fail_after("AND, OR or the end" if is_condition else "an operator or the end")
-    parser.check_all_taken()
+    parser.check_all_used()
     return tree
 
 
@@ -176,10 +179,10 @@ class _Parser:
         self._stream = stream
         self._parameters = parameters
         self._qualifiers = qualifiers
-        self._taken: set[int | str] = set()
+        self._used: set[int | str] = set()  # numbers or names of parameters
 
     def fail_after(self, expected: str) -> NoReturn:
-        """Raise the error for a token that cannot follow an expression."""
+        """Raise the error for the current token, which cannot follow an expression."""
         source, token = self._stream.source, self._stream.token
         if token.kind != "end" and (found := _STATEMENT.match(source)) is not None:
             select = "pass only the condition, without SELECT … WHERE, or use db.sql"
@@ -194,14 +197,11 @@ class _Parser:
 
     # --- parameters -----------------------------------------------------------------------------
 
-    def check_all_taken(self) -> None:
-        """Raise InvalidArgumentError if the text does not use a parameter."""
+    def check_all_used(self) -> None:
+        """Raise InvalidArgumentError if `params` has a value that the text does not use."""
         params = self._parameters or ()
-        left = [
-            one
-            for one in (params if isinstance(params, Mapping) else range(len(params)))
-            if one not in self._taken
-        ]
+        names = params if isinstance(params, Mapping) else range(len(params))
+        left = [name for name in names if name not in self._used]
         if left and isinstance(params, Mapping):
             raise InvalidArgumentError(
                 f"params contains {str(left[0])[:40]!r}, but the text has no such parameter"
@@ -212,21 +212,21 @@ class _Parser:
             )
 
     def _parameter(self) -> Any:
-        """Return the value of the next parameter."""
+        """Return the value of the parameter at the current token."""
         stream, params = self._stream, self._parameters
         token = stream.token
         if token.text == "?":
-            place = len(self._taken)
+            place = len(self._used)
             if isinstance(params, Mapping) or params is None or place >= len(params):
                 count = len(params) if isinstance(params, Sequence) else "no"
                 stream.fail(f"a value for each ? (params=[…] has {count} values)")
-            self._taken.add(place)
+            self._used.add(place)
             stream.advance()
             return params[place]
         name = str(token.value)
         if not isinstance(params, Mapping) or name not in params:
             stream.fail(f"a parameter with a value in params={{…}} ({name[:40]!r} is missing)")
-        self._taken.add(name)
+        self._used.add(name)
         stream.advance()
         return params[name]
 
@@ -242,12 +242,12 @@ class _Parser:
         return node
 
     def expression(self, least: int = 0) -> Node:
-        """Parse an expression whose operators have at least the level `least`."""
+        """Parse operators of the precedence `least` or higher, and their operands."""
         stream = self._stream
         first = stream.token
         if least <= LEVEL_NOT and first.is_keyword("NOT"):
             nots = 0
-            while stream.accept_keyword("NOT"):  # a loop, so that a thousand NOTs do not recurse
+            while stream.accept_keyword("NOT"):  # not by recursion, which would fail for a thousand NOTs
                 nots += 1
             inner = self.condition(LEVEL_NOT + 1)
             left = negate(inner) if nots % 2 else inner
@@ -320,13 +320,13 @@ class _Parser:
         return IsNull(left, negated)
 
     def _word_operator(self, left: Node) -> Node | None:
-        """Parse [NOT] IN, BETWEEN, LIKE or ILIKE; return None if the next token is another one."""
+        """Parse [NOT] IN, BETWEEN, LIKE or ILIKE and what follows; None if the current token is none of them."""
         stream = self._stream
         negated = stream.token.is_keyword("NOT")
         word = stream.peek() if negated else stream.token
         if not word.is_keyword("IN", "BETWEEN", "LIKE", "ILIKE"):
-            if word.kind == "name" and word.text.upper() in _ELSEWHERE:
-                stream.fail(f"an operator such as = or LIKE ({_ELSEWHERE[word.text.upper()]})", word)
+            if word.kind == "name" and word.text.upper() in _OTHER_SYSTEMS:
+                stream.fail(f"an operator such as = or LIKE ({_OTHER_SYSTEMS[word.text.upper()]})", word)
             return None
         if negated:
             stream.advance()
@@ -440,7 +440,7 @@ class _Parser:
         return Column(token.text)
 
     def _qualified(self, qualifier: Token) -> Node:
-        """Parse the rest of a column that follows a qualifier, from the dot on."""
+        """Parse the dot and the column after a qualifier such as `new`."""
         stream = self._stream
         name = qualifier.text.lower()
         if name not in self._qualifiers:
@@ -457,13 +457,13 @@ class _Parser:
     def _signed(self) -> Node:
         stream = self._stream
         minuses = 0
-        while sign := stream.accept_op("-", "+"):  # a loop, so that a thousand signs do not recurse
+        while sign := stream.accept_op("-", "+"):  # not by recursion, which would fail for a thousand signs
             minuses += sign.text == "-"
         inner = self.expression(LEVEL_SIGN)
         if not minuses % 2:
             return inner
         if isinstance(inner, Literal) and not isinstance(inner.value, bool):
-            # `copy_negate`, because `-value` rounds a Decimal to the context's 28 digits.
+            # Not `-value`, which rounds a Decimal to the 28 digits of the thread's context.
             if isinstance(inner.value, decimal.Decimal):
                 return Literal(inner.value.copy_negate())
             if isinstance(inner.value, int | float):
@@ -531,7 +531,7 @@ class _Parser:
         return Call(FUNCTIONS[name].name, tuple(arguments))
 
     def _type(self) -> str:
-        """Parse a type name, such as decimal(15,2)."""
+        """Parse the name of a type, such as decimal(15,2)."""
         stream = self._stream
         token = stream.token
         if token.kind != "name":
@@ -589,7 +589,7 @@ class _Parser:
 
 
 def _rows_in(left: Row, items: Sequence[Node]) -> Node:
-    """Build (a, b) IN ((1, 2), …)."""
+    """Build the tree of (a, b) IN ((1, 2), …)."""
     rows = [item.parts for item in items if isinstance(item, Row)]
     if any(len(row) != len(left.parts) for row in rows):
         raise InvalidArgumentError(

@@ -1,14 +1,14 @@
-"""Tokens of a condition or expression, and errors that point at one of them.
+"""Divides the SQL text of a condition or expression into tokens. Its errors show the place in the text.
 
     host = 'a' AND "odd name" >= -1.5e3 AND raw = X'00FF'
     name op string name quoted    op op number …    binary
 
-A token's `text` is its source text. Its `value` is the name without quotes, the unescaped string, the bytes, the int
-or the Decimal. Keywords are name tokens that the parser tests with `is_keyword`, which ignores case. A column may
-therefore have a name such as `date` or `case` where the meaning is clear.
+The `text` of a token is its source. Its `value` is what the source means: a name or string without quotes, bytes, an
+int or a Decimal. Keywords are name tokens, which the parser tests with `is_keyword`. So a column may be called `date`:
+the parser takes the word for a keyword only where a keyword may follow.
 
-Limits: a text has at most TEXT_LENGTH_MAX characters, and parentheses nest at most DEPTH_MAX deep. This bounds the
-parser's recursion (five Python frames per level).
+A text has at most TEXT_LENGTH_MAX characters. Parentheses nest at most DEPTH_MAX deep, because the parser uses five
+Python frames per level, and Python allows about a thousand.
 Source: SQL:2016 part 2, 5.2 and 5.3 (tokens and literals).
 """
 
@@ -24,10 +24,10 @@ from nyala.schema.expressions.literals import NUMBER_DIGITS_MAX
 
 __all__ = ["DEPTH_MAX", "TEXT_LENGTH_MAX", "Token", "TokenStream", "scan", "syntax_error"]
 
-# About 50,000 numbers in an IN list. Users pass longer lists as a parameter or with col(...).isin.
+# That is an IN list of about 50,000 numbers. Users pass a longer list as a parameter, or with col(...).isin.
 TEXT_LENGTH_MAX: Final = 500_000
 DEPTH_MAX: Final = 100
-_WINDOW: Final = 60  # characters of the source shown before and after the caret
+_SHOWN: Final = 60  # an error shows so many characters before and after its place
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
@@ -44,8 +44,8 @@ _UNENDED: Final = {
     "'": "expected a closing ' for the string that begins here, but the text ends",
     '"': 'expected a closing " for the name that begins here, but the text ends',
 }
-# Characters of other languages, with the advice for the user.
-_MEANT: Final = {
+# Characters that other languages use, and what to write in their place.
+_ADVICE: Final = {
         "[": "write a list in parentheses, as in a IN (1, 2)",
         "&": "join conditions with AND",
         "|": "join conditions with OR",
@@ -77,11 +77,11 @@ class Token(NamedTuple):
 
 
 def syntax_error(source: str, position: int, message: str) -> InvalidArgumentError:
-    """Return the error for the character at `position`: message, its line, and a caret below the character."""
+    """Return an error that shows the message, the line of `position`, and a caret below this character."""
     line_start = source.rfind("\n", 0, position) + 1
     line_end = source.find("\n", position)
     line_end = len(source) if line_end < 0 else line_end
-    lower, upper = max(line_start, position - _WINDOW), min(line_end, position + _WINDOW)
+    lower, upper = max(line_start, position - _SHOWN), min(line_end, position + _SHOWN)
     prefix = "…" if lower > line_start else ""
     shown = prefix + source[lower:upper] + ("…" if upper < line_end else "")
     shown = "".join(char if char.isprintable() else " " for char in shown)
@@ -98,8 +98,8 @@ def scan(source: str) -> Iterator[Token]:
         match = _TOKEN.match(source, position)
         if match is None:
             char = source[position]
-            meant = f": {_MEANT[char]}" if char in _MEANT else ""
-            raise syntax_error(source, position, _UNENDED.get(char, f"unexpected character {char!r}{meant}"))
+            advice = f": {_ADVICE[char]}" if char in _ADVICE else ""
+            raise syntax_error(source, position, _UNENDED.get(char, f"unexpected character {char!r}{advice}"))
         kind, text = str(match.lastgroup), match.group()
         if kind != "space":
             yield Token(kind, text, _value(source, kind, text, position), position)
@@ -143,7 +143,7 @@ def _number(source: str, text: str, position: int) -> int | decimal.Decimal:
 
 
 class TokenStream:
-    """A position in the tokens of one text. Not thread-safe; one parse owns it."""
+    """The tokens of one text, and the position of the parser in them. Not thread-safe."""
 
     def __init__(self, source: str, length_max: int = TEXT_LENGTH_MAX) -> None:
         if len(source) > length_max:
@@ -154,17 +154,17 @@ class TokenStream:
         self.source = source
         self._tokens = scan(source)
         self._following: Token | None = None
-        self.token = next(self._tokens)  # the next token
+        self.token = next(self._tokens)  # the token that the parser looks at
         self._depth = 0
 
     def peek(self) -> Token:
-        """Return the token after the next one."""
+        """Return the token after `token`, without moving to it."""
         if self._following is None:
             self._following = next(self._tokens)
         return self._following
 
     def advance(self) -> Token:
-        """Consume and return the next token; at the end, return the end token again."""
+        """Return `token`, and move to the following one. The end token is returned again and again."""
         token = self.token
         self.token = self.peek()
         self._following = None
@@ -183,13 +183,13 @@ class TokenStream:
         return self.accept_keyword(word) or self.fail(expected)
 
     def fail(self, expected: str, token: Token | None = None) -> NoReturn:
-        """Raise the error that `expected` was expected instead of `token` (default: the next token)."""
+        """Raise the error that the text has `token` (default: the current one) where `expected` should be."""
         token = token or self.token
         but = ", but " if token.kind == "end" else ", "
         raise syntax_error(self.source, token.position, f"expected {expected}{but}{token.describe()}")
 
     def enter(self) -> None:
-        """Enter one level of parentheses; `leave` undoes it. Raises: InvalidArgumentError beyond DEPTH_MAX levels."""
+        """Count an opened parenthesis, until `leave`. Raises: InvalidArgumentError for more than DEPTH_MAX."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
             position = self.token.position

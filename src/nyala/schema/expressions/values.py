@@ -1,16 +1,16 @@
-"""Values computed from the columns of a batch of rows, and conditions on such values.
+"""Computes values such as n + 1 from the columns of a batch of rows, and conditions on such values.
 
-A value has a fixed Arrow type, one of
+A computed value has one of these Arrow types:
     int64 · decimal256 · float64 · string · binary · bool · date32 · timestamp[us, UTC] · null
-It computes one array of this type, with NULL where an operand is NULL. A row that fails for another reason gets an
-error code (X1), so that one bad row does not stop the others.
+It is NULL in rows in which an operand is NULL. A row that cannot be computed gets an error code, and the other rows get
+their values.
 
 Invariants
-    X1  A row only has errors of parts that it needs: not of a CASE branch that it does not take, nor of an argument
-        of COALESCE after the first that is not NULL.
-    X2  Integer and decimal arithmetic is exact or an error; it never wraps around and never rounds. `/` gives an
-        IEEE 754 double, so 1 / 0 is infinity, as in DuckDB.
-    X3  A computed value is compared like a column of its type: with the same nodes of `evaluate`, over its array.
+    X1  A row has only errors of parts that it needs. It has no error of a CASE branch that it does not take, nor of an
+        argument of COALESCE behind the first that is not NULL.
+    X2  Arithmetic on integers and decimals returns the exact result or an error. It neither overflows nor rounds. `/`
+        returns an IEEE 754 double, so 1 / 0 is infinity, as in DuckDB.
+    X3  A computed value is compared as a column of its type is, by the same classes of `evaluate`.
 
 Cost: a few Arrow or NumPy calls per value, independent of the number of rows.
 """
@@ -31,7 +31,7 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.schema.arrow_values import Mask, decimal_doubles, decode_runs, repeated, true_mask, validity
-from nyala.schema.expressions.evaluate import Arrays, Bound, compare_arrays, mask_among
+from nyala.schema.expressions.evaluate import ARROW_COMPARE, Arrays, Bound, compare_arrays, mask_among
 from nyala.schema.expressions.literals import parse_date, parse_special_float, parse_timestamp, quote
 from nyala.schema.schema import ColumnId, ColumnSchema
 from nyala.schema.types import DECIMAL_PRECISION_MAX, ColumnType, parse_type
@@ -83,14 +83,17 @@ Codes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Part(NamedTuple):
-    """A value's array, and an error code per row (0: no error); None if no row has an error."""
+    """The values of a batch, and an error code per row: 0 without an error. None if no row has an error."""
 
     array: pa.Array
     errors: Codes | None = None
 
 
 class Checked(NamedTuple):
-    """The result of a function that may fail for some rows: the array, a mask of failed rows, and their error code."""
+    """The result of a function that may fail for some rows: the values, a mask of the failed rows, their code.
+
+    A failed row has any value that is not NULL.
+    """
 
     array: pa.Array
     bad: Mask
@@ -98,14 +101,14 @@ class Checked(NamedTuple):
 
 
 class Value:
-    """A computed value of the Arrow type `type` that reads `columns`. Immutable after construction."""
+    """A computed value of the Arrow type `type`. It reads the columns `columns`. Immutable."""
 
     type: pa.DataType
     columns: frozenset[str]
     can_fail: bool
-    """Whether a row can have an error."""
+    """Whether rows can have errors."""
     can_raise: bool
-    """Whether `compute` raises an exception for a row's error. A condition inside the value does."""
+    """Whether `compute` raises an exception for an error of a row, because the value contains a condition."""
 
     def __init__(self, type: pa.DataType, parts: Sequence[Value] = (), *, can_fail: bool = False) -> None:
         self.type = type
@@ -114,6 +117,7 @@ class Value:
         self.can_raise = any(part.can_raise for part in parts)
 
     def compute(self, arrays: Arrays, n: int) -> Part:
+        """Compute the value of `n` rows. arrays: the columns by name."""
         raise NotImplementedError
 
     @property
@@ -123,7 +127,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """The type's name in error messages."""
+        """The name of the type in error messages."""
         names = {INT: "integer", DOUBLE: "double", pa.string(): "text", TIMESTAMP: "timestamp"}
         return (
             "decimal"
@@ -141,21 +145,21 @@ def is_number(value: Value) -> bool:
 
 
 def _either(a: Codes | None, b: Codes | None) -> Codes | None:
-    """Combine the errors of two operands; the first operand's error wins."""
+    """Combine the errors of two operands. If a row has both errors, the first counts."""
     if a is None or b is None:
         return b if a is None else a
     return np.where(a != 0, a, b)
 
 
 def _marked(array: pa.Array, bad: Mask, code: int) -> Codes | None:
-    """Return `code` for rows that are bad and not NULL, 0 for the others; None if there are none."""
+    """Return error codes: `code` for rows that are bad and not NULL, 0 for others; None without such rows."""
     valid = validity(array)
     bad = bad if valid is None else bad & valid
     return bad.astype(np.uint8) * np.uint8(code) if bad.any() else None
 
 
 def number_values(array: pa.Array) -> npt.NDArray[Any]:
-    """Return a view of the values of an int64 or float64 array; NULLs have arbitrary values."""
+    """Return the values of an int64 or float64 array as a view, with any value in place of NULL."""
     data = array.buffers()[1]
     dtype = np.int64 if array.type == INT else np.float64
     if data is None or len(array) == 0:
@@ -164,6 +168,7 @@ def number_values(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def with_nulls_of(values: npt.NDArray[Any], *sources: pa.Array) -> pa.Array:
+    """Return an array of the values, with NULL where one of the sources is NULL."""
     mask: Mask | None = None
     for source in sources:
         valid = validity(source)
@@ -187,7 +192,7 @@ class ConstantValue(Value):
 
 
 class ColumnValue(Value):
-    """A column, with integers as int64, decimals as decimal256 and floats as double."""
+    """A column. Its integers become int64, its decimals decimal256, and its floats double."""
 
     def __init__(self, column: ColumnSchema) -> None:
         type = column.type
@@ -213,7 +218,7 @@ class ColumnValue(Value):
 
 
 class Condition(Value):
-    """A condition as a bool: TRUE, FALSE or NULL."""
+    """A condition as a bool value. true, false: conditions that select the rows where it is TRUE, and FALSE."""
 
     def __init__(self, true: Bound, false: Bound) -> None:
         super().__init__(pa.bool_())
@@ -227,7 +232,7 @@ class Condition(Value):
 
 
 class Computed(Value):
-    """A function of arrays: (array, …) -> array or `Checked`."""
+    """The result of a function, which gets an array per part and returns an array or a `Checked`."""
 
     def __init__(
         self,
@@ -250,7 +255,7 @@ class Computed(Value):
 
 
 def literal_scalar(value: Any) -> pa.Scalar:
-    """Convert a literal to a type of expressions. A number of more than 76 digits becomes a double."""
+    """Convert a literal to one of the types of values. A number of more than 76 digits becomes a double."""
     if isinstance(value, int | decimal.Decimal) and not isinstance(value, bool):
         if isinstance(value, int) and value in _INT64:
             return pa.scalar(value, INT)
@@ -277,10 +282,10 @@ def _as_float(number: int | decimal.Decimal) -> float:
 
 
 def to_double(array: pa.Array) -> pa.Array:
-    """Return the nearest doubles of a numeric array."""
+    """Return the nearest double of each number."""
     if is_decimal(array.type):
         return with_nulls_of(decimal_doubles(array), array)
-    # int64 uses NumPy, because Arrow's safe cast rejects integers that are not exactly a double.
+    # NumPy casts int64, because Arrow's cast rejects integers that are not exactly doubles.
     return (
         with_nulls_of(number_values(array).astype(np.float64), array)
         if array.type == INT
@@ -298,7 +303,7 @@ def cast_to(value: Value, type: pa.DataType) -> Value:
 
 
 def as_decimal(value: Value) -> Value:
-    """Convert an integer to a decimal. A constant gets the fewest possible digits, so that products stay small."""
+    """Convert an integer to a decimal. A constant gets as few digits as possible, so that products fit in 76."""
     if value.type != INT:
         return value
     if isinstance(value, ConstantValue) and value.scalar.is_valid:
@@ -308,7 +313,7 @@ def as_decimal(value: Value) -> Value:
 
 
 def _read_text(value: Value, types: set[pa.DataType]) -> Value:
-    """Convert a text literal to the type of the values that it is used with, such as '2013-01-31' with a date."""
+    """Convert a text literal to a type of the other operands: '2013-01-31' becomes a date beside a date."""
     if not isinstance(value, ConstantValue) or value.type != pa.string() or not value.scalar.is_valid:
         return value
     text = value.scalar.as_py()
@@ -322,7 +327,7 @@ def _read_text(value: Value, types: set[pa.DataType]) -> Value:
 
 
 def unify(values: Sequence[Value], where: str) -> list[Value]:
-    """Cast the values to one type, as for the branches of CASE. Raises: SchemaError if they have no common type."""
+    """Cast values, such as the branches of a CASE, to one type. Raises: SchemaError if they have no common type."""
     types = {value.type for value in values if not value.is_null}
     if len(types) > 1:
         values = [_read_text(value, types) for value in values]
@@ -362,7 +367,7 @@ _NUMPY: Final[dict[str, Any]] = {
 
 
 def arithmetic(op: str, left: Value, right: Value) -> Value:
-    """Build `left op right` for one of + - * / % power. Raises: SchemaError for operands that are not numbers."""
+    """Build `left op right` for + - * / % or power. Raises: SchemaError for operands that are not numbers."""
     for value in (left, right):
         if not is_number(value) and not value.is_null:
             raise SchemaError(f"{op} expects numbers, got {value.kind}")
@@ -378,7 +383,7 @@ def arithmetic(op: str, left: Value, right: Value) -> Value:
         raise SchemaError("% expects integers or doubles, got decimal")
     left, right = as_decimal(left), as_decimal(right)
     try:
-        # Arrow widens the result so that every digit fits (X2).
+        # The type that Arrow chooses for the result has room for every digit (X2).
         type = _DECIMAL[op](pa.array([], left.type), pa.array([], right.type)).type
     except pa.ArrowInvalid:
         raise InvalidArgumentError(
@@ -393,12 +398,12 @@ def _doubles(function: Any, left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _integers(op: str, left: pa.Array, right: pa.Array) -> Checked:
-    """Compute integer + - * %; a result beyond int64 is an error (X2)."""
+    """Compute + - * or % of integers. A result beyond int64 is an error (X2)."""
     x, y = number_values(left), number_values(right)
     code = OVERFLOW
     if op == "+":
         values = x + y
-        bad = ((x ^ values) & (y ^ values)) < 0  # the signs of both operands differ from the sum's sign
+        bad = ((x ^ values) & (y ^ values)) < 0  # the sum has another sign than both operands
     elif op == "-":
         values = x - y
         bad = ((x ^ y) & (x ^ values)) < 0
@@ -406,9 +411,8 @@ def _integers(op: str, left: pa.Array, right: pa.Array) -> Checked:
         values, bad = _multiply(x, y)
     else:
         code, bad = ZERO_DIVISION, y == 0
-        values = np.fmod(
-            x, np.where(bad | (y == -1), 1, y)
-        )  # x % -1 is 0 as well, and would trap for the least integer
+        # x % 1 is 0, and so is x % -1, for which the processor raises an error at the least integer.
+        values = np.fmod(x, np.where(bad | (y == -1), 1, y))
     return Checked(with_nulls_of(values, left, right), bad, code)
 
 
@@ -416,13 +420,13 @@ def _multiply(
     x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     values = x * y
-    # Far from the limit, the product in doubles detects an overflow. Near the limit, division does: dividing a
-    # wrapped product by x gives y only if it is less than |x| from the true product, but it is at least 2**64 away.
+    # A product in doubles says whether the result may exceed int64. For such rows the integer product is divided by x:
+    # the quotient is y only without an overflow, because an overflow changes the product by at least 2**64.
     doubtful = np.abs(x.astype(np.float64) * y) > 2.0**62
     bad = np.zeros(len(values), np.bool_)
     if doubtful.any():
         a, b, product = x[doubtful], y[doubtful], values[doubtful]
-        wraps = (a == -1) & (b == np.iinfo(np.int64).min)  # this quotient itself overflows
+        wraps = (a == -1) & (b == np.iinfo(np.int64).min)  # here the division itself would overflow
         bad[doubtful] = wraps | (product // np.where(wraps | (a == 0), 1, a) != np.where(wraps, product, b))
     return values, bad
 
@@ -431,7 +435,7 @@ def _multiply(
 
 
 class Coalesce(Value):
-    """COALESCE: the first value that is not NULL."""
+    """COALESCE: the first of the values that is not NULL."""
 
     def __init__(self, parts: Sequence[Value]) -> None:
         self.parts = unify(parts, "coalesce()")
@@ -444,13 +448,13 @@ class Coalesce(Value):
             if decided is None:
                 break
             if errors is not None:
-                decided = decided | (errors != 0)  # a row with an error does not count as NULL
+                decided = decided | (errors != 0)  # a row with an error needs no further value
             array, errors = _choose(decided, Part(array, errors), _among(part, arrays, n, ~decided))
         return Part(array, errors)
 
 
 class Extreme(Value):
-    """The greatest (op ">") or least (op "<") of the values that are not NULL."""
+    """GREATEST (op ">") or LEAST (op "<"): of the values that are not NULL."""
 
     def __init__(self, op: str, parts: Sequence[Value], name: str) -> None:
         self.op, self.parts = op, unify(parts, f"{name}()")
@@ -474,7 +478,7 @@ class Extreme(Value):
 
 
 class CaseValue(Value):
-    """CASE WHEN condition THEN value … ELSE value END: the value of the first condition that is TRUE."""
+    """CASE: the value of the first condition that is TRUE, or the value of ELSE."""
 
     def __init__(self, conditions: Sequence[Bound], values: Sequence[Value], otherwise: Value) -> None:
         *self.values, self.otherwise = unify((*values, otherwise), "CASE")
@@ -500,7 +504,7 @@ class CaseValue(Value):
 
 
 def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
-    """Compute the value for the needed rows. Other rows have arbitrary values and no errors (X1)."""
+    """Compute the value of the selected rows. Other rows get any value and no error (X1)."""
     if not value.can_raise or rows.all():
         return value.compute(arrays, n)
     indices = pa.array(np.flatnonzero(rows))
@@ -515,7 +519,7 @@ def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
 
 
 def _choose(mask: Mask, yes: Part, no: Part) -> Part:
-    """Return values and errors of `yes` where the mask is set, of `no` elsewhere (X1)."""
+    """Return the values and errors of `yes` in rows of the mask, and those of `no` in other rows (X1)."""
     array = yes.array if pa.types.is_null(yes.array.type) else pc.if_else(pa.array(mask), yes.array, no.array)
     if yes.errors is None and no.errors is None:
         return Part(array)
@@ -530,20 +534,15 @@ def _choose(mask: Mask, yes: Part, no: Part) -> Part:
 
 
 def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
-    """Compare two arrays of one type. The result for NULLs is arbitrary."""
+    """Compare two arrays of one type. For NULL the result may be either."""
     if is_decimal(left.type):
-        return true_mask(_ARROW_COMPARE[op](left, right))
+        return true_mask(ARROW_COMPARE[op](left, right))
     type = parse_type(left.type)
     return compare_arrays(op, left, type, right, type)
 
 
-_ARROW_COMPARE: Final = {
-    "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
-}  # fmt: skip
-
-
 def column_like(value: Value, text: str) -> ColumnSchema:
-    """Return a column of the value's type, for comparisons with literals (X3)."""
+    """Return a column of the value's type, with its text as name, for comparisons with literals (X3)."""
     type = value.type
     if is_decimal(type):
         if type.scale > DECIMAL_PRECISION_MAX:
@@ -560,7 +559,7 @@ def column_like(value: Value, text: str) -> ColumnSchema:
 
 
 def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
-    """Compute the value's array. Raises: InvalidArgumentError if a row has an error."""
+    """Compute a value. Raises: InvalidArgumentError if a row has an error."""
     try:
         array, errors = value.compute(arrays, n)
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
@@ -572,7 +571,7 @@ def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class BoundOnValue(Bound):
-    """A condition of `evaluate` on one column, applied to a computed value instead."""
+    """A condition on a computed value: `inner` is the same condition on a column called `name`."""
 
     value: Value
     inner: Bound
@@ -596,24 +595,23 @@ class BoundOnValue(Bound):
         return self._mask(arrays, n)
 
     def _mask_of_entries(self, name: str, array: pa.DictionaryArray) -> Mask:
-        """Compute the condition once per dictionary entry, and once for NULL."""
-        words = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
-        codes = array.indices.fill_null(len(words) - 1) if array.indices.null_count else array.indices
-        of_words = self._mask({name: words}, len(words))
-        mask: Mask = of_words[codes.to_numpy(zero_copy_only=False)]
+        """Test each dictionary entry once, and NULL as one more entry; then look up the result of each row."""
+        entries = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
+        codes = array.indices.fill_null(len(entries) - 1) if array.indices.null_count else array.indices
+        mask: Mask = self._mask({name: entries}, len(entries))[codes.to_numpy(zero_copy_only=False)]
         return mask
 
     def _mask(self, arrays: Arrays, n: int) -> Mask:
         array = _array_of(self.value, self.name, arrays, n)
         try:
             return self.inner.mask({self.name: array}, n)
-        except pa.ArrowInvalid as error:  # of decimals
+        except pa.ArrowInvalid as error:  # a decimal has too many digits
             raise InvalidArgumentError(f"{quote(self.name)}: {str(error)[:200]}") from error
 
 
 @dataclass(frozen=True, eq=False)
 class BoundCompareValues(Bound):
-    """`left op right` for two values of one type."""
+    """`left op right` for two computed values of one type."""
 
     left: Value
     op: str
