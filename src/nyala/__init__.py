@@ -148,77 +148,44 @@ __all__ = [
     "to_datetime",
 ]
 
-# Where each name is loaded from when it is first used: `nyala --help` needs no pyarrow, and a script pays for what it
-# uses. A test holds this, `__all__` and the imports above to one another.
+# The module that defines each name. A name is imported when it is first used, so that a program loads only what it
+# needs: `nyala --help` needs no pyarrow. A test compares this table with `__all__` and with the imports above.
 _HOMES = {
-    "ColumnDescription": "nyala.api.description",
-    "TableDescription": "nyala.api.description",
-    "BackupResult": "nyala.api.results",
-    "PurgeResult": "nyala.api.results",
-    "PurgeStatus": "nyala.api.results",
-    "RestoredTable": "nyala.api.results",
-    "TableBackup": "nyala.api.results",
-    "clean_backups": "nyala.api.backups",
-    "list_backups": "nyala.api.backups",
-    "restore_backup": "nyala.api.backups",
-    "ColumnStats": "nyala.api.results",
-    "CompactionResult": "nyala.api.results",
-    "DroppedTable": "nyala.api.results",
-    "FlushResult": "nyala.api.results",
-    "StoreStats": "nyala.api.results",
-    "TableStats": "nyala.api.results",
-    "TabletStats": "nyala.api.results",
-    "Tag": "nyala.api.results",
-    "VacuumResult": "nyala.api.results",
-    "DataLike": "nyala.api.types",
-    "KeyLike": "nyala.api.types",
-    "Moment": "nyala.api.types",
-    "PredicateLike": "nyala.api.types",
-    "MaintenanceStatus": "nyala.tablet.maintenance",
-    "Alteration": "nyala.api.alter",
-    "Batch": "nyala.api.batch",
-    "ChangeFeed": "nyala.api.change_feed",
-    "CheckReport": "nyala.tablet.check",
-    "Commit": "nyala.api.results",
-    "CommitList": "nyala.api.results",
-    "ColumnNotFoundError": "nyala.errors",
-    "ConflictError": "nyala.errors",
-    "CorruptionError": "nyala.errors",
-    "TransactionEndedError": "nyala.errors",
-    "Transaction": "nyala.api.transaction",
-    "TransactionTable": "nyala.api.transaction",
-    "Database": "nyala.api.database",
-    "DuplicateKeyError": "nyala.errors",
-    "Error": "nyala.errors",
-    "FencedError": "nyala.errors",
-    "HistoryExpiredError": "nyala.errors",
-    "InvalidArgumentError": "nyala.errors",
-    "InvalidValueError": "nyala.errors",
-    "KeyNotFoundError": "nyala.errors",
-    "Limits": "nyala.schema.limits",
-    "LockedError": "nyala.errors",
-    "NoPartitionError": "nyala.errors",
-    "RangeBound": "nyala.partition.ranges",
-    "ReadOnlyError": "nyala.errors",
-    "Scan": "nyala.api.scan",
-    "SchemaError": "nyala.errors",
-    "Snapshot": "nyala.api.database",
-    "StorageError": "nyala.errors",
-    "Table": "nyala.api.table",
-    "TableExistsError": "nyala.errors",
-    "TableNotFoundError": "nyala.errors",
-    "TableView": "nyala.api.readable",
-    "WriteError": "nyala.errors",
-    "Problem": "nyala.tablet.check",
-    "WriteResult": "nyala.tablet.state.result",
-    "check": "nyala.api.database",
-    "col": "nyala.schema.predicates.predicate",
-    "column": "nyala.schema.schema",
-    "connect": "nyala.api.database",
-    "expr": "nyala.schema.predicates.predicate",
-    "hash_partition": "nyala.partition.levels",
-    "range_partition": "nyala.partition.levels",
-    "to_datetime": "nyala.mvcc.timestamp",
+    name: module
+    for module, names in {
+        "nyala.api.alter": "Alteration",
+        "nyala.api.backups": "clean_backups list_backups restore_backup",
+        "nyala.api.batch": "Batch",
+        "nyala.api.change_feed": "ChangeFeed",
+        "nyala.api.database": "Database Snapshot check connect",
+        "nyala.api.description": "ColumnDescription TableDescription",
+        "nyala.api.readable": "TableView",
+        "nyala.api.results": (
+            "BackupResult ColumnStats Commit CommitList CompactionResult DroppedTable FlushResult "
+            "PurgeResult PurgeStatus RestoredTable StoreStats TableBackup TableStats TabletStats Tag "
+            "VacuumResult"
+        ),
+        "nyala.api.scan": "Scan",
+        "nyala.api.table": "Table",
+        "nyala.api.transaction": "Transaction TransactionTable",
+        "nyala.api.types": "DataLike KeyLike Moment PredicateLike",
+        "nyala.errors": (
+            "ColumnNotFoundError ConflictError CorruptionError DuplicateKeyError Error FencedError "
+            "HistoryExpiredError InvalidArgumentError InvalidValueError KeyNotFoundError LockedError "
+            "NoPartitionError ReadOnlyError SchemaError StorageError TableExistsError TableNotFoundError "
+            "TransactionEndedError WriteError"
+        ),
+        "nyala.mvcc.timestamp": "to_datetime",
+        "nyala.partition.levels": "hash_partition range_partition",
+        "nyala.partition.ranges": "RangeBound",
+        "nyala.schema.limits": "Limits",
+        "nyala.schema.predicates.predicate": "col expr",
+        "nyala.schema.schema": "column",
+        "nyala.tablet.check": "CheckReport Problem",
+        "nyala.tablet.maintenance": "MaintenanceStatus",
+        "nyala.tablet.state.result": "WriteResult",
+    }.items()
+    for name in names.split()
 }
 
 

@@ -1,4 +1,4 @@
-"""`python -m nyala`: the command `nyala`, where no script of that name is on the path."""
+"""`python -m nyala` runs the command `nyala`."""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
-"""The main program of a worker process, which `nyala.tablet.workers.process` starts.
+"""The main program of a worker process, which runs heavy jobs for a store.
 
-    fd 0      the socket to the parent; replaced at once, so that a handler that reads stdin gets
-              its end
-    fd 1, 2   one pipe to the parent's log, so that printed text never mixes with messages
+`nyala.tablet.workers.process` starts it with these file descriptors:
 
-The main thread runs one job at a time, and ends the process after a minute without one. A second
-thread reads the socket, and ends the process when the parent closes the socket or dies, also during
-a job: no catalogue names the job's files, and the store's next open removes them.
+    fd 0      the socket to the parent; the program moves it to another descriptor, and makes fd 0
+              empty for code that reads stdin
+    fd 1, 2   a pipe to the parent's log; so printed text never mixes with messages
 
-Ctrl-C is handled by the parent and ignored here. The process has a low priority, and on Linux the
-system kills it first if memory is short. It never reads the catalogue or the log: a job names the
-files to read.
+The main thread runs one job at a time, and ends the process after a minute without a job. A second
+thread reads the socket. It ends the process as soon as the parent closes the socket or dies, even
+during a job; the store's next open then removes the files of the unfinished job.
+
+The process ignores Ctrl-C, because the parent handles it. It has a low priority, and on Linux the
+system kills it first if memory is short. It never reads the catalogue or the log, because a job names
+the files to read.
 Source: docs/design/compaction.md, "Files to files".
 """
 
@@ -34,15 +36,14 @@ if TYPE_CHECKING:
     from nyala.env import Env
 
 NICENESS: Final = 10
-# Of 1000: the system kills it before other processes of its size.
+# On a scale up to 1000. The system kills this process before other processes of its size.
 OOM_SCORE: Final = 500
-# A process without a job for this long ends, so a program that writes once a day has no second
-# Python in memory.
+# A process that gets no job for this long ends, so that it does not stay in memory for a rare writer.
 IDLE_S: Final = 60.0
 
 
 def _ping(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Show that a worker starts and can import its libraries."""
+    """Return facts about this process. Shows that a worker starts and can import its libraries."""
     import pyarrow as pa
 
     return {"pid": os.getpid(), "nyala": version(), "arrow_threads": pa.cpu_count()}
@@ -72,7 +73,7 @@ def _flush_pieces(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _in_store(arguments: dict[str, Any]) -> Iterator[Env]:
-    """Open the folder that the parent has open, and not another one that has taken its path."""
+    """Open the store's folder, and check that it is the one that the parent has open."""
     from nyala.env import SYSTEM
 
     env = SYSTEM.bound(arguments["root_path"])
@@ -83,7 +84,7 @@ def _in_store(arguments: dict[str, Any]) -> Iterator[Env]:
         env.files.close()
 
 
-# Every kind of job. A handler imports its modules when it runs, so that a worker starts fast.
+# The handler of each kind of job. It imports its modules when it runs, so that a worker starts fast.
 HANDLERS: Final[dict[str, Handler]] = {
     "ping": _ping,
     "flush": _flush_pieces,
@@ -117,7 +118,7 @@ def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
                 "answer": handlers[job["kind"]](job["arguments"], lambda said: send({"progress": said}))
             }
             encode(message)
-        except BaseException as error:  # also sys.exit: the parent must get an answer
+        except BaseException as error:  # even after sys.exit the parent must get an answer
             message = {"error": encode_error(error)}
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -129,7 +130,7 @@ def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
 
 
 def _take_channel() -> socket.socket:
-    """Return the socket under another descriptor than 0, which libraries may take for stdin."""
+    """Return the socket under another descriptor than 0, because libraries may read 0 as stdin."""
     try:
         channel = socket.socket(fileno=os.dup(0))
     except OSError:
@@ -145,7 +146,7 @@ def _lower_priority() -> None:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
-        score = max(int(file.read()), OOM_SCORE)  # a lower score needs a privilege
+        score = max(int(file.read()), OOM_SCORE)  # only a privileged process may lower its score
         file.seek(0)
         file.write(str(score))
 

@@ -1,4 +1,4 @@
-"""The errors that Nyala raises, and what the caller should do about each.
+"""The errors that Nyala raises, and what the caller should do after each of them.
 
     Error
     ├── TableNotFoundError (KeyError)        correct the name
@@ -10,12 +10,12 @@
     │   ├── DuplicateKeyError                … or use upsert(), or on_conflict="ignore"
     │   ├── KeyNotFoundError                 … or use upsert(), or on_missing="ignore"
     │   ├── NoPartitionError                 … or add the range partition
-    │   └── InvalidValueError (ValueError)   … correct the values
+    │   └── InvalidValueError (ValueError)   correct the values; nothing was written
     ├── ConflictError                        read again and repeat the write; nothing was written
     ├── TransactionEndedError                begin another transaction
-    ├── CorruptionError                      stop: bytes on disk are not what was written
+    ├── CorruptionError                      bytes on disk are damaged: run nyala.check(), restore a backup
     ├── LockedError                          wait, or end the other writer
-    ├── HistoryExpiredError                  read at a later moment, or load again
+    ├── HistoryExpiredError                  read at a later moment
     ├── ReadOnlyError                        open the store for writing
     └── StorageError (OSError)               the file system or bucket failed; the message says what to do
         └── FencedError                      another process is the writer now: open the store again
@@ -73,8 +73,9 @@ MESSAGE_MAX_CHARS: Final = 2_000
 
 # A longer message is first cut to this length.
 _EXAMINED_CHARS: Final = 700_000
-# The characters shown of a long quoted part, and the items shown at each end of a long list.
+# Quoted parts up to this length are not shortened.
 _QUOTED_CHARS: Final = 160
+# Of a long list, this many items are kept at each end. An item with more characters is not part of a list.
 _LISTED: Final = 6
 _ITEM_CHARS: Final = 400
 _OPENING: Final = re.compile(r"""(?<!\w)['"`]""")
@@ -82,9 +83,9 @@ _CLOSING: Final = re.compile(r"""['"`](?!\w)""")
 
 
 def bounded(text: str, limit: int = MESSAGE_MAX_CHARS) -> str:
-    """Return `text` in at most `limit` characters.
+    """Return `text`, shortened to at most `limit` characters.
 
-    Shortens quoted parts first, then lists, and last the middle of the whole text, so that the
+    First shortens quoted parts, then lists, and at last cuts out the middle of the whole text. So the
     sentences around a user's text stay readable.
 
     Examples
@@ -153,9 +154,8 @@ def _short_lists(text: str) -> str:
 class Error(Exception):
     """The base class of all errors of Nyala.
 
-    `applied` counts the rows of earlier batches of a streamed call, which stay written. A message
-    has at most 2,000
-    characters: quoted text, lists or the whole are shortened in the middle.
+    `applied` is the number of rows that stay written although the call failed: those of earlier record
+    batches of a stream. A message has at most 2,000 characters; longer text is cut in the middle.
     """
 
     applied: int = 0
@@ -193,9 +193,8 @@ class InvalidArgumentError(Error, ValueError):
 class WriteError(Error):
     """Rows of a batch failed, and nothing of the batch was written.
 
-    `errors` is an Arrow table (row, operation, code, message, and the key columns), or None if
-    another process reported the failure without it. `applied` counts the rows of earlier batches of
-    a streamed call, which stay written.
+    `errors` is an Arrow table of the failed rows: row, operation, code, message, and the key columns.
+    It is None if another process reported the failure without the table. `applied`: see `Error`.
     """
 
     def __init__(self, message: str, errors: pa.Table | None = None, applied: int = 0) -> None:
@@ -208,11 +207,11 @@ class WriteError(Error):
 
 
 class DuplicateKeyError(WriteError):
-    """INSERT of a key that exists."""
+    """An insert has a key that already exists."""
 
 
 class KeyNotFoundError(WriteError, KeyError):
-    """No row has the key: in an update, in a delete, or in `table[key]`."""
+    """An update, a delete or `table[key]` has a key for which no row exists."""
 
 
 class NoPartitionError(WriteError):
@@ -224,10 +223,10 @@ class InvalidValueError(WriteError, ValueError):
 
 
 class ConflictError(Error):
-    """A key of a write changed after the moment at which the write was computed. Nothing was written.
+    """Another writer changed a key after the moment that this write is based on. Nothing was written.
 
-    `table` names the table, and `keys` is an Arrow table of such keys, at most 100; None if another
-    process reported the conflict.
+    `table` is the name of the table. `keys` is an Arrow table of at most 100 such keys, or None if
+    another process reported the conflict.
     """
 
     def __init__(self, message: str, table: str = "", keys: pa.Table | None = None) -> None:
@@ -240,11 +239,11 @@ class ConflictError(Error):
 
 
 class TransactionEndedError(Error):
-    """The transaction was committed, rolled back, or ended after it was idle for too long."""
+    """The transaction was committed or rolled back, or was not used for longer than its timeout."""
 
 
 class CorruptionError(Error):
-    """Bytes on disk are not what was written. `path` and `offset` say where."""
+    """Bytes on disk are not the bytes that were written. `path` and `offset` say where."""
 
     def __init__(self, message: str, path: str | None = None, offset: int | None = None) -> None:
         where = "" if path is None else f"{path}" + ("" if offset is None else f" at offset {offset}") + ": "
@@ -276,14 +275,14 @@ class HistoryExpiredError(Error):
 
 
 class ReadOnlyError(Error):
-    """A change of a store, table or view that is open for reading only."""
+    """The call would change a store, table or view that is open for reading only."""
 
 
 class StorageError(Error, OSError):
     """The file system or bucket reported an error, or there is no store that this version can read.
 
-    `outcome` is "unknown" after a failed sync, and if a bucket did not answer: only the next open
-    shows whether the batch is durable. Otherwise it is None, and nothing was changed.
+    `outcome` is "unknown" after a failed sync, or if a bucket did not answer: the batch may be written,
+    and only the next open shows whether it is. Otherwise `outcome` is None, and nothing was changed.
     """
 
     def __init__(
@@ -350,8 +349,7 @@ ROW_ERROR_CODES: Final = tuple(_CLASS_OF_CODE)
 def write_error(codes: set[str], message: str, errors: pa.Table | None) -> WriteError:
     """Return the exception for a batch whose failing rows have these `codes`.
 
-    If all codes have the same class, it is that class (so five kinds of invalid values are one
-    InvalidValueError); otherwise it is WriteError.
+    Its class is that of the codes, if they all have the same one; otherwise it is WriteError.
     """
     classes = {_CLASS_OF_CODE.get(code, WriteError) for code in codes}
     return (classes.pop() if len(classes) == 1 else WriteError)(message, errors)

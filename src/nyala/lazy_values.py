@@ -5,20 +5,20 @@
         def names(self) -> tuple[str, ...]:
             return tuple(column.name for column in self.columns)
 
-This package does not use `functools.cached_property`, because it stores its value through the
-instance's `__dict__`. CPython 3.11 creates that dictionary at the first access. The creation may
-run the garbage collector, whose finalizers may let another thread run. If that thread also creates
-the dictionary of the same instance, both own one array of values, and the process crashes later.
-For the same reason no code of this package reads `__dict__`, calls `vars()` on an instance, or adds
-an attribute to an object after its constructor.
+`functools.cached_property` is not safe here, because it stores its value in the instance's `__dict__`.
+CPython 3.11 creates `__dict__` at its first access, and may run the garbage collector while doing so.
+Finalizers may then let another thread run. If this thread also creates the `__dict__` of the same
+instance, both dictionaries use the same memory, and the process crashes later. For the same reason no
+code of this package reads `__dict__`, calls `vars()` on an instance, or adds an attribute to an object
+after its constructor.
 
 Invariants
-    L1  The values are in their own plain dictionary, in a slot. `__new__` fills the slot before
-        another thread can know the object.
-    L2  Two threads may compute a value at the same time. The first one to finish stores it, and
-        both get that value.
+    L1  Values are stored in a plain dictionary in a slot. `__new__` creates this dictionary before
+        another thread can use the object.
+    L2  Two threads may compute a value at the same time. The value of the thread that finishes first
+        is stored, and both threads get it.
     L3  Objects with lazy values cannot be copied or pickled by default, because a copy would share
-        the dictionary. A class that needs it defines `__reduce__`.
+        the dictionary. A class that needs copies defines `__reduce__`.
 """
 
 from __future__ import annotations
@@ -79,6 +79,9 @@ class lazy_value(Generic[_Value]):
 
 
 def share_lazy_values(source: LazyValues, receiver: LazyValues, names: Iterable[str]) -> None:
-    """Copy the named, computed values of `source` to `receiver`, which only this thread knows."""
+    """Copy those of the named values that `source` has computed to `receiver`.
+
+    No other thread may use `receiver` yet.
+    """
     computed = source._lazy_values
     receiver._lazy_values.update({name: computed[name] for name in names if name in computed})

@@ -1,4 +1,4 @@
-"""Imports libraries that only some calls need, with an error message that names the extra."""
+"""Imports optional libraries; the error for a missing one says how to install it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def need(module: str, extra: str | None = None) -> Any:
-    """Import an optional library that an `extra` of Nyala installs.
+    """Import and return an optional library. Raises: ImportError with the pip command.
 
-    Raises ImportError with the pip command.
+    extra: the extra of Nyala that installs the library; None: the library is installed by itself.
     """
     try:
         return importlib.import_module(module)

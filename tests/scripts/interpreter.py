@@ -80,7 +80,7 @@ from nyala.tablet.compaction.plans import (
     Plan,
     RowSetLayout,
 )
-from nyala.tablet.compaction.policy import PolicyOptions, best_plan
+from nyala.tablet.compaction.policy import best_plan
 from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
@@ -386,7 +386,7 @@ class Interpreter:
         words = rest.split()
         quiet = words[0] == "quiet"
         layouts = [_layout(number, word) for number, word in enumerate(words[quiet:])]
-        plan = best_plan(layouts, PolicyOptions(quiet=quiet))
+        plan = best_plan(layouts, quiet=quiet)
         return ["nothing" if plan is None else _plan_text(plan, range(len(layouts)))]
 
     def _compaction(self, kind: str, rest: str) -> list[str]:

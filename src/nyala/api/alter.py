@@ -9,9 +9,9 @@
         a.undrop_range("2019-01-01", "2020-01-01")
         a.set_history("30d")
 
-Each step is checked on its own line, against the steps before it. The steps are carried out as one
-change when the block ends; an exception in the block changes nothing. An alteration takes milliseconds,
-whatever the size of the table, because it rewrites no row.
+Each call checks its step against the steps before it. When the block ends, all steps are executed as one
+change. If the block raises, nothing changes. An alteration takes milliseconds, whatever the size of the
+table, because it rewrites no row.
 
 Source: Kudu schema design, "Schema Alterations".
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Alteration"]
 
-# Explanations for methods that an alteration does not have, by a word in the method's name.
+# Why an alteration does not have a method, by a word in the method's name.
 _IMPOSSIBLE: Final = {
     "key": "the primary key cannot change, except the names of its columns; create another table and insert this "
     "table's rows",
@@ -52,7 +52,7 @@ _IMPOSSIBLE: Final = {
 
 
 class Alteration:
-    """The steps of one alteration of a table. Made by `Table.alter`; carried out when its `with` block ends."""
+    """The steps of one alteration of a table, from `Table.alter`. They are executed when the `with` block ends."""
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
@@ -81,10 +81,10 @@ class Alteration:
         comment: str = "",
         immutable: bool = False,
     ) -> None:
-        """Add a column behind the others.
+        """Add a column after the others.
 
-        Existing rows read the default, also if the column's default is changed later, or NULL without
-        one. The name of a dropped column can be used again; its old values do not come back.
+        Existing rows get the default, or NULL without a default. They keep it even if the column's default
+        is changed later. The name of a dropped column can be used again; its old values do not come back.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class Alteration:
         comment: str | Unchanged = UNCHANGED,
         immutable: bool | Unchanged = UNCHANGED,
     ) -> None:
-        """Change properties of a column; those that are not given stay.
+        """Change properties of a column; properties that are not given stay as they are.
 
         Parameters
         ----------
@@ -152,7 +152,8 @@ class Alteration:
         default
             The default of rows that are inserted from now on. None: no default.
         encoding, compression, block_size
-            For files that are written from now on; `Table.compact()` rewrites the others.
+            As in `nyala.column`, for files that are written from now on; `Table.compact()` rewrites the
+            other files.
         comment
             A text about the column.
         immutable
@@ -211,7 +212,7 @@ class Alteration:
     ) -> None:
         """Drop a range partition. `undrop_range` brings it back as long as the table's history lasts.
 
-        Later writes to the range raise `NoPartitionError`. Reads at moments before still find its rows.
+        Later writes to the range raise `NoPartitionError`. Reads at earlier moments still find its rows.
 
         Parameters
         ----------
@@ -219,7 +220,7 @@ class Alteration:
             The exact bounds of the range, as in `add_range`.
         purge
             Remove the rows and their history at once, which frees their disk space. Reads at earlier
-            moments that need them raise `HistoryExpiredError`; open scans keep the rows.
+            moments that need the range raise `HistoryExpiredError`. Open scans still return its rows.
 
         Raises
         ------
@@ -261,8 +262,9 @@ class Alteration:
     def set_history(self, history: dt.timedelta | str | float | None) -> None:
         """Set how far back the table can be read.
 
-        A shorter history applies at once: earlier moments raise `HistoryExpiredError`, and compactions and
-        `Table.vacuum()` free the disk space. A longer history brings back what was not removed yet.
+        A shorter history applies at once: reads of earlier moments raise `HistoryExpiredError`, and
+        compactions and `Table.vacuum()` free the disk space. A longer history makes earlier moments
+        readable again, if their data were not removed yet.
 
         Parameters
         ----------
@@ -280,7 +282,7 @@ class Alteration:
         for word, reason in _IMPOSSIBLE.items():
             if word in name.lower():
                 raise AttributeError(f"an alteration has no {name}(): {reason}")
-        # With `name` and `obj` Python suggests a similar name.
+        # Python uses `name` and `obj` to suggest a similar name.
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(text, name=name, obj=self)
 
@@ -308,7 +310,10 @@ class Alteration:
 
 
 def _spec(name: str, type: Any, described: tuple[Any, ...]) -> ColumnSpec:
-    """Return the column's description. Raises: SchemaError, InvalidArgumentError naming the column."""
+    """Return the column's description. Raises: SchemaError, InvalidArgumentError; both name the column.
+
+    described: the arguments of `nyala.column` after the type.
+    """
     if not isinstance(type, ColumnSpec):
         try:
             return column(type, *described)

@@ -43,21 +43,21 @@ def restore_backup(
     target
         An open `Database`, or the path or URL of a store; a missing store is created.
     tables
-        The names of the tables. A dict restores under other names: `{"flights": "flights_may"}`. Default:
-        all tables of the newest `Database.backup` of the whole store, at its one moment.
+        The names of the tables. A dict restores tables under other names: `{"flights": "flights_may"}`.
+        Default: all tables of the newest backup of the whole store.
     at
-        Restore the newest backup that is not later than this moment, which may be a tag of an open
-        `target`. Default: the newest.
+        Restore the newest backup that is not later than this moment. If `target` is an open `Database`,
+        `at` may be one of its tags. Default: the newest backup.
     storage_options
-        For a backup in a bucket, as in `connect`. If `target` is in a bucket and needs options too, pass
-        an open `Database`.
+        For a backup in a bucket, as in `connect`. If `target` is a store in a bucket that also needs
+        options, pass an open `Database`.
     progress
-        `True` shows lines. A function is called with (done, total) in files.
+        `True` prints lines. A function is called with (done, total) in files.
 
     Returns
     -------
     list of RestoredTable
-        The tables by name. They get their names at the end, when all of them are complete.
+        The restored tables, sorted by name. They become visible together, when all of them are complete.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def restore_backup(
 
 
 def _new_names(tables: Any) -> dict[str, str]:
-    """The new names of the tables, by their names in the backup."""
+    """Return the new names of the tables by their names in the backup."""
     if isinstance(tables, Mapping):
         names = dict(tables)
     elif isinstance(tables, Iterable) and not isinstance(tables, str | bytes):
@@ -137,7 +137,7 @@ def list_backups(
     Returns
     -------
     list of TableBackup
-        One per backup of a table. A damaged one has the kind "damaged" and the reason in `error`.
+        One per backup of a table. A damaged backup has the kind "damaged", and the reason in `error`.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def clean_backups(
 ) -> list[str]:
     """Remove backups older than a moment, except those on which a newer backup depends.
 
-    It also removes the files of backups that were interrupted before that moment. Every remaining backup
+    Also removes the files of backups that were interrupted before the moment. Every backup that remains
     can be restored.
 
     Parameters
@@ -199,9 +199,9 @@ def clean_backups(
 
     Notes
     -----
-    A damaged backup is kept, and so are the earlier backups of its table, on which it may depend. If a kept
-    backup depends on a missing one, the backups earlier than the missing one are kept too. A warning of the
-    logger `nyala.backup` names each case. The newest backup of a table is kept while the table is backed up.
+    A damaged backup is kept, and also the earlier backups of its table, because it may depend on them. If a
+    kept backup depends on one that is missing, the backups before the missing one are kept. In both cases
+    the logger `nyala.backup` writes a warning. While a table is being backed up, its newest backup is kept.
 
     Examples
     --------

@@ -5,16 +5,15 @@
         b.delete("baskets", keys)
     b.results[0].timestamp == b.results[1].timestamp
 
-Rows are checked and written when the block ends. An exception in the block writes nothing. One failing
-row rejects the whole batch, unless the batch collects errors. Operations apply in their order: a later
-one sees what an earlier one did.
+Rows are checked and written when the block ends. If the block raises, nothing is written. One failing
+row rejects the whole batch, unless the batch collects errors. Each operation sees the effect of earlier
+ones.
 
-Inside the block the same thread cannot write in another way, for instance by `table.insert(…)` or a
-second batch. Such a write would be committed at once, whatever becomes of the batch, so it raises
-`InvalidArgumentError`.
+Inside the block, other writes of the same thread, such as `table.insert(…)` or a second batch, raise
+`InvalidArgumentError`. They would be committed at once, even if the batch fails.
 
-Calls with few rows as Python values are gathered: they become one list of row operations for each
-table, which is converted and written at once.
+Calls with few rows as Python values are combined: for each table they become one list of row operations,
+because one large request costs much less than many small ones.
 
 Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form".
 """
@@ -39,13 +38,16 @@ from nyala.tablet.write.write_path import Request
 if TYPE_CHECKING:
     from nyala.api.database import Database
 
-# Calls with more rows are requests of their own.
-_GATHERED_ROWS_MAX: Final = 64
+# A call with more rows becomes a request of its own.
+_COMBINED_ROWS_MAX: Final = 64
 
 
 @dataclasses.dataclass
-class _Gathered:
-    """Row operations of several calls on one table. `calls`: (index of the call, its number of rows)."""
+class _Combined:
+    """Row operations of several calls on one table.
+
+    calls: (index of the call, its number of rows) for each call.
+    """
 
     table: str
     operations: list[tuple[str, Any]]
@@ -53,7 +55,7 @@ class _Gathered:
 
 
 class Batch:
-    """Operations that are written together when the `with` block ends. Made by `Database.batch`.
+    """Operations that are written together when the `with` block ends, from `Database.batch`.
 
     Attributes
     ----------
@@ -73,8 +75,10 @@ class Batch:
         self._database = database
         self._collect = collect(errors)
         self._message = check_message(message)
-        self._parts: list[_Gathered | tuple[int, Request]] = []
-        self._open_parts: dict[str, _Gathered] = {}
+        self._parts: list[
+            _Combined | tuple[int, Request]
+        ] = []  # in order; a request has the index of its call
+        self._open_parts: dict[str, _Combined] = {}  # by table: the part that later calls are added to
         self._known: set[str] = set()
         self._calls = 0
         self._open = False
@@ -108,18 +112,17 @@ class Batch:
         if rows is None:
             self._append(Request(table, operation, data, ignore))
             return
-        gathered = self._open_parts.get(table)
-        if gathered is None:
-            gathered = self._open_parts[table] = _Gathered(table, [], [])
-            self._parts.append(gathered)
+        combined = self._open_parts.get(table)
+        if combined is None:
+            combined = self._open_parts[table] = _Combined(table, [], [])
+            self._parts.append(combined)
         name = f"{operation}-ignore" if ignore else operation
-        for row in rows:
-            gathered.operations.append((name, row))
-        gathered.calls.append((self._calls, len(rows)))
+        combined.operations += [(name, row) for row in rows]
+        combined.calls.append((self._calls, len(rows)))
         self._calls += 1
 
     def _append(self, request: Request) -> None:
-        self._open_parts.pop(request.table, None)  # later calls on this table come after this one
+        self._open_parts.pop(request.table, None)  # operations of later calls must follow this request
         self._parts.append((self._calls, request))
         self._calls += 1
 
@@ -148,13 +151,13 @@ class Batch:
 
     def _commit(self) -> None:
         requests = [
-            Request(part.table, "apply", part.operations) if isinstance(part, _Gathered) else part[1]
+            Request(part.table, "apply", part.operations) if isinstance(part, _Combined) else part[1]
             for part in self._parts
         ]
         written = self._database._writing().write(requests, collect=self._collect, message=self._message)
         results: dict[int, WriteResult] = {}
         for part, result in zip(self._parts, written, strict=True):
-            if isinstance(part, _Gathered):
+            if isinstance(part, _Combined):
                 results |= _result_of_each(part, result)
             else:
                 results[part[0]] = result
@@ -162,12 +165,12 @@ class Batch:
 
 
 def _few_rows(data: Any, operation: str) -> Sequence[Any] | None:
-    """The rows of a call with few rows as Python values; None for other data."""
+    """Return the rows of a call that has few rows as Python values; None for other data."""
     if type(data) is list and len(data) == 1 and type(data[0]) is dict:
         return data
     is_one = _is_key if operation == "delete" else _is_row
     if isinstance(data, list):
-        return data if 0 < len(data) <= _GATHERED_ROWS_MAX and all(map(is_one, data)) else None
+        return data if 0 < len(data) <= _COMBINED_ROWS_MAX and all(map(is_one, data)) else None
     if operation == "delete" and isinstance(data, str | int | tuple):
         return [data]
     return None
@@ -181,17 +184,17 @@ def _is_key(item: Any) -> bool:
     return isinstance(item, dict | tuple | str | int)
 
 
-def _result_of_each(gathered: _Gathered, whole: WriteResult) -> dict[int, WriteResult]:
-    """The results of the gathered calls, by the index of the call."""
+def _result_of_each(combined: _Combined, whole: WriteResult) -> dict[int, WriteResult]:
+    """Divide the result of combined calls: returns the result of each call by its index."""
     if whole._outcomes is None:  # the batch of an idempotency key that was committed before
-        return {index: whole for index, _ in gathered.calls}
-    sizes = np.array([size for _, size in gathered.calls])
+        return {index: whole for index, _ in combined.calls}
+    sizes = np.array([size for _, size in combined.calls])
     starts = np.cumsum(sizes) - sizes
     counts = np.add.reduceat(whole._outcomes[:, None] == np.arange(FAILED + 1), starts, dtype=np.int64)
     rows = whole.errors.column("row").to_numpy()
     bounds = np.searchsorted(rows, [*starts.tolist(), int(sizes.sum())]).tolist()
     results, none = {}, whole.errors.slice(0, 0)
-    for place, ((index, _), found) in enumerate(zip(gathered.calls, counts.tolist(), strict=True)):
+    for place, ((index, _), found) in enumerate(zip(combined.calls, counts.tolist(), strict=True)):
         errors = none
         if bounds[place] < bounds[place + 1]:
             errors = whole.errors.slice(bounds[place], bounds[place + 1] - bounds[place])

@@ -1,8 +1,8 @@
 """The change feed: the rows of one table that changed between two moments.
 
-feed = table.changes(since=last)          rows changed in (since, until]
-for batch in feed.to_reader(): ...        in bounded memory
-last = feed.until                         the next call begins where this one ended
+feed = table.changes(since=last)          the rows that changed in (since, until]
+for batch in feed.to_reader(): ...        reads them in bounded memory
+last = feed.until                         the next feed begins where this one ended
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from nyala.tablet.state.root import Root, TableState
 
 __all__ = ["DROPPED_RANGES", "RESTORED_RANGES", "ChangeFeed"]
 
-# Keys in the metadata of a feed's schema: the range partitions that were dropped, and brought back.
+# Keys in the metadata of a feed's Arrow schema, for range partitions that were dropped or brought back.
 DROPPED_RANGES: Final = b"nyala.dropped_ranges"
 RESTORED_RANGES: Final = b"nyala.restored_ranges"
 
 
 class ChangeFeed(PinnedRows):
-    """The rows of one table that changed between two moments. Made by `Table.changes`.
+    """The rows of one table that changed between two moments, from `Table.changes`.
 
-    Columns: those of the key, the others, `_change_type` ("insert", "update" or "delete"),
-    `_commit_version` (int64, a timestamp of Nyala) and `_commit_timestamp` (its time, in UTC). A deleted
-    row has its key, and NULL in all other columns.
+    The feed has the key columns, the other columns, `_change_type` ("insert", "update" or "delete"),
+    `_commit_version` (int64, a timestamp of Nyala) and `_commit_timestamp` (its time in UTC). For a
+    deleted row, all columns except the key are NULL.
 
     With `before=True` an update is two rows, "update_preimage" and directly after it
     "update_postimage", and a deleted row has its values.
@@ -82,7 +82,7 @@ class ChangeFeed(PinnedRows):
 
     @property
     def until(self) -> int:
-        """The inclusive upper bound, a timestamp. As the next feed's `since` it leaves no gap."""
+        """The inclusive upper bound, a timestamp. If the next feed has it as `since`, no change is missed."""
         return self._spec.until
 
     @property
@@ -97,33 +97,33 @@ class ChangeFeed(PinnedRows):
 
     @property
     def dropped_ranges(self) -> list[dict[str, Any]]:
-        """Range partitions of the interval that were dropped since: dicts of `range` (text) and `timestamp`.
+        """Range partitions that were dropped in the interval or later: dicts of `range` (text) and `timestamp`.
 
-        The feed contains neither their rows' changes nor deletes of their rows.
+        The feed contains no changes of their rows.
         """
         return list(self._ranges[DROPPED_RANGES])
 
     @property
     def restored_ranges(self) -> list[dict[str, Any]]:
-        """Range partitions that `undrop_range` brought back in the interval, like `dropped_ranges`.
+        """Range partitions that `undrop_range` brought back in the interval, in the form of `dropped_ranges`.
 
-        The feed contains no inserts of their rows: read the range at `until` instead.
+        The feed does not show their rows as inserted: read the range at `until` instead.
         """
         return list(self._ranges[RESTORED_RANGES])
 
     @property
     def purged(self) -> int | None:
-        """The timestamp of the last `Table.purge` after `since`; None: there was none.
+        """The timestamp of the last `Table.purge` after `since`; None if no purge happened since.
 
-        The feed contains no changes of the purged rows up to that moment, and no deletes of them.
+        The feed contains no changes of the purged rows up to this moment, and does not show their deletion.
         """
         return self._purged if self._purged > self.since else None
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema, with the ranges as JSON in `nyala.dropped_ranges` and `nyala.restored_ranges`."""
-        told = {key: json.dumps(ranges) for key, ranges in self._ranges.items() if ranges}
-        return self._spec.arrow_schema.with_metadata(told) if told else self._spec.arrow_schema
+        """The Arrow schema. Its metadata has `dropped_ranges` and `restored_ranges` as JSON, if there are any."""
+        found = {key: json.dumps(ranges) for key, ranges in self._ranges.items() if ranges}
+        return self._spec.arrow_schema.with_metadata(found) if found else self._spec.arrow_schema
 
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
         return change_batches(table, self._spec)

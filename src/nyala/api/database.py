@@ -1,4 +1,4 @@
-"""`nyala.connect`, and the open store that it returns.
+"""`nyala.connect`, and `Database`, the open store that it returns.
 
 db = nyala.connect("store")                     read and write, in any number of processes of one machine
 db = nyala.connect("store", read_only=True)     read only, in any number of processes
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overlo
 
 import pyarrow as pa
 
-from nyala.api.opening.open_store import Handle, OpenStore, open_for_writing
-from nyala.api.opening.sql_transaction import ThreadSlot
+from nyala.api.opening.open_store import Handle, OpenStore, ThreadSlot, open_for_writing
 from nyala.catalog.checkpoint import birth_path
 from nyala.env import SYSTEM
 from nyala.env.paths import is_bucket_url, utf8_path
@@ -55,7 +54,7 @@ from nyala.tablet.state.tags import check_tag_name, resolve_tag
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
 from nyala.wal.writer import Durability
 
-# What only some calls need is imported by them: a program that opens a store shall not wait for it.
+# Methods import the modules that only they need, so that a program can open a store quickly.
 if TYPE_CHECKING:
     from nyala.api.batch import Batch
     from nyala.api.change_feed import ChangeFeed
@@ -84,8 +83,7 @@ _Made = TypeVar("_Made")
 _MEMORY_MIN_BYTES: Final = 16_000_000
 _ROWSET_MIN_BYTES: Final = 1_000_000
 
-
-# Names of schemas and databases that SQL has already.
+# Names of schemas and databases that exist in every SQL session.
 _RESERVED_NAMES: Final = frozenset(
     ("main", "public", "nyala", "temp", "memory", "system", "information_schema", "pg_catalog")
 )
@@ -113,8 +111,8 @@ def connect(
 ) -> Database:
     """Open the store in a folder, or in a bucket.
 
-    A process has a store open once: a second call with the same settings returns a `Database` that
-    shares it, and the store is closed with the last of them.
+    A process opens a store only once. A second call with the same settings returns a `Database` that
+    shares the open store, and the store closes when the last `Database` is closed.
 
     Parameters
     ----------
@@ -123,51 +121,51 @@ def connect(
         store if it is missing. `file:///folder` opens a folder by the protocol of buckets, which also
         works on NFS.
     read_only
-        Read only, beside a writer of another process.
+        Open the store only for reading. Another process may write to it at the same time.
     share
-        If another process of this machine has the store open for writing, write through it. When that
-        process ends, the next process that writes takes its place. The settings `durability`,
-        `rowset_size`, `maintenance` and `limits` are those of the process that writes; this process uses
-        its own once it takes that place. `False`: raise `LockedError` instead. In a bucket there is one
-        writer.
+        If another process of this machine has the store open for writing, send writes to that process.
+        It executes them with its own `durability`, `rowset_size`, `maintenance` and `limits`. When it
+        ends, the next process that writes becomes the writer, with its own settings. `False`: raise
+        `LockedError` instead. A store in a bucket cannot be shared.
     durability
-        `"commit"`: a write is synced before its call returns. `"group"`: it returns at once and is
-        synced within 100 ms. `"os"`: synced at flush and close. A batch is always written whole or not
-        at all.
+        When a write is on disk. `"commit"`: before its call returns. `"group"`: at most 100 ms after its
+        call returns. `"os"`: when the store flushes or closes. In each case a batch is written whole or
+        not at all.
     memory_limit
-        Bytes, or text such as `"4GB"`. A quarter each bounds the block cache, what a scan decodes ahead
-        and what waits to become files. DuckDB may take as much again for `sql`.
+        Bytes, or text such as `"4GB"`. The block cache, the blocks that a scan decodes ahead, and the
+        rows that wait to be flushed get a quarter each. DuckDB may use as much again for `sql`.
     rowset_size
-        The size of a rowset's base data in bytes, or text such as `"32MB"`.
+        The size at which rowsets are cut, in bytes of base data, or text such as `"32MB"`.
     maintenance
         Flush, compact and remove garbage in the background.
     lock_timeout
-        With `share=False`, and in a bucket: seconds to wait for another writer to close the store. Default:
-        none.
+        Seconds to wait until another writer closes the store. Only with `share=False`, or in a bucket.
+        Default: do not wait.
     not_before
-        A timestamp (`db.now()` of another process) that must be visible; waits up to 10 seconds.
+        A timestamp, such as the `db.now()` of another process. `connect` waits up to 10 seconds until
+        this moment can be read.
     limits
-        `nyala.Limits(max_columns=…)`: other limits than Kudu's, for tables made and rows written from
-        now on.
+        `nyala.Limits(max_columns=…)`: limits other than Kudu's, for tables and rows that are written
+        from now on.
     storage_options
         In a bucket: a dict such as `{"region": "eu-central-1"}`, or a function that returns
         credentials. Default: the environment, the provider's files, or the machine's role.
     cache_dir, cache_bytes
-        In a bucket: a local folder for copies of what is read, and how much it may hold. Default:
+        In a bucket: a local folder for copies of the data that was read, and its largest size. Default:
         `~/.cache/nyala`, and a tenth of the free space, at most 20 GB.
     group_interval
-        In a bucket, for a writer: the least time between two objects of the log in seconds. Writes that
-        come in between are committed together.
+        In a bucket, for a writer: the least time in seconds between two objects of the log. Writes
+        within this time are committed together.
     refresh
-        In a bucket, with `read_only=True`: how old a read may be, in seconds. 0: each read asks the
-        bucket for news.
+        In a bucket, with `read_only=True`: the greatest age of a read in seconds. 0: each read looks
+        for new commits.
     take_over
-        In a bucket: become the writer although another process writes. That process gets
+        In a bucket: become the writer even if another process is the writer. That process gets
         `FencedError` at its next write.
     on_fenced
-        In a bucket: what happens after another process became the writer. `"raise"`: every call raises
-        `FencedError`. `"reopen"`: the first call raises it, and nothing of that call was written; the
-        calls after it open the store again, and raise `LockedError` while the other process writes.
+        In a bucket: what calls do after another process became the writer. `"raise"`: every call raises
+        `FencedError`. `"reopen"`: only the first call raises it, and nothing of that call was written.
+        Later calls open the store again; they raise `LockedError` as long as the other process writes.
 
     Returns
     -------
@@ -177,10 +175,11 @@ def connect(
     Raises
     ------
     LockedError
-        Another process is the store's writer, and `share=False`; or it is on another machine, has another
-        version of Nyala, or does not answer.
+        Another process is the store's writer, and this process cannot share the store with it:
+        `share=False`, or that process is on another machine, has another version of Nyala, or does not
+        answer.
     StorageError
-        The bucket does not answer; the folder is not a store, or cannot be read or written.
+        The bucket does not answer; or the folder is not a store, or cannot be read or written.
     CorruptionError
         The store's files are damaged.
     InvalidArgumentError
@@ -203,9 +202,14 @@ def connect(
         raise InvalidArgumentError(f"on_fenced takes 'raise' or 'reopen', not {on_fenced!r}")
     if not isinstance(limits, Limits):
         raise InvalidArgumentError(f"limits takes nyala.Limits(max_columns=…), not {limits!r}")
-    patience_s = seconds_of("lock_timeout", lock_timeout)
-    limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
-    target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
+    options = StoreOptions(
+        durability=durability,
+        lock_timeout_s=seconds_of("lock_timeout", lock_timeout),
+        memory_limit_bytes=parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES),
+        rowset_target_bytes=parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES),
+        maintenance=maintenance,
+        limits=limits,
+    )
     awaited = None if not_before is None else parse_at(not_before, name="not_before")
     if in_bucket:
         from nyala.api.opening import open_bucket
@@ -213,33 +217,18 @@ def connect(
         kept = None if cache_dir is None else _folder(cache_dir)
         size = None if cache_bytes is None else parse_size("cache_bytes", cache_bytes, 0)
         if read_only:
-            refresh_s = seconds_of("refresh", refresh)
+            refresh_s, limit = seconds_of("refresh", refresh), options.memory_limit_bytes
             database = Database(
                 open_bucket.open_bucket_for_reading(folder, limit, storage_options, kept, size, refresh_s)
             )
         else:
+            interval_s = seconds_of("group_interval", group_interval)
             writing = partial(
-                open_bucket.open_bucket_for_writing,
-                folder,
-                StoreOptions(
-                    durability=durability,
-                    memory_limit_bytes=limit,
-                    maintenance=maintenance,
-                    rowset_target_bytes=target,
-                    lock_timeout_s=patience_s,
-                    limits=limits,
-                ),
-                storage_options, kept, size, seconds_of("group_interval", group_interval),
-            )  # fmt: skip
+                open_bucket.open_bucket_for_writing, folder, options, storage_options, kept, size, interval_s
+            )
             reopen = partial(writing, False) if on_fenced == "reopen" else None
             database = Database(writing(take_over), reopen)
-    elif (storage_options, cache_dir, cache_bytes, take_over, on_fenced) != (
-        None,
-        None,
-        None,
-        False,
-        "raise",
-    ):
+    elif take_over or on_fenced != "raise" or (storage_options, cache_dir, cache_bytes) != (None, None, None):
         raise InvalidArgumentError(
             "storage_options, cache_dir, cache_bytes, take_over and on_fenced are for a store in a bucket: pass its "
             f"URL, such as 's3://bucket/prefix', not {folder!r}"
@@ -247,23 +236,15 @@ def connect(
     elif read_only:
         from nyala.tablet.recovery.reader_store import ReaderStore
 
-        database = Database(ReaderStore.open(SYSTEM, folder, limit))
+        database = Database(ReaderStore.open(SYSTEM, folder, options.memory_limit_bytes))
     else:
         _refuse_inside_a_store(folder)
-        options = StoreOptions(
-            durability=durability,
-            memory_limit_bytes=limit,
-            maintenance=maintenance,
-            rowset_target_bytes=target,
-            lock_timeout_s=patience_s,
-            limits=limits,
-        )
         database = Database(open_for_writing(SYSTEM, folder, options, share=share))
     if awaited is not None:
         try:
             database._wait_for(awaited)
         except BaseException:
-            database.close()  # nobody else could: the lock would be held to the end of the process
+            database.close()  # the caller does not get it, and would never release the lock
             raise
     return database
 
@@ -308,20 +289,20 @@ def check(
     repair: bool = False,
     storage_options: StorageOptions | None = None,
 ) -> CheckReport:
-    """Read every byte of the store in a folder and check every rule of the format.
+    """Read every byte of the store in a folder, and check every rule of the format.
 
-    Problems are returned, not raised, so a store that cannot be opened can be checked. Beside a writer,
-    the check sees what a reader would see.
+    Problems are returned, not raised, so the function can check a store that cannot be opened. If a
+    process writes to the store, the check sees the state that a reader would see.
 
     Parameters
     ----------
     path
         The store's folder, or the URL of a store in a bucket.
     repair
-        Also repair what can be repaired without losing data: remove files that nothing refers to, rewrite
-        bloom filters, zone maps, indexes and bounds from intact rows, cut off the log's torn end. The
-        report's `repairs` says what was done. In a bucket: rewrite rowsets, and replace a damaged
-        checkpoint.
+        Also repair what can be repaired without losing data: remove files that nothing refers to, cut off
+        the log's torn end, and rewrite damaged bloom filters, zone maps, indexes and bounds from intact
+        rows. In a bucket: rewrite rowsets, and replace a damaged checkpoint. The report's `repairs`
+        lists what was done.
     storage_options
         As in `connect`.
 
@@ -347,10 +328,10 @@ def check(
 
 
 class Database:
-    """An open store. Made by `nyala.connect`; thread-safe.
+    """An open store, returned by `nyala.connect`. Thread-safe.
 
-    Close it with `close()`, or use it as a context manager. A `Database` that no variable refers to is
-    closed when this process connects to the same store again.
+    Close it with `close()`, or use it as a context manager. If a program loses its `Database` without
+    closing it, the next `connect` to the same store closes it.
 
     Examples
     --------
@@ -407,11 +388,11 @@ class Database:
         partition_by
             `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`. Default: one tablet.
         like
-            A table, or its `description`: everything that is not given here is taken from it.
+            A table, or its `description`, for all arguments that are not given.
         unique
-            `False`: several rows may have the same `primary_key`. The key gets a further column
-            `auto_incrementing_id` (int64), whose values the store gives to inserted rows: 1, 2, 3, … in
-            each tablet. Default: `True`, or `False` without a `primary_key`.
+            `False`: several rows may have the same `primary_key`. The store then adds a column
+            `auto_incrementing_id` (int64) to the key, and numbers inserted rows 1, 2, 3, … in each
+            tablet. Default: `True`, or `False` without a `primary_key`.
         comment
             A text about the table. Default: none.
         history
@@ -527,15 +508,16 @@ class Database:
     def table(self, name: str, at: Moment) -> TableView: ...
 
     def table(self, name: str, at: Moment | None = None) -> Table | TableView:
-        """Return the table with this name, or a read-only view of it at a moment.
+        """Return the table with this name, or a read-only view of the table at a moment.
 
         Parameters
         ----------
         name
             The table's name.
         at
-            A timestamp, datetime, ISO text, tag or `WriteResult`: returns a view of the table that had this
-            name then, also if it was dropped since. Default: none; the table can be written to.
+            A timestamp, datetime, ISO text, tag or `WriteResult`. Returns a view of the table that had
+            this name at the moment, even if the table was dropped since. Default: return the table itself,
+            which can be written to.
 
         Raises
         ------
@@ -591,7 +573,7 @@ class Database:
     ) -> Table:
         """Copy the rows of a table into a new table.
 
-        Reads and writes go on meanwhile. History is not copied: that of the new table begins now.
+        Reads and writes can continue during the call. History is not copied.
 
         Parameters
         ----------
@@ -623,18 +605,18 @@ class Database:
         return self._table(new_name)
 
     def clone_table(self, name: str, new_name: str, at: Moment | None = None) -> Table:
-        """Make a table with the same rows, columns and partitions that shares the files of the first.
+        """Create a table with the same rows, columns and partitions that shares the files of the first.
 
-        Costs one transaction of the catalogue and a flush, whatever the size of the table. Both tables
-        can then change independently. History is not cloned: that of the new table begins now.
+        The cost does not depend on the size of the table: a flush and one change of the catalogue. Later
+        writes to one table do not change the other. History is not cloned.
 
         Parameters
         ----------
         name, new_name
             The names of the two tables.
         at
-            The moment whose rows the clone has, in the present columns. Costs a batch with the rows that
-            changed since. Default: now.
+            The clone gets the rows of this moment, in the present columns. In addition, this costs a batch
+            with the rows that changed since. Default: now.
 
         Returns
         -------
@@ -668,9 +650,8 @@ class Database:
     def drop_table(self, name: str, missing_ok: bool = False, *, purge: bool = False) -> None:
         """Drop a table. `undrop_table` brings it back as long as its history lasts.
 
-        Its name is free at once. Reads at moments at which the table existed still find it. Its files
-        stay until its history ends (7 days, if `create_table` set no other), for ever if the history is
-        `"forever"`, and go at once if it is 0.
+        Another table can have the name at once. Reads at earlier moments still find the table. Its files
+        stay as long as its history: 7 days unless `create_table` set another one.
 
         Parameters
         ----------
@@ -702,16 +683,17 @@ class Database:
         Parameters
         ----------
         name
-            The name that the table had. If several dropped tables had it: the one that was dropped last.
+            The name that the table had. If several dropped tables had this name, the one that was dropped
+            last.
         new_name
             Its new name. Default: the old one.
         at
-            A moment at which the table existed, to choose among several.
+            A moment at which the table existed, to choose among several tables.
 
         Returns
         -------
         Table
-            The table. Moments between the drop and this call cannot be read: it did not exist then.
+            The table. Moments between the drop and this call cannot be read.
 
         Raises
         ------
@@ -776,7 +758,7 @@ class Database:
         Returns
         -------
         int
-            The bytes of their files, which are freed as soon as no scan and no other process reads them.
+            The bytes of their files. The space is freed once no scan and no other process reads the files.
         """
         return self._changing("db.purge_dropped(…)").purge_dropped(name)
 
@@ -812,14 +794,15 @@ class Database:
         Parameters
         ----------
         timeout
-            Seconds after which the transaction is rolled back if it is not used: it holds history.
+            Seconds without a call after which the transaction is rolled back. A transaction keeps old
+            history on disk.
         message
             A text of at most 1,000 characters about the commit; `commits()` shows it.
 
         Returns
         -------
         Transaction
-            Use it as a context manager. The end of the block commits; an exception rolls back.
+            Use it as a context manager: the end of the block commits, an exception rolls back.
 
         Raises
         ------
@@ -841,26 +824,27 @@ class Database:
     def run(self, function: Callable[[Transaction], _Made], retries: int = 5) -> _Made:
         """Run a function in a transaction, and repeat it after a conflict.
 
-        The first three tries let other writers go on. Later tries hold the store's commit lock while
-        the function runs, so they cannot meet a conflict: a row that everybody changes starves nobody.
+        During the first three tries other writers can commit. Later tries hold the store's commit lock
+        while the function runs, so they cannot meet a conflict. The call therefore succeeds even if many
+        writers change the same row all the time.
 
         Parameters
         ----------
         function
-            Called with the transaction. It may run several times, so it should have no other effects.
-            An exception rolls back, and is raised here.
+            Called with the transaction. The function may run several times, so it should change nothing
+            outside of the transaction. If it raises, the transaction is rolled back and `run` raises.
         retries
             How often the function is repeated after a conflict.
 
         Returns
         -------
         object
-            What the function returned in the try that was committed.
+            The value that the function returned in the committed try.
 
         Raises
         ------
         ConflictError
-            The last try met a conflict. Not possible with three or more retries.
+            The last try met a conflict. This cannot happen with three or more retries.
 
         Examples
         --------
@@ -879,7 +863,7 @@ class Database:
         return run(self, function, number)
 
     def snapshot(self, at: Any = None) -> Snapshot:
-        """Return all tables at one moment, which stay readable until the snapshot is closed.
+        """Return all tables at one moment (default: now). They stay readable until the snapshot is closed.
 
         Examples
         --------
@@ -898,9 +882,9 @@ class Database:
     def sql(
         self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Any = None
     ) -> Result:
-        """Execute SQL: queries, which DuckDB runs over the tables at one moment, and statements that write.
+        """Execute SQL: queries of the tables at one moment, by DuckDB, and statements that write.
 
-        A statement is committed by itself, except between BEGIN and COMMIT of the same thread.
+        Each statement is a commit of its own, except between BEGIN and COMMIT of the same thread.
 
         Parameters
         ----------
@@ -914,12 +898,13 @@ class Database:
         Returns
         -------
         Result
-            That of the last statement. A query runs when its rows are read; other statements have run.
+            The result of the last statement. A query runs when its rows are read; other statements run
+            during this call.
 
         Raises
         ------
         InvalidArgumentError
-            The statement does not parse or is of no known kind, or DuckDB cannot compute a value.
+            The statement does not parse or is not supported, or DuckDB cannot compute a value.
         ConflictError
             Other writers changed the rows at each try.
         TableNotFoundError, ColumnNotFoundError
@@ -946,14 +931,14 @@ class Database:
         """Return the commits that changed rows of any table, oldest first.
 
         A commit is one batch: one write call, `with db.batch()`, a transaction, or a Spark job. Its
-        counts are those of the rows as they changed: a key that one batch deletes and inserts is an
-        update.
+        counts compare the rows before and after the batch: if one batch deletes and inserts a key, this
+        counts as an update.
 
         Parameters
         ----------
         since
-            Exclusive lower bound, as in `Table.changes`. Default: for each table its oldest readable
-            moment.
+            Exclusive lower bound, as in `Table.changes`. Default: the oldest readable moment of each
+            table.
         until
             Inclusive upper bound. Default: now.
 
@@ -972,7 +957,7 @@ class Database:
 
         Notes
         -----
-        Reads which rows were written and when, and no values. Commits of dropped tables and range
+        Reads only which rows were written and when, but no values. Commits to dropped tables and range
         partitions are listed as long as these can be brought back. Changes of schemas are not listed.
 
         Examples
@@ -1007,13 +992,13 @@ class Database:
     def tag(self, name: str, at: Any = None) -> Tag:
         """Name a moment, and keep it readable until the tag is dropped.
 
-        The name can be used wherever a moment can: `scan(at="before-load")`. All tables that exist at
-        the moment stay readable from there on, whatever their history says.
+        The name can be used as a moment: `scan(at="before-load")`. All tables that exist at the moment
+        stay readable from this moment on, even if their history is shorter.
 
         Parameters
         ----------
         name
-            Begins with a letter, then letters, digits, `_`, `.` and `-`; at most 128 characters.
+            A letter, then letters, digits, `_`, `.` and `-`; at most 128 characters.
         at
             The moment, as in `scan`. Default: now.
 
@@ -1058,7 +1043,7 @@ class Database:
         return [Tag(tag.name, tag.timestamp, to_datetime(tag.timestamp)) for tag in found]
 
     def drop_tag(self, name: str, missing_ok: bool = False) -> None:
-        """Drop a tag. History that only this tag keeps expires at once, and its files go later.
+        """Drop a tag. History that only this tag kept expires at once; its files are removed later.
 
         Parameters
         ----------
@@ -1072,7 +1057,7 @@ class Database:
             writer.drop_tag(name)
 
     def now(self) -> int:
-        """Return the published timestamp, which a scan without `at` reads; `connect(not_before=…)` takes it."""
+        """Return the published timestamp: the moment that a scan without `at` reads."""
         return self._opened().view()[1]
 
     # ---------------------------------------------------------------------------------------- maintain
@@ -1124,19 +1109,20 @@ class Database:
     ) -> BackupResult:
         """Back up tables into a folder, all at one moment: the changes since the last backup, or all rows.
 
-        Reads and writes go on meanwhile. `nyala.restore_backup` restores them. A Database that is open
-        to read only can be backed up too.
+        Reads and writes can continue during the call. `nyala.restore_backup` restores the tables. A
+        `Database` that is open for reading only can also be backed up.
 
         Parameters
         ----------
         folder
-            The backup folder, outside the store; or a URL, as of a store. It may have backups of several
+            The backup folder, outside the store, or its URL. One folder can have the backups of several
             stores.
         tables
             The names of the tables. Default: all tables of the store.
         full
-            Back up all rows in any case. The first backup of a table, a backup after a repartition, and
-            one whose changes are older than the table's history are always full.
+            Back up all rows, even if the changes would be enough. A backup is always full if it is the
+            first of its table, if the table was repartitioned since the last one, or if the last one is
+            older than the table's history.
         storage_options
             For a URL: as in `connect`.
         progress
@@ -1154,12 +1140,12 @@ class Database:
         TableNotFoundError
             One of the tables does not exist.
         StorageError, CorruptionError
-            The backup failed. Tables whose backup was complete keep it; the others have none of this moment.
+            The backup failed. Backups of single tables that were complete by then stay.
 
         Notes
         -----
-        Memory: the rows that two scans decode ahead. A killed backup is not in `nyala.list_backups`; the
-        next backup removes its files.
+        Memory: the blocks that two scans decode ahead. `nyala.list_backups` does not show a backup that
+        was killed; the next backup removes its files.
 
         Examples
         --------
@@ -1191,8 +1177,8 @@ class Database:
     def check(self) -> CheckReport:
         """Read every byte of the store's current files, and check every rule of the format.
 
-        Problems are returned, not raised. Close the store and call `nyala.check(path)` to find files
-        that the catalogue does not name, too.
+        Problems are returned, not raised. To also find files that the catalogue does not name, close the
+        store and call `nyala.check(path)`.
 
         Returns
         -------
@@ -1204,10 +1190,10 @@ class Database:
         return check_open(self._opened())
 
     def close(self) -> None:
-        """Sync the log and close the store; may be called twice.
+        """Sync the log and close this `Database`; may be called twice.
 
-        Later calls of this `Database` and of its tables, scans and feeds raise `StorageError`. If
-        `connect` opened the store several times in this process, it is closed with the last `Database`.
+        Later calls of this `Database` and of its tables, scans and feeds raise `StorageError`. The store
+        itself is closed with its last `Database` in this process.
         """
         with self._reopen_lock:
             self._closed = True
@@ -1265,7 +1251,7 @@ class Database:
         return self._handle.opened.store
 
     def _opened(self) -> Store | ReaderStore | BucketReader:
-        """The store. Raises: StorageError when this Database is closed; LockedError: see `on_fenced`."""
+        """Return the store. Raises: StorageError if this Database is closed; LockedError, see `on_fenced`."""
         if self._reopen is not None:
             self._reopen_if_fenced(self._reopen)
         handle = self._handle
@@ -1288,7 +1274,7 @@ class Database:
         return Table(self, name)
 
     def _connection(self, *, files: bool = False) -> Connection:
-        """Return the DuckDB connection for statements with or without access to files; the first call opens it."""
+        """Return the DuckDB connection for statements that may, or may not, access files."""
         need("duckdb", "sql")
         from nyala.sql.select.connection import Connection
 
@@ -1299,9 +1285,9 @@ class Database:
             return made
 
     def _attach(self, name: str, path: str) -> None:
-        """Open another store, read-only, whose tables SQL reads as `name.table`.
+        """Open another store for reading. SQL can then read its tables as `name.table`.
 
-        Raises: InvalidArgumentError for a name that is in use and for a path that is no store; as `connect`.
+        Raises: InvalidArgumentError if the name is in use, or the path is not a store; as `connect`.
         """
         self._opened()
         key = name.lower()
@@ -1330,12 +1316,18 @@ class Database:
         found.close()
 
     def _changing(self, call: str) -> Writer:
-        """Return the writer for a change of tables or tags. Raises: as `_writing`; inside a block."""
+        """Return the writer for a change of tables or tags.
+
+        Raises: as `_writing`; InvalidArgumentError inside a batch or transaction of this thread.
+        """
         self._open.refuse_change_in_block(call)
         return self._writing()
 
     def _writing(self) -> Writer:
-        """Return what executes writes: in this process, or in the one that holds the store."""
+        """Return the object that executes writes: in this process, or in the process that holds the store.
+
+        Raises: ReadOnlyError.
+        """
         store = self._opened()
         writer = self._open.writer
         if writer is None:
@@ -1345,7 +1337,7 @@ class Database:
         return writer
 
     def _writer(self) -> Store:
-        """Return the store, which this process must hold. Raises: ReadOnlyError, LockedError."""
+        """Return the store, if this process is its writer. Raises: ReadOnlyError, LockedError."""
         self._writing()
         store = self._opened()
         if not isinstance(store, Store):
@@ -1356,9 +1348,10 @@ class Database:
         return store
 
     def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
-        """Return (root, snapshot, published) for a scan at `at` (T2); the table's history is not checked.
+        """Return (root, snapshot, published) for a scan at `at` (T2). Does not check a table's history.
 
-        name: the argument's name, for errors; "since" is a lower bound, and "to" must be exact (`AheadOfClock`).
+        name: the argument's name, for errors. A moment named "since" may be any lower bound, and one named
+            "to" must be exact (`AheadOfClock`).
         Raises: InvalidArgumentError for a moment in the future, and as `parse_at`.
         """
         at = self._without_tag(at, name)  # before the view, which then has the tag's moment
@@ -1385,10 +1378,7 @@ class Database:
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
 
     def _without_tag(self, at: Any, name: str = "at") -> Any:
-        """Return the timestamp of the tag that `at` names now; any other moment unchanged.
-
-        Raises: InvalidArgumentError for a name that is no tag.
-        """
+        """Return the timestamp of a tag; any other moment unchanged. Raises: InvalidArgumentError: unknown tag."""
         return resolve_tag(at, self._opened().tags, name) if isinstance(at, str) else at
 
     def _make_scan(
@@ -1425,10 +1415,10 @@ class Database:
 
 
 class Snapshot:
-    """All tables at one moment. Made by `Database.snapshot`.
+    """All tables at one moment, returned by `Database.snapshot`.
 
-    Its files stay until it is closed or collected. The history that a table had when the snapshot was taken
-    stays readable as long as the snapshot is open.
+    The snapshot keeps its files until it is closed, or until Python frees it. As long as it is open, the
+    history that a table had when the snapshot was taken stays readable.
 
     Examples
     --------
@@ -1440,7 +1430,7 @@ class Snapshot:
     def __init__(
         self, database: Database, root: Root, timestamp: int, published: int, note: str = ""
     ) -> None:
-        """note: added to errors about a moment that cannot be read."""
+        """note: a text to add to errors about a moment that cannot be read."""
         self._database = database
         self._note = note
         self._root: Root | None = root
@@ -1498,7 +1488,7 @@ class Snapshot:
         return self._root is not None
 
     def close(self) -> None:
-        """Give back the files; may be called twice."""
+        """End the snapshot, so that its files can be removed; may be called twice."""
         self._root = None
 
     def __enter__(self) -> Snapshot:
@@ -1522,7 +1512,10 @@ class Snapshot:
 
 
 def _refuse_inside_a_store(folder: str) -> None:
-    """Check that the folder is not inside another store, which removes unknown files (P3). Raises: StorageError."""
+    """Check that the folder is not inside another store, which would remove its files (P3).
+
+    Raises: StorageError.
+    """
     if SYSTEM.files.exists(birth_path(folder)):
         return
     parent = os.path.realpath(folder)

@@ -1,4 +1,4 @@
-"""The description of a table: all that `create_table(like=…)` needs to make an equal one."""
+"""The description of a table: everything that `create_table(like=…)` needs to create an equal table."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ColumnDescription:
     """The type's name, for instance `"int64"`, `"varchar(40)"` or `"decimal(15,2)"`."""
     nullable: bool
     default: Any
-    """What an insert takes that leaves the column out; None: NULL, or required if not nullable."""
+    """The value of a row that is inserted without this column. None: NULL; a NOT NULL column is then required."""
     encoding: str
     """The encoding that was requested: `"auto"` lets each file choose."""
     stored_as: Mapping[str, int]
-    """Rows in files by the encoding that they have."""
+    """The number of rows in files by their encoding."""
     compression: str
     """The compression that was requested."""
     block_size: int | None
@@ -71,7 +71,7 @@ class TableDescription:
     primary_key: tuple[str, ...]
     """The key columns. With `unique=False` the last one is `auto_incrementing_id`."""
     partition_by: tuple[HashSpec | RangeSpec, ...]
-    """The levels as `create_table` takes them; the range level has the present ranges as `bounds`."""
+    """The levels as arguments of `create_table`; a range level has the present ranges as `bounds`."""
     partition_text: str
     """The levels as text, for instance `HASH (host) BUCKETS 4, RANGE (time)`."""
     tablets: int
@@ -116,7 +116,7 @@ def describe_table(table: TableState) -> TableDescription:
 
 
 def partition_levels(table: TableState, schema: Schema) -> tuple[HashSpec | RangeSpec, ...]:
-    """The table's levels as a user writes them, with the ranges that it has now."""
+    """Return the table's levels as arguments of `create_table`, with the present ranges."""
     partitions = table.entry.partition_schema
     levels: list[HashSpec | RangeSpec] = [
         HashSpec(

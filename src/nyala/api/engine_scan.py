@@ -1,23 +1,22 @@
 """What query engines, Spark and the command line need of a scan beyond its public methods.
 
-Made by `Scan._engine()`. An engine first plans: it needs types, row counts and estimates, which read
-footers at most. Then it reads the scan with fewer columns and a further predicate. Every method that
-narrows an `EngineScan` returns another one of the same snapshot.
+`Scan._engine()` returns an `EngineScan`. An engine first plans its query: for this it needs types, row
+counts and estimates, which cost at most the reading of file footers. Then it reads the scan with fewer
+columns and a further predicate. Every method that narrows an `EngineScan` returns a new one of the
+same snapshot.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from nyala.cfile.physical import narrow_decimal
-from nyala.errors import ColumnNotFoundError, InvalidArgumentError
+from nyala.errors import InvalidArgumentError
 from nyala.presentation.explanation import Explanation
-from nyala.schema.expressions.nodes import Node, all_of
-from nyala.schema.predicates.predicate import bind
+from nyala.schema.expressions.nodes import Node
 from nyala.tablet.scan import read_path, token
 from nyala.tablet.scan.estimate import Estimate, estimate, row_count
 from nyala.tablet.scan.token import Token
@@ -55,12 +54,12 @@ class EngineScan:
 
     @property
     def has_limit(self) -> bool:
-        """Whether the scan has a limit on its rows: then it takes no further predicate."""
+        """Whether the scan has a row limit. If so, it takes no further predicate, which would choose other rows."""
         return self._spec.limit is not None
 
     @property
     def table_version(self) -> tuple[int, int]:
-        """The ids of the table and of the schema that the scan reads by: equal ids mean one schema."""
+        """(id of the table, version of its schema). Scans with equal pairs have the same schema."""
         _, table = self.scan._take()
         return table.id, table.schema.version
 
@@ -70,28 +69,31 @@ class EngineScan:
 
     @property
     def lacks_ranges(self) -> bool:
-        """Whether range partitions of the scan's moment were dropped since.
+        """Whether range partitions that existed at the scan's moment were removed since.
 
-        Then only predicates that exclude the dropped rows can be answered.
+        If so, the scan can only answer predicates that exclude the removed rows.
         """
         _, table = self.scan._take()
         return any(gone.missing_at(self._spec.snapshot) for gone in table.entry.purged)
 
     def why_empty(self) -> str:
-        """Say why the scan cannot have rows if a column is compared with NULL; otherwise return ""."""
+        """Return the explanation of a predicate that is never true because it compares a column with NULL, or ""."""
         predicate = self._spec.predicate
         return "" if predicate is None else predicate.null_note
 
     # ---------------------------------------------------------------------------------------- planning
 
     def rows_held(self) -> int:
-        """The number of rows of the table, deleted ones included, at most the scan's limit. Reads nothing."""
+        """Return the table's number of rows, including deleted ones, or the scan's limit if it is smaller.
+
+        Reads nothing.
+        """
         _, table = self.scan._take()
         rows, limit = row_count(table), self._spec.limit
         return rows if limit is None else min(rows, limit)
 
     def rows_planned(self) -> int:
-        """An upper bound of the rows that are read, by key bounds and by zone maps of rowsets. Reads no row."""
+        """Return an upper bound of the rows that a scan reads, from key bounds and zone maps. Reads no row."""
         _, table = self.scan._take()
         return token.planned_rows(table, self._spec)
 
@@ -109,7 +111,7 @@ class EngineScan:
         return found
 
     def dictionary_size(self, name: str) -> int:
-        """The number of entries of the column's largest dictionary in a file; 0 if it has none."""
+        """Return the number of entries in the column's largest dictionary of a file; 0: no dictionary."""
         _, table = self.scan._take()
         return read_path.dictionary_size(table, self._spec.schema.by_name(name))
 
@@ -119,45 +121,36 @@ class EngineScan:
         """Return a scan of these columns and of the rows that also satisfy `where`.
 
         Raises: ColumnNotFoundError; InvalidArgumentError or SchemaError for a predicate that does not
-        bind, and for any predicate on a scan with a limit, since it would choose other rows.
+        fit the table, and for any predicate on a scan with a limit.
         """
-        root, table = self.scan._take()
-        unknown = [name for name in columns if name not in self.schema.names]
-        if unknown:
-            raise ColumnNotFoundError(f"the scan has no column {unknown[0]!r}; it has {self.schema.names}")
-        own = {column.name: column for column in self._spec.columns}
-        kept = tuple(own[column.name] for column in self._spec.schema.project(list(columns)))
-        spec = dataclasses.replace(self._spec, columns=kept)
-        if where is not None:
-            if self.has_limit:
-                raise InvalidArgumentError("a scan with a limit takes no further predicate")
-            trees = (where,) if spec.predicate is None else (spec.predicate.tree, where)
-            spec = dataclasses.replace(spec, predicate=bind(all_of(trees), spec.schema))
-        return EngineScan(self.scan._derived(root, table, spec))
+        if where is None:
+            return self._derived(columns=self.scan._own_columns(columns))
+        if self.has_limit:
+            raise InvalidArgumentError("a scan with a limit takes no further predicate")
+        return EngineScan(self.scan._narrowed(where))._derived(columns=self.scan._own_columns(columns))
+
+    def _derived(self, **changes: Any) -> EngineScan:
+        return EngineScan(self.scan._derived(**changes))
 
     def with_cheap_types(self, names: Collection[str] | None = None) -> EngineScan:
-        """Return the scan with columns in the types that cost least: see `read_path.narrower_types`.
+        """Return the scan with these columns (None: all) in the types that cost least to read.
 
-        names: only these columns; None: all.
+        See `read_path.narrower_types`.
         """
-        root, table = self.scan._take()
         columns = [column for column in self._spec.columns if names is None or column.name in names]
-        types = {**read_path.narrower_types(table, columns), **self._spec.types}
-        return EngineScan(self.scan._derived(root, table, dataclasses.replace(self._spec, types=types)))
+        return self._derived(types={**read_path.narrower_types(self.table, columns), **self._spec.types})
 
     def with_narrow_decimals(self) -> EngineScan:
         """Return the scan with decimals of up to 18 digits in 4 or 8 bytes, as they are stored.
 
-        Columns for which another type was requested keep that type.
+        A column for which the scan already has another type keeps it.
         """
-        root, table = self.scan._take()
         narrow = {
             column.name: type
             for column in self._spec.columns
             if column.name not in self._spec.types and (type := narrow_decimal(column.type)) is not None
         }
-        spec = dataclasses.replace(self._spec, types={**self._spec.types, **narrow})
-        return EngineScan(self.scan._derived(root, table, spec))
+        return self._derived(types={**self._spec.types, **narrow})
 
     def with_stored_dictionaries(self) -> EngineScan:
         """See `Scan.with_dictionaries` without columns."""
@@ -166,14 +159,11 @@ class EngineScan:
     # ---------------------------------------------------------------------------------------- reading
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as record batches, without a reader around them."""
+        """Yield the rows as record batches."""
         return self.scan._batches()
 
     def batches_ahead(self, make: Callable[[pa.RecordBatch], _Made]) -> Iterator[_Made]:
-        """Yield `make(batch)` for each batch in order.
-
-        Reader threads call `make`, several at the same time, so it must be thread-safe.
-        """
+        """Yield `make(batch)` for each batch, in order. Several threads call `make`, so it must be thread-safe."""
         root, table = self.scan._take()
         counters = self.scan._begin()
         units = read_path.plan(table, self._spec, counters)
@@ -183,7 +173,7 @@ class EngineScan:
         del root
 
     def tokens(self, count: int) -> list[Token]:
-        """Return tokens with their row counts. Large tablets are divided until there are about `count` tokens."""
+        """Return about `count` tokens with their row counts; large tablets are divided."""
         root, table = self.scan._take()
         made = token.make_tokens(self.scan._store.root_path, table, self._spec, count)
         del root

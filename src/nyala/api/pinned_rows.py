@@ -1,11 +1,12 @@
-"""Rows that can be read many times with one answer: what `Scan` and `ChangeFeed` have in common.
+"""The common base of `Scan` and `ChangeFeed`: rows that every read returns in the same way.
 
-`PinnedRows` holds the immutable root of the store in which its rows are. The root keeps the files.
-The object gives the root back when it is collected, when its `Database` is closed, or when nobody
-read it for 15 minutes; reading it after that raises `HistoryExpiredError`.
+`PinnedRows` holds an immutable root, which is the state of the store with these rows. As long as an
+object holds a root, the root's files stay on disk. The object drops the root when Python frees the
+object, when its `Database` is closed, or when nobody has read it for 15 minutes. A read after these 15
+minutes raises `HistoryExpiredError`.
 
-A subclass says what its schema is and how to read its rows. This class turns them into Arrow,
-pandas, polars and DuckDB.
+A subclass defines the schema and reads the rows. This class converts them to Arrow, pandas, polars and
+DuckDB.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["UNREAD_LIMIT_S", "PinnedRows", "ScannedStore", "not_looped_over"]
 
 UNREAD_LIMIT_S: Final = 15 * 60.0
-"""Seconds without a read after which the files are given back."""
+"""Seconds without a read after which the files may be removed."""
 
 
 class ScannedStore(Protocol):
-    """What a scan needs of the store that it reads: the writer's store, or a reader process's."""
+    """What a scan needs of the store that it reads."""
 
     env: Env
     root_path: str
@@ -45,7 +46,7 @@ class ScannedStore(Protocol):
 
 
 class PinnedRows(abc.ABC):
-    """Rows of one table that stay readable while this object is held.
+    """Rows of one table that stay readable as long as this object exists.
 
     Thread-safe. Nothing is read before a method asks for rows.
     """
@@ -81,7 +82,7 @@ class PinnedRows(abc.ABC):
 
     @abc.abstractmethod
     def _how_to_repeat(self) -> str:
-        """Say how to get the same rows again, as the end of an error message."""
+        """Return the end of an error message: how to get the same rows again."""
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a stream of record batches.
@@ -134,7 +135,7 @@ class PinnedRows(abc.ABC):
         return relation
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Arrow's stream protocol: `pa.table(rows)`, `pl.DataFrame(rows)`, DuckDB's `FROM rows`."""
+        """Return an Arrow C stream, for `pa.table(rows)`, `pl.DataFrame(rows)` and DuckDB's `FROM rows`."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def __arrow_c_schema__(self) -> Any:
@@ -149,34 +150,32 @@ class PinnedRows(abc.ABC):
             raise pickle_error(self)
 
         def __copy__(self) -> Self:
-            return self  # a handle: any number of threads may use it
+            return self  # any number of threads may share it
 
     def _expire_if_unread(self) -> None:
-        """Give back the files if nobody read for 15 minutes. Called by maintenance."""
+        """Drop the root if nobody has read the rows for 15 minutes."""
         with self._lock:
             if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
                 self._root = self._table = None
 
     def _give_back(self) -> None:
-        """Give back the files for good, because the Database was closed."""
+        """Drop the root, because the Database is closed."""
         with self._lock:
             self._root = self._table = None
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         root, table = self._take()
         for batch in self._read(table):
-            # The generator's frame holds the root. The new time keeps a slow consumer's files.
-            self._note_read()
+            self._note_read()  # keeps the files of a slow consumer
             yield batch
-        del root
+        del root  # until here this generator keeps the files
 
     def _note_read(self) -> None:
         self._last_read_s = self._store.env.clock.monotonic_s()
 
     def _take(self) -> tuple[Root, TableState]:
         """Return the root and the table for a read. Raises: StorageError, HistoryExpiredError."""
-        # Closing the store gives up its lock or lease, and with it the files.
-        self._store.check_open()
+        self._store.check_open()  # a closed store keeps no files
         with self._lock:
             root, table = self._root, self._table
             self._note_read()
@@ -189,9 +188,9 @@ class PinnedRows(abc.ABC):
 
 
 def not_looped_over(what: str, rows: str) -> str:
-    """Say what to write instead of `for row in …`.
+    """Return the message for `for row in …` over an object that is not iterable.
 
-    rows: the Python expression that has the rows.
+    rows: the Python expression of the object.
     """
     return (
         f"{what} is not iterable: `for batch in {rows}.to_reader():` goes through its record batches in bounded "

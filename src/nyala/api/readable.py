@@ -1,10 +1,11 @@
-"""Reading a table: what `Table` and `TableView` have in common.
+"""The methods that read a table, for `Table`, `TableView` and the tables of a transaction.
 
-A `TableView` is a table at one moment. `Table.at`, `Database.snapshot` and a reader process make one.
+A `TableView` is a table at one moment, from `Table.at` or `Database.snapshot`.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
@@ -57,18 +58,18 @@ _ONLY_TABLES_HAVE: Final = frozenset(
 )
 
 
-class ReadableTable:
+class ReadableTable(abc.ABC):
     """The methods that read a table."""
 
     _database: Database
     _name: str
 
+    @abc.abstractmethod
     def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
-        """Return the root, the table with the schema to read it by, and the snapshot."""
-        raise AssertionError("each kind of table says where it reads")
+        """Return (root, table, snapshot) to read the table at a moment; the table has the chosen schema."""
 
     def _watch(self, rows: PinnedRows) -> None:
-        """Let the Database take the files back from `rows`."""
+        """Let the Database release the files of `rows` after some time without a read."""
         self._database._handle.scans.watch(rows)
 
     @property
@@ -78,7 +79,7 @@ class ReadableTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema; key columns come first, in the key's order, and are not nullable."""
+        """The Arrow schema. The key columns come first, in the key's order, and are not nullable."""
         return self._view(None)[1].schema.arrow_schema()
 
     @property
@@ -109,33 +110,33 @@ class ReadableTable:
         Parameters
         ----------
         columns
-            Names of columns, in the order of the result. Default: all. A `pyarrow.Schema` names
-            columns and their types: a column's own type, a wider one, or a dictionary of text.
+            Names of columns, in the order of the result. Default: all. A `pyarrow.Schema` also chooses
+            types: a column's own type, a wider one, or a dictionary of text.
         where
             Text such as `"host = 'a' AND time >= 5"`, `nyala.col(…)`, `nyala.expr(…)` or a pyarrow
-            expression. It may name columns that are not in `columns`. The language:
-            docs/how-to/expressions.md.
+            expression. It may use columns that are not in `columns`. docs/how-to/expressions.md
+            describes the language.
         at
             A timestamp, datetime, ISO text, tag or `WriteResult`. Default: now.
         limit
-            At most this many rows: the first in key order if `order_by_key`, else any.
+            Return at most this many rows: the first in key order if `order_by_key`, else any.
         order_by_key
-            Give the rows in ascending order of the key.
+            Return the rows in ascending order of the key.
         schema
-            `"at"` reads with the columns of that moment, `"current"` with the present ones: then a
-            later column has its default, and a dropped one is missing. Default: `"at"`.
+            `"at"`: the columns that the table had at the moment. `"current"`: its present columns; a
+            column that was added since has its default. Default: `"at"`.
         params
             Values for `?` (a list) or for `:name` and `$name` (a dict) in the text of `where`.
 
         Returns
         -------
         Scan
-            Reads nothing before a method asks for rows. `scan.timestamp` is its moment.
+            It reads nothing until one of its methods needs rows. `scan.timestamp` is its moment.
 
         Raises
         ------
         ColumnNotFoundError, SchemaError
-            An unknown column, or a type that a scan does not give.
+            An unknown column, or a type in which the column cannot be read.
         InvalidArgumentError
             A predicate that does not parse, or a moment in the future.
         HistoryExpiredError
@@ -230,7 +231,8 @@ class ReadableTable:
         Parameters
         ----------
         key
-            A dict of all key columns, a tuple in the key's order, or the value of a key of one column.
+            A dict of all key columns, a tuple in the key's order, or a bare value if the key has one
+            column.
         columns
             Names of the columns to return. Default: all.
         at
@@ -239,8 +241,8 @@ class ReadableTable:
         Returns
         -------
         dict or None
-            The row by column name; None if there is no such row. A time outside the years 1 to 9999,
-            which no datetime can hold, is an int of microseconds since 1970.
+            The row by column name; None if there is no such row. A time outside of the years 1 to 9999
+            does not fit into a datetime, and is returned as microseconds since 1970.
 
         Raises
         ------
@@ -299,8 +301,8 @@ class ReadableTable:
         Parameters
         ----------
         keys
-            The key columns in any form that a write takes, a list of tuples, or a list of values for a
-            key of one column.
+            The key columns in any form that a write takes, a list of tuples, or a list of bare values if
+            the key has one column.
         columns
             Names of the columns to return. Default: all.
         at
@@ -309,8 +311,8 @@ class ReadableTable:
         Returns
         -------
         pyarrow.Table
-            The rows in the order of the keys, without the missing ones. A key that is given twice
-            returns its row twice.
+            The rows in the order of the keys; missing keys are left out. For a key that is given twice,
+            the row is returned twice.
 
         Examples
         --------
@@ -326,11 +328,11 @@ class ReadableTable:
 
     # ---------------------------------------------------------------------------------------- history
 
+    @abc.abstractmethod
     def _interval(
         self, since: Any, until: Any, schema: SchemaOf | None = None
     ) -> tuple[Root, TableState, int, int]:
-        """Return the root, the table, since and until for changes; since None: as far back as possible."""
-        raise AssertionError("each kind of table says where it reads")
+        """Return (root, table, since, until) to read changes; since None: the oldest readable moment."""
 
     def changes(
         self,
@@ -353,23 +355,24 @@ class ReadableTable:
             Inclusive upper bound. Default: now.
         versions
             `"net"`: one row per changed key with its values at `until`, in no particular order. A delete
-            and an insert of one key are an update; an insert and a delete are nothing; an update to the
-            same value is a change. `"all"`: every version of every row, by timestamp and key.
+            and a later insert of one key count as an update; an insert and a later delete do not count.
+            An update to the same value counts as a change. `"all"`: every version of every row, ordered
+            by timestamp and key.
         columns
-            The columns besides those of the key. Default: all. Rows whose other columns changed are
-            part of the feed as well.
+            The columns to return besides those of the key. Default: all. The feed also has rows in which
+            only other columns changed.
         schema
             `"at"`: the columns of the moment `until`. `"current"`: the present ones. Default: `"at"`.
         before
-            Also return the values before each change: an update is two rows, `"update_preimage"` and
-            directly after it `"update_postimage"`, and a deleted row has its values.
+            Also return the values before each change. An update is then two rows, `"update_preimage"` and
+            directly after it `"update_postimage"`, and a deleted row has its last values.
 
         Returns
         -------
         ChangeFeed
             The columns, `_change_type` ("insert", "update" or "delete"), `_commit_version` (the exact
-            timestamp) and `_commit_timestamp` (its time). An earlier table of the same name is not
-            part of it.
+            timestamp) and `_commit_timestamp` (its time). Changes of an earlier table with the same name
+            are not included.
 
         Raises
         ------
@@ -440,7 +443,7 @@ class ReadableTable:
         from nyala.api.results import CommitList
         from nyala.tablet.changes.commits import commit_counts, commit_table
 
-        # With the tablets of dropped ranges.
+        # `whole` includes the tablets of dropped ranges.
         whole = (root.any_table(table.id) or table).with_schema(table.schema).whole
         found = {table.name: commit_counts(whole, lower, upper)}
         del root
@@ -454,9 +457,9 @@ class ReadableTable:
         key
             As in `get`.
         since, until
-            As in `changes`. Default for `since`: the oldest readable moment. A row that existed before
-            that comes first with its values of that moment; its `_change_type`, `_commit_version` and
-            `_commit_timestamp` are NULL.
+            As in `changes`. Default for `since`: the oldest readable moment. If the row existed at this
+            moment, its values then come first, with NULL as `_change_type`, `_commit_version` and
+            `_commit_timestamp`.
 
         Returns
         -------
@@ -495,11 +498,11 @@ class ReadableTable:
             raise pickle_error(self)
 
         def __copy__(self) -> Self:
-            return self  # a handle: any number of threads may use it
+            return self  # any number of threads may share it
 
 
 class TableView(ReadableTable):
-    """A table at one moment; read-only. Made by `Table.at` and by `Database.snapshot`."""
+    """A table at one moment, for reading only, from `Table.at` and `Database.snapshot`."""
 
     def __init__(
         self, database: Database, name: str, root: Root, snapshot: int, schema: SchemaOf = "at"
@@ -533,7 +536,7 @@ class TableView(ReadableTable):
         lower = parse_at(self._database._without_tag(since, "since"), upper, "since")
         if lower > upper:
             raise InvalidArgumentError(since_after_until(lower, upper))
-        # The view keeps its files: only what was removed before it was taken is missing.
+        # The view keeps its files, so only history that was removed before its creation is missing.
         check_readable(table.entry, lower, 0, 0)
         return root, table, lower, upper
 
@@ -554,7 +557,10 @@ class TableView(ReadableTable):
 
 
 def with_schema_of(table: TableState, snapshot: int, schema: str) -> TableState:
-    """Return the table with the schema and tablets to read it by. Raises: InvalidArgumentError for an unknown word."""
+    """Return the table with the schema and tablets to read it with.
+
+    schema: "at" or "current", as in `ReadableTable.scan`. Raises: InvalidArgumentError for another value.
+    """
     if schema not in ("at", "current"):
         raise InvalidArgumentError(
             f"schema takes 'at' (the table's schema of that moment) or 'current', not {schema!r}"

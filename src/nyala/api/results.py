@@ -1,6 +1,6 @@
-"""What the methods that measure, list or maintain return: frozen dataclasses, and lists of them.
+"""The results of methods that measure, list or maintain: frozen dataclasses, and lists of them.
 
-`dataclasses.asdict(result)` makes a dict of one, for JSON.
+`dataclasses.asdict(result)` converts a result to a dict, for JSON.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TableStats:
     redo_bytes: int
     """Bytes of changes that are not yet merged into the base data."""
     undo_bytes: int
-    """Bytes of old values, which past moments need."""
+    """Bytes of old values, which reads of past moments need."""
     memory_bytes: int
     """Bytes of rows and changes that are in memory and in the log only."""
     tablets: int
@@ -69,11 +69,11 @@ class TableStats:
     history_bytes: int
     """Bytes on disk that only past moments need: `undo_bytes` and the dead rows' part of the base data."""
     tag_bytes: int
-    """About how many of the `history_bytes` are kept only because of tags. Estimated downwards."""
+    """The part of `history_bytes` that is kept only because of tags; an estimate that is rather too low."""
     oldest_readable: int
-    """The oldest timestamp that can be read; 0 if the whole life of the table can."""
+    """The oldest timestamp that can be read; 0 if all moments since the table's creation can be read."""
     timestamp: int
-    """The moment at which the figures were taken."""
+    """The moment of these figures."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class ColumnStats:
     block_size: int | None
     """The requested size of a block before encoding in bytes; None: the default."""
     stored_as: Mapping[str, int]
-    """Rows in files by the encoding that they have."""
+    """The number of rows in files by their encoding."""
     rows: int
-    """Rows in files, deleted ones included. A file that is older than the column has none of it."""
+    """Rows in files that store the column, including deleted rows. Older files do not store a new column."""
     nulls: int
     bytes: int
     """Bytes of base data."""
@@ -124,18 +124,18 @@ class Commit:
     inserted: int
     """Rows that did not exist before the commit."""
     updated: int
-    """Rows that existed before and after it, and were written."""
+    """Rows that existed before the commit, and were written by it."""
     deleted: int
     tables: tuple[str, ...]
     """The present names of the tables in which rows changed."""
     message: str | None
-    """What the caller said, by `message=`."""
+    """The argument `message=` of the call that committed; None: not given."""
 
 
 class CommitList:
-    """The commits of an interval, oldest first. Made by `Table.commits` and `Database.commits`.
+    """The commits of an interval, oldest first, from `Table.commits` and `Database.commits`.
 
-    It has a length, can be indexed and sliced, and gives `Commit` objects in a loop.
+    A sequence of `Commit` objects: it has a length, and can be indexed, sliced and iterated over.
 
     Examples
     --------
@@ -207,7 +207,7 @@ class DroppedTable:
     dropped: int
     """The timestamp of its drop."""
     recoverable_until: dt.datetime | None
-    """When its history ends, and its files go; None: never, or not while a tag keeps it."""
+    """When its history ends and its files are removed; None: never, or not as long as a tag keeps them."""
     bytes: int
     """Bytes of data files."""
 
@@ -216,14 +216,14 @@ def describe_dropped(table: TableState) -> DroppedTable:
     """Describe a dropped table."""
     entry, end = table.entry, None
     if entry.history_us is not None and not entry.tagged:
-        with contextlib.suppress(OverflowError):  # later than a datetime can be
+        with contextlib.suppress(OverflowError):  # a datetime ends with the year 9999
             end = to_datetime(entry.dropped) + dt.timedelta(microseconds=entry.history_us)
     return DroppedTable(table.name, entry.id, entry.created, entry.dropped, end, dropped_bytes(table))
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A name for a moment, from `Database.tag` and `Database.tags`; usable as a moment, like its name."""
+    """A name for a moment, from `Database.tag` and `Database.tags`. `scan(at=…)` takes the tag or its name."""
 
     name: str
     timestamp: int
@@ -253,38 +253,38 @@ class CompactionResult:
     bytes_after: int
     """Bytes of the files that replaced them."""
     rowsets_left_out: int
-    """Rowsets that would have been compacted, but that running Spark jobs hold."""
+    """Rowsets that were not compacted because running Spark jobs need them."""
 
 
 @dataclass(frozen=True)
 class VacuumResult:
-    """What `Table.vacuum` removed, or with `dry_run` would remove."""
+    """What `Table.vacuum` removed, or would remove without `dry_run`."""
 
     dry_run: bool
     files: int
     bytes: int
     rowsets_rewritten: int
     waiting_files: int
-    """Files that are garbage but that scans or other processes still read."""
+    """Files that will be removed once scans and other processes no longer read them."""
     rowsets_left_out: int
-    """Rowsets with garbage that running Spark jobs hold."""
+    """Rowsets that were not rewritten because running Spark jobs need them."""
     oldest_readable: int
     """The oldest timestamp that can be read."""
 
 
 @dataclass(frozen=True)
 class PurgeStatus:
-    """What may still hold bytes of purged rows, from `Table.purge_status` and in `PurgeResult`."""
+    """The files that may still contain purged rows, from `Table.purge_status` and in `PurgeResult`."""
 
     files: int
-    """Replaced files of the table, and of the log, that were not removed yet."""
+    """Replaced files of the table and of the log that were not removed yet."""
     bytes: int
     holders: tuple[str, ...]
-    """Who keeps them, in words."""
+    """Descriptions of the readers, jobs and scans that still need these files."""
 
     @property
     def done(self) -> bool:
-        """Whether the last byte is gone from the store."""
+        """Whether the store has no byte of the purged rows any more."""
         return not self.files
 
 
@@ -297,18 +297,18 @@ class PurgeResult:
     keys: int
     """Keys that were given."""
     deleted: int
-    """Keys that had a row. The others may have had rows in the history, which were erased too."""
+    """Keys that had a row. Rows that the other keys had in the history were erased too."""
     rowsets_rewritten: int
     bytes_rewritten: int
     files_removed: int
     status: PurgeStatus
-    """What was left at the end of the call."""
+    """The files that were left at the end of the call."""
     clones: tuple[str, ...] = ()
-    """Other tables that share the replaced files, by `clone_table`: they still have the rows."""
+    """Clones (`clone_table`) that share the replaced files, and therefore still have the rows."""
 
     @property
     def done(self) -> bool:
-        """Whether the last byte was gone at the end of the call."""
+        """Whether the store had no byte of the rows any more at the end of the call."""
         return self.status.done and not self.clones
 
 
@@ -318,13 +318,13 @@ class StoreStats:
 
     tables: int
     timestamp: int
-    """The published timestamp."""
+    """The newest moment that can be read."""
     version: int
     """The version of the catalogue; each flush, compaction and alteration raises it."""
     memory_bytes: int
     """Bytes of rows and changes in memory."""
     tag_bytes: int
-    """About how many bytes of files are kept only because of tags. Estimated downwards."""
+    """Bytes of files that are kept only because of tags; an estimate that is rather too low."""
     log_bytes: int = 0
     """Bytes of the log; 0 in a reader process."""
     dropped_bytes: int = 0
@@ -332,8 +332,8 @@ class StoreStats:
     garbage_files: int = 0
     """Files that wait to be removed; 0 in a reader process."""
     throttled: int = 0
-    """In a bucket: how often it refused a write of the log because of too many requests (429, 503), or another request
-    and all of its repetitions."""
+    """In a bucket: how often it refused a write of the log because of too many requests (HTTP 429, 503).
+    Other requests are repeated, and count only if all of their repetitions were refused too."""
     cache_bytes: int
     """Bytes of the block cache."""
     cache_hits: int
@@ -348,11 +348,11 @@ class TableBackup:
     kind: Literal["full", "incremental", "damaged"]
     """`"damaged"`: its metadata cannot be read; `error` says why."""
     since: int | None = None
-    """The moment of the backup on which an incremental one depends; None for a full one."""
+    """For an incremental backup, the moment of the backup on which it depends; otherwise None."""
     until: int
     """The moment to which the table can be restored, a timestamp."""
     rows: int | None = None
-    """Rows in its files: live rows, or changes; None if damaged."""
+    """Rows in its files: all live rows, or the changes since the last backup; None if damaged."""
     bytes: int | None = None
     files: int | None = None
     path: str
@@ -384,14 +384,14 @@ def table_backup(made: Backup, of_store: bool = False) -> TableBackup:
 
 @dataclass(frozen=True, kw_only=True)
 class BackupResult:
-    """What `Database.backup` wrote: the backups of tables, all of one moment."""
+    """The backups that `Database.backup` wrote, all of one moment."""
 
     until: int
     """The moment to which the tables can be restored, a timestamp."""
     tables: tuple[TableBackup, ...]
     """The new backups."""
     unchanged: tuple[str, ...]
-    """Tables that needed none: nothing was written to the store since their last backup."""
+    """Tables without a new backup, because nothing was written to the store since their last one."""
 
     @property
     def rows(self) -> int:
@@ -406,7 +406,7 @@ class BackupResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RestoredTable:
-    """A table that `nyala.restore_backup` made."""
+    """A table that `nyala.restore_backup` restored."""
 
     name: str
     source: str

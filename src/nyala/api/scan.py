@@ -4,12 +4,12 @@
     scan = table.scan().select("time", "value").filter("host = 'a'").at(before)      # the same rows
     scan.to_arrow()  ·  .to_reader()  ·  .to_pandas()  ·  .to_polars()  ·  .to_duckdb(con)  ·  .count()
 
-A scan takes its snapshot when it is made. It can be read many times and gives the same rows each
-time. It keeps the files that it needs until it is collected, or until nobody read it for 15 minutes;
-reading it after that raises `HistoryExpiredError`.
+A scan takes its snapshot when it is made, so every read of it returns the same rows. It keeps the
+files that it needs until Python frees the scan, or until nobody has read it for 15 minutes. A read
+after these 15 minutes raises `HistoryExpiredError`.
 
-A scan token carries one tablet's part of a scan to another process or machine that sees the same
-files. Source: docs/format/token.md.
+A scan token describes the part of a scan in one tablet. Another process or machine that sees the same
+files can read it. Source: docs/format/token.md.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from nyala.mvcc.timestamp import to_datetime
 from nyala.optional import need
 from nyala.presentation.explanation import Explanation
 from nyala.presentation.previews import html_preview
-from nyala.schema.expressions.nodes import all_of
+from nyala.schema.expressions.nodes import Node, all_of
 from nyala.schema.expressions.parser import Parameters
 from nyala.schema.predicates.predicate import bind, parse_where
+from nyala.schema.schema import ColumnSchema
 from nyala.tablet.scan import read_path, token
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
 from nyala.tablet.state.root import Root, TableState
@@ -47,7 +48,7 @@ __all__ = ["Readable", "Scan", "read_token"]
 
 
 class Readable(Protocol):
-    """What a scan was made of: a table, or a view of a table at a moment."""
+    """The table, or view of a table at a moment, that made a scan."""
 
     def scan(
         self,
@@ -65,10 +66,9 @@ class Readable(Protocol):
 class Scan(PinnedRows):
     """The rows of one table at one moment. Made by `Table.scan`.
 
-    A scan is an immutable relation: `select`, `filter`, `at`, `limit` and `order_by_key` return a new
-    scan of the same moment and leave this one as it is. Their order does not matter, except that
-    `select` can only choose among the columns that the scan has: the filter applies first, then the
-    key order, then the limit.
+    A scan is immutable: `select`, `filter`, `at`, `limit` and `order_by_key` return a new scan. They
+    can be called in any order; the filter always applies first, then the key order, then the limit.
+    `select` can only choose columns that the scan still has.
 
     Thread-safe. Nothing is read before a method asks for rows.
 
@@ -93,14 +93,15 @@ class Scan(PinnedRows):
         """
         source: the table or view that makes scans at other moments.
         schema_of: the argument `schema` of `Table.scan`, for scans at other moments.
-        origin: the scan from which this one was derived; its `explanation_of_last_run` shows reads of this one too.
+        origin: the scan from which this one was derived. Its `explanation_of_last_run` also shows
+            reads of this scan.
         """
         super().__init__(store, root, table)
         self._spec = spec
         self._source = source
         self._schema_of = schema_of
         self._origin = origin
-        # The spec and the counters of the last run, set in one step: each run has its own, so threads never mix two.
+        # The spec and the counters of the last run. Both are replaced together, so threads never mix two runs.
         self._last_run: tuple[ScanSpec, ScanCounters] | None = None
 
     @property
@@ -136,16 +137,8 @@ class Scan(PinnedRows):
         ['value']
         """
         names = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
-        root, table = self._take()
-        chosen = resolve_columns(table, names)  # type: ignore[arg-type]
-        own = {column.name: column for column in self._spec.columns}
-        for column in chosen:
-            if column.name not in own:
-                raise ColumnNotFoundError(
-                    f"the scan has no column {column.name!r}; it has {list(own)}: select before other columns are gone"
-                )
-        spec = dataclasses.replace(self._spec, columns=tuple(own[column.name] for column in chosen))
-        return self._derived(root, table, spec)
+        chosen = resolve_columns(self._take()[1], names)  # type: ignore[arg-type]
+        return self._derived(columns=self._own_columns([column.name for column in chosen]))
 
     def filter(self, where: PredicateLike, *, params: Parameters = None) -> Scan:
         """Return a scan of the rows that also satisfy a predicate.
@@ -173,13 +166,13 @@ class Scan(PinnedRows):
             raise InvalidArgumentError(
                 "filter takes a predicate, for instance scan.filter(\"host = 'a'\"), not None"
             )
-        root, table = self._take()
-        predicate = added
-        if self._spec.predicate is not None:
-            both = bind(all_of((self._spec.predicate.tree, added.tree)), self._spec.schema)
-            assert both is not None
-            predicate = both
-        return self._derived(root, table, dataclasses.replace(self._spec, predicate=predicate))
+        return self._narrowed(added.tree)
+
+    def _narrowed(self, where: Node) -> Scan:
+        """Return a scan of the rows that also satisfy `where`. Raises: as `bind`."""
+        old = self._spec.predicate
+        trees = (where,) if old is None else (old.tree, where)
+        return self._derived(predicate=bind(all_of(trees), self._spec.schema))
 
     def at(self, at: Moment) -> Scan:
         """Return the same scan at another moment.
@@ -216,8 +209,7 @@ class Scan(PinnedRows):
         columns = None if has_all else self.schema
         made = self._source.scan(columns, where, at, spec.limit, spec.order_by_key, self._schema_of)
         if has_all and spec.types:
-            types = {name: type for name, type in spec.types.items() if name in made.columns}
-            return made._derived(*made._take(), dataclasses.replace(made._spec, types=types))
+            return made._derived(types={n: type for n, type in spec.types.items() if n in made.columns})
         return made
 
     def limit(self, n: int) -> Scan:
@@ -231,9 +223,7 @@ class Scan(PinnedRows):
         1
         """
         n = row_limit("limit", n)
-        root, table = self._take()
-        limit = n if self._spec.limit is None else min(n, self._spec.limit)
-        return self._derived(root, table, dataclasses.replace(self._spec, limit=limit))
+        return self._derived(limit=n if self._spec.limit is None else min(n, self._spec.limit))
 
     def order_by_key(self) -> Scan:
         """Return a scan that gives its rows in ascending order of the primary key.
@@ -245,20 +235,19 @@ class Scan(PinnedRows):
         >>> metrics.scan().order_by_key().to_arrow()["host"].to_pylist()
         ['a', 'a', 'b']
         """
-        root, table = self._take()
-        return self._derived(root, table, dataclasses.replace(self._spec, order_by_key=True))
+        return self._derived(order_by_key=True)
 
     def with_dictionaries(self, *columns: str | Sequence[str]) -> Scan:
         """Return the same scan with text or binary columns as Arrow dictionaries.
 
-        pandas and polars show such columns as categoricals. Batches of different rowsets
-        can have different dictionaries.
+        pandas and polars show such columns as categoricals. Each batch has its own dictionary, which
+        may differ from that of another batch.
 
         Parameters
         ----------
         *columns
-            Names, one by one or in one list; each of them becomes a dictionary, whatever its encoding.
-            Default: the text columns that are stored as dictionaries in every rowset on disk.
+            Names of columns, one by one or in one list. Default: the columns that are stored as
+            dictionaries in every rowset on disk.
 
         Raises
         ------
@@ -269,35 +258,31 @@ class Scan(PinnedRows):
 
         Notes
         -----
-        Cheaper than text for columns that are stored as dictionaries. For others a dictionary is made
-        batch by batch.
+        For columns that are stored as dictionaries, this costs less than reading text. For other columns
+        the scan builds a dictionary for each batch.
 
         Examples
         --------
         >>> str(metrics.scan().with_dictionaries("host").schema.field("host").type)
         'dictionary<values=string, indices=int32, ordered=0>'
         """
-        root, table = self._take()
-        own = {column.name: column for column in self._spec.columns}
         names = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        types: dict[str, pa.DataType] = {}
         for name in names:
             if not isinstance(name, str):
                 raise InvalidArgumentError(
                     f"with_dictionaries takes names of columns, one by one or in a list, not {name!r}"
                 )
-            if name not in own:
-                raise ColumnNotFoundError(f"the scan has no column {name!r}; it has {list(own)}")
-            if not own[name].type.is_variable:
+            (column,) = self._own_columns([name])
+            if not column.type.is_variable:
                 raise InvalidArgumentError(
-                    f"column {name!r} has type {own[name].type}; only text and binary come as dictionaries"
+                    f"column {name!r} has type {column.type}; only text and binary columns can be read as dictionaries"
                 )
-        types = {str(name): pa.dictionary(pa.int32(), own[str(name)].type.arrow) for name in names}
+            types[name] = pa.dictionary(pa.int32(), column.type.arrow)
         if not columns:
-            narrower = read_path.narrower_types(table, self._spec.columns)
+            narrower = read_path.narrower_types(self._take()[1], self._spec.columns)
             types = {name: type for name, type in narrower.items() if pa.types.is_dictionary(type)}
-        return self._derived(
-            root, table, dataclasses.replace(self._spec, types={**self._spec.types, **types})
-        )
+        return self._derived(types={**self._spec.types, **types})
 
     # ---------------------------------------------------------------------------------------- results
 
@@ -359,7 +344,7 @@ class Scan(PinnedRows):
         return self.count()
 
     def explain(self) -> Explanation:
-        """Run the scan, discard its rows, and say what was read and what was skipped."""
+        """Run the scan, discard its rows, and return what the scan read and skipped."""
         root, table = self._take()
         counters = ScanCounters()
         for _ in read_path.run(read_path.plan(table, self._spec, counters), self._spec, counters):
@@ -369,11 +354,11 @@ class Scan(PinnedRows):
         return found
 
     def explanation_of_last_run(self) -> Explanation:
-        """Say what the last read of this scan read and skipped.
+        """Return what the last read of this scan read and skipped.
 
-        The read may have been by DuckDB or polars: then the columns and the predicate that the engine
-        pushed down are shown. Of concurrent reads it is the one that began last. Before the first read
-        all figures are 0.
+        After a read by DuckDB or polars, the result shows the columns and the predicate that the engine
+        pushed down. If several reads run at the same time, the last one is the one that began last.
+        Before the first read, all figures are 0.
         """
         root, table = self._take()
         spec, counters = self._last_run or (self._spec, None)
@@ -384,8 +369,8 @@ class Scan(PinnedRows):
     def tokens(self) -> list[bytes]:
         """Return one scan token per tablet, for `read_token` in any process that sees the files.
 
-        A token contains what its tablet holds in memory. The caller keeps the files alive with this
-        scan or with a lease. A limit applies to each token, and key order holds within a token.
+        A token includes the tablet's rows that are in no file yet. Its files stay as long as the caller
+        keeps this scan, or a lease. A limit applies to each token, and key order holds within a token.
 
         Raises
         ------
@@ -405,30 +390,40 @@ class Scan(PinnedRows):
         spark
             The SparkSession.
         lease
-            Seconds for which the files are kept after the last read of the DataFrame. A read renews the
-            lease when a quarter of it has passed. Few rows are part of the DataFrame and need no lease.
+            Seconds for which the files stay after the last read of the DataFrame. A read renews the
+            lease once a quarter of it has passed. A small scan is copied into the DataFrame, and needs
+            no lease.
         """
         # `nyala.spark` is above this package. Only this call opens it, by name.
         return importlib.import_module("nyala.spark").scan_to_spark(spark, self, lease)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Arrow's stream protocol.
+        """Return the rows as an Arrow C stream.
 
-        Dictionaries of text or binary and narrow decimals are handed over as they are stored if the
-        caller requests them. Other requested types are Arrow's casts.
+        If the caller requests dictionaries or narrow decimals, values are returned as they are stored.
+        Arrow casts them to other requested types.
         """
         if requested_schema is None:
             return super().__arrow_c_stream__()
         requested = pa.Schema._import_from_c_capsule(requested_schema)
-        root, table = self._take()
         types = {**self._spec.types, **read_path.readable_types(requested, self._spec.columns)}
-        scan = self._derived(root, table, dataclasses.replace(self._spec, types=types))
+        scan = self._derived(types=types)
         return scan.to_reader().__arrow_c_stream__(requested.__arrow_c_schema__())
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _derived(self, root: Root, table: TableState, spec: ScanSpec) -> Scan:
-        """Return a scan of the same snapshot with this spec."""
+    def _own_columns(self, names: Sequence[str]) -> tuple[ColumnSchema, ...]:
+        """Return these columns of the scan. Raises: ColumnNotFoundError."""
+        own = {column.name: column for column in self._spec.columns}
+        for name in names:
+            if name not in own:
+                raise ColumnNotFoundError(f"the scan has no column {name!r}; it has {list(own)}")
+        return tuple(own[name] for name in names)
+
+    def _derived(self, **changes: Any) -> Scan:
+        """Return a scan of the same snapshot; `changes` are fields of its `ScanSpec`."""
+        root, table = self._take()
+        spec = dataclasses.replace(self._spec, **changes)
         made = Scan(self._store, root, table, spec, self._source, self._schema_of, self)
         self._source._watch(made)
         return made
@@ -438,10 +433,7 @@ class Scan(PinnedRows):
         return EngineScan(self)
 
     def _begin(self) -> ScanCounters:
-        """Start a run: return new counters, and store them as the last run of this scan.
-
-        The scans from which this one was derived store them too.
-        """
+        """Return new counters, and keep them as the last run of this scan and of the scans it derives from."""
         run = self._spec, ScanCounters()
         scan: Scan | None = self
         while scan is not None:

@@ -1,4 +1,4 @@
-"""Check the arguments of a scan and turn them into a `ScanSpec`."""
+"""Checks the arguments of a scan, and converts them to a `ScanSpec`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["make_spec", "resolve_columns", "row_limit"]
 
 
 def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[ColumnSchema, ...]:
-    """Raises: ColumnNotFoundError, InvalidArgumentError."""
+    """Return the named columns; None: all. Raises: ColumnNotFoundError, InvalidArgumentError."""
     if columns is None:
         return table.schema.columns
     if isinstance(columns, str):
@@ -39,15 +39,15 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
 def requested_types(
     columns: Sequence[ColumnSchema], requested: pa.Schema
 ) -> tuple[tuple[ColumnSchema, ...], dict[str, pa.DataType]]:
-    """Return (columns, types) for a scan that requests this Arrow schema.
+    """Return (columns, types) for a scan whose rows shall have the Arrow schema `requested`.
 
-    columns: the given columns, nullable where `requested` has a nullable field.
-    types: the Arrow type by name, only for columns that are not returned in their own type.
+    The result's columns are the given ones, but nullable where `requested` has a nullable field.
+    Its types are the Arrow types by name of the columns that are not read in their own type.
 
-    A requested type may be the column's own, a wider one, or a dictionary of text. Types are read
-    as `create_table` reads them: `large_string` is `string`.
+    A requested type may be the column's own, a wider one, or a dictionary of text. A name of a type
+    means the same as in `create_table`: `large_string` is `string`.
 
-    Raises: SchemaError for any other type, for a dictionary that a scan does not give, and for
+    Raises: SchemaError for any other type, for a dictionary that a scan cannot return, and for
     NOT NULL on a nullable column.
     """
     shown, types = [], {}
@@ -71,7 +71,7 @@ def requested_types(
 
 
 def _dictionary_type(column: ColumnSchema, requested: pa.DataType) -> pa.DataType:
-    """Raises: SchemaError for another dictionary type than `Scan.with_dictionaries` gives."""
+    """Return the dictionary type that a scan can read. Raises: SchemaError if `requested` is another one."""
     if not column.type.is_variable:
         raise SchemaError(
             f"column {column.name!r} is {column.type} and cannot be read as {requested}: only text and binary columns "

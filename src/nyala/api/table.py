@@ -1,12 +1,12 @@
-"""A table: write to it, read from it, alter it, maintain it.
+"""`Table`: writes, reads, alters and maintains a table.
 
     table.upsert(df)                                  one atomic batch, durable when it returns
     table.scan(where="host = 'a'").to_polars()        one snapshot
     table.get(("a", 5))                               one row
 
-Every call of a write method is one atomic batch with one timestamp, whatever its size. Only a
-`pyarrow.RecordBatchReader` is written batch by batch, in bounded memory: each of its record batches is
-an atomic batch.
+Every call of a write method is one atomic batch with one timestamp, whatever its size. The exception is
+a `pyarrow.RecordBatchReader`: each of its record batches is an atomic batch of its own, so that a call
+needs little memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.write.where_writes import Select
 from nyala.tablet.write.write_path import Request
 
-# Modules for alteration, maintenance and statistics are imported by the methods that need them.
+# Methods import the modules that only they need, so that a program starts quickly.
 if TYPE_CHECKING:
     from nyala.api.alter import Alteration
     from nyala.api.database import Database
@@ -60,7 +60,7 @@ _WAIT_MAX_S: Final = 365 * 86_400.0
 
 
 class Table(WritableTable):
-    """A table of an open database. Made by `db["name"]`; cheap, since it holds nothing but the name."""
+    """A table of an open database, returned by `db["name"]`. It holds only the name, so it costs nothing."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
@@ -69,10 +69,10 @@ class Table(WritableTable):
     # ---------------------------------------------------------------------------------------- write
 
     def restore(self, to: Moment, *, message: str | None = None) -> WriteResult:
-        """Make the table as it was at the moment `to`, as one new batch.
+        """Bring the table back to its state at the moment `to`, by one new batch.
 
-        The batch deletes rows that came later, inserts rows that were deleted, and sets changed values
-        back. Rows that did not change are not touched. The state before the restore stays readable.
+        The batch deletes rows that were inserted since, inserts rows that were deleted, and restores
+        changed values. It does not write unchanged rows. The state before the restore stays readable.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class Table(WritableTable):
         return writer.restore(table.id, moment, check_message(message))
 
     def _writer_outside_blocks(self, call: str, instead: str) -> Writer:
-        """Return the writer. Raises: ReadOnlyError; InvalidArgumentError inside `with db.batch()` (see `Batch`)."""
+        """Return the writer. Raises: ReadOnlyError; InvalidArgumentError inside a batch or transaction."""
         writer = self._database._writing()
         self._database._open.refuse_in_block(f"{self._name}.{call}", instead)
         return writer
@@ -125,7 +125,7 @@ class Table(WritableTable):
     def _view(
         self, at: Any, schema: SchemaOf | None = None, name: str = "at", table_id: int | None = None
     ) -> tuple[Root, TableState, int]:
-        """As for any readable table. table_id: of the table to read, if several have had this name."""
+        """See `ReadableTable._view`. table_id: the table to read, because several tables may have had its name."""
         root, snapshot, published = self._database._view_at(at, name)
         table = None if table_id is None else root.any_table(table_id)
         if table is None:
@@ -133,7 +133,7 @@ class Table(WritableTable):
         if at is not None:
             now_us = self._database._store.env.clock.now_us()
             check_readable(table.entry, snapshot, published, now_us, naive_note(at))
-            if name != "since":  # a lower bound: before its creation the table had no changes
+            if name != "since":  # a lower bound may be before the table's creation
                 check_created(table.entry, snapshot, published, naive_note(at))
         return root, with_schema_of(table, snapshot, schema or "at"), snapshot
 
@@ -146,7 +146,7 @@ class Table(WritableTable):
         if since is None:
             oldest = oldest_readable(table.entry, upper, self._database._store.env.clock.now_us())
             return root, table, min(oldest, upper), upper
-        # The later of two views: it has all that the earlier one saw published.
+        # Take the root of this later view, which has everything that was readable in the earlier one.
         root, _, lower = self._view(since, name="since", table_id=table.id)
         if until is None:
             upper = max(lower, upper)
@@ -188,7 +188,7 @@ class Table(WritableTable):
     def alter(self) -> Alteration:
         """Change columns, range partitions, name or comment, all or nothing: see `Alteration`.
 
-        This object follows when the table is renamed.
+        If the table is renamed, this object continues with the new name.
 
         Examples
         --------
@@ -211,7 +211,7 @@ class Table(WritableTable):
         default: Any = None,
         **options: Any,
     ) -> None:
-        """Add one column behind the others; arguments as `Alteration.add_column`.
+        """Add one column after the others; arguments as in `Alteration.add_column`.
 
         Examples
         --------
@@ -235,18 +235,18 @@ class Table(WritableTable):
     def repartition(self, partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec) -> None:
         """Rewrite all rows into other partitions, and switch to them at one moment.
 
-        Reads and writes go on meanwhile; a write waits only for the switch. The history before the
-        switch is lost: earlier moments raise `HistoryExpiredError` from then on.
+        Reads and writes can continue during the call; writes wait only for the switch. The switch removes
+        the table's history: reads of earlier moments raise `HistoryExpiredError`.
 
         Parameters
         ----------
         partition_by
-            As in `Database.create_table`; `()` makes one tablet.
+            As in `Database.create_table`; `()`: one tablet.
 
         Raises
         ------
         NoPartitionError
-            A row has no place in the new partitions; nothing changed.
+            The new partitions do not cover a row; nothing changed.
         InvalidArgumentError, StorageError
             The partitions are invalid, or the store cannot write; nothing changed.
         """
@@ -260,7 +260,7 @@ class Table(WritableTable):
     # ---------------------------------------------------------------------------------------- maintain
 
     def flush(self) -> FlushResult:
-        """Write the table's rows and changes in memory to files. The background does it by itself, too.
+        """Write the table's rows and changes in memory to files. Background threads do this by themselves, too.
 
         Returns
         -------
@@ -274,25 +274,25 @@ class Table(WritableTable):
     def compact(self, *, progress: bool | Progress = False) -> CompactionResult:
         """Flush and compact until no rowsets overlap and all changes are merged into the base data.
 
-        Reads and writes go on meanwhile; rows that are written during the call may be left for the next
-        compaction. The background compacts by itself where that pays. Rowsets that a running Spark job
-        needs are left out, and the logger `nyala.compaction` names the job.
+        Reads and writes can continue during the call; rows that they write may be left for the next
+        compaction. Background threads compact by themselves where that saves work for reads. Rowsets that
+        a running Spark job needs are left out, and the logger `nyala.compaction` names the job.
 
         Parameters
         ----------
         progress
-            `True` shows lines. A function is called with (done, total) in hundredths of compactions; if
-            another process is the writer, it is called at the end only.
+            `True` prints lines. A function is called with (done, total), where each compaction counts
+            as 100. If another process is the writer, it is called only at the end.
 
         Returns
         -------
         CompactionResult
-            What was rewritten.
+            The number and the bytes of the rewritten rowsets.
 
         Raises
         ------
         StorageError, CorruptionError
-            The finished part of the work stays, and is right.
+            The compaction failed. The part that was finished before is valid, and stays.
         """
         from nyala.api.results import CompactionResult
 
@@ -302,12 +302,12 @@ class Table(WritableTable):
         return CompactionResult(**self._database._writing().compact(self._name, CompactionProgress(show)))
 
     def vacuum(self, dry_run: bool = False) -> VacuumResult:
-        """Free the disk space of expired history, dead rows, the log and files that nothing needs.
+        """Free the disk space of expired history, dead rows, the log, and files that nothing needs.
 
         Parameters
         ----------
         dry_run
-            Change nothing, and return about how much would be freed.
+            Change nothing, and return an estimate of the space that would be freed.
 
         Returns
         -------
@@ -317,34 +317,35 @@ class Table(WritableTable):
         Raises
         ------
         StorageError, CorruptionError
-            The finished part of the work stays, and is right.
+            The call failed. The part that was finished before is valid, and stays.
         """
         from nyala.api.results import VacuumResult
 
         return VacuumResult(**self._database._writing().vacuum(self._name, dry_run))
 
     def purge(self, keys: DataLike | KeyLike, *, wait: float = 0, message: str | None = None) -> PurgeResult:
-        """Erase rows by key, with all that the store keeps of them: files, history, memory and log.
+        """Erase rows by key from everything that the store has of them: files, history, memory and log.
 
-        The rows are deleted at one moment. Then every file that has one of the keys is written again without
-        it. Reads and writes go on meanwhile. Afterwards no read finds the rows, also not at an earlier
-        moment, and the change feed has no change of them up to that moment.
+        The call first deletes the rows at one moment. Then it rewrites every file that has one of the keys
+        without these keys. Reads and writes can continue during the call. After it no read finds the rows,
+        even at an earlier moment, and the change feed has none of their changes up to the deletion.
 
         Parameters
         ----------
         keys
             One key as in `get`, a list of keys, or the key columns in any form that `insert` takes. Keys
-            without a row are erased from the history.
+            that have no row now are also erased from the history.
         wait
-            Seconds to wait at the end for scans and readers that still keep replaced files. Default: not
-            at all; `purge_status()` tells later whether they are gone.
+            Seconds to wait at the end for scans and readers that still use replaced files. Default: do
+            not wait; `purge_status()` returns later whether these files were removed.
         message
-            A text for the commit that deletes the rows.
+            A text about the commit that deletes the rows.
 
         Returns
         -------
         PurgeResult
-            `done` says whether the last byte is gone; `status` says what is left, and who keeps it.
+            `done`: whether no byte of the rows is left. `status`: the files that are left, and the readers
+            that need them.
 
         Raises
         ------
@@ -354,15 +355,16 @@ class Table(WritableTable):
             A snapshot or a transaction of this process is open, or a Spark job changes the rows. Nothing
             was written.
         InvalidValueError
-            A key is not valid; nothing was written.
+            A key is invalid. Nothing was written.
         StorageError, CorruptionError
             The rows are deleted, but not yet erased: call `purge` again.
 
         Notes
         -----
-        If the program is killed during the call, call `purge` again. Not erased: other tables, also dropped
-        ones and those that were copied or cloned from this one, earlier backups, and what readers of the
-        change feed have stored. The next backup is full. docs/how-to/erase-a-persons-data.md has the whole list.
+        If the program is killed during the call, call `purge` again. The call does not erase the rows from
+        other tables (including dropped tables, copies and clones), from earlier backups, and from programs
+        that read the change feed. The next backup of the table is full. The whole list is in
+        docs/how-to/erase-a-persons-data.md.
 
         Examples
         --------
@@ -385,10 +387,10 @@ class Table(WritableTable):
         return PurgeResult(**done, status=left, clones=clones)
 
     def purge_status(self) -> PurgeStatus:
-        """Return what may still hold bytes of purged rows, after removing the files that nobody needs.
+        """Remove the replaced files that nobody needs, and return those that may still have purged rows.
 
-        It does not know of clones: `result.clones` of the purge names them, and each needs a `purge` of
-        its own, also a dropped one that can be brought back.
+        Clones are not included. `PurgeResult.clones` names them; each needs a `purge` of its own, even if
+        it was dropped and can be brought back.
 
         Examples
         --------
@@ -396,7 +398,7 @@ class Table(WritableTable):
         True
         """
         writer = self._database._writing()
-        self._database._root()  # a new view: this process keeps no files of an older one
+        self._database._root()  # in a process that shares the store: let go of the files of an older view
         return _purge_status(writer.purge_status(self._name))
 
     # ---------------------------------------------------------------------------------------- describe
@@ -440,9 +442,9 @@ class Table(WritableTable):
         return found
 
     def stats(self) -> TableStats:
-        """Return the number of rows, the size on disk and in memory, and what history costs.
+        """Return the number of rows, the size on disk and in memory, and the size of the history.
 
-        Cost: counts the rows, which reads deletions.
+        Cost: counts the rows, for which it reads deletions.
 
         Examples
         --------
@@ -481,8 +483,8 @@ class Table(WritableTable):
     def column_stats(self) -> list[ColumnStats]:
         """Return the encodings and the sizes of the columns in data files.
 
-        Rows in memory have no encoding: call `flush()` before to include them. The difference to
-        `stats().base_bytes` is encoded keys, bloom filters and footers.
+        Rows in memory are not included: call `flush()` first. `stats().base_bytes` is larger, because it
+        includes encoded keys, bloom filters and footers.
 
         Raises
         ------

@@ -1,13 +1,12 @@
-"""Transactions: read one snapshot and the own writes, commit as one batch with one timestamp.
+"""Transactions: they read one snapshot and their own writes, and commit as one batch.
 
     with db.transaction() as tx:
         a, b = tx["accounts"]["a"], tx["accounts"]["b"]
         tx["accounts"].update([{"id": "a", "sum": a["sum"] - 5}, {"id": "b", "sum": b["sum"] + 5}])
 
-The isolation is that of snapshots, and the first committer wins: the commit raises `ConflictError`
-if another writer changed a written key after the transaction began. Rows that were only read are
-not checked, so two transactions that read the same rows and write different ones both commit (write
-skew).
+This is snapshot isolation, and the first committer wins: the commit raises `ConflictError` if another
+writer changed a written key after the transaction began. Rows that were only read are not checked, so
+two transactions that read the same rows and write different ones both commit (write skew).
 
 Source: docs/design/transactions.md; docs/how-to/transactions.md.
 """
@@ -15,7 +14,6 @@ Source: docs/design/transactions.md; docs/how-to/transactions.md.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -36,16 +34,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Transaction", "TransactionTable", "run"]
 
-# Tries of `run` that let other writers go on.
+# Tries of `run` during which other writers can commit.
 OPTIMISTIC_TRIES: Final = 3
 _Made = TypeVar("_Made")
 
 
 class Transaction:
-    """Reads of one snapshot and writes that are committed together. Made by `Database.transaction`.
+    """Reads of one snapshot, and writes that are committed together, from `Database.transaction`.
 
-    Thread-safe. Writes fail at once if a row fails, and leave the transaction as it was. Memory: the
-    written rows, and 5,500 bytes for each call that writes; together at most a quarter of
+    Thread-safe. If a row of a write fails, the call raises at once and leaves the transaction as it was.
+    Memory: the written rows, and 5,500 bytes for each call that writes; together at most a quarter of
     `memory_limit`.
 
     Attributes
@@ -153,7 +151,9 @@ class Transaction:
         try:
             self._database._open.enter_block("transaction")
         except BaseException as error:
-            if not isinstance(error, InvalidArgumentError):  # Ctrl-C; otherwise another block is open
+            if not isinstance(
+                error, InvalidArgumentError
+            ):  # that one says that the thread is in another block
                 self._database._open.leave_block()
             self.rollback()
             raise
@@ -175,7 +175,7 @@ class Transaction:
 
 
 class TransactionTable(WritableTable):
-    """A table in a transaction: the methods of `Table` that read and write rows. Made by `tx["name"]`."""
+    """A table in a transaction, from `tx["name"]`: it has the methods of `Table` that read and write rows."""
 
     def __init__(self, transaction: Transaction, name: str) -> None:
         self._transaction = transaction
@@ -236,11 +236,12 @@ def _refuse_message(message: str | None) -> None:
 
 def run(database: Database, function: Callable[[Transaction], _Made], retries: int) -> _Made:
     """See `Database.run`."""
-    for attempt in itertools.count():
-        waiting = attempt < OPTIMISTIC_TRIES
+    attempt = 0
+    while True:
+        optimistic = attempt < OPTIMISTIC_TRIES
         try:
             with (
-                contextlib.nullcontext() if waiting else database._writing().alone(),
+                contextlib.nullcontext() if optimistic else database._writing().alone(),
                 database.transaction() as tx,
             ):
                 made = function(tx)
@@ -248,4 +249,4 @@ def run(database: Database, function: Callable[[Transaction], _Made], retries: i
         except ConflictError:
             if attempt >= retries:
                 raise
-    raise AssertionError("the loop has no end")
+        attempt += 1

@@ -1,4 +1,4 @@
-"""Names for what the public methods accept, for type checkers and editors."""
+"""Names for the types of arguments that the public methods accept, for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["ArrowArray", "ArrowStream", "DataLike", "KeyLike", "Moment", "Predic
 
 
 class ArrowStream(Protocol):
-    """Tables in Arrow's C stream protocol: of pyarrow, polars, pandas, DuckDB, ADBC and others."""
+    """A table with Arrow's C stream protocol: of pyarrow, polars, pandas, DuckDB, ADBC and others."""
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 
 class ArrowArray(Protocol):
-    """Record batches in Arrow's C data protocol."""
+    """A record batch with Arrow's C data protocol."""
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any: ...
 
@@ -38,7 +38,7 @@ DataLike: TypeAlias = pa.RecordBatchReader | ArrowStream | ArrowArray | Mapping[
 tuples in the order of the table's columns, or of dataclasses."""
 
 KeyLike: TypeAlias = Any
-"""One key: a dict, a tuple in the order of the key columns, or the value of a key of one column."""
+"""One key: a dict, a tuple in the order of the key columns, or a bare value if the key has one column."""
 
 Moment: TypeAlias = int | str | dt.datetime | _Timestamped
 """A moment: a timestamp of Nyala, ISO text, a tag, a datetime, or a result with a `timestamp`."""

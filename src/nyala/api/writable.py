@@ -1,4 +1,4 @@
-"""Writing a table: what `Table` and a transaction's tables have in common.
+"""The methods that write a table, for `Table` and the tables of a transaction.
 
 A `Table` commits each call as one atomic batch. A `TransactionTable` collects the calls for the
 commit of its transaction.
@@ -6,6 +6,7 @@ commit of its transaction.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,22 +36,23 @@ Errors = Literal["raise", "collect"]
 class WritableTable(ReadableTable):
     """The methods that write rows."""
 
+    @abc.abstractmethod
     def _check_call(self, call: str, instead: str) -> None:
-        """Check that this thread may write to the table here and now.
+        """Check that this thread may write to the table now.
 
-        call: the call in words, for the message. instead: what to call inside `with db.batch()`.
+        call, instead: the call, and what to call inside `with db.batch()`, for the message.
+        Raises: ReadOnlyError, InvalidArgumentError.
         """
-        raise AssertionError("each kind of table says when it takes writes")
 
+    @abc.abstractmethod
     def _commit(self, request: Request, collect: bool, message: str | None) -> WriteResult:
         """Write rows by key."""
-        raise AssertionError("each kind of table says where it writes")
 
+    @abc.abstractmethod
     def _write_selected(
         self, operation: str, select: Select, collect: bool, message: str | None
     ) -> WriteResult:
-        """Write rows that are selected from the table."""
-        raise AssertionError("each kind of table says where it writes")
+        """Update or delete the rows that `select` finds in the table."""
 
     def insert(
         self,
@@ -67,19 +69,19 @@ class WritableTable(ReadableTable):
         ----------
         data
             Anything with Arrow's stream protocol (pyarrow, polars, pandas, DuckDB), a dict of columns, or
-            a list of dicts, of tuples in the order of `columns`, or of dataclasses. A column that is left
-            out takes its default, or NULL.
+            a list of dicts, of tuples in the order of `columns`, or of dataclasses. A column that is not
+            given gets its default, or NULL.
         on_conflict
-            `"error"`: a duplicate key is the row error `already-present`. `"ignore"`: such rows are
-            skipped.
+            `"error"`: a duplicate key is the row error `already-present`. `"ignore"`: rows with duplicate
+            keys are skipped.
         errors
             `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are returned in
             `result.errors`, and the others are written.
         message
             A text of at most 1,000 characters about the commit; `table.commits()` shows it.
         progress
-            `True` shows lines. A function is called with (rows done, None) after each record batch of a
-            `pyarrow.RecordBatchReader`, or at the end of other data.
+            `True` prints lines. A function is called with (rows done, None): after each record batch of a
+            `pyarrow.RecordBatchReader`; for other data, once at the end.
 
         Returns
         -------
@@ -124,14 +126,15 @@ class WritableTable(ReadableTable):
         data, errors, progress
             As in `insert`.
         when
-            A condition over `old.…` and `new.…`, such as `"new.seq > old.seq"`. An existing row is
-            updated only if it is TRUE; other rows count as ignored. `new.…` names columns of `data`.
+            A condition such as `"new.seq > old.seq"`: `old` is the existing row, `new` the row of `data`.
+            An existing row is updated only if the condition is TRUE; otherwise the row counts as ignored.
         params
             Values for `?` (a list) or for `:name` and `$name` (a dict) in the text of `when`.
         newest_by
-            A column that grows with each change of a row. A row is written only if its value is greater
-            than all that were seen for its key, also by deletes with `newest_by`, so late and repeated
-            events change nothing. Deletes are remembered for the table's history.
+            A column that grows with each change of a row, such as a version. A row is written only if its
+            value is greater than all earlier values of its key, so late and repeated events change
+            nothing. Values of deletes with `newest_by` count as well, as long as the table's history
+            lasts.
 
         Returns
         -------
@@ -172,14 +175,15 @@ class WritableTable(ReadableTable):
         data
             Rows with the whole key and the columns to change, in any form that `insert` takes.
         on_missing
-            `"error"`: a missing key is the row error `not-found`. `"ignore"`: such rows are skipped.
+            `"error"`: a missing key is the row error `not-found`. `"ignore"`: rows with missing keys are
+            skipped.
         errors, message, progress
             As in `insert`.
         set
             Columns and their new values. A value is a constant, or an expression over the row:
             `{"status": "done", "n": nyala.expr("n + 1")}`. Text is always a constant.
         where, params
-            As in `scan`; which rows `set` changes. Default: all rows.
+            The rows that `set` changes, as in `scan`. Default: all rows.
 
         Returns
         -------
@@ -233,15 +237,15 @@ class WritableTable(ReadableTable):
         keys
             One key as in `get`, a list of keys, or the key columns in any form that `insert` takes.
         on_missing
-            `"error"`: a missing key is the row error `not-found`. `"ignore"`: such keys are skipped.
+            `"error"`: a missing key is the row error `not-found`. `"ignore"`: missing keys are skipped.
         errors, message, progress
             As in `insert`.
         where, params
             As in `scan`. `where="TRUE"` deletes all rows.
         newest_by
-            A column that `keys` has besides the key, as in `upsert`: a row is deleted only if the value is
-            newer. Otherwise, and for a missing key, the delete counts as ignored. It is remembered, and
-            an `upsert(newest_by=…)` of an older row is ignored.
+            A column that `keys` has besides the key, as in `upsert`. A row is deleted only if the given
+            value is greater than the row's; otherwise, and for a missing key, the delete counts as ignored.
+            A later `upsert(newest_by=…)` with a smaller value is then ignored.
 
         Returns
         -------
@@ -293,8 +297,8 @@ class WritableTable(ReadableTable):
         operations
             Pairs of an operation and a row. The operations are `insert`, `insert-ignore`, `upsert`,
             `update`, `update-ignore`, `delete` and `delete-ignore`. A row is a dict, a tuple in the order
-            of `columns`, or a dataclass; dicts may have different columns, and each changes only its own.
-            For a delete, a key as in `get`.
+            of `columns`, or a dataclass. Dicts may have different columns, and each changes only its own
+            columns. For a delete, give a key as in `get`.
         errors
             `"raise"`: one failing row rejects the whole list. `"collect"`: failing rows are returned in
             `result.errors`, where `row` is the position in the list, and the others are written.
@@ -304,14 +308,14 @@ class WritableTable(ReadableTable):
         Returns
         -------
         WriteResult
-            The timestamp and the counts. A later operation sees what an earlier one did.
+            The timestamp and the counts. Each operation sees the effect of earlier ones.
 
         Raises
         ------
         DuplicateKeyError, KeyNotFoundError, InvalidValueError, NoPartitionError, WriteError
             Rows failed, and nothing was written.
         InvalidArgumentError
-            An item is no such pair.
+            An item is not such a pair.
 
         Notes
         -----
@@ -352,23 +356,25 @@ class WritableTable(ReadableTable):
         Parameters
         ----------
         events
-            Envelopes of Debezium (`before`, `after`, `op`), flat rows with an operation, or the change
-            feed of a table: a list of dicts or of JSON texts, or any data that `insert` takes.
+            Events of Debezium (`before`, `after`, `op`), flat rows with an operation, or the change feed of
+            a table. A list of dicts or of JSON texts, or any data that `insert` takes.
         operation
-            The field with the operation: `c`, `r`, `u`, `insert`, `update` or `upsert`; `d` or `delete`.
-            A change feed has `_change_type`.
+            The name of the field with the operation. Its values are `c`, `r`, `u`, `insert`, `update` or
+            `upsert` to write a row, and `d` or `delete` to delete it. In a change feed the field is
+            `_change_type`.
         sequence
-            A field that grows with each change of a row, such as `"ts_ms"` or `"source.lsn"`. Then late
-            and repeated events change nothing, in any order: see `newest_by` of `upsert`.
+            A field that grows with each change of a row, such as `"ts_ms"` or `"source.lsn"`. If it is
+            given, late and repeated events change nothing: see `newest_by` of `upsert`.
         sequence_column
-            The table's column that keeps the sequence. Default: the field's name.
+            The column of the table that stores the sequence. Default: the field's name.
         columns
             The fields to write, or a dict from field to column. Default: all.
         units
-            `{"created": "ms"}`: the whole numbers of this column are times in `s`, `ms`, `us`, `ns`, or
-            dates in `d`, days since 1970.
+            The unit of times that are whole numbers, by column: `{"created": "ms"}`. Times are in `s`,
+            `ms`, `us` or `ns`, and dates in `d`, days since 1970.
         operations
-            Further operations: a dict from a value to `"upsert"`, `"delete"` or `"skip"`.
+            Further values of the field `operation`, each with its meaning: `"upsert"`, `"delete"` or
+            `"skip"`.
         errors, message
             As in `insert`. `row` of an error is the event's position.
 
@@ -380,7 +386,7 @@ class WritableTable(ReadableTable):
         Raises
         ------
         InvalidArgumentError, SchemaError
-            The events do not have such a format.
+            The events have another format.
         WriteError
             Rows failed, and nothing was written.
 
@@ -442,11 +448,11 @@ class WritableTable(ReadableTable):
                 done += batch.num_rows
                 if show is not None:
                     show(done, None)
-        except BaseException as error:  # the stream's own errors and Ctrl-C, too
+        except BaseException as error:  # also errors of the stream itself, and Ctrl-C
             with contextlib.suppress(AttributeError):
-                # Of any class, so that the caller of a stream always finds it.
                 error.applied = done  # type: ignore[attr-defined]
-            if done and isinstance(error, WriteError):  # which says that nothing was written
+            if done and isinstance(error, WriteError):
+                # Its message says that nothing was written, but earlier record batches were.
                 error.args = (
                     f"a record batch of the stream failed, after {done:,} rows that stay written: {error}",
                     *error.args[1:],
@@ -468,19 +474,19 @@ def collect(errors: str) -> bool:
 
 
 def choice(argument: str, value: str, ignore: str) -> bool:
-    """Whether such rows are skipped. Raises: InvalidArgumentError for an unknown word."""
+    """Return whether `value` is the word `ignore`. Raises: InvalidArgumentError unless it is that or "error"."""
     if value not in ("error", ignore):
         raise InvalidArgumentError(f"{argument} takes 'error' or {ignore!r}, not {value!r}")
     return value == ignore
 
 
 def _rows_of(result: WriteResult) -> int:
-    """The number of rows in the data."""
+    """Return the number of rows in the data of the call."""
     return result.inserted + result.updated + result.deleted + result.ignored + len(result.errors)
 
 
 def _sum(left: WriteResult, right: WriteResult, offset: int) -> WriteResult:
-    """Add the results of two batches of a stream; row numbers of the second follow those of the first."""
+    """Add the results of two record batches of a stream. offset: the number of rows before the second one."""
     errors = right.errors
     if len(errors):
         rows = pa.compute.add(errors.column("row"), offset)

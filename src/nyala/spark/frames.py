@@ -24,7 +24,6 @@ Source: docs/design/spark.md, "Rows travel as arrays".
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -131,9 +130,7 @@ def leased_frame(
 
 def _with_a_column(scan: Scan) -> Scan:
     """The same rows with the first column of the key."""
-    root, table = scan._take()
-    key = scan._spec.schema.key_columns[:1]
-    return scan._derived(root, table, dataclasses.replace(scan._spec, columns=key))
+    return scan._derived(columns=scan._spec.schema.key_columns[:1])
 
 
 def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -54,7 +53,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 def narrowed(scan: Scan, db: Database) -> Scan:
     table = db._writer().root.table("t")
     types = narrower_types(table, scan._spec.columns)
-    return scan._derived(db._writer().root, table, dataclasses.replace(scan._spec, types=types))
+    return scan._derived(types=types)
 
 
 def test_the_types_of_a_scan_for_engines(db: Database) -> None:

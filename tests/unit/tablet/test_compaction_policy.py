@@ -25,14 +25,19 @@ from nyala.tablet.compaction.plans import (
 from nyala.tablet.compaction.policy import (
     EXPIRED_FILES_MIN,
     UNDO_FILES_MIN,
-    PolicyOptions,
     best_plan,
     choose_expire,
     choose_major,
     choose_minor,
     plan_full,
 )
-from nyala.tablet.compaction.rowset_selection import BUDGET_UNITS, SUPPORT_ADJUST, KeySpace, choose_merge
+from nyala.tablet.compaction.rowset_selection import (
+    BUDGET_ROWSETS,
+    BUDGET_UNITS,
+    SUPPORT_ADJUST,
+    KeySpace,
+    choose_merge,
+)
 
 MB = 1 << 20
 
@@ -143,13 +148,13 @@ def tablets(draw, most=9):
     return rowsets
 
 
-@given(tablets(), st.sampled_from([32 * MB, 8 * MB]), st.sampled_from([128 * MB, 64 * MB * 3]))
+@given(tablets(), st.sampled_from([64 * MB, 32 * MB, 8 * MB]))
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_the_merge_is_the_best_of_all_subsets(rowsets, target, budget):
+def test_the_merge_is_the_best_of_all_subsets(rowsets, target):
     """Kudu's choice is within 5 % of the optimum; this one equals the best of all subsets."""
-    plan = choose_merge(rowsets, target_bytes=target, budget_bytes=budget, growth=math.inf, gain_min=0)
+    plan = choose_merge(rowsets, target_bytes=target, growth=math.inf, gain_min=0)
     places = cdf_places(rowsets)
-    unit = budget / BUDGET_UNITS
+    unit = BUDGET_ROWSETS * target / BUDGET_UNITS
     weights = [min(max(1, math.ceil(r.size_bytes / unit)), BUDGET_UNITS // 2) for r in rowsets]
     best = max(
         (
@@ -207,7 +212,7 @@ def test_one_key_dead_in_many_rowsets_is_merged():
 
 def test_rowsets_larger_than_the_budget_are_merged_two_by_two():
     """Otherwise they would overlap for ever; at most two are merged at once."""
-    plan = choose_merge([layout(i, 0, 100, 500 * MB) for i in range(5)], budget_bytes=128 * MB)
+    plan = choose_merge([layout(i, 0, 100, 500 * MB) for i in range(5)])
     assert plan is not None and len(plan.rowsets) == 2 and plan.output_count == round(1000 / 32)
 
 
@@ -366,8 +371,8 @@ class Rowset:
 class Tablet:
     """Simulates plans on the facts that a policy sees: sizes, keys and times."""
 
-    def __init__(self, options, history=10**9):
-        self.options, self.history = options, history
+    def __init__(self, history=10**9):
+        self.quiet, self.history = False, history
         self.rowsets: dict[int, Rowset] = {}
         self.now = self.next_id = self.written = self.user = self.steps = 0
 
@@ -394,7 +399,7 @@ class Tablet:
     def work(self):
         """Do everything that the policy chooses; ends (Q2)."""
         for _ in range(1000):
-            plan = best_plan(self.layouts(), self.options)
+            plan = best_plan(self.layouts(), target_bytes=TARGET, quiet=self.quiet)
             if plan is None:
                 return
             self.steps += 1
@@ -501,7 +506,7 @@ class Tablet:
 
 def check_stable(tablet, steps_per_round, rounds):
     """Assert that no work is left, also on a second call, and that little was done."""
-    assert best_plan(tablet.layouts(), tablet.options) is None
+    assert best_plan(tablet.layouts(), target_bytes=TARGET, quiet=tablet.quiet) is None
     assert tablet.steps <= steps_per_round * rounds
 
 
@@ -509,7 +514,7 @@ def check_stable(tablet, steps_per_round, rounds):
 def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
     """Each flush covers the whole key range: the worst for a key-ordered store."""
     rng = np.random.default_rng(1)
-    tablet = Tablet(PolicyOptions(target_bytes=TARGET))
+    tablet = Tablet()
     rounds = 16_384 // flush_rows
     for _ in range(rounds):
         tablet.insert(rng.integers(0, 2**60, flush_rows))
@@ -520,7 +525,7 @@ def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
     check_stable(tablet, 2, rounds)
     height, written = average_height(tablet.layouts()), tablet.written
     assert height > 1.5
-    tablet.options = dataclasses.replace(tablet.options, quiet=True)
+    tablet.quiet = True
     tablet.work()
     assert average_height(tablet.layouts()) < 1.1, "left alone, it becomes as tidy as compact() makes it"
     assert tablet.written - written <= 2 * height * tablet.user
@@ -529,7 +534,7 @@ def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
 
 def test_ascending_keys_do_not_leave_thousands_of_tiny_rowsets():
     """Without overlap the height alone is never a reason to merge."""
-    tablet = Tablet(PolicyOptions(target_bytes=TARGET))
+    tablet = Tablet()
     for number in range(512):
         tablet.insert(np.arange(8 * number, 8 * number + 8))
         tablet.work()
@@ -540,7 +545,7 @@ def test_ascending_keys_do_not_leave_thousands_of_tiny_rowsets():
 
 def test_hot_keys_keep_few_files_and_a_bounded_history():
     """A fifteenth of the rows is updated all day: neither REDO, nor files, nor the disk grow without bound."""
-    tablet = Tablet(PolicyOptions(target_bytes=TARGET), history=50)
+    tablet = Tablet(history=50)
     tablet.insert(np.arange(1500))
     tablet.work()
     hot = np.arange(0, 1500, 15)
@@ -562,7 +567,7 @@ def test_hot_keys_keep_few_files_and_a_bounded_history():
 
 def test_deleted_rows_give_the_disk_back():
     """Deletes leave the REDO first, and the disk when no moment needs the rows."""
-    tablet = Tablet(PolicyOptions(target_bytes=TARGET), history=5)
+    tablet = Tablet(history=5)
     tablet.insert(np.arange(4000))
     tablet.work()
     full = tablet.size_bytes
@@ -585,14 +590,13 @@ def test_deleted_rows_give_the_disk_back():
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_q2_any_tablet_comes_to_rest(rowsets, quiet, rest):
     """For any layout, also if results are cut at the target and leave a rest."""
-    options = PolicyOptions(target_bytes=32 * MB, quiet=quiet)
     rowsets = list(rowsets)
     for steps in itertools.count():
-        plan = best_plan(rowsets, options)
+        plan = best_plan(rowsets, quiet=quiet)
         if plan is None:
             break
         assert steps < 10 * 25
-        rowsets = carried_out(rowsets, plan, options.target_bytes if rest else None)
+        rowsets = carried_out(rowsets, plan, 32 * MB if rest else None)
 
 
 @given(tablets(most=25), st.sampled_from([32 * MB, 8 * MB, 100 * MB]))

@@ -31,13 +31,13 @@ def open_bucket_for_writing(
     group_interval_s: float,
     take_over: bool,
 ) -> Handle:
-    """Return a handle of the store. Open it, unless this process has it open already.
+    """Return a handle of the store, and open the store unless this process has it open.
 
-    Raises: LockedError if another process seems to write, unless `take_over`; as
-        `Store.open_in_bucket`; InvalidArgumentError if it is open with other options.
+    Raises: LockedError if another process seems to be the writer, unless `take_over`; as
+        `Store.open_in_bucket`; InvalidArgumentError if the store is open with other options.
     """
 
-    def opened() -> Store:
+    def open_new() -> Store:
         clock = SYSTEM.clock
         deadline_s = clock.monotonic_s() + options.lock_timeout_s
         while True:
@@ -47,11 +47,11 @@ def open_bucket_for_writing(
             except LockedError:
                 if clock.monotonic_s() >= deadline_s:
                     raise
-            # Ctrl-C waits for the next try, which lets it through (`open_in_bucket`).
+            # Ctrl-C takes effect during the next try (`open_in_bucket`).
             clock.sleep_s(min(_LOCK_POLL_S, max(0.0, deadline_s - clock.monotonic_s())))
 
     return share_or_open(
-        place_of(url, storage_options), url, options, lambda place: OpenStore(opened(), place, options)
+        place_of(url, storage_options), url, options, lambda place: OpenStore(open_new(), place, options)
     )
 
 
@@ -63,24 +63,24 @@ def open_bucket_for_reading(
     cache_bytes: int | None,
     refresh_s: float,
 ) -> Handle:
-    """Return a handle of a reader. Raises: as `BucketReader.open`."""
+    """Open the store for reading only, and return its handle. Raises: as `BucketReader.open`."""
     env, objects = _reached(url, storage_options, cache_dir, cache_bytes)
     return OpenStore(BucketReader.open(env, objects, memory_limit_bytes, refresh_s)).handle()
 
 
-def open_address_for_reading(address: Address, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Handle:
-    """Return a handle of a reader, with the credentials of this process (`objects.address`).
+def open_address_for_reading(address: Address) -> Handle:
+    """Open the store at an address for reading, with the credentials of this process (`objects.address`).
 
     Raises: as `BucketReader.open`.
     """
     files = cast(RemoteFiles, address.env.files).client()
     env = replace(address.env, files=files)
-    return OpenStore(BucketReader.open(env, files.objects, memory_limit_bytes, 0.0)).handle()
+    return OpenStore(BucketReader.open(env, files.objects, MEMORY_LIMIT_BYTES, 0.0)).handle()
 
 
 def _reached(
     url: str, storage_options: StorageOptions | None, cache_dir: str | None, cache_bytes: int | None
 ) -> tuple[Env, Objects]:
-    """An environment whose files are the objects of a URL, and these objects."""
+    """Return (env, objects): `env` reads the objects under the URL as files."""
     objects = open_objects(url, storage_options)
     return open_env(objects, cache_dir, cache_bytes), objects

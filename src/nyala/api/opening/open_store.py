@@ -1,24 +1,26 @@
 """The open stores of this process, and their background threads.
 
-    Database ─┐                          ┌─ store: catalogue, log, memory
-    Database ─┼─ a Handle each ─► OpenStore ─ background work, hand-over socket, group sync, DuckDB connection
-    Scan ─────┘                          └─ closed with the last handle
+    Database ─┐                     ┌─ store: catalogue, log, memory
+    Database ─┴─ one Handle each ─► OpenStore ─ background threads, hand-over socket, DuckDB connection
 
-Every `connect` of one process to the same folder for writing returns a `Handle` of the same `OpenStore`. The
-folder is identified by its inode, so two spellings of a path, or a symbolic link, lead to one store.
+In one process, every `connect` to the same folder for writing returns a `Handle` of the same `OpenStore`.
+The `OpenStore` is closed with its last handle. The folder is identified by its inode, so two spellings of
+a path, or a symbolic link, lead to the same `OpenStore`.
 
-If another process holds the store's lock, the `OpenStore` reads the log by itself and sends its writes to that
-process (`handover.remote_writer`). When that process has ended, the next write makes this one the writer: the
-`OpenStore` changes, and all its handles with it.
+If another process holds the store's lock, the `OpenStore` reads the log by itself and sends its writes to
+that process (`handover.remote_writer`). After that process has ended, the next write makes this process
+the writer, for all handles of the `OpenStore`.
 
-The store and its threads do not refer to the `Database`, so a `Database` without references is collected.
-That does not close the store, because the collector may run in a thread that holds the store's locks. The
-next `connect` to the same folder finds that the open store has no users, and closes it first.
+A program may lose a `Database` without closing it. Python then frees the `Database`, because neither the
+store nor its threads refer to it. But freeing it does not close the store: Python may do this in a thread
+that holds the store's locks. Instead, the next `connect` to the same folder finds that the open store has
+no users, and closes it first.
 
-O1  A store that an abandoned Database left open is closed by a call of `connect`, never by the collector.
-O2  A Database is not abandoned while one of its scans, feeds, tables or snapshots exists: they hold the handle.
+O1  A store whose last Database was lost is closed by a call of `connect`, never by the garbage collector.
+O2  A Database is not lost as long as one of its scans, feeds, tables or snapshots exists, because these
+    refer to its handle.
 O3  A forked child does not use the stores that its parent has open.
-O4  A closed handle refuses every call, also while another handle of the store is in use.
+O4  A closed handle refuses every call, even if another handle of the store is open.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import Env
@@ -52,58 +54,73 @@ from nyala.tablet.store import Store, StoreOptions
 if TYPE_CHECKING:
     from nyala.api.database import Snapshot
     from nyala.api.pinned_rows import PinnedRows
+    from nyala.api.transaction import Transaction
     from nyala.handover.local_writer import LocalWriter
     from nyala.handover.remote_writer import RemoteWriter, SharedReader, Writer
     from nyala.sql.select.connection import Connection
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
 
-__all__ = ["Handle", "OpenScans", "OpenStore", "open_for_writing"]
+__all__ = ["Handle", "OpenStore", "ThreadSlot", "open_for_writing", "share_or_open"]
 
 logger = logging.getLogger("nyala.store")
 
 _SCANS_CHECKED_EVERY_S: Final = 60.0
-# The threads of a store whose close was cut short end within a second.
+# The threads of a store whose close was interrupted end within a second.
 _LEFT_OPEN_S: Final = 2.0
-# How long `connect` waits for a process that holds the lock and does not listen yet.
+# How long `connect` waits for a process that holds the lock but does not listen for writes yet.
 _START_TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.02
 
 
-class OpenScans:
-    """The scans and feeds of one Database that are still referenced. Thread-safe.
+_Object = TypeVar("_Object")
 
-    Those that nobody reads for 15 minutes give back their files.
-    """
+
+class Alive(Generic[_Object]):
+    """A set of objects that forgets an object once Python frees it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._objects: weakref.WeakSet[_Object] = weakref.WeakSet()
+        self._lock = threading.Lock()  # a set cannot be iterated while another thread adds to it
+
+    def add(self, one: _Object) -> None:
+        with self._lock:
+            self._objects.add(one)
+
+    def discard(self, one: _Object) -> None:
+        with self._lock:
+            self._objects.discard(one)
+
+    def held(self) -> list[_Object]:
+        """Return the objects that still exist."""
+        with self._lock:
+            return list(self._objects)
+
+
+class OpenScans(Alive["PinnedRows"]):
+    """The scans and feeds of one Database. They lose their files if nobody reads them for 15 minutes."""
 
     def __init__(self, store: Store | ReaderStore | BucketReader) -> None:
+        super().__init__()
         self._clock = store.env.clock
-        self._scans: weakref.WeakSet[PinnedRows] = weakref.WeakSet()
-        self._lock = threading.Lock()  # a set cannot be iterated while another thread adds to it
         self._checked_s = self._clock.monotonic_s()
 
     def watch(self, rows: PinnedRows) -> None:
-        """Take the files from `rows` once nobody reads them."""
-        with self._lock:
-            self._scans.add(rows)
-        # A reader process and a writer without maintenance have no thread for this.
+        """Add `rows`."""
+        self.add(rows)
+        # A reader process, and a writer without maintenance, have no thread that calls `expire`.
         if self._clock.monotonic_s() - self._checked_s > _SCANS_CHECKED_EVERY_S:
             self.expire()
 
-    def held(self) -> list[PinnedRows]:
-        """The scans and feeds that are still referenced."""
-        with self._lock:
-            return list(self._scans)
-
     def expire(self) -> None:
-        """Take the files from scans that were not read for 15 minutes."""
+        """Release the files of scans that nobody has read for 15 minutes."""
         self._checked_s = self._clock.monotonic_s()
         for scan in self.held():
             scan._expire_if_unread()
 
 
 class Handle:
-    """One Database's share of an open store: whether it was closed, and its scans and feeds."""
+    """The use of an open store by one Database, with the Database's scans and feeds."""
 
     def __init__(self, opened: OpenStore) -> None:
         self.opened = opened
@@ -131,12 +148,12 @@ class Handle:
         self.opened.store.check_open()
 
     def give_up(self) -> None:
-        """Close the handle of a fenced store, which its Database opens again with another handle."""
+        """Close the handle of a fenced store, because its Database opens the store again with a new handle."""
         self._lost = True
         self.close()
 
     def close(self) -> None:
-        """Sync, and close the store if this is its last handle. May be called twice."""
+        """Sync the log, and close the store if this is its last handle. May be called twice."""
         opened = self.opened
         if opened.pid != os.getpid():
             self._closed = True
@@ -149,71 +166,60 @@ class Handle:
                 scan._give_back()
             opened.handles.discard(self)
             if opened.handles.held():
-                gc.collect()  # other handles may be unreachable, in reference cycles
+                gc.collect()  # lost handles may still exist in reference cycles
             if not opened.handles.held():
                 opened.close()
             elif not opened.store.closed:
                 opened.sync()
 
 
-class Handles:
-    """The handles of one store that are still referenced. Thread-safe.
-
-    Does not refer to the store, so the store's threads can refer to it.
-    """
-
-    def __init__(self) -> None:
-        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._lock = threading.Lock()
-
-    def add(self, handle: Handle) -> None:
-        with self._lock:
-            self._handles.add(handle)
-
-    def discard(self, handle: Handle) -> None:
-        with self._lock:
-            self._handles.discard(handle)
-
-    def held(self) -> list[Handle]:
-        with self._lock:
-            return list(self._handles)
+class Handles(Alive[Handle]):
+    """The handles of one store. The store's threads can refer to it, because it does not refer to the store."""
 
     def expire_scans(self) -> None:
-        """Take the files from scans that were not read for 15 minutes."""
+        """Release the files of scans that nobody has read for 15 minutes."""
         for handle in self.held():
             handle.scans.expire()
-
-
-class OpenSnapshots:
-    """The snapshots of this process that are open. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._held: weakref.WeakSet[Snapshot] = weakref.WeakSet()
-        self._lock = threading.Lock()
-
-    def add(self, snapshot: Snapshot) -> None:
-        with self._lock:
-            self._held.add(snapshot)
-
-    def moments(self) -> list[int]:
-        """The moments of the open ones, oldest first."""
-        with self._lock:
-            return sorted(snapshot.timestamp for snapshot in self._held if snapshot.is_open)
 
 
 _BlockKind: TypeAlias = Literal["batch", "transaction", "BEGIN"]
 
 
 class _Block(threading.local):
-    """What this thread is inside of. It ends with the thread."""
+    """The kind of block that the current thread is inside of: a batch or a transaction."""
 
     what: _BlockKind | None = None
+
+
+class ThreadSlot(threading.local):
+    """The transaction that the current thread has begun by the SQL statement BEGIN, or None.
+
+    While it is open, the thread's other writes to the store are refused, as in `with db.transaction()`.
+    Source: docs/how-to/sql.md, "Transactions".
+    """
+
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+        self.transaction: Transaction | None = None
+
+    def open(self, transaction: Transaction) -> None:
+        """Keep the transaction. Raises: InvalidArgumentError inside a batch or transaction of the thread."""
+        self._store.enter_block("BEGIN")
+        self.transaction = transaction
+
+    def clear(self) -> Transaction | None:
+        """Return the transaction and forget it."""
+        found, self.transaction = self.transaction, None
+        if found is not None:
+            self._store.leave_block()
+        return found
 
 
 class OpenStore:
     """A store and its background threads, which start with this object and end with `close()`.
 
-    `writer` executes its writes: in this process, or in the one that holds the lock; None: read only.
+    `writer` executes writes: in this process, or in the process that holds the lock. It is None if the
+    store is open for reading only.
     """
 
     def __init__(
@@ -222,7 +228,10 @@ class OpenStore:
         place: _Place | None = None,
         options: StoreOptions | None = None,
     ) -> None:
-        """place: where later calls of `connect` find the store; None: they do not. options: those of a writer."""
+        """
+        place: where later calls of `connect` find the store; None: they open it again.
+        options: the options of a writer.
+        """
         self.store = store
         self.place = place or _Place()
         self.options = options
@@ -231,19 +240,19 @@ class OpenStore:
         self.maintenance: Maintenance | None = None
         self.server: ChannelServer | InboxServer | None = None
         self.group_sync: GroupSync | None = None
-        self.sql: dict[bool, Connection] = {}  # without and with access to files
+        self.sql: dict[bool, Connection] = {}  # key: whether statements may access files
         self.sql_lock = threading.Lock()
         self.pid = os.getpid()
-        # Of a store whose writer is, or was, another process.
+        # Only for a store whose writer is, or was, another process:
         self._reader: SharedReader | None = None
         self._remote: RemoteWriter | None = None
         self._block = _Block()
-        self.snapshots = OpenSnapshots()
+        self.snapshots: Alive[Snapshot] = Alive()
         if isinstance(store, Store):
             self._serve(store)
 
     def _serve(self, store: Store) -> None:
-        """Begin to write to the store, which this process holds."""
+        """Start the threads of the writer."""
         from nyala.handover.local_writer import LocalWriter
 
         if store.options.durability == "group":
@@ -258,7 +267,7 @@ class OpenStore:
             server.start()
             self.server = server
         except StorageError as error:
-            # A file system without sockets: other processes' commits wait for the lock instead.
+            # The file system has no sockets, so other processes have to wait for the lock.
             logger.warning("commits of other processes must wait until this one closes the store: %s", error)
         self.writer = writer
 
@@ -268,7 +277,7 @@ class OpenStore:
     ) -> OpenStore:
         """Return a store whose writer is another process.
 
-        options: for the case that this process becomes the writer.
+        options: used once this process becomes the writer.
         """
         from nyala.handover.local_writer import LocalWriter
         from nyala.handover.remote_writer import RemoteWriter
@@ -297,23 +306,23 @@ class OpenStore:
         return made
 
     def enter_block(self, what: _BlockKind) -> None:
-        """Note that this thread is inside `with db.batch()` or `with db.transaction()`, or after BEGIN.
+        """Record that this thread is inside `with db.batch()` or `with db.transaction()`, or after BEGIN.
 
-        Raises: InvalidArgumentError if it is already inside one of them.
+        Raises: InvalidArgumentError if the thread is already inside such a block.
         """
         call = "BEGIN" if what == "BEGIN" else f"db.{what}()"
         self.refuse_in_block(call, "the methods of the first batch")
         self._block.what = what
 
     def leave_block(self) -> None:
-        """Note that this thread has left its block."""
+        """Record that this thread has left its block."""
         self._block.what = None
 
     def refuse_in_block(self, call: str, instead: str) -> None:
-        """Check that this thread may write outside a batch or transaction.
+        """Check that this thread is not inside a batch or transaction, which a write would bypass.
 
-        instead: what to call in a batch.
-        Raises: InvalidArgumentError inside such a block.
+        call, instead: the refused call, and what to call inside a batch, for the message.
+        Raises: InvalidArgumentError.
         """
         what = self._block.what
         if what == "BEGIN":
@@ -333,9 +342,9 @@ class OpenStore:
             )
 
     def refuse_change_in_block(self, call: str) -> None:
-        """Check that this thread may change tables: no batch or transaction could take that back.
+        """Check that this thread is not inside a batch or transaction, which could not undo a change of tables.
 
-        Raises: InvalidArgumentError inside `with db.batch()` or `with db.transaction()`.
+        Raises: InvalidArgumentError.
         """
         what = self._block.what
         if what == "BEGIN":
@@ -350,12 +359,12 @@ class OpenStore:
             )
 
     def refuse_beside_snapshot(self, what: str) -> None:
-        """Raises: InvalidArgumentError if `db.snapshot()` is open in this process."""
-        moments = self.snapshots.moments()
+        """Check that this process has no open `db.snapshot()`. Raises: InvalidArgumentError."""
+        moments = [snapshot.timestamp for snapshot in self.snapshots.held() if snapshot.is_open]
         if moments:
             raise InvalidArgumentError(
-                f"{what} while a snapshot of {to_datetime(moments[0]).isoformat()} is open, which could still read the "
-                "rows: close it first"
+                f"{what} while a snapshot of {to_datetime(min(moments)).isoformat()} is open, which could still read "
+                "the rows: close it first"
             )
 
     def sync(self) -> None:
@@ -364,9 +373,9 @@ class OpenStore:
             self.store.log_sync_all()
 
     def close(self) -> None:
-        """Sync, and give back the lock or the lease. May be called twice."""
+        """Sync the log, and release the lock or the lease. May be called twice."""
         self.place.opened = None
-        # Each part is stopped even if another one fails. The lock is released last.
+        # Callbacks run in reverse order, and each one runs even if another fails. The lock is released last.
         with contextlib.ExitStack() as parts:
             parts.callback(self.store.close)
             if self._reader is not None:
@@ -387,15 +396,17 @@ class OpenStore:
 
 
 class _Place:
-    """A folder, and the store that this process has open for writing in it."""
+    """The store that this process has open for writing in one folder, if any."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a signal handler may close a store in the thread that opens it
+        self.lock = (
+            threading.RLock()
+        )  # re-entrant: a signal handler may close a store while its thread opens one
         self.opened: OpenStore | None = None
 
 
-# By inode: no other folder gets the inode while the store is open. By URL for a store in a bucket.
-# Entries stay; they are small.
+# The key is the folder's inode, or the URL of a store in a bucket. As long as a store is open, no other
+# folder can get its inode. Entries are small, and are never removed.
 _places: Final[dict[Hashable, _Place]] = {}
 
 
@@ -407,22 +418,23 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: bool) -> Handle:
-    """Return a handle of the store in `folder`, which is opened unless this process has it open.
+    """Return a handle of the store in `folder`, and open the store unless this process has it open.
 
-    A store that nobody can use any more is closed first (O1), with a ResourceWarning. A store that cannot
-    write any more, because a write failed or its folder was moved, is closed and opened again.
+    If the last Database of the open store was lost, the store is closed first, with a ResourceWarning (O1).
+    If the open store can no longer write, because a write failed or its folder was moved, it is closed and
+    opened again.
 
-    share: if another process is the writer, write through it.
-    Raises: as `Store.open`; InvalidArgumentError if it is open with other options.
+    share: if another process is the writer, send writes to that process.
+    Raises: as `Store.open`; InvalidArgumentError if the store is open with other options.
     """
     layout.prepare_folder(env, folder)
 
-    def opened(place: _Place) -> OpenStore:
+    def open_new(place: _Place) -> OpenStore:
         if share:
             return _open_or_share(env, folder, options, place)
         return OpenStore(_open_alone(env, folder, options), place, options)
 
-    handle = share_or_open(env.files.inode(folder), folder, options, opened)
+    handle = share_or_open(env.files.inode(folder), folder, options, open_new)
     if not share and not isinstance(handle.opened.store, Store):
         handle.close()
         raise StoreLock(env, folder).refusal(0)
@@ -430,9 +442,9 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: boo
 
 
 def share_or_open(
-    key: Hashable, folder: str, options: StoreOptions, opened_anew: Callable[[_Place], OpenStore]
+    key: Hashable, folder: str, options: StoreOptions, open_new: Callable[[_Place], OpenStore]
 ) -> Handle:
-    """Return a handle of the store at the place `key`, which `opened_anew` opens if nobody has.
+    """Return a handle of the store at the place `key`; call `open_new` if this process does not have it open.
 
     folder: the store's path or URL, for messages.
     """
@@ -442,7 +454,7 @@ def share_or_open(
         if opened is not None and not opened.store.closed:
             different = _difference(opened, options)
             if different is not None:
-                gc.collect()  # its handles may be unreachable, in reference cycles
+                gc.collect()  # lost handles may still exist in reference cycles
             if not opened.handles.held():
                 opened.close()
                 _warn_of_abandoned(folder)
@@ -455,14 +467,14 @@ def share_or_open(
                 )
             else:
                 return opened.handle()
-        opened = place.opened = opened_anew(place)
+        opened = place.opened = open_new(place)
         return opened.handle()
 
 
 def _open_or_share(env: Env, folder: str, options: StoreOptions, place: _Place) -> OpenStore:
-    """Open a store, or share it with the process that writes it.
+    """Open a store for writing, or share it with the process that is its writer.
 
-    Raises: as `Store.open`; LockedError if that process is on another machine, has another version of
+    Raises: as `Store.open`; LockedError if the writer is on another machine, has another version of
         Nyala, or does not answer.
     """
     options = replace(options, lock_timeout_s=0.0)
@@ -479,9 +491,9 @@ def _open_or_share(env: Env, folder: str, options: StoreOptions, place: _Place) 
             return OpenStore(_open_alone(env, folder, options), place, options)
         except LockedError:
             holder = lock.holder()
-            # Only another process of this machine may be about to listen, or about to end.
-            starts = holder is None or (holder.host == here and holder.pid != os.getpid())
-            if not starts or env.clock.monotonic_s() > deadline_s:
+            # Another process of this machine may soon listen for writes, or end. Then try again.
+            may_change = holder is None or (holder.host == here and holder.pid != os.getpid())
+            if not may_change or env.clock.monotonic_s() > deadline_s:
                 raise
         env.clock.sleep_s(_RETRY_S)
 
@@ -500,8 +512,8 @@ def _shared(
 def _open_alone(env: Env, folder: str, options: StoreOptions) -> Store:
     """Open a store that this process does not have open. Raises: as `Store.open`.
 
-    If an exception of another thread interrupted an earlier open or close, its objects keep the lock until
-    they are collected.
+    If an earlier open or close of this process was interrupted, its objects may still hold the lock. So the
+    function runs the garbage collector and tries again, for a short time.
     """
     deadline_s = env.clock.monotonic_s() + _LEFT_OPEN_S
     while True:
@@ -530,7 +542,7 @@ _SETTINGS: Final = {
     "maintenance": "maintenance",
     "limits": "limits",
 }
-"""Arguments of `connect`, and the options that they become."""
+"""The fields of `StoreOptions` by argument of `connect`."""
 
 
 def _difference(opened: OpenStore, options: StoreOptions) -> str | None:

@@ -1,11 +1,11 @@
-"""Compaction, while the store goes on working.
+"""Compaction of rowsets and delta files, while others read and write the store.
 
 measurement        measures rowsets for the policy
-plans              these measurements, and the plans that the policy returns
-policy             chooses the compaction of a tablet that pays best; pure
-rowset_selection   chooses the rowsets to merge within a budget; pure
-lifecycle          begin, run, install
-file_jobs          the work itself, as functions from files to files
-background         the thread: chooses the tablet, and where the work runs
-text_limit         limits the text of one column that a merge holds
+plans              the classes of measurements and of plans
+policy             chooses the best compaction of a tablet from measurements
+rowset_selection   chooses the rowsets to merge within a budget
+lifecycle          executes a plan: begin, run, install
+file_jobs          the work of a compaction, as functions from files to files
+background         the background thread: chooses the tablet, and the process that does the work
+text_limit         limits the text that a merge holds in memory
 """

@@ -1,21 +1,22 @@
-"""The background's compactions: chooses the tablet, runs the work, and counts the results.
+"""Compactions in the background: chooses a plan, runs it, and counts the results.
 
-    files were added or removed (`store.changed`), or some time has passed
-      plan      compute the best plan of every tablet whose rowsets changed (`compaction.policy`)
-      choose    take the plan with the greatest gain, except for delayed tablets
-      space     the disk must have space for the plan's output, and a reserve
-      run       small work here, other work in a worker process; one at a time, so at most one core
-                is busy
-      again     at once, until nothing pays
+When files were added or removed (`store.changed`), or some time has passed, the background thread
+
+    plans     computes the best plan of every tablet whose rowsets changed (`compaction.policy`)
+    chooses   takes the plan with the greatest gain; tablets with a delay are left out
+    checks    the disk must have space for the plan's output, and a reserve
+    runs      small jobs in this thread, others in a worker process; one at a time, so that at most
+              one core is busy
+    repeats   this at once, until no plan is worth its cost
 
 Invariants
-    N1  While paused, nothing runs; `pause` returns after the running work has ended.
-    N2  Failed work is delayed, longer each time, so that a damaged file or a full disk does not
-        keep a core busy. Other tablets go on.
-    N3  The foreground waits only for installs: planning, reading and writing hold no lock.
+    N1  While compactions are paused, none runs; `pause` returns after the running one has ended.
+    N2  After a failure the tablet is delayed, longer each time, so that a damaged file or a full disk
+        does not keep a core busy. Other tablets are compacted as usual.
+    N3  User calls wait only for installs: planning, reading and writing hold no lock.
 
-Source: docs/design/kudu.md, "Maintenance manager". Departure: one currency for all work
-(`compaction.policy`), so no order of kinds.
+Source: docs/design/kudu.md, "Maintenance manager". Departure: the gains of all plans are compared
+(`compaction.policy`), so kinds of compaction have no fixed order.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from nyala.tablet.compaction.file_jobs import Job, MergeJob, Output
 from nyala.tablet.compaction.lifecycle import Runner, compact, lack_of_space
 from nyala.tablet.compaction.measurement import Layouts
 from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.compaction.policy import PolicyOptions, best_plan
+from nyala.tablet.compaction.policy import best_plan
 from nyala.tablet.state.reservations import Reservation
 from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.workers.process import JobCancelled, NoWorkerError, Worker
@@ -44,15 +45,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
-# Plans are renewed even without changes of files: the history mark advances, and tablets become
-# quiet.
+# A plan is computed again after this time even if no file has changed, because more history has expired.
 REPLAN_S: Final = 30.0
+# A tablet without writes for this time counts as quiet.
 QUIET_S: Final = 60.0
-# Delay of a plan that could not begin.
+# Delay of a tablet whose plan gave up.
 SOON_S: Final = 1.0
-# A smaller job takes a few hundredths of a second, about as long as handing it to another process.
+# A smaller job runs in this process: sending it to another process would take as long as the job.
 INLINE_BYTES: Final = 1 << 20
-# Delay of a plan that failed, doubled each time, at most an hour.
+# Delay of a tablet whose plan failed. It doubles each time, up to an hour.
 DELAY_S: Final = 10.0
 DELAY_MAX_S: Final = 3600.0
 HISTORY_LENGTH: Final = 8
@@ -60,7 +61,7 @@ HISTORY_LENGTH: Final = 8
 
 @dataclass
 class CompactionCounters:
-    """Counts since the store was opened; sizes are bytes of files."""
+    """Counts of compactions since the store was opened; `bytes_` are bytes of files."""
 
     delta_compactions: int = 0
     major_delta_compactions: int = 0
@@ -73,7 +74,7 @@ class CompactionCounters:
 
 @dataclass(frozen=True)
 class _Planned:
-    """A tablet's last plan, and the state for which it was computed."""
+    """A tablet's last plan, and the state of the tablet for which it was computed."""
 
     rowsets: tuple[DiskRowSet, ...]
     quiet: bool
@@ -83,7 +84,7 @@ class _Planned:
 
 @dataclass
 class Running:
-    """Running work, and how many of its rows are done."""
+    """The compaction that runs now, and its progress in rows."""
 
     operation: str
     table: str
@@ -94,7 +95,7 @@ class Running:
 
 
 class Compactor:
-    """The background's compactions. One thread calls `run_once`; any thread may call the rest."""
+    """Runs compactions in the background. One thread calls `run_once`; any thread may call the rest."""
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
@@ -105,16 +106,16 @@ class Compactor:
         self.counters = CompactionCounters()
         self.running: Running | None = None
         self.waiting = ""
-        """Why work that would pay does not run; empty if it runs."""
+        """Why a useful compaction does not run; "" if it runs."""
         self._waiting_until_s = 0.0
         self.recent: deque[dict[str, Any]] = deque(maxlen=HISTORY_LENGTH)
 
     # ------------------------------------------------------------------------------------------ choosing
 
     def next(self, store: Store) -> tuple[TableState, int, Plan] | None:
-        """The best next work of all tablets, as (table, tablet id, plan).
+        """Return the best plan of all tablets, as (table, tablet id, plan).
 
-        Raises: CorruptionError, StorageError for a damaged file; its tablet is delayed then.
+        Raises: CorruptionError, StorageError if a file cannot be read; its tablet is then delayed.
         """
         now_s = store.env.clock.monotonic_s()
         best: tuple[TableState, int, Plan] | None = None
@@ -151,15 +152,14 @@ class Compactor:
             return known.plan
         cut = store.history_cut(table.entry)
         layouts = self._layouts.of_tablet(tablet, cut, store.reservations, table.stored_schema(cut))
-        options = PolicyOptions(target_bytes=store.options.rowset_target_bytes, quiet=quiet)
-        plan = best_plan(layouts, options)
+        plan = best_plan(layouts, target_bytes=store.options.rowset_target_bytes, quiet=quiet)
         self._planned[tablet.id] = _Planned(tablet.rowsets, quiet, now_s, plan)
         return plan
 
     # ------------------------------------------------------------------------------------------ running
 
     def run_once(self, store: Store) -> bool:
-        """Do the best next work; returns whether there was any. Work that raises is delayed."""
+        """Run the best plan; returns whether there was a plan. After an error its tablet is delayed."""
         found = self.next(store)
         now_s = store.env.clock.monotonic_s()
         if found is None:
@@ -190,7 +190,7 @@ class Compactor:
         self._delayed.pop(tablet_id, None)
         if report is None:
             self.counters.given_up += 1
-            # Its rowsets have changed. A short delay avoids a busy loop.
+            # Its rowsets have changed or were revoked. A short delay avoids a busy loop.
             self._delayed[tablet_id] = (store.env.clock.monotonic_s() + SOON_S, DELAY_S / 2)
             return True
         self._count(plan, report.bytes_before, report.bytes_after)
@@ -208,7 +208,7 @@ class Compactor:
         return True
 
     def _delay_longer(self, tablet_id: int, now_s: float) -> None:
-        """N2."""
+        """Delay the tablet twice as long as the last time (N2)."""
         _, for_s = self._delayed.get(tablet_id, (0.0, DELAY_S / 2))
         for_s = min(2 * for_s, DELAY_MAX_S)
         self._delayed[tablet_id] = (now_s + for_s, for_s)
@@ -234,10 +234,10 @@ class Compactor:
         running: Running | None = None,
         on_progress: file_jobs.Progress = lambda done, total: None,
     ) -> Runner:
-        """A runner for small jobs in this thread and others in a worker process.
+        """Return a runner that runs small jobs in this thread, and others in a worker process.
 
-        running:     updated with the progress, for `status`.
-        on_progress: called in this thread with the rows done and the rows of the whole job.
+        running:     gets the progress, for `status`.
+        on_progress: called in this thread with (rows done, rows of the whole job).
         """
         clock = store.env.clock
 
@@ -247,8 +247,7 @@ class Compactor:
                     running.rows_done, running.rows_total = done, total
                 on_progress(done, total)
 
-            # A worker always uses the system's files and clock, so it cannot serve other ones (in
-            # tests).
+            # A worker always uses the system's files and clock, but tests may use others.
             if not store.env.is_system or input_bytes(job) < INLINE_BYTES:
                 return file_jobs.run(store.env, job, progress)
             kind, arguments = file_jobs.encode_job(job)
@@ -272,11 +271,11 @@ class Compactor:
         return run
 
     def stop(self) -> None:
-        """End the worker and its job. Jobs in threads of this process end by themselves."""
+        """End the worker process and its job. Jobs in threads of this process end by themselves."""
         self._worker.close()
 
     def status(self, now_s: float) -> dict[str, Any]:
-        """Counters, the running work, and the latest results."""
+        """Return the counters, the running compaction, and the latest results."""
         running = self.running
         going_on = None
         if running is not None:
@@ -297,7 +296,7 @@ class Compactor:
 
 
 def is_quiet(tablet: TabletState, now_us: int) -> bool:
-    """Whether nobody has written to the tablet for `QUIET_S`. Opens no file."""
+    """Return whether nobody has written to the tablet for `QUIET_S`. Opens no file."""
     newest = max(
         (
             tablet.memory.timestamp_max or 0,
@@ -309,7 +308,7 @@ def is_quiet(tablet: TabletState, now_us: int) -> bool:
 
 
 def operation_of(plan: Plan) -> str:
-    """The name of the work for users."""
+    """Return the plan's name for users."""
     if isinstance(plan, MergePlan):
         return "merging compaction" if len(plan.rowsets) > 1 else "rewrite"
     if isinstance(plan, MajorPlan):
@@ -320,7 +319,7 @@ def operation_of(plan: Plan) -> str:
 
 
 def input_bytes(job: Job) -> int:
-    """An upper bound of the bytes of files that the job reads."""
+    """Return an upper bound of the bytes that the job reads from files."""
     inputs = job.inputs if isinstance(job, MergeJob) else (job.input,)
     return sum(
         files.rowset.size_bytes

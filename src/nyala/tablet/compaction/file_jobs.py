@@ -1,18 +1,20 @@
-"""Compactions as functions from files to files, without a store, its locks, catalogue or log.
+"""Compactions as functions from files to files. They use no store, lock, catalogue or log.
 
-    MergeJob    rowsets ──► key slices ──► images ──► merged, cut ──► new rowsets      rowids change
-    MajorJob    base columns + REDO  ──►  a part + UNDO (+ REDO of the other columns)  rowids stay
-    MinorJob    REDO files           ──►  one REDO file without history before the cut
-    UndoJob     UNDO files           ──►  one UNDO file without history before the cut, or none
+    job         reads                   writes
+    MergeJob    rowsets                 new rowsets, one for each slice of the keys; rowids change
+    MajorJob    base columns + REDO     a part + UNDO (+ REDO of the other columns); rowids stay
+    MinorJob    REDO files              one REDO file
+    UndoJob     UNDO files              one UNDO file, or none
 
-So a job may run in a thread, in a worker process or in a Spark task. It reads immutable files and
-writes new files, synced with their folder, under names that only this run of the job uses. The
-caller installs them (`lifecycle`) or removes them, which it finds by the job's `token` in their
-names. A job sees no memory: the inputs' DeltaMemStores were flushed before
-the job was made, and the install moves later changes.
+A job has a `cut`, a timestamp: it leaves out history that only reads of moments before the cut need.
 
-Memory: a merge holds one slice, about `target_bytes` of columns on disk, several times over while
-it is written, and the delta files of its inputs.
+A job may run in a thread, in a worker process or in a Spark task. It reads immutable files and writes
+new files, synced with their folder. Their names contain the job's `token`, by which the caller finds
+them. The caller then installs the files (`lifecycle`), or removes them. A job does not see changes in
+memory: those from before the job were flushed, and the install moves later ones to the new files.
+
+Memory: a merge holds one slice, about `target_bytes` of columns on disk, in several copies while it
+writes them, and the delta files of its inputs.
 Source: docs/design/compaction.md, "Files to files"; docs/design/kudu.md, "Rows in flush and
 compaction" and "Delta compactions".
 """
@@ -62,10 +64,11 @@ from nyala.tablet.state.entries import (
 Progress: TypeAlias = Callable[[int, int], None]
 """(rows done, rows in total)"""
 
-# Each block of the inputs is decoded once, or twice at the border of two slices.
+# A small cache is enough: each block is decoded once, or twice at the border of two slices.
 _CACHE_BYTES: Final = 32 << 20
 
-# Sampled keys for the borders of slices: per slice over all rowsets, and at least per rowset.
+# How many keys to sample in order to find the borders of slices: per slice over all rowsets, and the
+# least number per rowset.
 _SAMPLES_PER_SLICE: Final = 64
 _SAMPLES_MIN: Final = 16
 _NO_ROWS: Final = np.empty(0, np.int64)
@@ -73,13 +76,14 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class MergeJob:
-    """A merging compaction. `rowset_ids` has one id per slice: each slice becomes a rowset.
+    """A merging compaction. It cuts the keys into slices, and writes each slice as a rowset.
 
+    rowset_ids: one id per slice.
     bounds:   encoded keys in hexadecimal at which one slice ends and the next begins. None: the job
               chooses slices of about equal bytes. See `text_limit`.
-    snapshot: the inputs' files hold everything up to this timestamp.
-    cut:      history that only snapshots before this timestamp need is dropped.
-    purged:   encoded keys in hexadecimal, ascending. What they were up to `purged_until` is left out.
+    snapshot: the inputs' files have everything up to this timestamp.
+    cut:      history that only reads of moments before this timestamp need is left out.
+    purged:   encoded keys in hexadecimal, ascending. Their rows up to `purged_until` are left out.
     """
 
     root_path: str
@@ -116,14 +120,14 @@ class MajorJob(_RowSetJob):
 
 @dataclass(frozen=True)
 class MinorJob(_RowSetJob):
-    """A minor delta compaction of REDO files (ids) of one rowset, without history before `cut`."""
+    """A minor delta compaction: merges REDO files of one rowset, given by their ids."""
 
     file_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class UndoJob(_RowSetJob):
-    """A merge of UNDO files (ids) of one rowset into one, without history before `cut`."""
+    """A merge of UNDO files of one rowset, given by their ids."""
 
     file_ids: tuple[int, ...]
 
@@ -166,10 +170,9 @@ Job: TypeAlias = MergeJob | MajorJob | MinorJob | UndoJob
 
 
 def run(env: Env, job: Job, progress: Progress = lambda done, total: None) -> Output:
-    """Run the job. Its files and their folder are synced on return.
+    """Run the job. On return its files and their folder are synced.
 
-    Raises: StorageError, CorruptionError; its files are removed then, or at worst left
-    unreferenced.
+    Raises: StorageError, CorruptionError. The job's files are then removed, if the disk allows that.
     """
     written: list[str] = []
     try:
@@ -240,14 +243,14 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
                 made.append(result)
             progress(done, total)
     finally:
-        cache.resize(0)  # at once: otherwise each closing file searches the whole cache for its blocks
+        cache.resize(0)  # otherwise each file that is closed would search the whole cache for its blocks
         for rowset in rowsets:
             rowset.close()
     return Output(rowsets=tuple(made))
 
 
 def _purged_rows(job: MergeJob, rowsets: Sequence[DiskRowSet]) -> dict[int, Rowids]:
-    """The rows whose keys are purged, by rowset."""
+    """Return the rowids of purged keys, by rowset."""
     if not job.purged:
         return {}
     keys = rowsets[0].codec.from_binary(array_of_bytes([bytes.fromhex(key) for key in job.purged]))
@@ -258,8 +261,7 @@ def _purged_rows(job: MergeJob, rowsets: Sequence[DiskRowSet]) -> dict[int, Rowi
 def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
     """Return at most `count` key ranges of about equal bytes that cover all keys, in order.
 
-    Cost: the rowsets' key indexes. If an index is too coarse (a block with the keys of thousands
-    of rows, which may be large), also some blocks.
+    Cost: reads the rowsets' key indexes, and also some blocks of keys if an index has too few keys.
     """
     bounds: list[bytes] = []
     if count > 1:
@@ -283,7 +285,7 @@ def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
 
 
 def key_ranges(bounds: Sequence[bytes]) -> Iterator[KeyRange]:
-    """The ranges between these ascending keys; together they cover all keys."""
+    """Return the ranges between these ascending keys; together they cover all keys."""
     return itertools.starmap(KeyRange, itertools.pairwise([None, *bounds, None]))
 
 
@@ -372,7 +374,7 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
         if isinstance(job, MinorJob):
             inputs = [file for file in rowset.redo if file.id in job.file_ids]
             if not any(file.column_ids & {*types, LIVENESS} for file in inputs):
-                return Output()  # all of their columns were dropped
+                return Output()  # all columns of these files were dropped
             path = _new_path(env, job, "redo")
             written.append(path)
             merged = merge_delta_files(env.files, os.path.join(job.root_path, path), inputs, types, job.cut)
@@ -382,7 +384,7 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
         runs: dict[int, DeltaRun] = {}
         for number in sorted({number for file in files for number in file.column_ids} & kept):
             found = [run for file in files if (run := file.run(number)) is not None]
-            found.sort(key=lambda run: -run.timestamp_min)  # newest first, the cheap order for `merge_runs`
+            found.sort(key=lambda run: -run.timestamp_min)  # `merge_runs` is fastest with the newest first
             runs[number] = merge_runs(found)
         runs = without_history(runs, job.cut)
         return Output(undo=_write_deltas(env, job, "undo", runs, types, written))
@@ -401,7 +403,7 @@ _KINDS: Final[dict[str, type[Any]]] = {
 
 
 def encode_job(job: Job) -> tuple[str, dict[str, Any]]:
-    """(kind, arguments) for a worker process."""
+    """Return (kind, arguments) for a worker process."""
     kind = next(name for name, made in _KINDS.items() if isinstance(job, made))
     fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
     fields["schema"] = job.schema.to_json()

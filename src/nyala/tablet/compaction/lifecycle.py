@@ -1,29 +1,29 @@
-"""Compactions while the store goes on working: begin, run, install.
+"""Executes compactions, while others read and write the store, in three steps.
 
-    begin     (flush lock)    reserve the inputs; for a merge, flush their DeltaMemStores as of S
-    run       (no lock)       a job from files to files (`file_jobs`), here or in a worker process
-    install   (commit lock)   move changes that the inputs got after S to the outputs, by key; one
-                              catalogue change names the outputs and drops the inputs; one
-                              new root
+    begin     under the flush lock: reserve the input rowsets; for a merge, also flush their
+              DeltaMemStores as of a moment S
+    run       without a lock: a job from files to files (`file_jobs`), here or in a worker process
+    install   under the commit lock: move late changes, which the inputs got after S, to the outputs by
+              key; one change of the catalogue names the outputs and drops the inputs; one new root
 
-A scan continues with its root. Writers wait only for the install, whose cost is that of the late
+A scan continues with its root. Writers wait only for the install, which costs as much as there are late
 changes.
 
 Invariants
-    C1  Every snapshot from the history mark on reads the same before and after.
+    C1  Reads of every moment from the history mark on return the same before and after.
     C2  A merge's outputs have `deltas_durable` = S (R2). Later changes of the inputs are in memory
         and in the log, and replay finds their rows in the outputs by key (R1).
-    C3  While a merge runs, its inputs' DeltaMemStores are not flushed (R3), and they anchor the
-        log.
+    C3  While a merge runs, its inputs' DeltaMemStores are not flushed (R3), so the log keeps their
+        changes.
     C4  A compaction that fails, is revoked, or whose table is dropped changes nothing and leaves no
         file. After a crash the next open removes its files (P3).
     C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each
-        column UNDO stays older than REDO (X2). REDO files flushed meanwhile follow the ones that it
-        leaves.
+        column UNDO stays older than REDO (X2). REDO files that were flushed during the job come after
+        the REDO that the job writes.
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, R1 to R5;
-docs/design/kudu.md, "Write path and flush" and "Delta compactions". Departure: no
-DuplicatingRowSet; late changes move once, at the end.
+docs/design/kudu.md, "Write path and flush" and "Delta compactions". Departure: no DuplicatingRowSet;
+late changes are moved once, at the end.
 """
 
 from __future__ import annotations
@@ -64,17 +64,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
-# Disk space that must stay free besides a compaction's output, for the log and a flush: output /
-# SPARE_SHARE.
+# Besides the output of a compaction, output / SPARE_SHARE of the disk must be free for the log and a flush.
 SPARE_SHARE: Final = 4
 
 Runner: TypeAlias = "Callable[[Job, Reservation], Output]"
-"""Runs a job, here or elsewhere; may give up when the reservation is revoked."""
+"""Runs a job, in any process. It may raise JobCancelled after the reservation was revoked."""
 
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """What a compaction did: the bytes of removed and of new files, and the ids of new rowsets."""
+    """The result of a compaction: bytes of removed files, bytes of new files, and the ids of new rowsets."""
 
     plan: Plan
     bytes_before: int = 0
@@ -83,7 +82,7 @@ class CompactionReport:
 
 
 def lack_of_space(store: Store, table: TableState, tablet_id: int, plan: Plan) -> str:
-    """Explain why the disk has too little space for the plan's output; empty if it has enough."""
+    """Return why the disk has too little space for the plan's output; "" if it has enough."""
     if isinstance(plan, ExpirePlan):
         return ""
     rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
@@ -101,9 +100,9 @@ def _space_for(input_bytes: int) -> int:
 
 
 def shrink_to_disk(store: Store, table: TableState, tablet_id: int, plan: Plan) -> Plan | None:
-    """A merge of the plan's smallest rowsets for which the disk has space; None if it has space for no merge.
+    """Return a merge of the plan's smallest rowsets that fits on the disk; None if no merge fits.
 
-    That merge may free the space for the rest.
+    This merge may free space for the other rowsets.
     """
     if not isinstance(plan, MergePlan):
         return None
@@ -119,7 +118,7 @@ def shrink_to_disk(store: Store, table: TableState, tablet_id: int, plan: Plan) 
 
 
 def run_here(store: Store, progress: Progress = lambda done, total: None) -> Runner:
-    """A runner that works in this thread."""
+    """Return a runner that runs jobs in this thread."""
     return lambda job, reservation: file_jobs.run(store.env, job, progress)
 
 
@@ -128,43 +127,36 @@ def compact(
 ) -> CompactionReport | None:
     """Execute the plan. Returns None if its rowsets have changed or are reserved by others.
 
-    phase:  for tests: called without a lock as "reserved" (before reading) and "written" (before
+    phase:  for tests: called without a lock as "reserved" (before the job runs) and "written" (before
             the install).
-    Raises: StorageError, CorruptionError, JobCancelled (the store is closing); nothing changes then
-    (C4).
+    Raises: StorageError, CorruptionError; JobCancelled if the store is closing. Nothing changes then
+            (C4).
     """
     if isinstance(plan, ExpirePlan):
-        expiry = plan
-        return store.reserve.use(lambda: _expire(store, table_id, tablet_id, expiry))
-    plan = _limit_text(store, table_id, tablet_id, plan)
-    rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
-    with _reserve(store, rowset_ids, isinstance(plan, MergePlan)) as (reservation, snapshot):
-        if reservation is None:
+        return store.reserve.use(lambda: _expire(store, table_id, tablet_id, plan))
+    with _started(store, table_id, tablet_id, plan) as started:
+        if started is None:
             return None
         phase("reserved")
-        begun = _begin(store, table_id, tablet_id, plan, snapshot)
-        if begun is None:
-            return None
-        root, table, rowsets, job = begun
         try:
-            output = runner(job, reservation)
+            output = runner(started.job, started.reservation)
         except BaseException as error:
             # A killed worker could not remove its files.
-            store.discard_files(_written_so_far(store, job))
-            if isinstance(error, JobCancelled) and reservation.revoked.is_set():
+            store.discard_files(_written_so_far(store, started.job))
+            if isinstance(error, JobCancelled) and started.reservation.revoked.is_set():
                 return None
             raise
         try:
             phase("written")
-            (report,) = _install(store, [_finished(store, reservation, job, plan, table, rowsets, output)])
+            (report,) = _install(store, [_finished(store, started, output)])
         except BaseException:
             store.discard_files(output.paths)
             raise
-        del root
     if report is None:
         store.discard_files(output.paths)
         logger.info(
-            "a compaction of rowsets %s gave up: its rowsets were changed or revoked", list(rowset_ids)
+            "a compaction of rowsets %s gave up: its rowsets were changed or revoked",
+            [rowset.id for rowset in started.inputs],
         )
     return report
 
@@ -175,43 +167,34 @@ def compact_together(
     plans: Sequence[tuple[int, Plan]],
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
 ) -> list[CompactionReport]:
-    """Execute plans (tablet id, plan) of several tablets; installs all outputs in one transaction.
+    """Execute plans (tablet id, plan) of several tablets, and install all outputs in one transaction.
+
+    Plans whose rowsets are reserved by others or were revoked are left out. Each expiry is a
+    transaction of its own.
 
     run_all: runs the jobs anywhere and returns their outputs in order; raises if one failed.
-    Plans whose rowsets are reserved by others or were revoked are left out. Expiries are
-    transactions of their own.
-    Raises:  as `compact`; then nothing of the jobs is installed, and their files are removed.
+    Raises:  as `compact`. Then nothing of the jobs is installed, and their files are removed.
     """
     reports = [
         report
         for tablet_id, plan in plans
         if isinstance(plan, ExpirePlan) and (report := _expire(store, table_id, tablet_id, plan)) is not None
     ]
-    with contextlib.ExitStack() as begun:
-        started: list[tuple[Reservation, Plan, tuple[Root, TableState, list[DiskRowSet], Job]]] = []
-        for tablet_id, plan in plans:
-            if isinstance(plan, ExpirePlan):
-                continue
-            plan = _limit_text(store, table_id, tablet_id, plan)
-            rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
-            reservation, snapshot = begun.enter_context(
-                _reserve(store, rowset_ids, isinstance(plan, MergePlan))
-            )
-            found = None if reservation is None else _begin(store, table_id, tablet_id, plan, snapshot)
-            if reservation is not None and found is not None:
-                started.append((reservation, plan, found))
+    with contextlib.ExitStack() as reserved:
+        started = [
+            one
+            for tablet_id, plan in plans
+            if not isinstance(plan, ExpirePlan)
+            and (one := reserved.enter_context(_started(store, table_id, tablet_id, plan))) is not None
+        ]
         if not started:
             return reports
-        jobs = [job for _, _, (_, _, _, job) in started]
+        jobs = [one.job for one in started]
         try:
             outputs = run_all(jobs)
-            finished = [
-                _finished(store, reservation, job, plan, table, rowsets, output)
-                for (reservation, plan, (_, table, rowsets, job)), output in zip(
-                    started, outputs, strict=True
-                )
-            ]
-            installed = _install(store, finished)
+            installed = _install(
+                store, [_finished(store, *pair) for pair in zip(started, outputs, strict=True)]
+            )
         except BaseException:
             store.discard_files([path for job in jobs for path in _written_so_far(store, job)])
             raise
@@ -220,66 +203,70 @@ def compact_together(
                 store.discard_files(output.paths)
             else:
                 reports.append(report)
-        # A job that ran twice, as tasks may, has written its files twice and returned one output.
+        # Spark may run a task twice. Then its job has written its files twice, but returned one output.
         store.discard_files([path for job in jobs for path in _written_so_far(store, job)])
     return reports
 
 
-def _limit_text(
-    store: Store, table_id: int, tablet_id: int, plan: MergePlan | MajorPlan | MinorPlan
-) -> MergePlan | MajorPlan | MinorPlan:
-    """The plan, or the rewrite that replaces it if it would hold too much text."""
-    root = store.root
-    found = None if isinstance(plan, MergePlan) else _find(root, table_id, tablet_id, (plan.rowset,))
-    if found is None or isinstance(plan, MergePlan):
-        return plan
-    table, (rowset,) = found
-    return limit_text(rowset, table.stored_schema(), plan)
+_JobPlan: TypeAlias = MergePlan | MajorPlan | MinorPlan
 
 
-def _begin(
-    store: Store, table_id: int, tablet_id: int, plan: Plan, snapshot: int
-) -> tuple[Root, TableState, list[DiskRowSet], Job] | None:
-    """The inputs of a plan and its job; None if the rowsets have changed.
+@dataclass(frozen=True)
+class _Started:
+    """A job whose inputs are reserved. `root` keeps their files, even if the table is dropped."""
 
-    Keep the returned root while the job runs, so that files of a dropped table stay.
-    """
-    root = store.root
-    rowset_ids = (plan.rowset,) if isinstance(plan, MajorPlan | MinorPlan) else plan.rowsets
-    inputs = _find(root, table_id, tablet_id, rowset_ids)
-    if inputs is None:
-        return None
-    table, rowsets = inputs
-    job = _job(store, table, tablet_id, rowsets, plan, snapshot)
-    return None if job is None else (root, table, rowsets, job)
+    reservation: Reservation
+    plan: _JobPlan
+    root: Root
+    table: TableState
+    inputs: Sequence[DiskRowSet]
+    job: Job
 
 
 @contextlib.contextmanager
-def _reserve(
-    store: Store, rowset_ids: Sequence[int], merging: bool
-) -> Iterator[tuple[Reservation | None, int]]:
-    """Reserve the rowsets; yields the reservation and the moment S up to which files are complete.
+def _started(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> Iterator[_Started | None]:
+    """Begin a plan: reserve its rowsets until the block ends, and yield its job.
 
-    The reservation is None if one of the rowsets is reserved already.
+    Yields None if the rowsets have changed or are reserved by others.
     """
-    reservation, snapshot = None, 0
+    plan = _limit_text(store, table_id, tablet_id, plan)
+    merging = isinstance(plan, MergePlan)
+    rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
+    reservation, started, snapshot = None, None, 0
     try:
         with store.flush_lock:
             store.check_writable()
-            with Uninterrupted():  # Ctrl-C must not hide that the rowsets are reserved
+            with Uninterrupted():  # otherwise, after Ctrl-C here, nobody would release the rowsets
                 reservation = store.reservations.take(rowset_ids, holds_deltas=merging)
             if reservation is not None and merging:
                 snapshot = flush_deltas(store, rowset_ids)
-        yield reservation, snapshot
+        root = store.root
+        found = _find(root, table_id, tablet_id, rowset_ids)
+        if reservation is not None and found is not None:
+            table, rowsets = found
+            job = _job(store, table, tablet_id, rowsets, plan, snapshot)
+            started = None if job is None else _Started(reservation, plan, root, table, rowsets, job)
+        yield started
     finally:
         if reservation is not None:
             store.reservations.release(reservation)
 
 
+def _limit_text(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> _JobPlan:
+    """Return the plan, or a rewrite of its rowset if the plan would hold too much text in memory."""
+    if isinstance(plan, MergePlan):
+        return plan
+    found = _find(store.root, table_id, tablet_id, (plan.rowset,))
+    if found is None:
+        return plan
+    table, (rowset,) = found
+    return limit_text(rowset, table.stored_schema(), plan)
+
+
 def _find(
     root: Root, table_id: int, tablet_id: int, rowset_ids: Sequence[int]
 ) -> tuple[TableState, list[DiskRowSet]] | None:
-    """The table and these rowsets of its tablet; None if one of them no longer exists."""
+    """Return the table and these rowsets of its tablet; None if one of them no longer exists."""
     table = root.tables.get(table_id)
     tablet = None if table is None else table.tablet(tablet_id)
     if table is None or tablet is None:
@@ -291,8 +278,14 @@ def _find(
 
 
 def _job(
-    store: Store, table: TableState, tablet_id: int, rowsets: Sequence[DiskRowSet], plan: Plan, snapshot: int
+    store: Store,
+    table: TableState,
+    tablet_id: int,
+    rowsets: Sequence[DiskRowSet],
+    plan: _JobPlan,
+    snapshot: int,
 ) -> Job | None:
+    """Return the plan's job; None if its delta files were compacted by others."""
     store.tablet_directory(tablet_id)
     token = store.env.randomness.token_hex(8)
     cut = store.history_cut(table.entry)
@@ -316,7 +309,6 @@ def _job(
         if not rowset.redo:
             return None
         return MajorJob(store.root_path, tablet_id, schema, files, cut, token, plan.columns)
-    assert isinstance(plan, MinorPlan)
     chosen = (rowset.redo if plan.kind == "redo" else rowset.undo[::-1])[plan.files]
     if len(chosen) < 2:
         return None
@@ -328,10 +320,10 @@ def _job(
 
 
 def _with_overlapping(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
-    """The UNDO files to merge, and those between them in time for some column.
+    """Return the chosen UNDO files, and all others that are between them in time for a common column.
 
-    Merging files around another one would break X2. Neighbours in the rowset need not be neighbours
-    for each of their columns.
+    A merge that leaves out a file between its inputs would break X2: the files of a column must not
+    overlap in time. Files that are neighbours in the rowset need not be neighbours for each column.
     """
     taken = list(chosen)
     while True:
@@ -356,7 +348,7 @@ def _with_overlapping(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) ->
 
 
 def _written_so_far(store: Store, job: Job) -> list[str]:
-    """The files that a job has written so far, finished or not."""
+    """Return the files that a job has written so far, finished or not."""
     directory = layout.tablet_directory(job.tablet_id)
     try:
         names = store.env.files.list_dir(store.path(directory))
@@ -370,43 +362,35 @@ def _written_so_far(store: Store, job: Job) -> list[str]:
 
 @dataclass(frozen=True)
 class _Finished:
-    """A finished job, with what the install needs that was prepared without the lock."""
+    """A finished job. For a merge, also the late changes, and the catalogue entries of new UNDO files."""
 
-    reservation: Reservation
-    job: Job
-    plan: Plan
-    table: TableState
-    inputs: Sequence[DiskRowSet]
+    started: _Started
     output: Output
     late: _LateChanges | None
     entries: Sequence[DeltaEntry]
 
 
-def _finished(
-    store: Store,
-    reservation: Reservation,
-    job: Job,
-    plan: Plan,
-    table: TableState,
-    inputs: Sequence[DiskRowSet],
-    output: Output,
-) -> _Finished:
-    late, entries = None, []
+def _finished(store: Store, started: _Started, output: Output) -> _Finished:
+    """Prepare the install as far as possible without the commit lock."""
+    late, entries, job = None, [], started.job
     if isinstance(job, MergeJob):
         fresh = []
         for result in output.rowsets:
-            rowset, rowset_entries = store.adopt_rowset(result, table.schema)
+            rowset, rowset_entries = store.adopt_rowset(result, started.table.schema)
             fresh.append(rowset)
             entries += rowset_entries
             if job.bounds is not None:
                 note_text_bytes(rowset, text_bytes(rowset, job.schema.columns))
         late = _LateChanges(fresh)
-        late.look_up(inputs)  # most of the look-ups happen before the lock is taken
-    return _Finished(reservation, job, plan, table, inputs, output, late, entries)
+        late.look_up(started.inputs)
+    return _Finished(started, output, late, entries)
 
 
 def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionReport | None]:
-    """Replace inputs of jobs by their outputs, in one transaction; None: the job was too late."""
+    """Replace the inputs of jobs by their outputs, in one transaction.
+
+    The report of a job is None if its inputs were changed or revoked, so that it was not installed.
+    """
     reports: list[CompactionReport | None] = []
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
@@ -419,53 +403,57 @@ def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionRepo
                 continue
             after, before = made
             made_ids = tuple(rowset.meta.id for rowset in one.output.rowsets)
-            reports.append(CompactionReport(one.plan, before, one.output.size_bytes, made_ids))
+            reports.append(CompactionReport(one.started.plan, before, one.output.size_bytes, made_ids))
         if any(reports):
             store.transact(change, lambda version: after.with_tablets({}, version))
     for one, report in zip(finished, reports, strict=True):
         if report is not None:
             logger.info(
                 "%s of %s: %d bytes became %d",
-                type(one.plan).__name__, [rowset.id for rowset in one.inputs], report.bytes_before, report.bytes_after,
-            )  # fmt: skip
+                type(report.plan).__name__,
+                [rowset.id for rowset in one.started.inputs],
+                report.bytes_before,
+                report.bytes_after,
+            )
     return reports
 
 
 def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) -> tuple[Root, int] | None:
-    """The next root, and the bytes that are removed. Under the commit lock."""
-    if one.reservation.revoked.is_set():
+    """Return (next root, removed bytes), and add to `change`; None: the job is too late. Under the commit lock."""
+    started, job = one.started, one.started.job
+    if started.reservation.revoked.is_set():
         return None
-    job = one.job
-    found = _find(root, one.table.id, job.tablet_id, [rowset.id for rowset in one.inputs])
+    found = _find(root, started.table.id, job.tablet_id, [rowset.id for rowset in started.inputs])
     if found is None:
         return None
     current_table, current = found
-    if job.cut > store.history_cut(current_table.entry):  # a tag needs history that the files lack
+    if job.cut > store.history_cut(current_table.entry):  # a new tag needs history that the job left out
         return None
     tablet = current_table.tablet(job.tablet_id)
     assert tablet is not None, "its rowsets were found"
     if one.late is not None:
         assert isinstance(job, MergeJob)
-        assert all(now.redo == old.redo and not now.frozen for now, old in zip(current, one.inputs, strict=True)), (
-            "C3: the inputs' files stay as they are"
-        )  # fmt: skip
+        unchanged = all(
+            now.redo == old.redo and not now.frozen for now, old in zip(current, started.inputs, strict=True)
+        )
+        assert unchanged, "C3: the inputs' files stay as they are"
         one.late.carry(current)
         before = _drop(change, current)
         change.put_rowsets += [RowSetEntry.from_meta(rowset.meta) for rowset in one.late.rowsets]
         change.put_deltas += one.entries
         gone = {rowset.id for rowset in current}
         rowsets = (*(rowset for rowset in tablet.rowsets if rowset.id not in gone), *one.late.rowsets)
-        cut = job.cut
     else:
+        assert not isinstance(job, MergeJob)
         (now,) = current
-        replaced, before, cut = _replaced(store, job, one.inputs[0], now, one.output, change)
+        replaced, before = _replaced(store, job, started.inputs[0], now, one.output, change)
         rowsets = tuple(replaced if rowset is now else rowset for rowset in tablet.rowsets)
     after = root.with_tablets({tablet.id: dataclasses.replace(tablet, rowsets=rowsets)})
-    return note_cut(change, after, one.table.id, cut), before
+    return note_cut(change, after, started.table.id, job.cut), before
 
 
 def _drop(change: CatalogChange, rowsets: Sequence[DiskRowSet]) -> int:
-    """Record in `change` that these rowsets and their files are removed; returns their bytes."""
+    """Add the removal of these rowsets and their files to `change`; returns their bytes."""
     for rowset in rowsets:
         change.drop_rowsets.append(rowset.id)
         change.drop_parts += [part.id for part in rowset.parts]
@@ -475,12 +463,18 @@ def _drop(change: CatalogChange, rowsets: Sequence[DiskRowSet]) -> int:
 
 
 def _replaced(
-    store: Store, job: Job, old: DiskRowSet, now: DiskRowSet, output: Output, change: CatalogChange
-) -> tuple[DiskRowSet, int, int]:
-    """The rowset's next version after a delta compaction, the bytes that are removed, the cut."""
+    store: Store,
+    job: MajorJob | MinorJob | UndoJob,
+    old: DiskRowSet,
+    now: DiskRowSet,
+    output: Output,
+    change: CatalogChange,
+) -> tuple[DiskRowSet, int]:
+    """Return (the rowset's next version after a delta compaction, removed bytes), and add to `change`.
+
+    old, now: the rowset when the job began, and its present version.
+    """
     undo, redo = (_adopt_delta(store, now.id, made, change) for made in (output.undo, output.redo))
-    cut = 0
-    gone: list[DeltaFile]
     gone_parts = []
     if isinstance(job, MajorJob):
         part = None
@@ -499,21 +493,17 @@ def _replaced(
         fresh = now.with_major_compaction(old.redo, redo, part, undo)
         gone = list(old.redo)
         gone_parts = [part for part in now.parts if part not in fresh.parts]
-        cut = job.cut
     elif isinstance(job, MinorJob):
         gone = [file for file in now.redo if file.id in job.file_ids]
         fresh = now.with_merged_redo(gone, redo)
-        cut = job.cut
     else:
-        assert isinstance(job, UndoJob)
         gone = [file for file in now.undo if file.id in job.file_ids]
         fresh = now.with_undo(gone, undo)
-        cut = job.cut
     change.drop_deltas += [entry_of(file).id for file in gone]
     change.drop_parts += [part_entry_of(part).id for part in gone_parts]
     change.garbage += [entry_of(file).path for file in gone] + [part.path for part in gone_parts]
     before = sum(file.size_bytes for file in gone) + sum(part.size_bytes for part in gone_parts)
-    return fresh, before, cut
+    return fresh, before
 
 
 def _adopt_delta(
@@ -528,18 +518,23 @@ def _adopt_delta(
 
 
 class _LateChanges:
-    """Moves changes that the inputs of a merge got while it ran to the outputs of the merge."""
+    """Moves the changes that the inputs of a merge got while it ran to its outputs.
+
+    rowsets: the outputs.
+    """
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
         self.rowsets = list(rowsets)
         self._tree = RowSetTree(self.rowsets)
         self._index = {rowset.id: index for index, rowset in enumerate(self.rowsets)}
-        self._known: dict[
-            int, tuple[Rowids, Rowids, Rowids]
-        ] = {}  # input: (rows, their outputs, rowids there)
+        # By input: (changed rowids, the index of each row's output, its rowid there).
+        self._known: dict[int, tuple[Rowids, Rowids, Rowids]] = {}
 
     def look_up(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Find the outputs' rows for the rows changed so far. Cost: rows not looked up before."""
+        """Find the changed rows of the inputs in the outputs, except those that an earlier call found.
+
+        An early call, without the commit lock, makes the call under the lock cheap.
+        """
         for rowset in inputs:
             store = rowset.deltas
             runs = [run for number in store.column_ids for run in store.levels(number)]
@@ -569,7 +564,7 @@ class _LateChanges:
             self._known[rowset.id] = fresh
 
     def carry(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Add the inputs' late changes to the outputs' DeltaMemStores. Under the commit lock."""
+        """Add the late changes to the DeltaMemStores of the outputs. Under the commit lock."""
         self.look_up(inputs)
         for rowset in inputs:
             for batch in rowset.deltas.batches_after(-1):
@@ -593,14 +588,14 @@ class _LateChanges:
 
 
 def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> CompactionReport | None:
-    """Drop UNDO files and dead rowsets that no readable snapshot needs, in one transaction."""
+    """Drop UNDO files and dead rowsets that no readable moment needs, in one transaction."""
     root = store.root
     found = _find(root, table_id, tablet_id, plan.rowsets)
     if found is None:
         return None
     table, rowsets = found
     cut = store.history_cut(table.entry)
-    dead = {rowset for rowset in rowsets if all_expired(rowset, cut)}  # reads; not under the lock
+    dead = {rowset for rowset in rowsets if all_expired(rowset, cut)}  # reads files, so before the lock
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root

@@ -1,12 +1,12 @@
-"""Measures a tablet for the compaction policy: from open rowsets to `RowSetLayout`.
+"""Measures the rowsets of a tablet for the compaction policy, as `RowSetLayout`.
 
-Sizes and record counts are in the catalogue, so most of it costs nothing. Only the number of rows
-dead since before the history mark needs the liveness of rowsets with dead rows; `Layouts` remembers
-it.
+Most measurements cost nothing, because sizes and record counts are in the catalogue. Only the number of
+expired rows (those that died before the history mark) needs the liveness of rowsets with dead rows.
+`Layouts` remembers this number.
 
-Whatever counts as expired must be gone after a rewrite, so estimates err downwards. Of an UNDO file
-that is partly beyond the mark, half of the share is counted that would be expired if its records
-were spread evenly over its time.
+A rewrite must remove everything that counts as expired, so estimates are rather too low. For an UNDO
+file that has partly expired, half of its expired share counts; the share assumes that its records are
+spread evenly over its time.
 Source: docs/design/kudu.md, "History and its mark" and "Choice of rowsets to merge".
 """
 
@@ -33,14 +33,14 @@ from nyala.tablet.state.root import TableState, TabletState
 
 @dataclass(frozen=True)
 class _Expired:
-    """The number of rows of a rowset version that were dead at `cut`."""
+    """The number of rows of a rowset that were dead at `cut`."""
 
     cut: int
     rows: int
 
 
 class Layouts:
-    """Measures tablets. Not for several threads at once."""
+    """Measures tablets. For one thread at a time."""
 
     def __init__(self) -> None:
         self._expired: weakref.WeakKeyDictionary[DiskRowSet, _Expired] = weakref.WeakKeyDictionary()
@@ -52,13 +52,13 @@ class Layouts:
         reservations: Reservations | None = None,
         schema: Schema | None = None,
     ) -> list[RowSetLayout]:
-        """The layouts of the tablet's rowsets.
+        """Return the layouts of the tablet's rowsets.
 
-        cut:    history that only snapshots before this timestamp need counts as expired; 0: none.
-        schema: the stored columns (`TableState.stored_schema`); None: all columns that ever were.
+        cut:    history that only moments before this timestamp need counts as expired; 0: none.
+        schema: the stored columns (`TableState.stored_schema`); None: all columns that ever existed.
 
-        Cost: the catalogue's numbers; once, one block per text column of one rowset; and the
-        liveness of rowsets with dead rows, if they or the cut have changed.
+        Cost: once, reads a block of each text column of one rowset. Then reads only the liveness of
+        rowsets with dead rows, if they or the cut have changed.
         """
         if not tablet.rowsets:
             return []
@@ -117,8 +117,7 @@ class Layouts:
                 rowset, None if schema is None else {column.id for column in schema.columns}
             ),
             outdated=schema is not None and rowset.meta.schema_version < schema.layout_version,
-            # Rows in memory must be flushed before their rowset can be dropped; a rewrite flushes
-            # first.
+            # A rowset with changes in memory cannot be dropped. A rewrite flushes them first.
             all_expired=expired_rows == rowset.row_count and not rowset.nbytes,
             available=available,
             decoded_bytes=int(row_bytes * rowset.row_count),
@@ -130,8 +129,7 @@ class Layouts:
             return 0
         known = self._expired.get(rowset)
         if known is None or known.cut != cut:
-            # A rowset version changes only in memory, so dead rows stay dead. Count again only if
-            # more of its changes may have passed the mark.
+            # Dead rows of a rowset stay dead. So count again only if some rows were still alive.
             if known is not None and known.rows == rowset.row_count:
                 return known.rows
             known = _Expired(cut, expired_rows(rowset, cut))
@@ -140,11 +138,10 @@ class Layouts:
 
 
 def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) -> int:
-    """About how many bytes of the base file and of parts a rewrite would drop.
+    """Return about how many bytes of the base file and of parts a rewrite would drop.
 
-    These are columns that a newer part replaces, and columns that are no longer `stored` because
-    they were dropped before the history begins. LIVENESS is always stored. `stored` None: all
-    columns are.
+    These are columns that a newer part replaces, and columns that are no longer `stored`, because they
+    were dropped before the history begins. LIVENESS is always stored. stored: column ids; None: all.
     """
     base = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     newer: set[int] = set()
@@ -158,31 +155,30 @@ def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) 
 
 
 def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
-    """About how many bytes each base column takes: all the same, so that no file is read."""
+    """Return about how many bytes each base column takes: the same for all, so that no file is read."""
     columns = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     return dict.fromkeys(columns, (rowset.base_bytes - superseded_bytes(rowset)) // max(len(columns), 1))
 
 
-# By base file. One rowset of a tablet is sampled once for the size of text; the others are assumed
-# alike.
+# The results of `decoded_row_bytes` by base file. One rowset is sampled for the whole tablet.
 _row_bytes: weakref.WeakKeyDictionary[CFileReader, tuple[float, float]] = weakref.WeakKeyDictionary()
 
-# Exceptions to this assumption.
+# The text bytes of rowsets for which this sample is wrong: see `note_text_bytes`.
 _text_bytes: weakref.WeakKeyDictionary[CFileReader, int] = weakref.WeakKeyDictionary()
 
 
 def note_text_bytes(rowset: DiskRowSet, text_bytes: int) -> None:
     """Remember the text size of a merged rowset that was cut smaller than planned.
 
-    By the estimate it would be merged with its neighbour, and cut, again and again.
+    With the estimate of `Layouts`, the policy would merge it with its neighbour again and again.
     """
     _text_bytes[rowset.reader] = text_bytes
 
 
 def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]:
-    """About how many bytes a row takes in memory, and the part of its largest text column.
+    """Return about how many bytes a row takes in memory, and its largest text column alone.
 
-    The first block of each text column is the sample.
+    Reads the first block of each text column as a sample.
     """
     known = _row_bytes.get(rowset.reader)
     if known is None:
@@ -202,7 +198,7 @@ def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]
 
 
 def has_dead_rows(rowset: DiskRowSet) -> bool:
-    """Whether a row of the rowset may be dead, in files or in memory. Opens no file."""
+    """Return whether a row of the rowset may be dead, in files or in memory. Opens no file."""
     if rowset.base_column(LIVENESS) is not None or LIVENESS in rowset.deltas.column_ids:
         return True
     return any(LIVENESS in file.column_ids for file in rowset.redo) or any(
@@ -211,7 +207,7 @@ def has_dead_rows(rowset: DiskRowSet) -> bool:
 
 
 def expired_rows(rowset: DiskRowSet, cut: int) -> int:
-    """The number of rows dead at `cut` and ever since: no snapshot from `cut` on needs them.
+    """Return the number of rows that are dead at `cut` and at each later moment.
 
     Cost: reads the rowset's liveness twice.
     """
@@ -219,8 +215,7 @@ def expired_rows(rowset: DiskRowSet, cut: int) -> int:
     if now is None:
         return 0
     dead = ~now
-    # A row that is dead now and has no change of liveness after the cut was already dead at the
-    # cut.
+    # If a row is dead now, and its liveness did not change after the cut, it was dead at the cut.
     for file in (*rowset.undo, *rowset.redo):
         if LIVENESS in file.column_ids and file.timestamp_max > cut:
             run = file.run(LIVENESS)
@@ -233,15 +228,15 @@ def expired_rows(rowset: DiskRowSet, cut: int) -> int:
 
 
 def all_expired(rowset: DiskRowSet, cut: int) -> bool:
-    """Whether no snapshot from `cut` on needs any row of the rowset."""
+    """Return whether no moment from `cut` on needs any row of the rowset."""
     return cut > 0 and has_dead_rows(rowset) and expired_rows(rowset, cut) == rowset.row_count
 
 
 def tag_bytes(table: TableState, published: int, now_us: int) -> int:
-    """About how many bytes of files are kept only because tags keep history.
+    """Return about how many bytes of files are kept only because of tags.
 
-    These include a dropped table, and dropped ranges, that would be purged without the tags.
-    Cost: that of measuring the tablets twice; nothing without a tag older than the history.
+    They include the files of a dropped table, and of dropped ranges, that only tags keep.
+    Cost: measures the tablets twice; nothing if no tag is older than the history.
     """
     cut = oldest_readable(table.entry, published, now_us)
     without = oldest_readable(dataclasses.replace(table.entry, tagged=()), published, now_us)
@@ -262,7 +257,7 @@ def tag_bytes(table: TableState, published: int, now_us: int) -> int:
 
 
 def dead_rows_of(rowsets: Iterable[DiskRowSet]) -> tuple[int, int]:
-    """(dead rows in files, about how many bytes of base they take)."""
+    """Return (the number of dead rows in files, about how many bytes of base they take)."""
     rows, size = 0, 0.0
     for rowset in rowsets:
         if has_dead_rows(rowset):

@@ -1,8 +1,7 @@
-"""The policy's input and output: layouts of rowsets and plans, and the cost of work in bytes.
+"""The policy's input (layouts of rowsets), its output (plans), and the cost of work in bytes.
 
-Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: a small rowset costs a fixed
-number of bytes (`OPEN_BYTES`), not 0.9 % of a tablet of any size. For the same reason, whether a
-gain is too small depends on the work, not the tablet.
+Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: one more rowset costs a scan a
+fixed number of bytes (`OPEN_BYTES`); in Kudu it costs 0.9 % of the tablet.
 """
 
 from __future__ import annotations
@@ -13,45 +12,46 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from nyala.rowset import size
 
-# The cost of one more rowset or file for a scan, in bytes: it takes about a millisecond (open,
-# footer, index, a call per column), and a megabyte is decoded in that time. At most 1/32 of the
-# target, so that a store of small rowsets behaves like one of large rowsets.
+# What one more rowset or file costs a scan, in bytes: about a millisecond (to open it, and to read its
+# footer and index), in which the scan could decode a megabyte. It is at most 1/32 of the target size, so
+# that a store with small rowsets behaves like one with large rowsets.
 OPEN_BYTES: Final = 1 << 20
 
 OPEN_PER_TARGET: Final = 32
 
-# The fixed cost of a compaction in bytes: files to sync and a catalogue change, about 10 ms at
-# a few hundred MB/s of rewriting. It keeps a hundred tiny gains from going before one large gain.
+# The fixed cost of a compaction in bytes: about 10 ms for syncs and a change of the catalogue, in which
+# it could rewrite some megabytes. Without it, a hundred tiny compactions could precede a useful one.
 WORK_BYTES: Final = 4 * OPEN_BYTES
 
 
 @dataclass(frozen=True)
 class RowSetLayout:
-    """One DiskRowSet as the policy sees it.
+    """The measurements of one DiskRowSet that the policy needs.
 
-    key_min, key_max: canonical encoded keys, both inclusive.
+    "The mark" is the ancient history mark: reads of earlier moments are not possible.
+
+    key_min, key_max: encoded keys, both inclusive.
     row_count:        rows in the base, including dead ones.
-    redo_files:       (bytes, records), oldest first.
-    redo_columns:     column id (also LIVENESS) -> number of REDO records on disk, or an estimate.
-    base_columns:     column id -> bytes of base. If empty, the sizes are unknown: the policy divides
-                      the base equally among the columns. A column that the base does not store
-                      has 0 (LIVENESS, a column added later).
-    undo_files:       (bytes, records), oldest first; empty: do not merge them.
-    expired_rows:     rows dead since before the history mark, which a rewrite drops.
-    expired_undo_bytes: a lower bound of the UNDO that no readable snapshot needs, including
+    redo_files:       (bytes, records) of each file, oldest first.
+    redo_columns:     number of REDO records on disk, or an estimate, by column id (also LIVENESS).
+    base_columns:     bytes of base by column id; 0 for a column that the base does not store. If
+                      empty, the policy divides the base equally among the columns.
+    undo_files:       (bytes, records) of each file, oldest first; empty: do not merge them.
+    expired_rows:     rows that died before the mark. A rewrite drops them.
+    expired_undo_bytes: a lower bound of the UNDO that only moments before the mark need, including
                       `expired_undo_files`.
-    expired_undo_files: how many of the oldest UNDO files are completely beyond the mark.
-    superseded_bytes: columns in the base file or in parts that a newer part replaces, or that were
-                      dropped before the history begins. A rewrite drops them.
-    outdated:         written before the table's columns, types or encodings changed; manual
-                      maintenance rewrites it.
-    all_expired:      every row is dead and beyond the mark, so the rowset can be dropped.
-    text_bytes:       about how much memory the text of the largest text column takes; 0: unknown.
+    expired_undo_files: how many of the oldest UNDO files only moments before the mark need.
+    superseded_bytes: bytes of columns that a newer part replaces, or that were dropped before the
+                      mark. A rewrite drops them.
+    outdated:         written before the table's columns, types or encodings changed. Manual
+                      maintenance rewrites such rowsets.
+    all_expired:      all rows died before the mark, so the rowset can be dropped.
+    text_bytes:       about how much memory the largest text column takes; 0: unknown.
     decoded_bytes:    about how much memory keys and columns take; 0: unknown.
-    available:        False while a running compaction has reserved it.
+    available:        False if a running compaction has reserved the rowset.
 
-    Whatever counts as expired must be gone after a rewrite. So estimates err downwards; otherwise
-    the same rewrite would be planned again (Q2).
+    A rewrite must remove everything that counts as expired, or the policy would plan the same rewrite
+    again (Q2). So estimates of expired data are rather too low.
     """
 
     id: int
@@ -77,7 +77,7 @@ class RowSetLayout:
 
     @property
     def size_bytes(self) -> int:
-        """All bytes that a merge reads; it writes about as many."""
+        """All bytes that a merge reads. It writes about the same number."""
         return self.base_bytes + self.redo_bytes + self.undo_bytes
 
     @property
@@ -89,26 +89,26 @@ class RowSetLayout:
 
     @property
     def kept_base_bytes(self) -> int:
-        """Base bytes without expired rows, from which rowsets of the target size are cut.
+        """Base bytes without expired rows, which decide the number of rowsets that a merge writes.
 
-        Larger if needed, so that a rowset of the target size takes at most `DECODED_PER_TARGET`
-        times that in memory.
+        If the data take more than `DECODED_PER_TARGET` times as much in memory, the value is larger, so
+        that the merge writes more, smaller rowsets.
         """
         base = max(self.base_bytes - self.superseded_bytes, self.decoded_bytes // size.DECODED_PER_TARGET)
         return base - base * self.expired_rows // max(1, self.row_count)
 
     def cut_bytes(self, target_bytes: int) -> int:
-        """`kept_base_bytes`, or more, so that a rowset's text stays within `TEXT_TARGET_BYTES`."""
+        """Return `kept_base_bytes`, or more if a rowset's text would exceed `TEXT_TARGET_BYTES`."""
         return max(self.kept_base_bytes, self.text_bytes * target_bytes // size.TEXT_TARGET_BYTES)
 
 
 @dataclass(frozen=True)
 class MergePlan:
-    """Merge these rowsets, by ascending key_min, into `output_count` rowsets of about equal size.
+    """Merge these rowsets (ids by ascending key_min) into `output_count` rowsets of about equal size.
 
-    A single rowset is rewritten.
+    A plan with a single rowset rewrites it.
 
-    purged: encoded keys in hexadecimal, ascending. What they were up to `purged_until` is left out.
+    purged: encoded keys in hexadecimal, ascending. Their rows up to `purged_until` are left out.
     """
 
     rowsets: tuple[int, ...]
@@ -151,20 +151,22 @@ _P = TypeVar("_P", MergePlan, MinorPlan)
 
 
 def better(one: _P | None, other: _P | None) -> _P | None:
-    """The plan with the greater gain; the first if they are equal."""
+    """Return the plan with the greater gain; the first one if both are equal."""
     if one is None or other is None:
         return one or other
     return other if other.gain > one.gain else one
 
 
 def output_count(rowsets: Iterable[RowSetLayout], target_bytes: int) -> int:
-    """The number of equal rowsets nearest to the target: each has 0.75 to 1.5 of it."""
+    """Return into how many equal rowsets to divide the data; each has 0.75 to 1.5 times the target size."""
     return max(1, round(sum(r.cut_bytes(target_bytes) for r in rowsets) / target_bytes))
 
 
 def open_bytes(target_bytes: int) -> float:
+    """Return what one more rowset or file costs a scan: see `OPEN_BYTES`."""
     return min(OPEN_BYTES, target_bytes / OPEN_PER_TARGET)
 
 
 def work_bytes(target_bytes: int) -> float:
+    """Return the fixed cost of a compaction: see `WORK_BYTES`."""
     return open_bytes(target_bytes) * (WORK_BYTES // OPEN_BYTES)

@@ -1,52 +1,51 @@
-"""Chooses the compaction of a tablet that pays best. Pure: layouts of rowsets in, a plan out.
+"""Chooses the compaction of a tablet that saves the most reading for its cost.
 
-    bytes near     ┌─────────────────── w: 8 MB, flushed just now ──────────────────┐     height 2
-    a key          ┌──── a: 32 MB ────┐┌──── b: 32 MB ────┐┌─c─┐┌─d─┐┌───── e ──────┐     height 1
-                   0 ───────────────── share of the tablet's data ──────────────── 1
+The functions are pure: they get the layouts of rowsets, and return plans. The picture shows the key
+range of each rowset of a tablet, from the smallest key on the left to the greatest on the right. A
+look-up of a key must search each rowset that is above it, here two:
 
-    merge     w with others like it: fewer rowsets to search for a key (Kudu's objective);
-              c with d: fewer files
-    rewrite   one rowset with half dead rows or unreadable history: frees disk space
-    major     the REDO of some columns into the base: scans of the present no longer apply it
-    minor     many delta files of a rowset into one
-    expire    drops expired files and rowsets by a catalogue change, without reading them
+    ┌───────────── w: 8 MB, flushed just now ──────────────┐
+    ┌──── a: 32 MB ────┐┌──── b: 32 MB ────┐┌─c─┐┌─d─┐┌─e──┐
 
-All plans use one currency, so that they can be compared, also across tablets:
+    merge     w with similar rowsets, so that look-ups search fewer rowsets (Kudu's objective);
+              c with d, so that scans open fewer files
+    rewrite   one rowset in which half of the bytes are dead rows or expired history
+    major     merges REDO of some columns into the base, so that scans of the present need not apply it
+    minor     merges many delta files of a rowset into one
+    expire    drops expired files and rowsets by a change of the catalogue, without reading them
 
-    gain = bytes of reading (or disk) that are saved / bytes that are rewritten
+The gains of all plans have the same unit, so they can be compared, even between tablets:
 
-"Saved" counts the bytes that readers no longer pass, if each key is read as often as there is data
-near it: a rowset that covers `width` of the data stands in the way of as many bytes. So merging two
-equal rowsets of one key range has a gain of about 1, merging four has 3. A gain of 0.02 pays after
-fifty passes over the data.
+    gain = bytes of reading (or of disk space) that are saved / bytes that are rewritten
 
-`rowset_selection` chooses merges.
+The saved reading assumes that keys are read as often as there is data near them. The `width` of a
+rowset, in bytes, is the data of all rowsets in its key range; this is the reading that it makes slower.
+So a merge of two equal rowsets of one key range has a gain of about 1, and a merge of four has 3. A gain
+of 0.02 is worth it after the data were read fifty times.
 
 Invariants
-    Q1  Growth. An input of a merge has other inputs of at least 1/growth of its own bytes as
-        company, either in its own key range or in the resulting rowset, up to the target. So a byte
-        is rewritten O(log(data / flush)) times: the bytes near its key, or of its rowset, grow by
-        that factor each time. Kudu's objective alone rewrites a full rowset for each small flush
-        over it.
-    Q2  Progress. Each merge lowers Σ width + OPEN_BYTES · (number of rowsets) by its gain times its
-        bytes. A rewrite needs garbage to remove, a major needs REDO, a minor and an expiry need
-        files. So without new writes the work comes to an end.
-    Q3  Rowsets that are not available count in the CDF (merging across them would be a loss), but
-        no plan contains them.
-    Q4  After `plan_full` no two rowsets overlap, none has REDO, and `plan_full` returns nothing
-        more.
+    Q1  Growth. For each input of a merge, the other inputs in its key range, or in the resulting rowset
+        up to the target size, have at least 1/growth of its bytes. So the data near a key, or the
+        rowset, grows by a factor with each rewrite, and a byte is rewritten O(log(data / flush)) times.
+        Kudu's objective alone would rewrite a full rowset for each small flush over it.
+    Q2  Progress. Without new writes the work ends. Each merge lowers Σ width + OPEN_BYTES · (number of
+        rowsets) by its gain times its bytes. A rewrite removes garbage, a major compaction removes
+        REDO, and a minor compaction and an expiry remove files.
+    Q3  No plan contains a rowset that is not available. But such a rowset counts as data near its keys,
+        because a merge across it would not save reading.
+    Q4  After `plan_full` no two rowsets overlap, none has REDO, and a second `plan_full` returns
+        nothing.
 
-Left out: flushes and their order (`maintenance`), disk space, and current readers.
+Not part of the policy: flushes (`maintenance`), disk space, and current readers.
 Source: docs/design/compaction.md, "Compaction policy"; docs/design/kudu.md, "Choice of rowsets to
-merge"; the logarithmic method (Bentley and Saxe, 1980). Departures from Kudu: Q1. Space is a reason
-of its own (KUDU-1625), deletes count as REDO (KUDU-3619). Others: see `plans` and
-`rowset_selection`.
+merge"; the logarithmic method (Bentley and Saxe, 1980). Departures from Kudu: Q1; a plan may only free
+space (KUDU-1625); deletes count as REDO (KUDU-3619). Others: see `plans` and `rowset_selection`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 import numpy as np
@@ -66,75 +65,54 @@ from nyala.tablet.compaction.plans import (
     output_count,
     work_bytes,
 )
-from nyala.tablet.compaction.rowset_selection import BUDGET_ROWSETS, GROWTH, KeySpace, choose_merge
+from nyala.tablet.compaction.rowset_selection import GROWTH, KeySpace, choose_merge
 
-# Kudu's tablet_delta_store_major_compact_min_ratio: REDO of a tenth of the base. Patching a tenth
-# of the rows may slow a scan of the column by 0.3, and each base byte is rewritten at most once per
-# tenth that changes.
+# A column is due for a major delta compaction if it has REDO for a tenth of its base: Kudu's
+# tablet_delta_store_major_compact_min_ratio. So much REDO makes a scan of the column about 30 % slower.
 REDO_RATIO_MIN: Final = 0.1
 
-# A byte of REDO costs a scan as much as this many base bytes (0.1 of REDO may cost 0.3, see above):
-# besides decoding, it is sorted and scattered.
+# A byte of REDO costs a scan as much as this many base bytes, because it is not only decoded, but also
+# sorted and applied to rows.
 REDO_COST: Final = 3.0
 
-# Half of a rowset is garbage: each written byte frees a byte, and the disk holds at most twice the
-# needed data.
+# A rowset is rewritten once half of it is garbage. Then each written byte frees a byte, and the disk
+# holds at most twice the needed data.
 SPACE_RATIO: Final = 0.5
 
-# A major delta compaction of half of the base leaves that half in the old file. A table whose rows
-# are upserted whole would then take up to twice its base on disk, forever; a rewrite avoids that.
+# A major delta compaction leaves the old values of its columns in the base file. If these are half of
+# the base, the whole rowset is rewritten instead. Otherwise a table whose rows are always upserted whole
+# would take up to twice its base on disk.
 REWRITE_SHARE: Final = 0.5
 
-# For compactions on request: a tenth of garbage is worth a rewrite.
+# For compactions that a user calls: a tenth of garbage is worth a rewrite.
 SPACE_RATIO_FULL: Final = 0.1
 
-# Expired files are dropped in groups: a catalogue change for fewer than 16 of them, or for
-# less than OPEN_BYTES, can wait. As many UNDO files are worth a merge: scans of the present do not
-# open them.
+# Fewer expired files than this, with less than OPEN_BYTES, are not worth a change of the catalogue.
 EXPIRED_FILES_MIN: Final = 16
 
+# UNDO files are merged if there are this many. Scans of the present do not open them.
 UNDO_FILES_MIN: Final = 16
 
 
-@dataclass(frozen=True)
-class PolicyOptions:
-    """Adjustable parameters; each default is derived above.
-
-    budget_bytes: None is BUDGET_ROWSETS times the target.
-    growth:       Q1; `math.inf` is Kudu's rule.
-    quiet:        nobody has written to the tablet for a while: growth is not limited, and all REDO
-                  is due. Otherwise a height of about log2(data / flush) + 1 would stay, and a tenth
-                  of REDO.
-    """
-
-    target_bytes: int = TARGET_BYTES
-    budget_bytes: int | None = None
-    growth: float = GROWTH
-    redo_ratio_min: float = REDO_RATIO_MIN
-    space_ratio: float = SPACE_RATIO
-    quiet: bool = False
-
-    @property
-    def budget(self) -> int:
-        return BUDGET_ROWSETS * self.target_bytes if self.budget_bytes is None else self.budget_bytes
-
-
-def best_plan(rowsets: Sequence[RowSetLayout], options: PolicyOptions | None = None) -> Plan | None:
-    """The best next work of one tablet; None if nothing pays.
+def best_plan(
+    rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES, quiet: bool = False
+) -> Plan | None:
+    """Return the best next plan for one tablet; None if no plan is worth its cost.
 
     Expiry goes first, because it makes all other work smaller; its gain is raised to that of the
-    best other plan. Otherwise the greatest gain wins.
-    Cost: that of `choose_merge`; the rest is one pass.
+    best other plan. Otherwise the plan with the greatest gain wins.
+
+    quiet: nobody has written to the tablet for a while. Then growth (Q1) is not limited, and all REDO is
+        due, so that the tablet becomes as fast to read as after `Table.compact`.
+    Cost: that of `choose_merge`, and one pass over the rowsets.
     """
-    options = options or PolicyOptions()
-    target = options.target_bytes
-    growth = np.inf if options.quiet else options.growth
-    ratio = 0.0 if options.quiet else options.redo_ratio_min
+    target = target_bytes
+    growth, ratio = (np.inf, 0.0) if quiet else (GROWTH, REDO_RATIO_MIN)
     plans: list[Plan | None] = [
-        choose_rewrite(rowsets, target_bytes=target, space_ratio=options.space_ratio),
+        choose_rewrite(rowsets, target_bytes=target),
         _or_rewrite(choose_major(rowsets, target_bytes=target, redo_ratio_min=ratio), rowsets, target),
         choose_minor(rowsets, target_bytes=target, redo_ratio_min=ratio),
-        choose_merge(rowsets, target_bytes=target, budget_bytes=options.budget, growth=growth),
+        choose_merge(rowsets, target_bytes=target, growth=growth),
     ]
     best = max((plan for plan in plans if plan is not None), key=lambda plan: plan.gain, default=None)
     expire = choose_expire(rowsets, target_bytes=target)
@@ -146,7 +124,10 @@ def best_plan(rowsets: Sequence[RowSetLayout], options: PolicyOptions | None = N
 def choose_expire(
     rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES, manual: bool = False
 ) -> ExpirePlan | None:
-    """Everything that can be dropped whole, if that is worth a transaction (`manual`: always)."""
+    """Return a plan that drops all expired files and rowsets, if that is worth a change of the catalogue.
+
+    manual: return it in any case, unless nothing has expired.
+    """
     chosen = [r for r in rowsets if r.available and (r.all_expired or r.expired_undo_files)]
     freed = sum(r.size_bytes if r.all_expired else _expired_file_bytes(r) for r in chosen)
     files = sum(0 if r.all_expired else r.expired_undo_files for r in chosen)
@@ -156,16 +137,14 @@ def choose_expire(
     return ExpirePlan(tuple(r.id for r in chosen), freed / work_bytes(target_bytes))
 
 
-def choose_rewrite(
-    rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES, space_ratio: float = SPACE_RATIO
-) -> MergePlan | None:
-    """The rewrite that frees most for its cost, of a rowset with at least `space_ratio` garbage."""
+def choose_rewrite(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES) -> MergePlan | None:
+    """Return the rewrite that frees most for its cost, of a rowset with much garbage (`SPACE_RATIO`)."""
     best = None
     for rowset in rowsets:
         freed = rowset.expired_bytes
         if not rowset.available or rowset.all_expired or freed < open_bytes(target_bytes):
             continue  # a small rowset waits until it is merged with its neighbours
-        if freed >= space_ratio * rowset.size_bytes:
+        if freed >= SPACE_RATIO * rowset.size_bytes:
             gain = freed / (rowset.size_bytes - freed + work_bytes(target_bytes))
             if best is None or gain > best.gain:
                 best = MergePlan((rowset.id,), gain, output_count([rowset], target_bytes))
@@ -178,7 +157,7 @@ def choose_major(
     target_bytes: int = TARGET_BYTES,
     redo_ratio_min: float = REDO_RATIO_MIN,
 ) -> MajorPlan | None:
-    """The major delta compaction that saves scans of the present most for its cost."""
+    """Return the major delta compaction that saves scans of the present most for its cost."""
     plans = (_major_of(rowset, target_bytes, redo_ratio_min) for rowset in rowsets if rowset.available)
     return max((plan for plan in plans if plan), key=lambda plan: plan.gain, default=None)
 
@@ -189,7 +168,7 @@ def choose_minor(
     target_bytes: int = TARGET_BYTES,
     redo_ratio_min: float = REDO_RATIO_MIN,
 ) -> MinorPlan | None:
-    """The merge of delta files that saves most, unless a major compaction would take them all."""
+    """Return the merge of delta files that saves most. REDO files that a major compaction removes do not count."""
     best: MinorPlan | None = None
     for rowset in rowsets:
         if not rowset.available:
@@ -202,11 +181,11 @@ def choose_minor(
 
 
 def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES) -> list[Plan]:
-    """All work that leads to Q4 for the available rowsets. Plans do not overlap, except the expiry.
+    """Return the plans that lead to Q4 for the available rowsets. Only the expiry may overlap another plan.
 
-    Overlapping rowsets are merged in connected groups of any size. Then neighbours are joined up to
-    the target. A single rowset with REDO gets a major delta compaction of all columns. It is
-    rewritten instead if a tenth of it is garbage, or if it is outdated.
+    Rowsets that overlap, directly or through others, are merged. Then neighbours are joined up to the
+    target size. A single rowset with REDO gets a major delta compaction of all columns. It is rewritten
+    instead if a tenth of it is garbage, or if it is outdated.
     """
     plans: list[Plan] = []
     expire = choose_expire(rowsets, target_bytes=target_bytes, manual=True)
@@ -222,14 +201,13 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
             plans.append(_merge_plan(group, target_bytes))
         elif group[0].redo_files:
             major = _major_plan(group[0], sorted(group[0].redo_columns), target_bytes)
-            # A part would leave garbage behind: one rewrite now is better than a part now and a
-            # rewrite later.
+            # A major compaction may leave so much garbage that a rewrite would follow. Then rewrite now.
             plans.append(_or_rewrite(major, group, target_bytes, SPACE_RATIO_FULL) or major)
     return plans
 
 
 def _connected(ordered: Iterable[RowSetLayout]) -> list[list[RowSetLayout]]:
-    """Connected groups of overlapping rowsets, which come by ascending key_min."""
+    """Divide rowsets, ordered by key_min, into groups that overlap directly or through others."""
     groups: list[list[RowSetLayout]] = []
     reach = b""
     for rowset in ordered:
@@ -245,9 +223,9 @@ def _connected(ordered: Iterable[RowSetLayout]) -> list[list[RowSetLayout]]:
 def _joined(
     groups: Iterable[list[RowSetLayout]], reserved: Sequence[RowSetLayout], target_bytes: int
 ) -> list[list[RowSetLayout]]:
-    """Join neighbouring groups while their results fit into one rowset.
+    """Join neighbouring groups whose results fit into one rowset, but not across a reserved rowset (Q3).
 
-    Never across a reserved rowset (Q3). No two results fit together, so one pass is enough (Q4).
+    One pass is enough, because no two of its results fit into one rowset (Q4).
     """
     joined: list[list[RowSetLayout]] = []
     for group in groups:
@@ -265,7 +243,7 @@ def _joined(
 
 
 def _cut_bytes(group: Sequence[RowSetLayout], target_bytes: int) -> float:
-    """The size of one rowset that the group becomes; a single rowset stays as it is."""
+    """Return the size of each rowset that the group becomes; a single rowset stays as it is."""
     size = sum(r.cut_bytes(target_bytes) for r in group)
     return size if len(group) == 1 else size / output_count(group, target_bytes)
 
@@ -284,11 +262,11 @@ def _or_rewrite(
     target_bytes: int,
     share: float = REWRITE_SHARE,
 ) -> MajorPlan | MergePlan | None:
-    """The plan, or a rewrite of the whole rowset if the plan's columns are `share` of the base.
+    """Return the plan, or a rewrite of its whole rowset if the plan's columns are `share` of the base.
 
-    The rewrite costs little more then, and leaves no base file of mostly superseded columns. The
-    plan is kept if the rowset has more UNDO than that: a part leaves UNDO as it is, a rewrite would
-    write it again.
+    The rewrite then costs little more, and leaves no superseded columns in the base file. The plan is
+    kept if the rowset has more UNDO than base in these columns, because a rewrite would also write all
+    UNDO again.
     """
     if plan is None:
         return None
@@ -300,12 +278,12 @@ def _or_rewrite(
 
 
 def _major_of(rowset: RowSetLayout, target_bytes: int, redo_ratio_min: float) -> MajorPlan | None:
-    """The major delta compaction that is due for the rowset; None: none is.
+    """Return the major delta compaction that is due for the rowset; None if no column is due.
 
-    A column is due if a tenth of its bytes, or of its rows, has REDO. If one is due, all columns
-    are compacted if that saves more for its cost, because then no REDO file stays. Little REDO (a
-    thousand rows that are updated all day) waits until there are enough files for a minor
-    compaction: each major one leaves an UNDO file.
+    A column is due if a tenth of its bytes, or of its rows, has REDO. If any column is due, the plan has
+    either the due columns or all columns, whichever saves more for its cost; with all columns, no REDO
+    file stays. Little REDO waits until there are enough files for a minor compaction, because each major
+    compaction adds an UNDO file.
     """
     if not rowset.redo_files or not rowset.redo_columns:
         return None
@@ -324,7 +302,7 @@ def _major_of(rowset: RowSetLayout, target_bytes: int, redo_ratio_min: float) ->
 
 
 def _major_plan(rowset: RowSetLayout, columns: Sequence[int], target_bytes: int) -> MajorPlan:
-    """Reads and writes the columns' base, and all REDO once (the rest stays in one file)."""
+    """Return the plan with its gain. It rewrites the columns' base and all REDO; the other columns' REDO stays."""
     files = len(rowset.redo_files) - (len(columns) < len(rowset.redo_columns))
     redo = sum(_redo_column_bytes(rowset, column) for column in columns)
     saved = REDO_COST * redo + open_bytes(target_bytes) * files
@@ -333,12 +311,12 @@ def _major_plan(rowset: RowSetLayout, columns: Sequence[int], target_bytes: int)
 
 
 def _redo_column_bytes(rowset: RowSetLayout, column: int) -> float:
-    """A column's share of the REDO files, by its records."""
+    """Return a column's share of the REDO files, by its number of records."""
     return rowset.redo_bytes * rowset.redo_columns[column] / max(1, sum(rowset.redo_columns.values()))
 
 
 def _base_column_bytes(rowset: RowSetLayout, column: int) -> float:
-    """Bytes of the column's base once it is written: LIVENESS takes at most a bit per row."""
+    """Return the bytes of the column's base after the compaction; LIVENESS then has at most a bit per row."""
     if column == LIVENESS:
         return max(rowset.base_columns.get(column, 0), rowset.row_count / 8)
     if rowset.base_columns:
@@ -353,7 +331,7 @@ def _minor_of(
     if kind == "redo":
         files, first = rowset.redo_files, 0
     else:
-        # A file is dropped once its newest record has expired, so large files are not made larger.
+        # A file is dropped when its newest record has expired. In a larger file, old records would stay longer.
         files, first = rowset.undo_files, len(rowset.undo_files)
         while first and files[first - 1][0] < target_bytes // 4:
             first -= 1
@@ -361,15 +339,14 @@ def _minor_of(
     if chosen is None:
         return None
     merged = files[first + chosen.start : first + chosen.stop]
-    # Only scans of the past open UNDO files, so a merge must remove more of them than of REDO
-    # files.
+    # Only scans of the past open UNDO files, so one UNDO file less saves less than one REDO file less.
     saved = open_bytes(target_bytes) * (len(merged) - 1) * FILES_MIN / files_min
     cost = sum(size for size, _ in merged) + work_bytes(target_bytes)
     return MinorPlan(rowset.id, slice(first + chosen.start, first + chosen.stop), saved / cost, kind)
 
 
 def _expired_file_bytes(rowset: RowSetLayout) -> int:
-    """The expired bytes in whole files; without file sizes, all of them if there is such a file."""
+    """Return the bytes of the expired UNDO files. Without file sizes: all expired UNDO, if a file has expired."""
     if not rowset.undo_files:
         return rowset.expired_undo_bytes if rowset.expired_undo_files else 0
     return sum(size for size, _ in rowset.undo_files[: rowset.expired_undo_files])

@@ -1,22 +1,25 @@
-"""Chooses the rowsets of a tablet whose merge saves most reading within a budget.
+"""Chooses the rowsets of a tablet whose merge saves the most reading within a budget.
 
-This is Kudu's objective, in bytes (divide by the tablet's bytes for Kudu's fractions). `width` is
-the share of the data's CDF that a rowset covers, `U` the span of the union:
+This is Kudu's objective, in bytes where Kudu uses fractions of the tablet. The CDF of a key is the
+number of bytes of data before this key. For the rowsets of a merge:
 
     maximise   Σ width + Σ OPEN_BYTES · max(0, 1 - size / target)  -  1.003 · U
     while      Σ weight <= budget
 
-Kudu solves it in two passes: fractional bounds for each left-most rowset, then an exact knapsack
-where a bound promises 5 % more. Here the exact knapsacks of *all* left-most rowsets are the rows of
-one NumPy table. Rowsets come by ascending key_max, and each updates the rows of those that start no
-later. n vector operations replace n² / 2 steps in Python, and the result is optimal: 0.06 s for 500
-rowsets.
+    width    the bytes of data, of all rowsets, in the key range of a rowset
+    U        the bytes of data from the first to the last key of the merged rowsets
+    size     the bytes of base data of a rowset; target: the size of a full rowset
+    weight   the bytes that the merge reads of a rowset
+
+The best set is found by dynamic programming over a NumPy table. Each row of the table is a knapsack
+problem: the best merges in which no rowset begins before a given one. Rowsets are added by ascending
+key_max; each one updates the rows that begin no later than it. The result is optimal, and takes 0.06 s
+for 500 rowsets. (Kudu computes bounds first, and solves a knapsack only where they promise 5 % more.)
 
 Invariants: Q1, Q2 and Q3 of `compaction.policy`.
-Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge".
-Departures from Kudu: Q1. The CDF counts current data (base and REDO), the weight counts all bytes.
-Rowsets of one key take part. The factor 1.003 always applies (Kudu exempts unions that exceed the
-sum, which never gain).
+Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge". Departures from Kudu:
+Q1. The CDF counts current data (base and REDO), but the weight counts all bytes. Rowsets with a single
+key take part. The factor 1.003 always applies.
 """
 
 from __future__ import annotations
@@ -40,35 +43,39 @@ from nyala.tablet.compaction.plans import (
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# One merge reads and writes at most this many rowsets of the target size: Kudu's 128 MB of 32 MB.
-# At least 1 + 1 / GROWTH, or a full rowset and the company it needs would not fit into one merge.
+# One merge reads and writes at most this many rowsets of the target size, as in Kudu. It must be at least
+# 1 + 1 / GROWTH, so that a full rowset and the other inputs that Q1 requires fit into one merge.
 BUDGET_ROWSETS: Final = 4
 
-# Q1: a byte is rewritten into something twice as dense or twice as large, like the carry of a
-# binary counter. Simulated with random keys in flushes of 1/8 of a target, up to 64 targets. Bytes
-# rewritten per byte inserted, and average height: for 0.5: 4.3 and 7.2; 1: 5.8 and 5.2; 1.5: 9.6
-# and 4.0; 3: 14 and 3.1; without limit: 408 and 1.0. One more rowset costs a look-up one more bloom
-# filter; rewriting takes a core from others. So 1, and no limit once the tablet is `quiet`.
+# For Q1. With 1, the data near a key, or the rowset, at least doubles with each rewrite. A simulation with
+# random keys, and flushes of 1/8 of a target up to 64 targets of data, gave these results:
+#     growth   bytes rewritten per inserted byte   average number of rowsets to search for a key
+#     0.5      4.3                                 7.2
+#     1        5.8                                 5.2
+#     1.5      9.6                                 4.0
+#     3        14                                  3.1
+#     no limit 408                                 1.0
+# One more rowset costs a look-up only one more bloom filter, so 1 is best. A `quiet` tablet has no limit.
 GROWTH: Final = 1.0
 
-# Kudu's kSupportAdjust: of two merges that save the same, prefer the one without a non-overlapping
-# neighbour.
+# Kudu's kSupportAdjust: of two merges that save the same, prefer the one without a neighbour that does
+# not overlap the others.
 SUPPORT_ADJUST: Final = 1.003
 
-# The last possible join, of two rowsets to nine tenths of a target, saves OPEN_BYTES less 0.3 % of
-# its bytes, and costs these bytes and WORK_BYTES: (1/32 - 0.003) / (0.9 + 1/8) = 0.028. Below 0.02
-# nothing is gained.
+# Merges that gain less are useless. The smallest useful merge joins two rowsets to nine tenths of a target.
+# It saves OPEN_BYTES less 0.3 % of its bytes, and costs its bytes and WORK_BYTES:
+# (1/32 - 0.003) / (0.9 + 1/8) = 0.028.
 MERGE_GAIN_MIN: Final = 0.02
 
-# Weights are counted in 1/128 of the budget (1 MB of 128, as in Kudu), so the table is 129 wide. A
-# rowset weighs at least one unit, so no merge opens more than 128 rowsets.
+# Weights are counted in 1/128 of the budget, as in Kudu, so the table has 129 columns. A rowset weighs at
+# least one unit, so no merge opens more than 128 rowsets.
 BUDGET_UNITS: Final = 128
 
-# The table costs n² · 129 additions: 25 ms for 250 rowsets, 0.1 s for 500. More are split into
-# neighbours.
+# The table costs n² · 129 additions for n rowsets: 0.1 s for 500. A tablet with more rowsets is divided
+# into ranges of keys.
 ROWSETS_AT_ONCE: Final = 500
 
-# How often the optimum is computed again without rowsets that Q1 forbids; seldom more than once.
+# How often the optimum is computed again without rowsets that Q1 forbids. More than once is rare.
 ROUNDS: Final = 4
 
 
@@ -76,18 +83,16 @@ def choose_merge(
     rowsets: Sequence[RowSetLayout],
     *,
     target_bytes: int = TARGET_BYTES,
-    budget_bytes: int | None = None,
     growth: float = GROWTH,
     gain_min: float = MERGE_GAIN_MIN,
 ) -> MergePlan | None:
-    """The merge that saves most within the budget; None if none saves enough.
+    """Return the merge that saves the most within the budget; None if no merge gains `gain_min`.
 
-    budget_bytes: counts base and deltas. A rowset heavier than half of it counts as half; otherwise
-        two such rowsets would overlap forever. Only then does a merge exceed the budget.
-    Cost: 0.1 s for 500 rowsets, linear beyond.
+    A rowset that is heavier than half of the budget counts as half. Otherwise two such rowsets would
+    overlap forever. Only with such rowsets may a merge exceed the budget.
+    Cost: 0.1 s for each 500 rowsets.
     """
-    assert target_bytes > 0 and growth > 0, (target_bytes, growth)
-    budget = BUDGET_ROWSETS * target_bytes if budget_bytes is None else budget_bytes
+    budget = BUDGET_ROWSETS * target_bytes
     best: MergePlan | None = None
     ordered = sorted(rowsets, key=lambda r: (r.key_min, r.key_max, r.id))
     for start in range(0, len(ordered), ROWSETS_AT_ONCE):
@@ -98,16 +103,16 @@ def choose_merge(
 
 
 class KeySpace:
-    """Where each rowset is among the tablet's current data, counted in bytes before a key (the CDF).
+    """The position of each rowset in the CDF: the number of bytes of the tablet's data before a key.
 
-    Keys are cut into cells: the points that bound a rowset (even numbers), and the gaps between
-    them. A rowset's bytes are spread over its gaps as if its keys were evenly distributed. For
-    that, keys count as 8-byte big-endian integers after the common prefix of its bounds. A rowset
-    of one key has all of its bytes in that point.
+    The first and last keys of all rowsets divide the key space into cells. Cells with even numbers are
+    these keys themselves, cells with odd numbers the gaps between them. The bytes of a rowset are
+    distributed over its gaps as if its keys were evenly distributed between its first and last key. A
+    rowset with a single key has all of its bytes in the cell of this key.
 
-    lower, upper: each rowset's cells [lower, upper).
-    start, end:   its range in the CDF; width = end - start, the bytes of all rowsets in its key
-                  range.
+    lower, upper: the cells [lower, upper) of each rowset.
+    start, end:   the range of each rowset in the CDF.
+    width:        end - start, the bytes of all rowsets in its key range.
     """
 
     def __init__(self, rowsets: Sequence[RowSetLayout]) -> None:
@@ -119,7 +124,7 @@ class KeySpace:
         self._parts = [self._spread(keys, r, place[r.key_min], place[r.key_max]) for r in rowsets]
         cells = np.zeros(max(1, 2 * len(keys) - 1))
         for rowset, lower, parts in zip(rowsets, self.lower.tolist(), self._parts, strict=True):
-            # At least one byte: rows without bytes must be searched too.
+            # At least one byte, because look-ups also search rowsets whose columns take no bytes.
             cells[lower : lower + len(parts)] += parts * max(1, rowset.base_bytes + rowset.redo_bytes)
         cdf = np.concatenate([[0.0], np.cumsum(cells)])
         self.start: Floats = cdf[self.lower]
@@ -128,7 +133,10 @@ class KeySpace:
         self.total = float(cdf[-1])
 
     def _spread(self, keys: list[bytes], rowset: RowSetLayout, lower: int, upper: int) -> Floats:
-        """The share of the rowset in each of its cells."""
+        """Return the share of the rowset's bytes in each of its cells.
+
+        Keys are compared as integers: 8 bytes, big-endian, after the common prefix of the rowset's bounds.
+        """
         parts = np.zeros(upper - lower + 1)
         if lower == upper:
             parts[0] = 1.0
@@ -139,13 +147,12 @@ class KeySpace:
             data = b"".join(key[prefix : prefix + 8].ljust(8, b"\0") for key in keys)
             tails = self._tails[prefix] = np.frombuffer(data, ">u8").astype(np.uint64)
         steps = np.diff(tails[lower // 2 : upper // 2 + 1]).astype(np.float64)
-        # Bounds such as "a" and "a\0" are the same integer.
-        total = steps.sum()
+        total = steps.sum()  # 0 if the bounds are the same integer, such as "a" and "a\0"
         parts[1::2] = steps / total if total else 1 / len(steps)
         return parts
 
     def bytes_within(self, sizes: Floats) -> Floats:
-        """[r, q]: how many of rowset q's `sizes` are in the key range of r."""
+        """Return a matrix: element [r, q] has the part of `sizes[q]` that is in the key range of rowset r."""
         within = np.empty((len(sizes), len(sizes)))
         for index, parts in enumerate(self._parts):
             lower = self.lower[index]
@@ -158,7 +165,7 @@ class KeySpace:
 
 
 class _Merge:
-    """The choice of one merge among rowsets in order of key_min."""
+    """The choice of one merge among rowsets that are ordered by key_min."""
 
     def __init__(self, rowsets: Sequence[RowSetLayout], target: int, budget: int, growth: float) -> None:
         self._rowsets = rowsets
@@ -189,7 +196,7 @@ class _Merge:
             if len(kept) == len(optimum):
                 if best is not None:
                     break
-                # It makes as many rowsets as it takes, so it is useless: try without the heaviest.
+                # The merge would write as many rowsets as it reads. Try without the heaviest rowset.
                 refused = optimum[np.argmax(self._sizes[optimum])]
             else:
                 refused = np.setdiff1d(optimum, kept)
@@ -197,10 +204,10 @@ class _Merge:
         return best
 
     def _with_company(self, chosen: Ints) -> Ints:
-        """The largest subset of `chosen` in which each rowset has the company that Q1 demands.
+        """Return the largest subset of `chosen` that satisfies Q1 for each of its rowsets.
 
-        More company never hurts another rowset, so removing those with too little finds it in any
-        order.
+        Other inputs never make Q1 false for a rowset. So it is right to remove the rowsets that violate
+        Q1, again and again, in any order.
         """
         while len(chosen) and self._growth < np.inf:
             company = self._within[np.ix_(chosen, chosen)].sum(axis=1) - self._sizes[chosen]
@@ -216,7 +223,7 @@ class _Merge:
         if len(chosen) < 2:
             return None
         span = self._space.end[chosen].max() - self._space.start[chosen].min()
-        # A rowset far above the target becomes several; that is not charged as a loss.
+        # A rowset much larger than the target becomes several rowsets. This does not count as a loss.
         outputs = max(1, round(float(np.minimum(self._rows[chosen], self._target).sum()) / self._target))
         saved = self._space.width[chosen].sum() - SUPPORT_ADJUST * span + self._open * (len(chosen) - outputs)
         gain = float(saved / (self._sizes[chosen].sum() + self._work))
@@ -224,29 +231,26 @@ class _Merge:
         return MergePlan(tuple(r.id for r in inputs), gain, output_count(inputs, self._target))
 
     def _optimum(self, candidates: Ints) -> Ints:
-        """The set with the greatest objective within the budget; empty if none exceeds 0.
+        """Return the set with the greatest objective within the budget; empty if none is above 0.
 
-        The objective is the module's, less OPEN_BYTES for the rowset that remains, so a set of one
-        has none.
+        From the objective in the module's description OPEN_BYTES are subtracted, for the rowset that the
+        merge writes.
         """
         start, end = self._space.start[candidates], self._space.end[candidates]
         value, weight = self._value[candidates], self._weight[candidates]
-        # Rows are ordered by start, so the rowsets that start no later than an item are the first
-        # rows.
+        # Rows are ordered by start. So the rows that start no later than an item are the first rows.
         row_order = np.argsort(start, kind="stable")
         item_order = np.argsort(end, kind="stable")
         starts = start[row_order]
         rows = np.searchsorted(starts, start, side="right")
-        # table[a, w]: greatest value of rowsets that start no earlier than a and weigh no more than
-        # w.
+        # table[a, w]: the greatest value of rowsets that start no earlier than row a and weigh at most w.
         table = np.zeros((len(candidates), BUDGET_UNITS + 1))
         best, leftmost, last = float(self._open), -1, -1
         for step, item in enumerate(item_order.tolist()):
             count, heavy = int(rows[item]), int(weight[item])
             part = table[:count]
             part[:, heavy:] = np.maximum(part[:, heavy:], part[:, :-heavy] + value[item])
-            # No rowset so far ends later, so this is the union's span, or more for sets without the
-            # item.
+            # No rowset so far ends later than the item. So this is U, or more than U for sets without the item.
             saved = part[:, -1] - SUPPORT_ADJUST * (end[item] - starts[:count])
             top = int(np.argmax(saved))
             if saved[top] > best:
@@ -258,7 +262,7 @@ class _Merge:
 
 
 def _knapsack(items: Sequence[int], value: Floats, weight: Ints) -> list[int]:
-    """The most valuable items within BUDGET_UNITS; the lightest such set that one pass finds."""
+    """Return the most valuable items within BUDGET_UNITS (the knapsack problem)."""
     row = np.zeros(BUDGET_UNITS + 1)
     taken = np.zeros((len(items), BUDGET_UNITS + 1), np.bool_)
     for index, item in enumerate(items):
@@ -276,7 +280,7 @@ def _knapsack(items: Sequence[int], value: Floats, weight: Ints) -> list[int]:
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:
-    """The number of bytes that both begin with."""
+    """Return the length of the common prefix."""
     length = min(len(one), len(other))
     differ = int.from_bytes(one[:length], "big") ^ int.from_bytes(other[:length], "big")
     return length - (differ.bit_length() + 7) // 8

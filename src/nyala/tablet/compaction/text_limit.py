@@ -1,21 +1,17 @@
-"""Limits the text that a compaction holds of one column, below what 32-bit offsets can address.
+"""Limits the text that a compaction holds in memory, because Arrow's text arrays have 32-bit offsets.
 
-    rowset A   |aaaa|aaaa|aaaa|
-    rowset B       |bbbbbbbbbb|
-               +----+----+----+
-    slices       1    2    3
+A merge cuts its key range into slices, and writes each slice as a rowset. In memory, each column of a
+slice (base and changes) is one Arrow array. Slices are cut by bytes on disk, but text in a dictionary
+takes few bytes on disk and many in memory. So a slice with more text than `_slice_limit` is halved, even
+if this makes more rowsets than the plan says.
 
-A job holds one column of a slice of its inputs, base and changes, as one Arrow array. Slices are
-cut by bytes on disk, but text in a dictionary takes hardly any. So a slice with more text than
-`_slice_limit` is halved, whatever the plan said. Each slice becomes a rowset.
+A delta compaction keeps rowids, so it cannot be sliced. If it would hold too much text, the rowset is
+rewritten instead.
 
-A delta compaction keeps rowids, so it cannot be sliced. If it would hold too much text, the rowset
-is rewritten instead.
+The footers of column files have the text bytes of each block (`ColumnReader.text_bytes`).
 
-Footers of column files give the text bytes of each block (`ColumnReader.text_bytes`).
-
-Left out: the history of one key is not cut. It is merged whole, and if its offsets overflow, the
-job fails with a StorageError that says so.
+Limit: the history of a single key is not cut. If it has too much text, the job raises a StorageError
+that says so.
 """
 
 from __future__ import annotations
@@ -35,19 +31,19 @@ from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan
 
 __all__ = ["limit_text", "slice_bounds", "text_bytes"]
 
-# Keys sampled per rowset to find the place where a slice is halved.
+# How many keys per rowset to sample in order to find the middle of a slice.
 _SAMPLES: int = 32
 
 
 def _slice_limit() -> float:
-    """The most text of a slice. Halves of a larger slice are too large to be merged again."""
+    """Return the most text of a slice. The two halves of a larger slice do not fit into one rowset."""
     return 1.5 * rowset_size.TEXT_TARGET_BYTES
 
 
 def slice_bounds(rowsets: Sequence[DiskRowSet], schema: Schema, count: int) -> list[bytes] | None:
-    """The keys at which to cut a merge of these rowsets; None: the text fits `count` equal slices.
+    """Return the keys at which to cut a merge of these rowsets; None if the text fits into `count` slices.
 
-    Cost: the rowsets' footers, and `text_bytes` if there is much text.
+    Cost: reads the rowsets' footers, and more (`text_bytes`) if the columns have much text.
     """
     columns = [
         column
@@ -61,9 +57,9 @@ def slice_bounds(rowsets: Sequence[DiskRowSet], schema: Schema, count: int) -> l
 
 
 def text_bytes(rowset: DiskRowSet, columns: Sequence[ColumnSchema]) -> int:
-    """About how many bytes of decoded text the largest of these columns has in the rowset's files.
+    """Return about how many bytes of decoded text the largest of these columns has in the rowset's files.
 
-    Cost: the footers of the files, and the rowids of their changes.
+    Cost: reads the footers of the files, and the rowids of their changes.
     """
     sizes = (_text_of(rowset, column, 0, rowset.row_count) for column in columns if column.type.is_variable)
     return max(sizes, default=0)
@@ -72,7 +68,7 @@ def text_bytes(rowset: DiskRowSet, columns: Sequence[ColumnSchema]) -> int:
 def limit_text(
     rowset: DiskRowSet, schema: Schema, plan: MajorPlan | MinorPlan
 ) -> MergePlan | MajorPlan | MinorPlan:
-    """The plan of a delta compaction, or a rewrite of the rowset if it would hold too much text."""
+    """Return the plan, or a rewrite of the rowset if the plan would hold too much text in memory."""
     columns = [column for column in schema.columns if column.type.is_variable]
     if any(
         _at_most(rowset, column) > _slice_limit() and _held(rowset, column, plan) > _slice_limit()
@@ -83,7 +79,7 @@ def limit_text(
 
 
 def _held(rowset: DiskRowSet, column: ColumnSchema, plan: MajorPlan | MinorPlan) -> int:
-    """The text of a column that a delta compaction holds at once."""
+    """Return the bytes of text of a column that a delta compaction holds at once."""
     count = rowset.row_count
     if isinstance(plan, MajorPlan):
         redo = sum(file.text_bytes(column.id, 0, count) for file in rowset.redo)
@@ -93,13 +89,13 @@ def _held(rowset: DiskRowSet, column: ColumnSchema, plan: MajorPlan | MinorPlan)
 
 
 def _at_most(rowset: DiskRowSet, column: ColumnSchema) -> int:
-    """An upper bound of the column's text, base and changes, without reading rowids."""
+    """Return an upper bound of the column's text in base and changes. Reads no rowids."""
     changes = sum(file.all_text_bytes(column.id) for file in (*rowset.undo, *rowset.redo))
     return changes + _base_of(rowset, column, 0, rowset.row_count)
 
 
 def _text_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -> int:
-    """About how many bytes of text the rows [lower, upper) of the column have, base and changes."""
+    """Return about how many bytes of text rows [lower, upper) of the column have in base and changes."""
     changes = sum(file.text_bytes(column.id, lower, upper) for file in (*rowset.undo, *rowset.redo))
     return changes + _base_of(rowset, column, lower, upper)
 
@@ -110,7 +106,7 @@ def _base_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -
 
 
 def _default_bytes(column: ColumnSchema) -> int:
-    """The bytes of a row written before the column existed."""
+    """Return the bytes of a row that was written before the column existed, and reads its default."""
     return int(default_array(column, 1, "read").nbytes)
 
 
@@ -131,9 +127,9 @@ def _cut(
 
 
 def _middle(ranges: Sequence[tuple[DiskRowSet, int, int]], column: ColumnSchema) -> bytes | None:
-    """A key with about equal text before and after it, and at least one row before it.
+    """Return a key with about equal text before and after it, and at least one row before it.
 
-    None if all rows have the same key.
+    Returns None if all rows have the same key.
     """
     samples, weights = [], []
     for rowset, lower, upper in ranges:
@@ -146,7 +142,7 @@ def _middle(ranges: Sequence[tuple[DiskRowSet, int, int]], column: ColumnSchema)
     reached = np.cumsum(np.array(weights, np.int64)[order])
     first = keys.at(int(order[0]))
     middle = int(np.searchsorted(reached, reached[-1] / 2, side="right"))
-    # The first key from the middle upwards, then downwards, that is not the smallest of all.
+    # Search upwards from the middle, then downwards, for a key that is not the smallest of all.
     for place in (*range(min(middle, len(order) - 1), len(order)), *range(middle - 1, 0, -1)):
         if (bound := keys.at(int(order[place]))) > first:
             return bound
