@@ -64,7 +64,7 @@ class Readable(Protocol):
 
 
 class Scan(PinnedRows):
-    """The rows of one table at one moment. Made by `Table.scan`.
+    """The rows of one table at one moment, from `Table.scan`.
 
     A scan is immutable: `select`, `filter`, `at`, `limit` and `order_by_key` return a new scan. They
     can be called in any order; the filter always applies first, then the key order, then the limit.
