@@ -1,10 +1,14 @@
-"""Jobs of other processes: their tasks write files of loads and batches; the store commits them.
+"""Jobs of other processes, such as Spark: their tasks write files, and the store's writer commits them.
 
-staging       the jobs' folders, and the leases that keep them
+A job is either a load, whose tasks write column files and delta files, or a batch of rows, whose tasks
+write Arrow files.
+
+staging       the folders for the files of jobs
 load_job      the input and output of a load's task
-load_write    a task: writes the rows of one tablet as files
-load_check    checks the files against the task's description
-load_commit   commits all files in one catalogue change
-staged_files, staged_rows   rows staged as Arrow files, and their commit
-held_rowsets  rowsets that jobs need and compactions must keep
+load_write    a load's task: writes the rows of one tablet as files
+load_check    checks a load's files against their description
+load_commit   commits a load's files in one change of the catalogue
+staged_files  the Arrow files of a batch: writing and reading them
+staged_rows   two kinds of batches: replacing a table's content, and applying a change feed
+held_rowsets  rowsets that jobs need, so that compactions must not merge them
 """

@@ -1,11 +1,11 @@
-"""Rowsets that jobs of other processes hold: no merge may move the rows that a job changes.
+"""Rowsets that jobs of other processes hold. Compactions must not merge them while a job changes their rows.
 
-A job is identified by the name of its lease, which its tasks renew. Its holds end with the lease.
-They also end when the writer process ends; then the job's commit settles rows of merged rowsets
-again (J2 of `load_job`).
+A job is identified by the name of its lease, which its tasks renew. It holds its rowsets until the lease
+ends, or the writer process ends. If a held rowset was merged after all, the job's commit resolves its
+rows again (J2 of `load_job`).
 
-Several jobs may hold one rowset: each only needs that the rowset is not merged away. A delta
-compaction that runs when a job begins goes on, because it keeps rowids.
+Several jobs may hold the same rowset. A delta compaction that runs when a job begins may continue,
+because it keeps rowids.
 
 Threads: call under the commit lock, except `holders`. Source: docs/design/rules.md, R4.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nyala.catalog.job_leases import is_living
@@ -23,21 +23,12 @@ from nyala.errors import StorageError
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["Holder", "JobHold", "JobReservations"]
-
-
-@dataclass(frozen=True)
-class JobHold:
-    """One hold of a job: its rowsets, the job in words (its work and process), and its start."""
-
-    rowset_ids: frozenset[int]
-    holder: str
-    since_us: int
+__all__ = ["Holder", "JobReservations"]
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A job that holds rowsets: its lease, the job in words, its start, and these rowsets."""
+    """A job that holds rowsets. holder: a description of the job's work and process. since_us: its begin."""
 
     lease: str
     holder: str
@@ -46,25 +37,27 @@ class Holder:
 
 
 class JobReservations:
-    """The rowsets that jobs hold, by the names of their leases; see the module."""
+    """The rowsets that jobs hold, by the names of the jobs' leases."""
 
     def __init__(self) -> None:
-        self._by_lease: dict[str, list[JobHold]] = {}
+        self._by_lease: dict[str, list[Holder]] = {}
 
     def take(self, store: Store, lease: str, rowset_ids: Collection[int], holder: str) -> None:
-        """Keep these rowsets from later compactions. None of them may be in a running merge."""
-        hold = JobHold(frozenset(rowset_ids), holder, store.env.clock.now_us())
+        """Exclude these rowsets from later compactions. None of them may be in a running merge."""
+        hold = Holder(lease, holder, store.env.clock.now_us(), frozenset(rowset_ids))
         store.reservations.hold(hold.rowset_ids)
         self._by_lease.setdefault(lease, []).append(hold)
 
     def holders(self, rowset_ids: Collection[int]) -> list[Holder]:
-        """The jobs that hold one of these rowsets. Any thread; concurrent changes may be missed."""
+        """Return the jobs that hold one of these rowsets, with those rowsets.
+
+        Any thread may call this; it may miss concurrent changes.
+        """
         found = []
-        for lease, given in list(self._by_lease.items()):
-            holds = list(given)
-            held = frozenset(number for hold in holds for number in hold.rowset_ids).intersection(rowset_ids)
-            if held:
-                found.append(Holder(lease, holds[0].holder, holds[0].since_us, held))
+        for holds in list(self._by_lease.values()):
+            held = frozenset(number for hold in list(holds) for number in hold.rowset_ids)
+            if held := held.intersection(rowset_ids):
+                found.append(replace(holds[0], rowset_ids=held))
         return found
 
     def release(self, store: Store, lease: str) -> None:

@@ -1,22 +1,21 @@
 """Checks a load's staged files against the description in its commit request.
 
-    the commit names           the file must have
-    a rowset of new rows       all of the table's columns and no LIVENESS: every row is live. Beside
-                               it, an UNDO file with a LIVENESS record for each row: absent before
-                               the commit
-    idle rows                  the given columns, and LIVENESS: all rows are dead, and always were
-    changes of a rowset        REDO of rows that the rowset has; the file is named after the rowset
+    kind of file               the file must have
+    rowset of new rows         all of the table's columns but no LIVENESS, because every row is live;
+                               and an UNDO file with a LIVENESS record for each row: "absent before
+                               the commit"
+    rowset of idle rows        the given columns, and LIVENESS, in which all rows are dead
+    changes of a rowset        REDO of rows that exist in the rowset; the file's name has the rowset's id
 
-For all files it compares the size, the columns and their locations, the number of rows or records,
-and the first and the last key, which must belong to the tablet. New rowsets of a tablet must not
-overlap.
+For all files the module compares the size, the columns and their positions in the file, the number of
+rows or records, and the first and the last key, which must belong to the tablet. New rowsets of a
+tablet must not overlap.
 
-So idle rows cannot be taken for new ones, which would duplicate keys, nor new rows for idle ones,
-which would lose rows. The files are immutable and belong to the job alone, so they are checked
-before any lock is taken.
+So a commit cannot confuse idle rows with new rows: this would duplicate keys, or lose rows. The files are
+immutable and belong only to the job, so they are checked before any lock is taken.
 
-Cost: per file its directory and a footer; per rowset the blocks with its first and its last key.
-Left out: values. A sender who forges files with right checksums gets what he wrote.
+Cost: reads the directory and a footer of each file, and the first and the last key of each rowset.
+Values are not checked.
 Source: docs/format/staging.md; docs/design/loads-and-jobs.md, "Executors write the files of a large
 load".
 """
@@ -99,7 +98,7 @@ def _refused(path: str, described: object, found: object) -> InvalidArgumentErro
 
 
 def _check_files(store: Store, job: LoadCommit) -> None:
-    """Check that the job names only files of its own folder, each once, with their true sizes."""
+    """Check that all files are in the job's own folder, are named once, and have the given sizes."""
     sizes: list[tuple[str, int]] = []
     for staged in job.tablets:
         sizes += [(delta.path, delta.delta.file.size_bytes) for delta in staged.deltas]
@@ -164,7 +163,7 @@ def _check_rowset(
 
 
 def _check_apart(rowsets: Sequence[WrittenRowSet]) -> None:
-    """Check that a tablet's new rowsets do not overlap, because a task writes them in key order."""
+    """Check that a tablet's new rowsets do not overlap (L1 of `load_write`)."""
     ordered = sorted((made.meta for made in rowsets), key=lambda meta: meta.key_min)
     for one, other in itertools.pairwise(ordered):
         if other.key_min <= one.key_max:
@@ -172,7 +171,7 @@ def _check_apart(rowsets: Sequence[WrittenRowSet]) -> None:
 
 
 def _check_undo(store: Store, made: WrittenRowSet) -> None:
-    """Check the UNDO file of new rows: before the commit all of them are dead."""
+    """Check the UNDO file of new rows, which says that none of them existed before the commit."""
     path, undo = f"{made.meta.path}.undo", made.undo
     if undo is None or made.undo_path != path:
         raise _refused(made.meta.path, f"new rows with UNDO file {made.undo_path}", f"its UNDO in {path}")
@@ -218,7 +217,7 @@ def _check_delta_file(store: Store, path: str, made: WrittenDelta, row_count: in
 
 
 def _columns(store: Store, path: str, file_id: str, described: Sequence[ColumnPlace]) -> CFileReader:
-    """Open the file by its own directory, and compare that with the description."""
+    """Open the file, and compare its directory of columns with the description."""
     reader = CFileReader(store.env.files, store.path(path), file_id=file_id)
     try:
         found = reader.places()

@@ -1,28 +1,27 @@
 """The commit of a load: adds the files of all tasks to their tablets in one transaction (W6).
 
-    under the flush lock and the commit lock (other writers wait; scans do not)
-      flush the tablets' memory                    so that every live row is on disk (R4)
-      changed      keys of the job's tablets that changed in (S, now], from the change feed
-      moved        staged rows with such keys, idle rows that would now have an effect, and staged
-                   changes of rowsets that no longer exist
-        none       the usual case: the staged files are used as they are
-        some       the staged files are written again without the moved rows, and the moved rows are
-                   settled again, like the rows of any write
-      t            the batch's timestamp; the catalogue gives it to every record of the staged files
-      link the files into the tablets' folders, sync, one transaction, one new root
+Under the flush lock and the commit lock (other writers wait, scans do not) the commit
+
+    flushes   the tablets' memory, so that every live row is on disk (R4)
+    compares  the load with the keys of its tablets that changed in (S, now], from the change feed.
+              Staged rows with such keys, idle rows that now have an effect, and staged changes of
+              rowsets that no longer exist are *outdated*. Usually no row is outdated.
+    rewrites  files with outdated rows without these rows, and resolves the outdated rows again, like
+              rows of any write
+    stamps    every record of the staged files with the batch's timestamp t, by the catalogue
+    links     the files into the tablets' folders, syncs, and commits one transaction and a new root
 
 Invariants
     M1  For each key the batch has the effect that a write of the whole batch at t would have. Keys
-        that did not change since S were settled against the state at S, which is their state at t;
-        the others are settled now. Exception: rows that failed as of S stay failed.
-    M2  Before the transaction nothing of the batch is visible, and the commit can be sent again:
-        staged files keep their names until the job ends. The next open removes linked files that no
-        entry names (P3); staged files go with their folder.
-    M3  The idempotency key is in the transaction, even if nothing else is. Otherwise a job that
-        changed nothing could have an effect when it is sent again, because others have written
-        since.
+        that did not change after S were resolved against the state at S, which is also their state at
+        t. The others are resolved now. Exception: rows that failed as of S stay failed.
+    M2  Before the transaction nothing of the batch is visible, and the commit can be sent again,
+        because staged files keep their names until the job ends. The next open removes linked files
+        that no entry names (P3). Staged files are removed with their folder.
+    M3  The idempotency key is in the transaction, even if the job changed nothing. Otherwise the same
+        job, sent again after other writes, could have an effect.
 
-Cost: before the locks are taken, reads what `load_check` compares; under the locks, the bloom
+Cost: before the locks, reads the data that `load_check` compares. Under the locks, reads the bloom
 filters and key indexes in which changed keys are looked up.
 Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
 docs/design/rules.md, W6, R2 and R4.
@@ -82,19 +81,21 @@ if TYPE_CHECKING:
 __all__ = ["LoadCommit", "commit_load"]
 
 
-# Only a bucket takes more at once than a disk.
+# How many files are linked at the same time in a bucket.
 _LINKS_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True)
 class LoadCommit:
-    """The request of a load's driver.
+    """The commit request of a load.
 
-    key:      of the staging folder; also the idempotency key.
-    snapshot: S of the plan. schema_version, tablets: as in the plan and as staged by the tasks.
-    columns:  the columns that the rows have; in new rows the others take their defaults.
-    files:    the rowsets as of S that staged deltas refer to, to find keys of rows whose rowset is
-              gone.
+    key:      the key of the staging folder; also the idempotency key.
+    schema_version, snapshot: from the plan; `snapshot` is S.
+    columns:  the columns that the rows have; in new rows the others get their defaults.
+    tablets:  the staged files.
+    files:    the rowsets as of S that staged deltas refer to. They are needed to find the keys of rows
+              whose rowset no longer exists.
+    collect:  write valid rows even if others fail.
     message:  stored with the commit.
     """
 
@@ -144,12 +145,12 @@ class LoadCommit:
 
 @dataclass
 class _Part:
-    """One tablet's files to commit, and the moved rows, which are settled again."""
+    """One tablet's files to commit, and its outdated rows, which are resolved again."""
 
     tablet: TabletState
     rowsets: list[WrittenRowSet]
     deltas: list[StagedDelta]
-    moved: list[pa.Table] = field(default_factory=list)
+    outdated: list[pa.Table] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -158,15 +159,15 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
 
     Raises: TableNotFoundError, SchemaError if the table was changed while the job ran; WriteError
         if rows that were valid at S fail now, unless `job.collect`; HistoryExpiredError if the
-        job's lease ended and needed files are gone; as `check_staged`; StorageError,
-        CorruptionError. Nothing is changed then.
+        job's lease ended and needed files were removed; as `check_staged`; StorageError,
+        CorruptionError. Nothing changes then.
     """
     store.check_writable()
     if (earlier := find_committed(store, job.key)) is not None:
         return earlier
     check_staged(store, job, _table(store, job))
     ids = {tablet.tablet_id for tablet in job.tablets}
-    flush(store, ids)  # most of the flush happens before others have to wait
+    flush(store, ids)  # without the commit lock, so that the flush under the lock is short
     written: list[str] = []
     with store.flush_lock, Uninterrupted(), store.commit_lock:
         store.check_writable()
@@ -180,19 +181,19 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
                 flush(store, ids)  # leaves nothing in memory: F4
                 table = _table(store, job)
                 parts = [_part(store, job, table, staged, written) for staged in job.tablets]
-                moved = [rows for part in parts for rows in part.moved]
-                # Moved rows may change any rowset, so no rowset may be in a merge that has read it
-                # (R4).
+                outdated = [rows for part in parts for rows in part.outdated]
+                # Outdated rows may change any rowset, so no rowset may be in a running merge (R4).
                 rowsets = [rowset.id for part in parts for rowset in part.tablet.rowsets]
                 held = list(filter(store.reservations.holds_deltas, rowsets))
-                if not moved or not held:
+                if not outdated or not held:
                     break
                 store.discard_files(written)
                 written.clear()
             settlements: list[tuple[Settlement, list[int]]] = []
             name, _, ignore = job.operation.partition("-")
-            request = Request(table.name, name, pa.concat_tables(moved) if moved else None, bool(ignore))
-            if moved:
+            data = pa.concat_tables(outdated) if outdated else None
+            request = Request(table.name, name, data, bool(ignore))
+            if outdated:
                 prepared = prepare(table, name, request.data, ignore=request.ignore)
                 settlements = settle_requests(store, [request], [(table, prepared)], collect=job.collect)
             counts = row_counts([settlement for settlement, _ in settlements])
@@ -229,13 +230,13 @@ def _table(store: Store, job: LoadCommit) -> TableState:
     return table
 
 
-# ------------------------------------------------------------------------------------------------ moved rows
+# ------------------------------------------------------------------------------------------------ outdated rows
 
 
 def _part(
     store: Store, job: LoadCommit, table: TableState, staged: StagedTablet, written: list[str]
 ) -> _Part:
-    """A tablet's staged files without the rows of keys that have changed since S."""
+    """Divide a tablet's staged files into files to commit and outdated rows."""
     tablet = table.tablets[table.ordinal_of[staged.tablet_id]]
     part = _Part(tablet, [], [], counts=dict(staged.counts))
     changed = _changed_keys(table, tablet, job.snapshot, store.marks.applied)
@@ -262,18 +263,18 @@ def _part(
 
 
 def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys | None:
-    """The tablet's keys that changed in (since, until], ascending; None: unknown, any key may have.
+    """Return the tablet's keys that changed in (since, until], ascending.
 
-    Changes are unknown if history since `since` has been discarded.
+    Returns None if history after `since` was removed, so that any key may have changed.
     """
     try:
-        check_readable(table.entry, since, 0, 0)  # under the lock only removed history counts
+        check_readable(table.entry, since, 0, 0)  # 0, 0: checks only whether history was removed
     except HistoryExpiredError:
         return None
     alone = dataclasses.replace(table, tablets=(tablet,))
     spec = make_change_spec(table, since, until, "all", table.schema.key_columns)
     count = table.schema.key_count
-    # All versions, not net changes: a row that was deleted and inserted again has another position.
+    # All versions, not net changes, because a row that was deleted and inserted again has a new position.
     keys = [
         table.codec.encode(batch.columns[:count]) for batch in change_batches(alone, spec) if batch.num_rows
     ]
@@ -293,16 +294,16 @@ def _without(
     part: _Part,
     written: list[str],
 ) -> WrittenRowSet | None:
-    """The staged rowset without rows of changed keys, which go to `part.moved`; None: all rows go.
+    """Return the staged rowset without rows of changed keys, which are added to `part.outdated`.
 
-    changed None: every key may have changed.
+    Returns None if no row is left. changed: None: every key may have changed.
     """
     rowset = open_staged(store, table, made)
     try:
         rowids = _rows_of(rowset, changed)
         if not len(rowids):
             return made
-        _note_moved(table, job, rowset, rowids, {}, part, "inserted")
+        _note_outdated(table, job, rowset, rowids, {}, part, "inserted")
         kept = np.setdiff1d(np.arange(rowset.row_count), rowids, assume_unique=True)
         if not len(kept):
             return None
@@ -326,10 +327,10 @@ def _take_effective(
     changed: EncodedKeys | None,
     part: _Part,
 ) -> None:
-    """Add the idle rows that would now have an effect to `part.moved`.
+    """Add the idle rows that now have an effect to `part.outdated`.
 
-    Their key changed (None: any key may have), and was live at S and is absent now, or the reverse.
-    Values of other rows are not read.
+    These are the rows whose key was live at S and is absent now, or the reverse. changed: None: any
+    key may have changed.
     """
     rowset = open_staged(store, table, made)
     try:
@@ -341,13 +342,13 @@ def _take_effective(
             rowids = rowids[(found.codes != ABSENT) == changes_rows]
         if len(rowids):
             count = "ignored" if job.operation.endswith("-ignore") else "updated"
-            _note_moved(table, job, rowset, rowids, {}, part, count)
+            _note_outdated(table, job, rowset, rowids, {}, part, count)
     finally:
         rowset.close()
 
 
 def _rows_of(rowset: DiskRowSet, changed: EncodedKeys | None) -> np.ndarray:
-    """The rows of changed keys, ascending; changed None: all rows."""
+    """Return the rowids of changed keys, ascending. changed: None: all rowids."""
     if changed is None:
         return np.arange(rowset.row_count)
     rowids = rowset.find(changed)
@@ -363,9 +364,9 @@ def _delta_without(
     part: _Part,
     written: list[str],
 ) -> StagedDelta | None:
-    """The staged changes of a rowset without those of changed keys, which go to `part.moved`.
+    """Return the staged changes of a rowset without those of changed keys, which are added to `part.outdated`.
 
-    changed None: all go. Returns None if no change is left.
+    Returns None if no change is left. changed: None: every key may have changed.
     """
     rowset = job.files[made.rowset_id].open(store.env, store.root_path, None, table.schema)
     file = DeltaFile.open(
@@ -375,16 +376,15 @@ def _delta_without(
         runs = {number: run for number in made.delta.column_ids if (run := file.run(number)) is not None}
         rowids = next(iter(runs.values())).rowids
         if changed is None:
-            moved = np.arange(len(rowids))
+            outdated = np.arange(len(rowids))
         else:
-            found = rowset.find(changed)
-            moved = np.flatnonzero(np.isin(rowids, found[found >= 0]))
-        if not len(moved):
+            outdated = np.flatnonzero(np.isin(rowids, _rows_of(rowset, changed)))
+        if not len(outdated):
             return made
-        values = {number: run.values.take(pa.array(moved)) for number, run in runs.items()}
+        values = {number: run.values.take(pa.array(outdated)) for number, run in runs.items()}
         count = "deleted" if job.operation.startswith("delete") else "updated"
-        _note_moved(table, job, rowset, rowids[moved], values, part, count)
-        kept = np.setdiff1d(np.arange(len(rowids)), moved, assume_unique=True)
+        _note_outdated(table, job, rowset, rowids[outdated], values, part, count)
+        kept = np.setdiff1d(np.arange(len(rowids)), outdated, assume_unique=True)
         if not len(kept):
             return None
         left = {
@@ -402,7 +402,7 @@ def _delta_without(
         file.close()
 
 
-def _note_moved(
+def _note_outdated(
     table: TableState,
     job: LoadCommit,
     rowset: DiskRowSet,
@@ -411,7 +411,7 @@ def _note_moved(
     part: _Part,
     count: str,
 ) -> None:
-    """Add rows to `part.moved` as the user gave them, and subtract them from the named count."""
+    """Add rows to `part.outdated` as the user gave them, and subtract their number from `count`."""
     schema = table.schema
     arrays = {}
     for column in schema.columns:
@@ -421,7 +421,7 @@ def _note_moved(
             arrays[column.name] = rowset.gather(column, MAX_TIMESTAMP - 1, rowids)
         elif column.id in values:
             arrays[column.name] = values[column.id]
-    part.moved.append(pa.table(arrays))
+    part.outdated.append(pa.table(arrays))
     part.counts[count] = part.counts.get(count, 0) - len(rowids)
 
 
@@ -474,17 +474,16 @@ def _commit(
 
 
 def _is_staged(path: str) -> bool:
-    """Whether the file is still in the job's folder: not if the commit has rewritten it."""
+    """Return whether the file is in the job's folder, so that this commit has not rewritten it."""
     return path.startswith(f"{layout.STAGING_NAME}/")
 
 
 def _link_staged(store: Store, parts: Sequence[_Part], written: list[str]) -> dict[str, tuple[int, str]]:
-    """Give the staged files names in their tablets' folders; returns each one's id and path there.
+    """Link the staged files into their tablets' folders; returns the id and the path of each file there.
 
-    A file keeps its staged name until the job ends, so that the commit can be sent again if the
-    process is killed here. Without hard links the file is moved. In a bucket it is copied; several
-    files are copied at a time.
-    Raises: StorageError if a file is gone.
+    A file keeps its staged name until the job ends, so that the commit can be sent again if the process
+    is killed here. If the file system has no hard links, the file is moved. In a bucket it is copied.
+    Raises: StorageError if a file does not exist any more.
     """
     placed: dict[str, tuple[int, str]] = {}
     names: list[tuple[str, str]] = []
@@ -518,7 +517,7 @@ def _link_staged(store: Store, parts: Sequence[_Part], written: list[str]) -> di
 
 
 def _adopted(made: WrittenRowSet, timestamp: int, placed: Mapping[str, tuple[int, str]]) -> WrittenRowSet:
-    """The rowset under its new path and id, with the commit's timestamp."""
+    """Return the rowset with its new path and id, and with the commit's timestamp."""
     undo_path = made.undo_path
     number, path = placed.get(made.meta.path, (made.meta.id, made.meta.path))
     if undo_path is not None:

@@ -1,20 +1,21 @@
-"""Large loads and upserts in other processes: the input and output of their tasks.
+"""Loads: large writes whose files are written by tasks in other processes. Input and output of the tasks.
 
-    writer process        tasks, one tablet each                  writer process
-    begin                 write_tablet  (load_write)              commit_load  (load_commit)
-      flush the table       the tablet's rows, in key order         settle what changed since S
-      S, and its files ──►  look up each key in the files of S ──►  link the files; one catalogue
-      hold its rowsets      → staged rowset and delta files         transaction for all tablets
+    1  begin_load    writer process   flushes the table, and returns a `LoadPlan`: the table's files as
+                                      of a moment S
+    2  write_tablet  tasks            each reads the rows for one tablet, in key order, looks up their
+                                      keys in the files of S, and writes rowsets and delta files
+    3  commit_load   writer process   resolves rows again whose keys changed after S; commits the files
+                                      of all tablets by one change of the catalogue
 
-Only numbers, texts and lists (JSON) are exchanged, never code.
+The processes exchange only JSON, never code.
 
 Invariants
-    J1  The files of the plan hold everything up to the snapshot S: a key's place in them is its
-        place at S.
+    J1  The plan's files have everything up to the moment S. So the position of a key in them is its
+        position at S.
     J2  The writer process holds a job's rowsets while the job's lease lives, so that no merge moves
-        rows that staged deltas refer to. That saves work, but correctness does not need it: the
-        commit settles rows of missing rowsets again, by key.
-    J3  The job's lease keeps the files of S from being deleted.
+        rows that staged deltas refer to. This saves work, but correctness does not need it: the
+        commit resolves rows of missing rowsets again, by key.
+    J3  The job's lease prevents that the files of S are deleted.
 
 Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
 docs/design/rules.md, W6 and R4.
@@ -50,14 +51,13 @@ if TYPE_CHECKING:
 __all__ = ["LoadPlan", "StagedDelta", "StagedTablet", "TabletFiles", "begin_load"]
 
 _COUNTS: Final = ("inserted", "updated", "deleted", "ignored")
-# How long to wait for a running merge. The commit settles rows of rowsets that it merges away
-# later.
+# How long to wait for a running merge. If it takes longer, it is revoked.
 _WAIT_FOR_MERGES_S: Final = 5.0
 
 
 @dataclass(frozen=True)
 class TabletFiles:
-    """One tablet as of the job's snapshot S."""
+    """One tablet as of the job's moment S."""
 
     id: int
     partition: Partition
@@ -66,7 +66,7 @@ class TabletFiles:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A table as of the job's snapshot S. `version` is the catalogue's, for the lease."""
+    """A table as of the job's moment S (`snapshot`). version: the version of the catalogue, for the lease."""
 
     root_path: str
     table_id: int
@@ -106,13 +106,13 @@ class LoadPlan:
         )
 
     def only(self, ordinals: Sequence[int]) -> LoadPlan:
-        """The plan with these tablets only, for one task."""
+        """Return the plan with only these tablets, for one task."""
         return dataclasses.replace(self, tablets=tuple(self.tablets[ordinal] for ordinal in ordinals))
 
     def table_state(
         self, env: Env | None, ordinals: Sequence[int], cache: BlockCache | None = None
     ) -> TableState:
-        """The table with these tablets, open rowsets and empty memory. env None: no rowsets."""
+        """Return the table with these tablets, whose rowsets are opened. env None: without rowsets."""
         entry = TableEntry(
             self.table_id, self.table, "", None, self.schema, {self.schema.version: self.schema},
             self.partition_schema,
@@ -185,8 +185,9 @@ class StagedDelta:
 class StagedTablet:
     """The files that a task staged for one tablet, and the counts of its rows as of S.
 
-    idle: rowsets of dead rows: the given columns of rows that changed nothing as of S. They are
-        never committed; the commit settles those whose keys changed since S again.
+    idle: rowsets with the rows that change nothing as of S, such as updates of missing rows. They are
+        marked as dead and are never committed. But the commit resolves those again whose keys changed
+        after S.
     """
 
     tablet_id: int
@@ -196,7 +197,7 @@ class StagedTablet:
     idle: tuple[WrittenRowSet, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        # The same form as a compaction's output, one delta at a time.
+        # Uses the form of a compaction's output, which has one delta at a time.
         return {
             "tablet_id": self.tablet_id,
             "rowsets": encode_output(Output(rowsets=self.rowsets))["rowsets"],
@@ -236,10 +237,10 @@ class StagedTablet:
 def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job") -> LoadPlan:
     """Flush the table to files, and return its plan (J1). Called in the writer process.
 
-    lease:  name of the job's lease, under which its rowsets are held. None: the job changes no
-            existing row.
-    holder: the job and its process in words, for users who wait for its end.
-    Cost:   other writers wait for the flush of the table's memory.
+    lease:  the name of the job's lease, for which the rowsets are held. None: the job changes no
+            existing rows.
+    holder: a description of the job and its process, for users who wait until it ends.
+    Cost:   other writers wait for the flush of the rows that came during a first flush.
     Raises: TableNotFoundError; as `flush`.
     """
     store.check_writable()
@@ -247,13 +248,12 @@ def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job"
     if lease is not None:
         rowsets = {rowset.id for tablet in store.root.table(name).tablets for rowset in tablet.rowsets}
         store.reservations.wait_free(rowsets, _WAIT_FOR_MERGES_S)
-    flush(
-        store, {tablet.id for tablet in store.root.table(name).tablets}
-    )  # most of the flush happens without the commit lock
+    # A first flush without the commit lock, so that the second one is short.
+    flush(store, {tablet.id for tablet in store.root.table(name).tablets})
     with store.flush_lock, Uninterrupted(), store.commit_lock:
         store.check_writable()
         table = store.root.table(name)
-        # A running merge keeps changes in memory, so it is revoked, as by any direct commit.
+        # A running merge would keep changes in memory (C3 of `compaction.lifecycle`).
         ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
         store.reservations.revoke(filter(store.reservations.holds_deltas, ids))
         flush(store, {tablet.id for tablet in table.tablets})

@@ -1,22 +1,21 @@
 """A task of a load: writes one tablet's rows, in key order, as files in the job's staging folder.
 
-    batches of the tablet, keys ascending
-      chunk       rows of about one rowset, cut between keys
-      prepare     convert, check, encode, like any write
-      settle      like any write, against the tablet's files as of S
-      inserts  →  a rowset per chunk: base, and UNDO "absent before t"
-      updates  →  collected, and written as a REDO file per rowset at the end
-      idle     →  rows that change nothing as of S: a rowset that the commit examines again
-    → StagedTablet: files and counts; and the rows that failed
+    the rows of the tablet, by ascending key, are cut into chunks of about one rowset; for each chunk
+      prepare     converts, checks and encodes the rows, as for any write
+      settle      decides the effect of each row, as for any write, against the tablet's files as of S
+      inserts     are written as a rowset: base, and UNDO "absent before t"
+      updates     are collected, and written as a REDO file per rowset at the end of the task
+      idle rows   change nothing as of S; they are written as a rowset that the commit examines again
+    result: `StagedTablet` (files and counts), and the rows that failed
 
 Memory: a chunk, and the tablet's deltas.
 
-The commit's timestamp t is not known yet. All records of these files have the same timestamp, which
-the catalogue will define (F4 of `delta_file`); until then it is UNKNOWN.
+The commit's timestamp t is not known yet. All records of these files have the same timestamp. The
+catalogue will define it (F4 of `delta_file`); until then it is UNKNOWN.
 
 Invariants
     L1  Rowsets of one task do not overlap, and are in key order.
-    L2  All rows with the same key are in one chunk, so they are settled together (W4).
+    L2  All rows with the same key are in one chunk, so they are resolved together (W4).
     L3  For each key that did not fail, the job's operation is staged: as a row, a change, or an
         idle row.
 Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
@@ -63,7 +62,7 @@ __all__ = ["ROW", "write_tablet"]
 
 UNKNOWN: Final = 1
 ROW: Final = "_nyala_row"
-"""The column with each row's number in the job, for messages and to order rows with one key."""
+"""The column with each row's number in the job. It is used in messages, and to order rows with one key."""
 
 _CACHE_BYTES: Final = 64 << 20
 
@@ -89,14 +88,14 @@ def write_tablet(
 
     Messages of failed rows name the tablet.
 
-    ordinal:   the tablet's index in the plan; None: no partition covers the rows, and all of them
+    ordinal:   the tablet's index in the plan; None: no partition covers the rows, so all of them
                fail.
     operation: one of prepare.OPERATION_NAMES.
     batches:   in key order, with the additional column ROW.
-    folder:    the job's staging folder, relative to the store's. name: the prefix of this attempt's
-               files.
+    folder:    the job's staging folder, relative to the store's folder.
+    name:      the prefix of the names of this attempt's files.
     Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError if
-        a file of S, or the staging folder, is gone.
+        a file of S, or the staging folder, was removed.
     """
     cache = BlockCache(_CACHE_BYTES)
     with kept_by_lease(f"the load into table {plan.table!r}", "run the job again"):
@@ -122,7 +121,7 @@ def write_tablet(
 def chunks(
     batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
 ) -> Iterator[pa.Table]:
-    """Cut the rows into parts of about `target_bytes`, between keys as stored in the table (L2)."""
+    """Cut the rows into parts of about `target_bytes`, so that rows with equal keys stay together (L2)."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -142,7 +141,7 @@ def chunks(
 
 
 def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
-    """The number of rows before those with the last key."""
+    """Return the number of rows before the rows with the last key."""
     same: Any = pa.array(np.ones(rows.num_rows, np.bool_))
     for key in keys:
         column = _as_sorted(rows.column(key.name).combine_chunks(), key.type)
@@ -154,7 +153,7 @@ def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
 
 
 def _as_sorted(array: pa.Array, type: ColumnType) -> pa.Array:
-    """The values by which rows were sorted: equal if they become one key in the table."""
+    """Return the values as the table stores them, so that rows with one key have equal values."""
     if type.scale is not None and pa.types.is_decimal(array.type) and array.type.scale > type.scale:
         return pc.round(array, type.scale, "half_towards_infinity")
     return array
@@ -177,7 +176,7 @@ class _Task:
         self._plan = plan
         self._table = table
         self._operation, _, ignore = operation.partition("-")
-        self._word = operation
+        self._operation_name = operation
         self._ignore = bool(ignore)
         self._folder = folder
         self._name = name
@@ -200,7 +199,7 @@ class _Task:
             self.counts[name] += getattr(counts, name)
         if errors:
             found = errors.to_arrow(
-                self._word,
+                self._operation_name,
                 {
                     c.name: prepared.columns.get(c.id, pa.nulls(prepared.row_count, c.type.arrow))
                     for c in self._table.schema.key_columns
@@ -220,10 +219,10 @@ class _Task:
                 self._insert(effect)
             else:
                 self._change(settlement, effect)
-        self._stand_by(prepared, settlement, errors)
+        self._stage_idle(prepared, settlement, errors)
 
     def _naming_the_tablet(self, failed: pa.Table) -> pa.Table:
-        """Add the tablet to the messages of failed rows, for readers far from this task."""
+        """Add the tablet to the messages of failed rows."""
         if self._tablet_id is None:
             return failed
         messages = failed.column("message")
@@ -242,8 +241,8 @@ class _Task:
         name = f"{self._name}-{len(self.rowsets)}"
         self.rowsets.append(self._write_rowset(image, self._table.schema, name))
 
-    def _stand_by(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
-        """Stage rows that changed nothing and did not fail (L3): per key the row that would win."""
+    def _stage_idle(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
+        """Stage the keys that changed nothing and did not fail (L3), each with the row that would win."""
         touched = sum(len(effect.keys) for effect in settlement.effects)
         if touched == len(prepared.keys):
             return
@@ -256,7 +255,7 @@ class _Task:
             return
         rows = (prepared.first_rows if self._operation == "insert" else prepared.last_rows)[at]
         given = tuple(column for column in self._table.schema.columns if column.id in prepared.columns)
-        # The file marks all of its rows as dead, so that no commit takes it for a file of new rows.
+        # All rows are marked as dead, so that a commit can tell this file from a file of new rows.
         image = RowSetImage(
             keys=prepared.keys.take(at),
             columns={column.id: prepared.columns[column.id].take(pa.array(rows)) for column in given},
@@ -288,10 +287,10 @@ class _Task:
                 pending.columns.setdefault(number, []).append(one_array(part))
 
     def deltas(self) -> Iterator[StagedDelta]:
-        """Write each rowset's collected changes as a REDO file; several for much text."""
+        """Write each rowset's collected changes as a REDO file, or as several files if they have much text."""
         made = 0
         for rowset_id, pending in self._pending.items():
-            # Keys ascend from chunk to chunk, so rowids do too; within a chunk they were sorted.
+            # Rowids ascend, because keys ascend from chunk to chunk, and `_change` sorts each chunk.
             rowids = np.concatenate(pending.rowids)
             assert bool((rowids[1:] > rowids[:-1]).all()), "L1, S1: a row is changed once, in key order"
             columns = {number: whole_column(arrays) for number, arrays in pending.columns.items()}
@@ -308,15 +307,16 @@ class _Task:
 def check_columns(
     plan: LoadPlan, operation: str, schema: pa.Schema, condition: Condition | None = None
 ) -> None:
-    """Check before a job begins that rows of this schema can be written, under the condition.
+    """Check, before a job begins, that rows with this Arrow schema can be written.
 
+    condition: the condition of an upsert, which is checked as well.
     Raises: ColumnNotFoundError, SchemaError; InvalidArgumentError if a required column is missing.
     """
     check_columns_of(plan.table_state(None, range(len(plan.tablets))), operation, schema, condition)
 
 
 def check_keys_given(schema: Schema, name: str) -> None:
-    """Check that tasks know the whole key. Raises: InvalidArgumentError for an auto-incrementing key."""
+    """Check that the rows have the whole key. Raises: InvalidArgumentError for an auto-incrementing key."""
     if schema.auto_increment is not None:
         raise InvalidArgumentError(
             f"load() cannot write to table {name!r}: only the store's writer can give the values of its key "
@@ -327,7 +327,7 @@ def check_keys_given(schema: Schema, name: str) -> None:
 def check_columns_of(
     table: TableState, operation: str, schema: pa.Schema, condition: Condition | None = None
 ) -> None:
-    """`check_columns` for an open table."""
+    """See `check_columns`; for an open table."""
     name, _, ignore = operation.partition("-")
     prepare_request(table, Request(table.name, name, schema.empty_table(), bool(ignore), condition=condition))
     given = {*schema.names, AUTO_INCREMENT} if name == "insert" else {*schema.names}

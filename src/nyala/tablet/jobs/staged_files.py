@@ -1,22 +1,21 @@
-"""Staged rows: the files that a job's tasks write, and how the commit reads them.
+"""Staged rows: Arrow files that a job's tasks write, and that the commit reads.
 
-    task      rows ──► runs of about 64 MB, each in (tablet, key) order ──► an Arrow IPC stream, CRC
-    commit    the runs of all files, one after the other; each row has its tablet and its number in
-              the job
+    task      cuts its rows into runs of about 64 MB, sorts each run by tablet and key, and writes the
+              runs as an Arrow IPC stream with a checksum
+    commit    reads the runs of all files; each row has its tablet, and its number in the job
 
-Tasks route the rows, because routing is work for many processes. So the commit, which holds the
-lock, finds hashes and key encodings done where possible, and sorts ascending runs, which is a
-merge.
+Many tasks can find the rows' tablets and sort the rows at the same time. So the commit, which holds the
+lock, has less to do.
 
-Two columns are added to the user's: TABLET, the id of the row's tablet or -1, and ROW, the row's
+A file has the user's columns and two more: TABLET, the id of the row's tablet or -1, and ROW, the row's
 number in the task.
 
 Invariants
-    F1  Rows with the same key keep the task's order (W4), in a run and over runs.
-    F2  A tablet's id is never reused, and its partition never changes, so a row routed to an
-        existing id is routed correctly. The commit routes and judges rows with another id, or with
-        -1 (the key does not convert, or no range covers it).
-    F3  A file's content is trusted only as far as it is checked: see
+    F1  Rows with the same key keep the task's order (W4), within a run and between runs.
+    F2  A tablet's id is never used again, and its partition never changes. So if the tablet still
+        exists, it is the right one for the row. Otherwise the commit finds the row's tablet again; also
+        for -1 (the key cannot be converted, or no range covers it).
+    F3  The commit checks a file's content before it uses it: see
         `tablet.write.prepare.routed_ordinals`.
 Source: docs/format/staging.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -63,7 +62,7 @@ _NO_TABLET: Final = -1
 
 
 def routing_plan_of(state: CatalogState, path: str, name: str) -> LoadPlan:
-    """A table's schema and tablets, without files, for a task that routes rows.
+    """Return a table's schema and tablets, without files, for tasks that find the tablets of rows.
 
     path: the store's folder or URL. Raises: TableNotFoundError.
     """
@@ -80,10 +79,9 @@ def routing_plan_of(state: CatalogState, path: str, name: str) -> LoadPlan:
 
 
 def write_routed(env: Env, path: str, plan: LoadPlan, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write a task's routed rows as one synced staged file; returns their number. No rows: no file.
+    """Write a task's rows as one synced staged file; returns their number. Without rows, writes no file.
 
-    Memory: a run, and the file. Raises: StorageError; SchemaError if a key column cannot be
-    converted.
+    Memory: a run, and the file. Raises: StorageError; SchemaError if a key column cannot be converted.
     """
     table = plan.table_state(None, range(len(plan.tablets)))
     routed = _routed_runs(table, batches)
@@ -109,7 +107,7 @@ def _routed_runs(table: TableState, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) -> pa.RecordBatch:
-    """Return one run as a batch: rows by tablet and key, then rows without a tablet.
+    """Return one run as a batch: first rows by tablet and key, then rows without a tablet.
 
     begin: the number of rows in earlier runs.
     """
@@ -130,7 +128,7 @@ def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) ->
 
 
 def _tablet_order(table: TableState, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """The positions of rows that have a tablet, by tablet and key, and their tablet ids."""
+    """Return the positions of rows that have a tablet, ordered by tablet and key, and their tablet ids."""
     keys = [c.name for c in table.schema.key_columns if c.name in rows.column_names]
     prepared = prepare(table, "delete", rows.select(keys), ignore=True)
     ids = np.array([tablet.id for tablet in table.tablets], np.int64)
@@ -155,7 +153,7 @@ def with_tablets(errors: pa.Table, table: TableState) -> pa.Table:
 
 
 def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write one synced staged file in the format of `_read_file`; returns its row count."""
+    """Write one synced staged file, for `read_staged` or `read_rows`; returns its row count."""
     sink = pa.BufferOutputStream()
     rows = 0
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
@@ -180,8 +178,8 @@ def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.Re
 class StagedRows:
     """The rows of a job from its staged files.
 
-    numbers: the number of each row in the job, int64; None: rows are in their order.
-    routed:  the tablet id of each row as a task computed it, or -1; None: not computed.
+    numbers: the number of each row in the job, int64; None: rows are in the order of their numbers.
+    routed:  the tablet id of each row, or -1, from the task; None: the tasks did not compute it.
     """
 
     data: pa.Table
@@ -189,7 +187,7 @@ class StagedRows:
     routed: np.ndarray | None = None
 
     def take(self, places: np.ndarray) -> StagedRows:
-        """Some of the rows, in the order of `places`."""
+        """Return the rows at these positions."""
         return StagedRows(
             self.data.take(pa.array(places)),
             None if self.numbers is None else self.numbers[places],
@@ -200,7 +198,7 @@ class StagedRows:
 def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
     """Read the staged rows of all files, in the order of `job["files"]`.
 
-    folder: the staging folder of the job's key; the folders of other keys are beside it.
+    folder: the staging folder of the job. A file may be in the staging folder of another key.
     Raises: CorruptionError, StorageError.
     """
     batches: list[pa.RecordBatch] = []
@@ -241,7 +239,7 @@ def read_rows(env: Env, path: str) -> pa.Table:
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """One of the two added columns. Raises: ValueError, KeyError if it is missing or invalid."""
+    """Return one of the two added columns. Raises: ValueError, KeyError if it is missing or invalid."""
     column = batch.column(name)
     if column.type != pa.int64() or column.null_count:
         raise ValueError(f"column {name} has type {column.type} and {column.null_count} NULLs")
@@ -268,14 +266,14 @@ def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _crc(path: str, body: bytes | pa.Buffer) -> int:
-    """The CRC-32C of `<key>/<name>` and the stream, so a file in a wrong place does not match."""
+    """Return the CRC-32C of `<key>/<name>` and the stream. So a file in a wrong folder does not match."""
     folder, name = os.path.split(path)
     place = f"{os.path.basename(folder)}/{name}".encode(errors="surrogateescape")
     return int(google_crc32c.extend(google_crc32c.value(place), body))
 
 
 def check_names(table: str, names: Sequence[str]) -> None:
-    """Raises: InvalidArgumentError if a column of the user has the name of an added column."""
+    """Check that no column of the user has the name of an added column. Raises: InvalidArgumentError."""
     reserved = [name for name in names if name in (TABLET, ROW)]
     if reserved:
         raise InvalidArgumentError(

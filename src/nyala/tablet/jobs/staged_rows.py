@@ -1,12 +1,12 @@
-"""Other batches of staged rows: replacing a table's content, and applying a change feed.
+"""Batches of staged rows that replace a table's content, or apply a change feed.
 
-    replace_content    deletes all rows, then inserts or upserts the staged ones, in one batch, so
+    replace_content    deletes all rows, and inserts or upserts the staged rows, in one batch, so
                        that no reader sees an empty table
     apply_changes      upserts the inserted and updated rows of a change feed, and deletes its
                        deleted rows
 
-Both are batches like any other: settled and folded per key (W4), with one timestamp, under an
-idempotency key.
+As in every batch, all operations on one key are combined (W4), and there is one timestamp. A batch may
+have an idempotency key, under which it is committed at most once.
 Source: docs/how-to/spark.md.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_changes", "replace_content"]
 
-# Change types of Nyala's and Spark's change feeds whose row is the state after the change.
+# Change types, of Nyala's and of other change feeds, whose rows have the values after the change.
 _AFTER: Final = ("insert", "update", "update_postimage")
 _DELETE: Final = "delete"
 _BEFORE: Final = "update_preimage"
@@ -59,8 +59,9 @@ def replace_content(
 ) -> WriteResult:
     """Replace all rows of the table by those of `request` (an insert or upsert), in one batch.
 
-    If a key stays, its row is updated in all columns; columns not given take their defaults.
-    Raises: as `write`; the content is unchanged then.
+    If a key was there before, its row is updated in all columns; columns that are not given get their
+    defaults.
+    Raises: as `write`. The content is then unchanged.
     """
     store.check_writable()
     if request.operation not in ("insert", "upsert"):
@@ -68,7 +69,7 @@ def replace_content(
             f"invalid operation {request.operation!r} to replace a table's content: pass insert or upsert"
         )
     first = store.root.table(request.table)
-    # Prepared before the lock is taken: faults of the data show early, and a stream is read once.
+    # Before the lock, so that others do not wait for it.
     prepared = prepare(first, request.operation, request.data, ignore=request.ignore, routed=request.routed)
 
     def under_lock() -> tuple[Any, Ticket]:
@@ -105,12 +106,12 @@ def apply_changes(
 ) -> WriteResult:
     """Apply the rows of a change feed to table `name`, in one batch.
 
-    An update of a missing row inserts it, a delete of a missing row does nothing, so a feed may be
-    applied again.
+    An update of a missing row inserts the row, and a delete of a missing row does nothing. So a feed can
+    be applied again.
 
-    staged: the columns of a feed: the key, other columns, `_change_type`, and `_commit_version` or
-        `_commit_timestamp` if a key comes several times. The row with the last version counts, or
-        the last row without versions. Rows with the values before an update are passed over.
+    staged: the columns of a feed: the key, other columns, and `_change_type`. Rows with the values before
+        an update are ignored. If a key occurs several times, the row with the greatest `_commit_version`
+        or `_commit_timestamp` counts, or without these columns the last row.
     Raises: InvalidArgumentError if `_change_type` is missing or has an unknown value; as `write`.
     """
     store.check_writable()
@@ -153,7 +154,7 @@ def apply_changes(
 
 
 def _last_of_each_key(table: TableState, data: pa.Table) -> np.ndarray:
-    """The positions of the rows with each key's final state."""
+    """Return, for each key, the position of the row that counts: see `apply_changes`."""
     names = [c.name for c in table.schema.key_columns if c.name in data.column_names]
     keys, _ = read_keys(table, data.select(names), "a change feed")
     if not len(keys):

@@ -1,25 +1,26 @@
-"""Staging folders: where jobs in other processes put files before they are committed (rule P3).
+"""Staging folders: jobs in other processes put their files there before they are committed (rule P3).
 
-    staging/<expires>-<token>/…             the job's files; the folder's name is the job's key
-    staging/<expires>-<owner>-<token>/…     the same, for a job that ends with a process: its driver
-    staging/<expires>-…<lease>-<token>/…    the same, for a job with a lease, after the owner if any
+    staging/<expires>-[<owner>-][<lease>-]<token>/…
 
-`expires` is the time until which the job may need its folder: microseconds since the epoch, 14
-hexadecimal digits. `owner` is the mark of a process (`env.process_mark`). `lease` names a remote
-lease; while that lives, the folder stays, however long the job takes. `token` is random. The name
-holds all of this, so the entry is complete from the first moment, and a collector never meets a
-folder without its expiry.
+The name of the folder is the job's key. It has these parts:
 
-The writer removes folders whose time has passed, and those whose process has certainly ended, at
-open and from time to time. At open it also removes anything with another name. For a process on
-another machine or in another container nothing is certain, so there the time decides.
+    expires   the time until which the job may need its folder: microseconds since 1970, as 14
+              hexadecimal digits
+    owner     optional: the mark of a process (`env.process_mark`) with which the job ends
+    lease     optional: the name of a remote lease; as long as the lease lives, the folder stays
+    token     random
 
-In a bucket the clocks of machines do not count: files go when they are a day old by the bucket's
-clock and their lease does not live (`tablet.media.bucket.Orphans`).
+Because the name says when the folder may be removed, this is known from the moment the folder exists.
 
-Source: docs/design/loads-and-jobs.md, "Staging folders"; docs/design/rules.md, P3. Departure: an
-entry is a folder's name, not a row of the catalogue, so that a job creates one without the writer's
-lock.
+When the store is opened, and from time to time, the writer removes folders that have expired, and those
+whose process has certainly ended. Of a process on another machine or in another container this is never
+certain. When the store is opened, the writer also removes everything with another kind of name.
+
+In a bucket the clocks of machines do not count. There the writer removes files that are a day old by the
+bucket's clock, unless their lease lives (`tablet.media.bucket.Orphans`).
+
+Source: docs/design/loads-and-jobs.md, "Staging folders"; docs/design/rules.md, P3. A job is not an entry
+of the catalogue, so that it can begin without the writer's lock.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ def plain_name(name: str) -> str:
 
 
 def staging_folder(path: str, key: str) -> str:
-    """The absolute folder of a job. Raises: InvalidArgumentError if `key` is not a job's key."""
+    """Return the absolute folder of a job. Raises: InvalidArgumentError if `key` is not a job's key."""
     if _KEY.fullmatch(key) is None:
         raise InvalidArgumentError(f"{key!r} is not the key of a staged job: get one from new_staging()")
     return os.path.join(path, layout.STAGING_NAME, key)
 
 
 def beside(folder: str, key: str) -> str:
-    """The folder of another job of the same store. Raises: as `staging_folder`."""
+    """Return the folder of another job, `key`, of the same store. Raises: as `staging_folder`."""
     return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
 
 
 def make_staging(
     env: Env, path: str, ttl_s: float, owner: str | None = None, lease: str | None = None
 ) -> tuple[str, str]:
-    """Create a staging folder that lives for `ttl_s` seconds; returns (key, absolute path).
+    """Create a staging folder that expires after `ttl_s` seconds; returns (key, absolute path).
 
-    owner: mark of the process with which the job ends; None: only the time counts.
-    lease: name of a remote lease; the folder lives at least as long as the lease.
-    Raises: StorageError if there is no store.
+    owner: the mark of the process with which the job ends; None: only the time counts.
+    lease: the name of a remote lease; the folder stays at least as long as the lease.
+    Raises: StorageError if `path` is not a store.
     """
     assert lease is None or lease.startswith(_LEASE), lease
     layout.require_store(env, path)
@@ -76,7 +77,7 @@ def make_staging(
 
 
 def is_over(env: Env, path: str, name: str) -> bool:
-    """Whether the store's jobs no longer need this staging folder, or no job has created it."""
+    """Return whether no job needs this staging folder any more, or no job has created it."""
     match = _KEY.fullmatch(name)
     if match is None or (match[2] is not None and is_gone(match[2])):
         return True
@@ -86,7 +87,7 @@ def is_over(env: Env, path: str, name: str) -> bool:
 
 
 def job_lease_of(key: str) -> str | None:
-    """The lease on which an object of a job depends, by the object's key; None: only its age counts."""
+    """Return the lease that keeps an object of a job, from the object's key; None: only its age counts."""
     folder, name = key.split("/")[:2]
     if folder != layout.STAGING_NAME:
         return name if name.startswith(_LEASE) else None
@@ -95,10 +96,9 @@ def job_lease_of(key: str) -> str | None:
 
 
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
-    """Remove the staging folders that no job can need; returns their number. For the writer.
+    """Remove the staging folders that no job needs; returns their number. For the writer.
 
-    strangers: also remove names that no job creates; only at open, while nobody can be creating
-    one.
+    strangers: also remove other names. Only when the store is opened.
     """
     folder = os.path.join(path, layout.STAGING_NAME)
     removed = 0

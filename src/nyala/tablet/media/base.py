@@ -1,8 +1,8 @@
-"""The interface between an open store and the place where it is kept: a folder or a bucket.
+"""The interface of an open store to its medium: a folder or a bucket.
 
-The layers above use this interface only, so flush, compaction, replay and alterations are the same
-code for a folder and for a bucket. Data files are not part of it: they are read and written through
-`Env.files`.
+The layers above use only this interface, so flush, compaction, replay and alterations have the same
+code for a folder and for a bucket. Data files are not part of the interface: they are read and written
+through `Env.files`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class StoreLog(Protocol):
-    """The log as a store uses it; see `wal.writer.LogWriter`, which is the one of a folder."""
+    """The log of a store. `wal.writer.LogWriter` implements it for a folder, and describes the methods."""
 
     @property
     def appended(self) -> LogMark: ...
@@ -47,7 +47,7 @@ class StoreLog(Protocol):
     def roll(self) -> None: ...
     def drop(self, numbers: Sequence[int]) -> list[str]: ...
     def cut(self) -> int:
-        """Return a mark between the present records and later ones, which share no file. Under the commit lock."""
+        """Begin a new file of the log; returns a mark between present and later records. Under the commit lock."""
         ...
 
     def holds_before(self, mark: int) -> bool:
@@ -58,7 +58,7 @@ class StoreLog(Protocol):
 
 
 class WriterLock(Protocol):
-    """Held while this process is the writer of the store; `release` ends that."""
+    """A lock that this process holds as long as it is the writer of the store."""
 
     def release(self) -> None: ...
 
@@ -68,7 +68,7 @@ class Publishing(Protocol):
 
     @property
     def shown(self) -> int:
-        """The timestamp last published; 0: none yet."""
+        """The timestamp that was published last; 0: nothing was published yet."""
         ...
 
     def publish(self, record: Callable[[], PositionRecord], *, durably: bool = False) -> None: ...
@@ -84,12 +84,12 @@ class SpaceReserve(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Writes checkpoints of the catalogue, so that the next open does not read the log before them."""
+    """Writes checkpoints of the catalogue. The next open then reads only the log after the checkpoint."""
 
     def is_due(self, unneeded: Collection[str]) -> bool:
-        """Whether a checkpoint should be written now.
+        """Return whether a checkpoint should be written now.
 
-        unneeded: segments of the log whose batches are all in files.
+        unneeded: segments of the log whose batches are all in data files.
         """
         ...
 
@@ -98,32 +98,32 @@ class Checkpoints(Protocol):
         ...
 
     def write(self, state: CatalogState, border: int, memory_timestamp_min: int | None) -> None:
-        """Write `state`, that of the border, durably. Without a lock.
+        """Write `state`, the catalogue as of `border`, and sync it. Call it without a lock.
 
-        memory_timestamp_min: at the border, the timestamp of the oldest row that is in no file.
-        Raises: StorageError; then the checkpoint before still counts.
+        memory_timestamp_min: the timestamp of the oldest row that, as of the border, was in no data file.
+        Raises: StorageError; the last checkpoint then remains valid.
         """
         ...
 
 
 class Leases(Protocol):
-    """The writer's view of all leases: which versions of the catalogue readers still need."""
+    """The leases by which readers say which versions of the catalogue they need. For the writer."""
 
     holders: str
-    """Who may have leases, in words for a user."""
+    """A description of the readers, for messages."""
 
     def note_version(self, version: int) -> None:
-        """Note that this version of the catalogue was logged now."""
+        """Record that this version of the catalogue was logged now."""
         ...
 
     def oldest_needed(self) -> int | None:
-        """Return the smallest version that a reader may need, 0 for all; None: no reader (P2)."""
+        """Return the smallest version that a reader may need; 0: all versions; None: no readers (P2)."""
         ...
 
 
 @dataclass(frozen=True)
 class Medium:
-    """The place of one open store: its log, lock, checkpoints, leases, publisher and reserve."""
+    """The medium of one open store: its log, lock, checkpoints, leases, publisher and reserve."""
 
     lock: WriterLock
     log: StoreLog
@@ -132,11 +132,11 @@ class Medium:
     checkpoints: Checkpoints
     leases: Leases
     remove_orphans: Callable[[Callable[[], CatalogState]], int] = lambda state: 0
-    """Removes files that nothing names, if that is due; returns their number. `state` logs a record,
-    which proves that this process is still the writer, and returns the present catalogue. A folder
-    does this when it is opened.
+    """For a bucket: removes files that nothing names, if that is due, and returns their number. Its argument
+    logs a record, which proves that this process is still the writer, and returns the present catalogue.
+    For a folder such files are removed when the store is opened.
     """
     objects: Objects | None = None
     """The bucket; None for a folder."""
     close: Callable[[], None] = lambda: None
-    """Called last, after all files are closed."""
+    """Closes the medium; called after all files are closed."""

@@ -1,13 +1,14 @@
-"""A store in a bucket: one log of objects, with batches and changes; checkpoints as objects.
+"""The medium of a store in a bucket, for the writer: the log, the checkpoints and the leases are objects.
 
-    open      take over: seal the former writer's epoch       (wal.objects.take_over)
-    commit    a group of records is one object                (wal.objects.writer)
-    publish   nothing: what exists is durable, and readers follow the log
-    lock      none: a writer that lost the store is fenced at its next write
+    open      takes over: seals the epoch of the former writer (`wal.objects.take_over`), so that it
+              cannot write any more
+    commit    writes a group of records as one object (`wal.objects.writer`)
+    publish   does nothing: readers read the log by themselves
+    lock      there is none; a writer that lost the store gets FencedError at its next write
 
-The hint `writer` says who writes, and is refreshed every few seconds. The safety of the store does not
-depend on it. It only keeps a second `connect` from replacing a living writer by accident
-(`living_writer`).
+An object named `writer`, the hint, says which process writes. The process rewrites it every few seconds.
+The hint does not make the store safe; it only prevents that a second `connect` replaces a running writer
+by accident (`RefuseLivingWriter`).
 
 Source: docs/design/object-storage.md.
 """
@@ -56,7 +57,7 @@ _LEAVE_S: Final = 3.0
 SILENT_MAX_US: Final = 15_000_000
 """A writer whose hint is older, by the bucket's clock, counts as dead."""
 
-# How long an heir waits for the hint of a writer whose seal it has met.
+# How long a process waits for the hint of another one that has just become the writer.
 _HINT_WAIT_S: Final = 3.0
 _HINT_POLL_S: Final = 0.1
 
@@ -64,7 +65,7 @@ ORPHAN_AGE_US: Final = 24 * 3600 * 1_000_000
 ORPHANS_FIRST_S: Final = 3600.0
 ORPHANS_EVERY_S: Final = 24 * 3600.0
 _OF_JOBS: Final = (f"{STAGING_NAME}/", LEASE_FILES_PREFIX, INBOX_PREFIX, ANSWERS_PREFIX)
-# The names that a store gives (O5).
+# The names of objects that a store writes (O5).
 _OF_STORE: Final = re.compile(
     rf"{DATA_NAME}/\d+/[0-9a-f-]+\.\w+(\.undo)?|{STAGING_NAME}/[0-9a-f-]+/.+"
     rf"|{LEASE_FILES_PREFIX}remote-[0-9a-f]+/.+|({INBOX_PREFIX}|{ANSWERS_PREFIX})[0-9a-f]+"
@@ -72,8 +73,8 @@ _OF_STORE: Final = re.compile(
 # A checkpoint is due when the log has grown by this many objects, or bytes, since the last one.
 _SLOTS_MAX: Final = 256
 _BYTES_MAX: Final = 8 << 20
-# Each object counts as at least this many bytes in the size of the log. An open reads each object
-# with its own request, so 2,048 small objects cause a flush, as 32 MB of log do.
+# A smaller object of the log counts as this many bytes, because an open reads each object with a request of
+# its own. So 2,048 small objects cause a flush, like 32 MB of log.
 _SLOT_BYTES: Final = 16 << 10
 
 
@@ -83,7 +84,7 @@ def open_bucket(
     """Become the writer; returns the medium, the catalogue, and the batches to replay.
 
     guard: see `take_over`.
-    Raises: StorageError, CorruptionError; as the guard. Then this process is not the writer.
+    Raises: StorageError, CorruptionError; as the guard. This process is then not the writer.
     """
     taken = take_over(env, objects, group_interval_s=group_interval_s, guard=guard)
     check_clock(env.clock.now_us(), taken.log.appended.timestamp)
@@ -114,23 +115,23 @@ def base_state(objects: Objects, checkpoint: Checkpoint | None, store_id: str) -
 
 
 def changes(entries: Sequence[LogEntry]) -> Iterator[ChangeRecord]:
-    """The changes of the catalogue among these entries."""
+    """Yield the changes of the catalogue among these entries."""
     for entry in entries:
         if entry.kind == Kind.CHANGE:
             yield ChangeRecord(entry.payload.to_pybytes(), entry.timestamp, (entry.path, entry.offset))
 
 
 def batches(entries: Sequence[LogEntry]) -> Iterator[LogRecord]:
-    """The batches among these entries."""
+    """Yield the batches among these entries."""
     for entry in entries:
         if entry.kind == Kind.BATCH:
             yield decode_record(entry.payload, entry.timestamp, entry.path, entry.offset)
 
 
 def living_writer(objects: Objects) -> WriterHint | None:
-    """The writer whose hint is fresh by the bucket's clock; None: no writer seems to live."""
+    """Return the hint of the writer; None if no writer seems to live."""
     hint = _hint(objects)
-    return hint if hint is not None and _lives(objects, hint) else None
+    return hint if hint is not None and _left_us(objects, hint) else None
 
 
 def _hint(objects: Objects) -> WriterHint | None:
@@ -138,12 +139,8 @@ def _hint(objects: Objects) -> WriterHint | None:
     return None if data is None else WriterHint.decode(data)
 
 
-def _lives(objects: Objects, hint: WriterHint) -> bool:
-    return _left_us(objects, hint) > 0
-
-
 def _left_us(objects: Objects, hint: WriterHint) -> int:
-    """After how many microseconds the writer counts as dead, without another sign of life; 0: now."""
+    """Return after how many microseconds the writer counts as dead, unless it renews its hint; 0: now."""
     if hint.closed:
         return 0
     now_us, written = bucket_time_us(objects), objects.head(WRITER_KEY)
@@ -157,15 +154,17 @@ _ADVICE: Final = (
 
 
 class RefuseLivingWriter:
-    """Lets a process take over only if no other writer seems to live; used as `take_over`'s guard.
+    """Refuses to take over a store whose writer seems to live. Used as the guard of `take_over`.
 
-    The hint of a writer comes a moment after its seal. So if the log has a newer epoch than the hint
-    names, another process has just become the writer: then wait for its hint.
+    A process writes its hint a moment after it has become the writer. So if the log has a newer epoch than
+    the hint, another process has just become the writer, and the guard waits for its hint.
     """
 
     def __init__(self, env: Env, objects: Objects, advice: str = _ADVICE) -> None:
-        """advice: what to do besides closing the store there; {seconds}: until the writer counts as dead.
+        """Check for a living writer.
 
+        advice: what else the user can do, for the error; "{seconds}" is replaced by the time until the
+            writer counts as dead.
         Raises: LockedError if a writer seems to live.
         """
         self._env = env
@@ -174,7 +173,7 @@ class RefuseLivingWriter:
         self._hint = self._look()
 
     def __call__(self, epoch: Epoch) -> None:
-        """Raises: LockedError if a writer seems to live in this epoch."""
+        """Check for a living writer of this epoch. Raises: LockedError."""
         deadline_s = self._env.clock.monotonic_s() + _HINT_WAIT_S
         while epoch.number and (self._hint is None or self._hint.epoch < epoch.name):
             if self._env.clock.monotonic_s() > deadline_s:
@@ -194,7 +193,7 @@ class RefuseLivingWriter:
 
 
 def count_records(env: Env, objects: Objects) -> int:
-    """Read the whole log and compare all checksums; returns the number of its records.
+    """Read the whole log, and check all checksums; returns the number of its records.
 
     Raises: CorruptionError, StorageError.
     """
@@ -207,12 +206,12 @@ def count_records(env: Env, objects: Objects) -> int:
 
 
 def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]:
-    """Read all checkpoints, and yield an error for each damaged one that `count_records` skipped.
+    """Read all checkpoints, and yield an error for each damaged one.
 
     Raises: CorruptionError, StorageError.
     """
     birth = read_birth(env, objects)
-    assert birth is not None, "count_records comes first"
+    assert birth is not None, "call count_records first"
     for key in list_checkpoints(env, objects, PATIENCE_S):
         data, path = objects.get(key.key), f"{objects.url}/{key.key}"
         try:
@@ -224,15 +223,15 @@ def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]
 
 
 class Orphans:
-    """Removes data that no change ever named: what a killed or fenced writer had uploaded.
+    """Removes objects that no catalogue names: uploads of a writer that was then killed or fenced.
 
-    O1  An object is removed only if it is older than `ORPHAN_AGE_US` by the bucket's clock: the
+    O1  An object is removed only if it is older than `ORPHAN_AGE_US` by the bucket's clock, because the
         catalogue may soon name a younger one.
-    O2  The names are read after the listing, so an object that was named meanwhile is kept.
-    O3  Files of a job stay as long as its lease lives, however old they are.
-    O4  After the listing this process proves, by a record of the log, that it is still the writer. A
-        fenced process knows only old names, and would delete what its heir has named.
-    O5  Only objects are removed whose names are such as the store gives. Another store may have the
+    O2  The catalogue is read after the objects are listed, so it names all listed objects in use.
+    O3  Files of a job stay as long as its lease lives, even if they are old.
+    O4  After the listing, this process proves by a record of the log that it is still the writer. A
+        fenced process has an old catalogue, and would delete files of the new writer.
+    O5  Only objects with names that a store gives are removed, because another store may be below the
         prefix `data` of this one.
     """
 
@@ -242,11 +241,10 @@ class Orphans:
         self._due_s = env.clock.monotonic_s() + ORPHANS_FIRST_S
 
     def remove_if_due(self, state: Callable[[], CatalogState]) -> int:
-        """Remove orphans, at most once a day; return their number.
+        """Remove orphans, at most once a day; returns their number.
 
         state: logs a record, and returns the catalogue (O4).
-
-        Cost: one LIST for each 1,000 objects. Raises: FencedError, StorageError.
+        Cost: one LIST request for each 1,000 objects. Raises: FencedError, StorageError.
         """
         now_s = self._env.clock.monotonic_s()
         if now_s < self._due_s:
@@ -265,7 +263,7 @@ class Orphans:
         return len(gone)
 
     def _left_by_jobs(self, before_us: int) -> list[str]:
-        """Old files of jobs in other processes, and old requests and answers."""
+        """Return the keys of old files of jobs in other processes, and of old requests and answers."""
         found: list[str] = []
         leases: dict[str, bool] = {}
         for under in _OF_JOBS:
@@ -280,7 +278,7 @@ class Orphans:
 
 
 class BucketLog:
-    """The log of objects, as a store uses it. Threads: as `ObjectLog`."""
+    """Implements `StoreLog` for a log of objects. Threads: as `ObjectLog`."""
 
     def __init__(self, log: ObjectLog) -> None:
         self._log = log
@@ -316,17 +314,17 @@ class BucketLog:
         self._log.sync(offset)
 
     def write_pending(self) -> None:
-        """Do nothing: a bucket has no state between "in memory" and "durable"."""
+        """Do nothing: in a bucket, records are either in memory or durable."""
 
     def sync_if_due(self) -> float | None:
         return self._log.sync_if_due(GROUP_SYNC_INTERVAL_S)
 
     def segments(self) -> list[SegmentInfo]:
-        """Return none: checkpoints delete the log's objects."""
+        """Return []: here checkpoints delete the log's objects."""
         return []
 
     def roll(self) -> None:
-        """Do nothing: every group is an object of its own."""
+        """Do nothing: every group of records is an object of its own."""
 
     def cut(self) -> int:
         return self._log.border()
@@ -347,10 +345,10 @@ def _mark(mark: ObjectMark) -> LogMark:
 
 
 class BucketLock:
-    """Refreshes the hint that this process writes, in a thread, until `release`.
+    """A thread that renews the hint of this process until `release`.
 
-    A program that ends without closing the store says so in the hint, if the bucket answers soon.
-    Then the next writer need not wait until this one counts as dead.
+    If the program ends without closing the store, the thread marks the hint as closed. So the next writer
+    need not wait until this one counts as dead.
     """
 
     def __init__(self, env: Env, log: ObjectLog) -> None:
@@ -369,7 +367,7 @@ class BucketLock:
             self._log.announce(leaving=True)
 
     def _leave(self) -> None:
-        """At the program's end. The thread writes the hint, so that the program need not wait long."""
+        """End the thread when the program ends, and let it write the hint; wait for this only a short time."""
         self._leaving = True
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist
@@ -384,7 +382,7 @@ class BucketLock:
 
 
 class BucketPublisher:
-    """Remembers what was published; readers follow the log by themselves."""
+    """Remembers the published timestamp. Readers read the log by themselves."""
 
     def __init__(self) -> None:
         self.shown = 0
@@ -397,7 +395,7 @@ class BucketPublisher:
 
 
 class NoReserve:
-    """The reserve of a store in a bucket: none, because a bucket is never full."""
+    """The disk space reserve of a store in a bucket: empty, because a bucket is never full."""
 
     def use(self, action: Callable[[], _T]) -> _T:
         return action()
@@ -414,7 +412,7 @@ class BucketCheckpoints:
 
     def __init__(self, log: ObjectLog) -> None:
         self._log = log
-        self._slots = self._bytes = 0  # what an open had to read after the last checkpoint
+        self._slots = self._bytes = 0  # number and bytes of the log's objects after the last checkpoint
 
     def is_due(self, unneeded: Collection[str]) -> bool:
         if self._log.failure is not None:

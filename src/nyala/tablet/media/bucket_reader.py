@@ -1,18 +1,19 @@
-"""A store in a bucket as seen by a process that only reads it.
+"""A store in a bucket, for a process that only reads it.
 
-    open       put a lease, follow the log from the newest checkpoint, replay its batches
-    view       follow the log on: batches are replayed, a change makes a new root
+    open       writes a lease; reads the newest checkpoint and the log after it, and replays its batches
+    view       reads the new part of the log: batches are replayed, and a change of the catalogue makes a
+               new root
 
-An object of the log is durable as soon as it exists. So a reader needs no other sign from the writer,
-and no writer has to be running.
+An object of the log is durable as soon as it exists. So a reader only has to read the log, and no writer
+has to run.
 
 Invariants
     B1  A view that failed or was interrupted may have read records that are not in the root yet. So
         the next view begins again at the newest checkpoint.
     P4  The lease names the version of this process's oldest root.
-    P7  Above `memory_limit` of unflushed rows a view raises until the writer has flushed.
-    G2  Of `catalog.object_leases`: after a stall that was longer than the lease, files may be
-        missing. That raises HistoryExpiredError, and rows are never wrong.
+    P7  If the unflushed rows exceed `memory_limit`, a view raises until the writer has flushed.
+    G2  If the process was suspended for longer than its lease, files may be missing. A read then raises
+        HistoryExpiredError; it never returns wrong rows (`catalog.object_leases`).
 
 Threads: any. Source: docs/design/object-storage.md, "Readers".
 """
@@ -47,7 +48,7 @@ __all__ = ["BucketReader"]
 
 
 class BucketReader:
-    """A read-only view that follows the log. Create it with `open`, end it with `close`."""
+    """A store in a bucket that is open for reading only. Create it with `open`, end it with `close`."""
 
     read_only: Final = True
 
@@ -64,7 +65,7 @@ class BucketReader:
         self._lock = threading.RLock()
         self._closed = False
         self._pid = os.getpid()
-        self._entries: list[LogEntry] = []  # batches whose rows may be only in the log
+        self._entries: list[LogEntry] = []  # entries of the log whose rows may be in no data file
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet()
         self._leased = 0
         self._is_partial = False  # B1
@@ -81,8 +82,8 @@ class BucketReader:
     def open(env: Env, objects: Objects, memory_limit_bytes: int, refresh_s: float) -> BucketReader:
         """Open the store under the prefix of `objects` for reading.
 
-        refresh_s: a view may be this many seconds old; 0: each view reads the log's end.
-        objects: closed with the reader, or if this call fails.
+        refresh_s: the greatest age of a view in seconds; 0: each view reads the new part of the log.
+        objects: are closed with the reader, or if this call fails.
         Raises: StorageError if there is no store; CorruptionError.
         """
         try:
@@ -93,7 +94,7 @@ class BucketReader:
             raise
 
     def _take(self, news: News) -> None:
-        """Bring the news into the root: batches by replay, changes by a new root."""
+        """Replay new batches, and make a new root if the catalogue changed."""
         if news.restarted:
             self._state = base_state(self.objects, news.checkpoint, self._follower.store_id)
             self._entries = []
@@ -126,7 +127,7 @@ class BucketReader:
             )
 
     def view(self) -> tuple[Root, int]:
-        """Catch up with the log; returns the newest root and published timestamp."""
+        """Read the new part of the log; returns the newest root and the published timestamp."""
         self.check_open()
         with self._lock:
             self.check_open()
@@ -142,29 +143,29 @@ class BucketReader:
             return self._root, self._published
 
     def _announce(self) -> None:
-        """Write the oldest version that this process needs into the lease (P4), if it has changed."""
+        """Write the oldest version that this process needs into its lease (P4), if it has changed."""
         oldest = min((root.version for root in self._roots), default=self._state.version)
         if oldest > self._leased:
             self._lease.announce(oldest)
             self._leased = oldest
 
     def look(self) -> tuple[Root, CatalogState]:
-        """Catch up; returns the root and its catalogue."""
+        """Read the new part of the log; returns the root and its catalogue."""
         root, _ = self.view()
         return root, self._state
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """The messages of commits, by timestamp, as of the last view or later."""
+        """Return the messages of commits, by timestamp, as of the last view."""
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}
 
     def tags(self) -> Mapping[str, TagEntry]:
-        """Catch up; returns the tags by name."""
+        """Read the new part of the log; returns the tags by name."""
         self.view()
         return self._state.tags
 
     def unflushed(self) -> list[LogRecord]:
-        """The batches whose rows may be in no file of the catalogue that `look` returned last."""
+        """Return the batches whose rows may be in no file of the catalogue that `look` returned last."""
         with self._lock:
             return list(batches(self._entries))
 
@@ -178,11 +179,11 @@ class BucketReader:
 
     @property
     def version(self) -> int:
-        """The loaded catalogue version."""
+        """The version of the catalogue as of the last view."""
         return self._state.version
 
     def check_open(self) -> None:
-        """Raise StorageError if the store is closed, or if this process is a forked child."""
+        """Check that the store is open, and that this process has opened it. Raises: StorageError."""
         check_in_use(self.root_path, self._closed, self._pid)
 
     def check_writable(self) -> NoReturn:
@@ -224,7 +225,7 @@ class BucketReader:
 
 
 def read_state(env: Env, objects: Objects) -> CatalogState:
-    """The catalogue of the store under the prefix of `objects`, at the end of its log.
+    """Return the catalogue of the store under the prefix of `objects`, at the end of its log.
 
     Raises: StorageError if there is no store; CorruptionError.
     """
@@ -235,7 +236,7 @@ def read_state(env: Env, objects: Objects) -> CatalogState:
 
 
 def follow(env: Env, objects: Objects) -> LogFollower:
-    """Begin to read a store's log. Raises: StorageError if there is no store."""
+    """Return a reader of a store's log. Raises: StorageError if there is no store."""
     birth = read_birth(env, objects)
     if birth is None:
         raise StorageError(
@@ -247,7 +248,7 @@ def follow(env: Env, objects: Objects) -> LogFollower:
 
 
 def _vanished(env: Env, objects: Objects, path: str) -> Error:
-    """Return the error for a missing file. The newest catalogue shows whether the writer removed it."""
+    """Return the error for a missing file: HistoryExpiredError if the newest catalogue does not name it."""
     if path in (f"{objects.url}/{file}" for file in read_state(env, objects).files()):
         return MissingFileError(f"{path} does not exist", path=path, errno=errno.ENOENT)
     return HistoryExpiredError(

@@ -1,6 +1,6 @@
-"""A store in a folder of this machine: segments, a position record, checkpoint files, lease files.
+"""The checkpoints and leases of a store in a folder of this machine.
 
-Invariant K3: a segment is unlinked only after a durable checkpoint has the changes in it.
+Invariant K3: a segment of the log is removed only after a durable checkpoint has its changes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class FolderCheckpoints:
     """Checkpoint files. One thread at a time."""
 
     def __init__(self, env: Env, folder: str, reserve: Reserve, wal_start: int) -> None:
-        """wal_start: that of the newest checkpoint."""
+        """wal_start: the first segment of the log that the newest checkpoint does not cover."""
         self._files = env.files
         self._folder = folder
         self._reserve = reserve
-        # Segments from this one on may have changes that no durable checkpoint has.
+        # This segment and later ones may have changes that no durable checkpoint has.
         self._wal_start = wal_start
 
     def is_due(self, unneeded: Collection[str]) -> bool:
@@ -42,7 +42,7 @@ class FolderCheckpoints:
 
 
 class FolderLeases:
-    """The lease files of reader processes and jobs."""
+    """The leases of reader processes and jobs, as files."""
 
     holders = "readers in other processes, or jobs"
 
@@ -54,5 +54,5 @@ class FolderLeases:
         pass
 
     def oldest_needed(self) -> int | None:
-        """As in `Leases`. Also removes leases that have ended, and the files that belong to them."""
+        """See `Leases`. Also removes leases that have ended, with their files."""
         return oldest_needed(self._env, self._folder, self._env.clock.now_us())

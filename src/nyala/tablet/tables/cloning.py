@@ -1,20 +1,19 @@
-"""Clones a table: a new table whose rowsets name the same files, which never change.
+"""Clones a table: creates a table whose rowsets refer to the same files, which never change.
 
-    flush                  most of the source's memory, without a lock
-    ── flush lock, commit lock ───────────────────────────────────────────────────────────────────
-    flush                  what came meanwhile: all rows are in files now
-    commit                 one catalogue change: new tablets, new rowsets, the same paths
-    ── unlock ────────────────────────────────────────────────────────────────────────────────────
-    restore, rename        only for a clone of an earlier moment
+    without a lock         flush most of the source's memory
+    flush lock + commit lock:
+                           flush the rows that came since, so that all rows are in files;
+                           commit one change of the catalogue: new tablets, new rowsets, the same paths
+    without a lock         only for a clone of an earlier moment: restore it, then rename it
 
-Both tables change independently afterwards. A compaction of one of them drops its own entries of a
-file. The file becomes garbage with the last entry (`CatalogState.shared`).
+Later changes of one table do not affect the other. A compaction of one table drops only its own entries
+of a file. The file becomes garbage when no entry names it (`CatalogState.shared`).
 
 Invariants
     K1  The clone has the source's rows at the moment of the change, which is later than the call.
-    K2  Moments before a clone was complete cannot be read in it (`TableEntry.rewritten`).
-    K3  A clone of an earlier moment has an unfinished name until it is complete. After a crash the
-        next open drops it.
+    K2  Moments before the clone was complete cannot be read in it (`TableEntry.rewritten`).
+    K3  A clone of an earlier moment has a name that marks it as unfinished until it is complete. After
+        a crash the next open drops it.
 
 Source: docs/how-to/undo-and-undrop.md, "Try it on a clone". Kudu has no such operation.
 """
@@ -48,9 +47,10 @@ logger = logging.getLogger("nyala.store")
 def clone_table(store: Store, name: str, new_name: str, at: int | None, *, replaces: bool = False) -> None:
     """Create the table `new_name` with the rows that the table `name` has now, or had at a moment.
 
+    at:       the moment; None: now.
     replaces: drop the table that has the new name, in the same change.
-    Raises: TableNotFoundError, TableExistsError; HistoryExpiredError if the moment needs a purged
-        range; StorageError. Nothing is created then.
+    Raises: TableNotFoundError, TableExistsError; HistoryExpiredError if the moment needs a range that was
+        removed; StorageError. Nothing is created then.
     """
     source = store.root.table(name)
     _check_free(store, new_name, replaces)
@@ -71,16 +71,17 @@ def clone_table(store: Store, name: str, new_name: str, at: int | None, *, repla
 
 
 def _share(store: Store, table_id: int, name: str, at: int | None, *, replaces: bool = False) -> int:
-    """Create a table with the files of the source's tablets, those of a moment; returns its id.
+    """Create a table with the files of the source's tablets; returns its id.
 
-    at: with their history, so that the clone can be restored to this moment; None: without.
+    at: share the tablets of this moment with their history, so that the clone can be restored to the
+        moment. None: share the present tablets without history.
     """
     flush(store, _tablet_ids(store, table_id, at))
     with store.flush_lock, Uninterrupted(), store.commit_lock:
         store.check_writable()
         tablets = _tablet_ids(store, table_id, at)
         source = store.root.tables[table_id]
-        # A merge would keep the changes of its inputs in memory.
+        # A running merge would keep changes of its inputs in memory.
         store.reservations.revoke(
             rowset.id for tablet in source.every_tablet if tablet.id in tablets for rowset in tablet.rowsets
         )
@@ -123,7 +124,7 @@ def _tablet(
     *,
     with_past: bool,
 ) -> TabletState:
-    """A tablet of the clone with the source's files; adds its entries to the change."""
+    """Return a tablet of the clone with the source's files, and add its entries to the change."""
     number = store.allocate("tablet")
     since = source.entry.created if with_past else created
     last = source.ids.last
@@ -157,7 +158,7 @@ def _rowset(
 
 
 def _without_past(entry: TableEntry, created: int) -> TableEntry:
-    """The entry of a table that begins at `created` (K2)."""
+    """Return the entry of the table without the history before `created` (K2)."""
     version = entry.schema.version
     return dataclasses.replace(
         entry,
@@ -173,7 +174,7 @@ def _without_past(entry: TableEntry, created: int) -> TableEntry:
 
 
 def _complete(store: Store, table_id: int, name: str, replaces: bool) -> None:
-    """Give a restored clone its name and its beginning, in one change (K3)."""
+    """Give a restored clone its name, and end its history before now, in one change (K3)."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         clone = store.root.tables[table_id]

@@ -1,10 +1,11 @@
-"""Rewrites all rows of a table: as a copy, or as the same table in other tablets.
+"""Rewrites all rows of a table: as a copy, or as the same table with other tablets.
 
-    copy_table     rows at a moment ──► rowsets of new tablets ──► a transaction adds the new table
-    repartition    current rows     ──► rowsets of new tablets       no lock: others read and write
-                   ── flush lock, commit lock ──────────────────────────────────────────────────────
-                   rows changed since ──► into the new tablets, like a large batch
-                   one transaction, one new root: the new tablets replace the old ones
+Both write the rows of a moment as rowsets of new tablets, without a lock, so that others can read and
+write. Then:
+
+    copy_table     adds the new table by one transaction
+    repartition    under the flush lock and the commit lock, writes the rows that changed since into the
+                   new tablets, like a large batch; replaces the old tablets by one transaction
 
 Invariants
     Y1  A catalogue change is the only commit point: before it nothing is visible, and a crash
@@ -14,8 +15,8 @@ Invariants
     Y3  At the moment of the transaction the table has the same rows before and after its
         repartition.
 
-Memory: rows that wait to become rowsets, at most a quarter of the store's `memory_limit`, and for a
-repartition the rows that changed while it ran. Simplification: one thread reads and writes.
+Memory: rows that wait to become rowsets, at most a quarter of the store's `memory_limit`; for a
+repartition also the rows that changed while it ran. Simplification: one thread reads and writes.
 Source: docs/how-to/changing-a-table.md. Kudu has no such operation; its users copy with Spark.
 """
 
@@ -77,7 +78,7 @@ def copy_table(
 ) -> None:
     """Create the table `name` with the rows that `source` has at `snapshot`, in its schema.
 
-    root: the root of `source`, kept alive during the copy.
+    root: the root of `source`, which keeps the source's files during the copy.
     Raises: TableExistsError; NoPartitionError if no partition covers a row; StorageError. Nothing
         is created then (Y1).
     """
@@ -120,7 +121,7 @@ def repartition(
 ) -> None:
     """Replace the table's partitions at one moment (Y3). Others read and write it meanwhile.
 
-    phase:  for tests: called without a lock, with "copied".
+    phase:  for tests: called with "copied" before the locks are taken.
     Raises: NoPartitionError if no partition covers a row; InvalidArgumentError if the table was
         altered meanwhile; TableNotFoundError; StorageError. Nothing changes then (Y1).
     """
@@ -180,7 +181,7 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
 
 
 def _check_no_tags(store: Store, entry: TableEntry) -> None:
-    """Raise InvalidArgumentError if a tag keeps the history of the table, which a repartition discards."""
+    """Check that no tag keeps history of the table, which a repartition removes. Raises: InvalidArgumentError."""
     if entry.tagged:
         names = sorted(tag.name for tag in store.state.tags.values() if tag.timestamp in entry.tagged)
         raise InvalidArgumentError(
@@ -190,12 +191,12 @@ def _check_no_tags(store: Store, entry: TableEntry) -> None:
 
 
 def _operations(now: TableState, target: TableState, since: int, until: int) -> list[PreparedOperation]:
-    """The changes of the table as operations on the target: upserts and deletes.
+    """Return the changes of the table as operations on the target: upserts and deletes.
 
     Raises: HistoryExpiredError if the table's history does not reach back to `since`.
     """
     try:
-        check_readable(now.entry, since, 0, 0)  # otherwise changes may have been discarded
+        check_readable(now.entry, since, 0, 0)  # 0, 0: checks only whether history was removed
     except HistoryExpiredError as error:
         raise HistoryExpiredError(
             f"table {now.name!r} was written to during repartition(), and its history "
@@ -207,22 +208,12 @@ def _operations(now: TableState, target: TableState, since: int, until: int) -> 
     rows = pa.Table.from_batches(list(change_batches(now, spec)), schema=spec.arrow_schema)
     gone = pc.equal(rows.column(CHANGE_TYPE), "delete")
     keys = [column.name for column in schema.key_columns]
-    operations = [
-        prepare(
-            target,
-            "upsert",
-            rows.filter(pc.invert(gone)).select(list(schema.names)),
-            ignore=False,
-            rewrites=True,
-        ),
-        prepare(target, "delete", rows.filter(gone).select(keys), ignore=True),
-    ]
-    for operation in operations[:1]:
-        if operation.errors:
-            raise NoPartitionError(
-                _uncovered(target, len(operation.errors.rows), str(operation.errors.messages[0]))
-            )
-    return [operation for operation in operations if operation.row_count]
+    changed = rows.filter(pc.invert(gone)).select(list(schema.names))
+    upserts = prepare(target, "upsert", changed, ignore=False, rewrites=True)
+    if upserts.errors:
+        raise NoPartitionError(_uncovered(target, len(upserts.errors.rows), str(upserts.errors.messages[0])))
+    deletes = prepare(target, "delete", rows.filter(gone).select(keys), ignore=True)
+    return [operation for operation in (upserts, deletes) if operation.row_count]
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -231,12 +222,12 @@ def _operations(now: TableState, target: TableState, since: int, until: int) -> 
 def _copied(
     store: Store, source: TableState, snapshot: int, entry: TableEntry, partitions: Collection[Partition]
 ) -> tuple[TableState, list[str]]:
-    """Write the source's rows at `snapshot` as files of new tablets, not yet in the catalogue.
+    """Write the source's rows at `snapshot` as files of new tablets, which are not in the catalogue yet.
 
-    Returns: the new tablets, and the files, synced.
+    Returns (a table with the new tablets, the paths of the synced files).
     """
     bare = TableState(entry, (), source.limits)
-    # Rows of any tablet may come into each one.
+    # Each new tablet may get rows of all tablets, so it continues with the greatest id.
     last = max((tablet.ids.last for tablet in source.tablets), default=0)
     tablets = [
         TabletState(
@@ -279,7 +270,7 @@ class _Writer:
         self.written: list[str] = []
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Add rows whose keys are greater than all earlier ones."""
+        """Add rows whose keys are greater than those of all earlier rows."""
         target, options = self._target, self._store.options
         names = [column.name for column in target.schema.key_columns]
         ordinals_of = target.router.route({name: batch.column(name) for name in names}, batch.num_rows)
@@ -303,7 +294,10 @@ class _Writer:
             self._write(ordinal)
 
     def _is_full(self, ordinal: int) -> bool:
-        """Whether the waiting rows make a rowset. The first candidate shows how rows compress."""
+        """Return whether the waiting rows are enough for a rowset.
+
+        The first waiting rows show how many bytes in memory make a rowset on disk.
+        """
         held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
         if held < rowset_bytes:
             return False
@@ -313,7 +307,7 @@ class _Writer:
         return held >= self._full_bytes
 
     def _image(self, ordinal: int) -> RowSetImage:
-        """The waiting rows."""
+        """Return the waiting rows as an image of a rowset."""
         target, waiting = self._target, self._waiting[ordinal]
         columns: dict[int, pa.Array] = {
             column.id: whole_column([batch.column(column.name) for batch in waiting])
@@ -339,9 +333,9 @@ class _Writer:
 
 
 def _of_table(target: TableState, entry: TableEntry, created: int, auto_id: int = 0) -> TableState:
-    """The target under its final entry, with tablets created at that moment.
+    """Return the target under its final entry, with tablets that are created at that moment.
 
-    auto_id: the greatest value that the source has given since the target was made.
+    auto_id: the greatest value of `auto_incrementing_id` that the source has now.
     """
     tablets = []
     for tablet in target.tablets:

@@ -1,14 +1,16 @@
-"""Creates a table, empty or with its first rows, also in the place of another table.
+"""Creates a table, empty or with its first rows. The table may replace another one.
 
-    ── commit lock ───────────────────────────────────────────────────────────────────────────────
-    timestamp t            the moment of the table's creation, and of its rows
-    each part of the rows  prepare, settle, write files         an error creates nothing
-    commit                 one catalogue change: the table, its files, and the drop of the other table
+Under the commit lock:
+
+    1  take a timestamp: the moment of the table's creation, and of its rows
+    2  for each part of the rows: prepare it, resolve it, and write its files
+    3  commit one change of the catalogue: the table, its files, and the drop of the replaced table
 
 Invariants
-    C1  The table appears with all its rows, at the moment at which the other one disappears.
+    C1  The table appears with all its rows at the moment at which the replaced table disappears.
         Before the change nothing is visible, and the next open removes files left by a crash (P3).
-    C2  The ids are new, so no record of an earlier table with this name can be replayed into it (R1).
+    C2  The table's ids are new, so no log record of an earlier table with its name can be replayed into
+        it (R1).
 
 Source: docs/design/writes-and-batches.md; docs/design/rules.md, P3 and R1.
 """
@@ -44,7 +46,7 @@ __all__ = ["NewTable", "create_table"]
 
 @dataclass(frozen=True)
 class NewTable:
-    """What a table is created from. history_us: None keeps its history for ever."""
+    """The description of a table to create. history_us: microseconds of history; None: forever."""
 
     name: str
     schema: Schema
@@ -54,7 +56,7 @@ class NewTable:
     history_us: int | None = None
 
     def bare(self, limits: Limits) -> TableState:
-        """Return the table without tablets, and with an id that no table has."""
+        """Return the table without tablets, and with the id 0, which no table in the catalogue has."""
         schema = self.schema
         entry = TableEntry(
             0,
@@ -73,8 +75,8 @@ def create_table(
 ) -> None:
     """Create a table at one moment (C1).
 
-    rows:     at most one request, whose rows the table has from the beginning.
-    replaces: drop the table that has the name, if there is one.
+    rows:     at most one request, with the first rows of the table.
+    replaces: drop an existing table of this name.
     Raises: TableExistsError; WriteError or a subclass if a row cannot be inserted; StorageError.
         Nothing changes then.
     """
@@ -102,7 +104,7 @@ def create_table(
 def _commit(
     store: Store, target: TableState, rows: Sequence[Request], replaced: Sequence[TableState]
 ) -> None:
-    """Write the rows and commit; under the commit lock."""
+    """Write the rows, and commit the table. Under the commit lock."""
     created = store.stamp()
     schema = target.schema
     entry = dataclasses.replace(
@@ -144,7 +146,7 @@ def _commit(
 
 
 def _parts(store: Store, request: Request) -> Iterator[Request]:
-    """Return the request in parts that fit into memory; the rows of another process are one part."""
+    """Divide the request into parts that fit into memory. Rows that another process sent are one part."""
     if not isinstance(request.data, pa.Table):
         yield request
         return

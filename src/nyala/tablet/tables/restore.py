@@ -1,17 +1,18 @@
-"""Restores a table to an earlier moment: reverses all net changes since then in one batch.
+"""Restores a table to an earlier moment `to`: one batch reverses all net changes since this moment.
 
-    net change in (to, now]   insert k   update k                      delete k
-    reverse in the batch      delete k   update k, if a value differs  insert k with its old values
+    net change of a key    operation in the batch
+    insert                 delete
+    update                 update, if a value is different now
+    delete                 insert with the old values
 
-The changes are read and applied under one lock, as in `where_writes`, so no other write comes
-between. Rows without changes are not read, and rows that have their old values again are not
-written. The batch is a write like any other: it has one timestamp, and earlier history stays
-readable.
+The changes are read and reversed under one lock, so no other write can come between. Unchanged rows are
+not read, and rows that already have their old values again are not written. The batch is a write like
+any other: it has one timestamp, and earlier history stays readable.
 
 Invariants
-    U1  A scan at the batch's timestamp returns what a scan at `to` returns, through the current
-        schema: a column added since has its default in all restored rows, a column dropped since
-        stays dropped.
+    U1  A scan at the batch's timestamp returns the same as a scan at `to`, in the current schema: a
+        column that was added since has its default in all restored rows, and a column that was dropped
+        since stays dropped.
     U2  Rows that are equal at both moments get no record in the batch.
 
 Simplification: all rows of the batch are held in memory, as for any batch. A column is written for
@@ -50,11 +51,10 @@ def restore(
     message: str | None = None,
     idempotency_key: str | None = None,
 ) -> WriteResult:
-    """Restore the table to its state at `to`. No changes: zero counts, the current timestamp.
+    """Restore the table to its state at `to`. Without changes, the result has zero counts.
 
     idempotency_key: as in `write`.
-    Raises: TableNotFoundError if the table was dropped meanwhile; HistoryExpiredError;
-    StorageError.
+    Raises: TableNotFoundError if the table was dropped before; HistoryExpiredError; StorageError.
     """
     store.check_writable()
 
@@ -62,13 +62,14 @@ def restore(
         table = store.root.tables.get(table_id)
         if table is None:
             raise TableNotFoundError("the table was dropped before it could be restored")
-        # The caller has checked the history mark; under the lock only removed history counts.
+        # The caller has checked the history mark. 0, 0: checks only whether history was removed.
         check_readable(table.entry, to, 0, 0)
         check_purged(table, to)
         check_same_ranges(table, to)
         operations = _operations(table, to, store.marks.applied)
         requests = [Request(table.name, name, None) for name in operations]
-        made = "insert" if table.schema.auto_increment is None else "upsert"  # with the values of then
+        # An upsert can give the old values of an auto-incrementing column; an insert cannot.
+        made = "insert" if table.schema.auto_increment is None else "upsert"
         prepared = [
             (table, prepare(table, made if name == "insert" else name, rows, ignore=False, rewrites=True))
             for name, rows in operations.items()
@@ -91,14 +92,17 @@ def _sum(results: list[WriteResult], timestamp: int) -> WriteResult:
 
 
 def _operations(table: TableState, to: int, now: int) -> dict[str, pa.Table]:
-    """The operations that turn the state at `now` into that at `to`; a delete is always present."""
+    """Return the operations, by name, that turn the state at `now` into that at `to`.
+
+    "delete" is always among them.
+    """
     schema = table.schema
     keys = [column.name for column in schema.key_columns]
     then = make_change_spec(table, to, now, "net", schema.columns)
     back = dataclasses.replace(then, values_at="since")
     rows: dict[str, list[pa.RecordBatch]] = {"delete": [], "update": [], "insert": []}
     changed: set[str] = set()
-    # Both feeds have the same rows in the same order (N4), with current and with old values.
+    # Both feeds have the same rows in the same order (N4): `then` with new values, `back` with old ones.
     for new, old in zip(change_batches(table, then), change_batches(table, back), strict=True):
         change = old.column(CHANGE_TYPE)
         rows["delete"].append(old.select(keys).filter(pc.equal(change, "insert")))
@@ -128,7 +132,7 @@ def _operations(table: TableState, to: int, now: int) -> dict[str, pa.Table]:
 
 
 def _differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Whether values differ, row by row and bit by bit: -0.0 and 0.0 differ, equal NaNs do not."""
+    """Return a mask of the rows whose values differ in a bit: -0.0 and 0.0 differ, equal NaNs do not."""
     if pa.types.is_floating(left.type):
         bits = pa.int64() if pa.types.is_float64(left.type) else pa.int32()
         left, right = left.view(bits), right.view(bits)

@@ -1,1 +1,1 @@
-"""The process for heavy work, and the messages between parent and child (`nyala._worker`)."""
+"""The worker process for heavy compactions and flushes, and its messages; `nyala._worker` is its program."""

@@ -1,22 +1,20 @@
-"""A worker process for heavy jobs: the parent's side. The child's side is `nyala._worker`.
+"""Runs heavy jobs in a worker process. This is the parent's side; the child's side is `nyala._worker`.
 
-    run(kind, arguments)     blocks its thread until the answer arrives; runs one job at a time
-      child                  the live one, or a new one; it ends after a minute without a job
-      request ──►            sent by the calling thread
-      ◄── progress, answer   received by the same thread
-      output of the child    a thread writes it to the logger "nyala.worker"
+`Worker.run` sends a job to the child, and blocks its thread until the answer arrives. If there is no
+child, it starts one; the child ends after a minute without a job. A thread of the parent writes the
+child's output to the logger "nyala.worker".
 
-A separate process keeps the interpreter lock free for the user's threads: a merge of millions of
-rows would take it again and again.
+In the parent, a merge of millions of rows would slow down the user's threads, because it would often hold
+Python's global interpreter lock.
 
 Invariants
-    J1  No job gets the answer of another: the child is killed after anything but an answer or an
-        error of the job.
-    J2  The parent waits for each child that it started, so no zombie is left.
+    J1  No job gets the answer of another job: the child is killed unless a job ended with an answer or
+        an error.
+    J2  The parent waits for each child that it started, so no zombie process is left.
     J3  A child ends when its parent ends, because its socket closes. A forked copy of the parent
         closes its copy of the socket.
-    J4  The child does not touch the parent's terminal and signals: its output goes to the log, it
-        has a process group of its own, and a dead child does not raise SIGPIPE in the parent.
+    J4  The child does not use the parent's terminal and signals: its output goes to the log, it
+        has its own process group, and a dead child does not raise SIGPIPE in the parent.
 
 Threads: any. Cost: 0.03 s to start Python and import the handler, then 0.1 ms per job.
 Source: docs/design/compaction.md, which says why it is not a pool of `concurrent.futures`.
@@ -55,20 +53,20 @@ logger = logging.getLogger("nyala.worker")
 
 # The longest time until a cancellation is noticed.
 _POLL_S: Final = 0.05
-# A start takes 0.03 s; with a cold disk under load it takes seconds.
+# A start takes 0.03 s, but on a busy machine with a cold disk it may take seconds.
 _START_TIMEOUT_S: Final = 30.0
 _END_S: Final = 1.0
 _READ_BYTES: Final = 1 << 16
 _LOG_LINE_MAX: Final = 8 << 10
-# A worker has one thread of work: Arrow, BLAS and Blosc would each take all cores.
+# Each of these libraries would otherwise use all cores.
 _THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "BLOSC_NTHREADS": "1"}
-# The child imports the same Nyala as its parent. Other folders are last on the path, so that no file
-# of the user hides a module.
+# The child imports the same Nyala as its parent. Other folders of the parent's path come last, so that a
+# file of the user cannot replace a module of the standard library.
 _START: Final = (
     "import sys; ours, *more = sys.argv[1:]; sys.path[:0] = [ours] if ours not in sys.path else []; "
     "sys.path += more; from nyala._worker import main; main()"
 )
-# Against SIGPIPE: Linux has a flag of `send`; macOS has a socket option, for which Python has no name.
+# They prevent SIGPIPE: a flag of `send` on Linux, and on macOS a socket option that Python does not name.
 _SEND_FLAGS: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _SO_NOSIGPIPE: Final = 0x1022
 
@@ -88,7 +86,7 @@ class _ChildEnded(Exception):
 class Worker:
     """Runs jobs in a child process, one at a time.
 
-    command: the program to start instead of `nyala._worker`.
+    command: the program to start instead of `nyala._worker`, for tests.
     """
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
@@ -105,7 +103,7 @@ class Worker:
         cancelled: Callable[[], bool] | None = None,
         progress: Report | None = None,
     ) -> dict[str, Any]:
-        """Run the job in the child and return its answer. Blocks, also while another job runs.
+        """Run the job in the child and return its answer. While another job runs, waits for its end.
 
         Parameters
         ----------
@@ -125,8 +123,8 @@ class Worker:
         NoWorkerError
             No process can be started.
         StorageError
-            The process died, or sent invalid bytes. As after each error, the job may have left
-            files that no catalogue entry names.
+            The process died, or sent invalid bytes. After this and any other error, the job may have
+            left files.
         JobCancelled
             The job was cancelled, or the worker is closed.
         """
@@ -162,10 +160,10 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """Kill the running job (its caller gets JobCancelled), end the child, and wait for its end.
+        """Kill the running job, whose caller gets JobCancelled, and wait until the child has ended.
 
-        May be called twice. It does nothing in a forked copy of the process. `progress` must not
-        call it.
+        May be called twice. Does nothing in a forked copy of the process. The argument `progress` of
+        `run` must not call it.
         """
         if os.getpid() == self._pid:
             self._closed.set()
@@ -173,7 +171,7 @@ class Worker:
                 self._end_child()
 
     def _take(self, check: Callable[[], None]) -> _Child:
-        """Return the child, or a new one if it is not alive. Raises NoWorkerError."""
+        """Return the child, or a new child if it is not alive. Raises: NoWorkerError."""
         if self._child is not None and not self._child.alive():
             self._end_child()
         if self._child is None:
@@ -199,7 +197,7 @@ class Worker:
         return self._child
 
     def _end_child(self, kind: str = "", reason: str = "") -> StorageError:
-        """End the child, if there is one; returns the error for the job that it did not answer."""
+        """End the child, if any. Returns the error for the job that it did not answer."""
         child, self._child = self._child, None
         ended = child.end() if child is not None else ""
         return StorageError(
@@ -280,7 +278,7 @@ class _Child:
         return message
 
     def _log_output(self) -> None:
-        # Unbuffered: this thread would hold a buffered reader's lock when the interpreter ends.
+        # The pipe is unbuffered. Otherwise this thread could hold the buffer's lock when the interpreter ends.
         assert self._process.stdout is not None
         rest = b""
         with self._process.stdout as output:
@@ -313,13 +311,13 @@ class _Child:
         return f"the worker process {self.pid} {how}{memory}{self._last_line and f': {self._last_line}'}"
 
     def forget(self) -> None:
-        """In a forked copy of the parent: the child belongs to the parent (J3)."""
+        """Give up the child in a forked copy of the parent (J3)."""
         self._socket.close()
-        self._process.returncode = 0  # otherwise the copy would wait for the child
+        self._process.returncode = 0  # so that this copy does not wait for the child
 
 
 def _command() -> list[str]:
-    """The command of the child. Raises: OSError if this Python cannot be started again."""
+    """Return the command that starts the child. Raises: OSError if this Python cannot be started again."""
     if getattr(sys, "frozen", False) or not sys.executable:
         raise OSError("this program has no Python that can be started (sys.executable)")
     ours = os.path.dirname(os.path.dirname(os.path.abspath(nyala.errors.__file__)))

@@ -1,17 +1,16 @@
-"""The messages between a worker process and its parent: a JSON object per line, over a socket.
+"""The messages between a worker process (the child) and its parent: JSON objects, one per line, over a socket.
 
-    parent (`workers`)                                         child (`nyala._worker`)
-                                           ◄── {"answer": {"nyala": version}}, once
-    {"kind": …, "arguments": {…}} ──►                          handler(arguments, report)
-                                           ◄── {"progress": {…}}       any number of times
-                                           ◄── {"answer": {…}} or {"error": {…}}
+    child to parent    {"answer": {"nyala": version}}      once, after its start
+    parent to child    {"kind": …, "arguments": {…}}       a job, for the handler of this kind
+    child to parent    {"progress": {…}}                   any number of times during the job
+    child to parent    {"answer": {…}} or {"error": {…}}   the end of the job
 
 Invariants
-    K1  Nothing that a peer sends is executed or unpickled, and lines are bounded.
+    K1  Nothing that a process receives is executed or unpickled, and lines have a maximal length.
     K2  An error of `nyala.errors` arrives with its class and its fields, except for the table of
         rows of a WriteError.
 
-The start of the child waits for this module, so the module imports little.
+This module imports little, because the child imports it at its start.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Report: TypeAlias = "Callable[[dict[str, Any]], None]"
 Handler: TypeAlias = "Callable[[dict[str, Any], Report], dict[str, Any]]"
 """Runs a job: (arguments, report) -> answer. Arguments and answer are JSON objects."""
 
-# A job names files, and an answer describes the written columns: 1 MB would be large.
+# Far above the size of any message: a job names files, and an answer describes written columns.
 LINE_MAX_BYTES: Final = 64 << 20
 
 _TRACE_MAX_CHARS: Final = 64 << 10
@@ -53,7 +52,7 @@ _FIELDS: Final = ("path", "offset", "errno", "outcome", "applied", "_message")
 
 
 class JobFailedError(RuntimeError):
-    """A handler raised an exception other than `nyala.Error`: a bug. A note has its traceback."""
+    """A handler raised an exception other than `nyala.Error`, which is a bug. A note has its traceback."""
 
 
 def version() -> str:
@@ -100,12 +99,12 @@ def decode_error(kind: str, found: dict[str, Any]) -> Error | JobFailedError:
 
 
 def placed(arguments: dict[str, Any], files: Files, root_path: str) -> dict[str, Any]:
-    """Add the identity of the store's folder to a job, for `check_placed` in the worker."""
+    """Return the arguments of a job with the identity of the store's folder, for `check_placed` in the worker."""
     return {**arguments, "inode": list(files.inode(root_path))}
 
 
 def check_placed(arguments: dict[str, Any], files: Files) -> None:
-    """Raises: StorageError if the job's folder is not the one that the parent has open."""
+    """Check that the job's folder is the one that the parent has open. Raises: StorageError."""
     inode, root_path = arguments.pop("inode"), arguments["root_path"]
     if list(files.inode(root_path)) != inode:
         raise StorageError(
