@@ -54,8 +54,6 @@ class SharedBatch(LazyValues):
     columns: Mapping[int, pa.Array]
     nbytes: int | None = None
     """The bytes of the columns, if the creator knows them."""
-    batch: pa.RecordBatch | None = None
-    """The same columns under their ids, if the creator has them in this form."""
     column_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:

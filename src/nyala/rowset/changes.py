@@ -1,17 +1,15 @@
-"""The changes of a DiskRowSet by column: its UNDO and REDO files and its DeltaMemStores.
+"""The changes of a DiskRowSet, column by column: its UNDO and REDO files and its DeltaMemStores.
 
-This module decides which runs a snapshot applies to some rows, in which order, and how much of them
-the block cache keeps:
+A *run* has the changes of one column in one store. This module finds the runs that a snapshot
+applies, in the order of application, and decides how much of a file's run is read and cached:
 
-    small   all files of a kind take a small share of the cache: runs are read whole and cached; the
-            REDO runs that apply to the present are merged
-    large   a scan reads the blocks of a range of rows; a look-up reads the whole run, because
-            look-ups repeat
-    text    for a column with much text in these files, only the blocks of the rows of a split or
-            look-up are read
+    few changes     If all files of a kind (UNDO or REDO) fit a small share of the cache, runs are
+                    read whole and cached. The REDO runs are merged for snapshots of the present.
+    many changes    A scan reads only the blocks for a range of rows. A look-up reads the whole run,
+                    because more look-ups usually follow.
+    much text       Scans and look-ups read only the blocks for their own rows.
 
-Immutable except for the newest DeltaMemStore, which grows at its end (X2 of `version`). Any thread
-may read.
+Only the newest DeltaMemStore grows, and only at its end (X2 of `version`). Any thread may read.
 """
 
 from __future__ import annotations
@@ -34,11 +32,10 @@ from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["Changes"]
 
-# The share of the block cache for all REDO runs of one rowset, and for all its UNDO runs. The cache
-# holds many rowsets, and also blocks and the patches of scans.
+# The share of the block cache for all REDO runs of one rowset, and the share for all its UNDO runs.
 _RUNS_SHARE: Final = 1 / 64
-# The share of the block cache for the REDO that a scan reads at once to compute a patch, and the
-# fewest rows whose REDO it reads at once: a split of a scan.
+# A scan that computes a patch reads the REDO of as many rows as fit this share of the block cache,
+# but at least of half a split.
 _REDO_RANGE_SHARE: Final = 1 / 16
 _REDO_RANGE_ROWS_MIN: Final = 1 << 17
 
@@ -53,10 +50,7 @@ class Changes(LazyValues):
     deltas: DeltaMemStore
     memo: Memo
     _changed_before: frozenset[int] = field(init=False)
-    """The columns that have a change in any store but `deltas`.
-
-    These stores take no more changes.
-    """
+    """The columns with a change in a store other than `deltas`, the only one that still grows."""
 
     def __post_init__(self) -> None:
         in_files = (file.column_ids for file in (*self.undo, *self.redo))
@@ -65,14 +59,13 @@ class Changes(LazyValues):
 
     @property
     def memory(self) -> tuple[DeltaMemStore, ...]:
-        """The stores that are not in files, oldest first."""
+        """The DeltaMemStores, oldest first."""
         return (*self.frozen, self.deltas)
 
     def has_changes(self, column_id: int, snapshot: int) -> bool:
-        """Whether any store holds a change of the column that `snapshot` applies. Opens no file.
+        """Whether any store may have a change of the column that `snapshot` applies.
 
-        UNDO of old updates remains in files as long as the history, but snapshots of the present do
-        not apply it.
+        Decides by the timestamps of whole files and runs, and opens no file.
         """
         if column_id not in self.changed_columns:
             return False
@@ -82,7 +75,7 @@ class Changes(LazyValues):
 
     @property
     def changed_columns(self) -> frozenset[int]:
-        """The columns with a change in any store, at any time. Opens no file."""
+        """The columns that ever changed, as far as the stores know. Opens no file."""
         memory = self.deltas.column_ids
         return self._changed_before | memory if memory else self._changed_before
 
@@ -94,14 +87,13 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """Return (UNDO, REDO) runs of the column that `snapshot` may apply, in the order of
-        application.
+        """Return (UNDO, REDO): the column's runs that `snapshot` may apply, in this order.
 
-        With bounds, the runs cover at least the rows [lower, upper). Without `upper` they cover all
-        rows, and are cached, because look-ups of other rows follow.
+        The runs have at least the changes of the rows [lower, upper). Without `upper` they have all
+        changes, and are cached, because look-ups of other rows usually follow.
         """
         undo, redo = self.runs_of_files(column_id, snapshot, stats, lower, upper)
-        for store in self.memory if self.frozen else (self.deltas,):
+        for store in self.memory:
             if column_id in store.column_ids:
                 redo += [run for run in store.levels(column_id) if run.relevant(snapshot)]
         return undo, redo
@@ -114,7 +106,7 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """Return `runs` without the changes in memory, which are newer than those in files (D4)."""
+        """Return the part of `runs` that is in files. Changes in memory are all newer (D4)."""
         rows = None if upper is None else (lower, upper)
         undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
         if len(undo) > 1:  # newest first; the files themselves may overlap in time (X2)
@@ -122,8 +114,7 @@ class Changes(LazyValues):
         return undo, self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return the changed values in memory of one row at `snapshot`, by column, for these
-        columns.
+        """Return one row's values at `snapshot`, by column id, of columns changed in memory.
 
         They override all changes in files, because all changes in memory are newer (D4).
         """
@@ -136,11 +127,10 @@ class Changes(LazyValues):
     def newest(
         self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int
     ) -> list[tuple[Rowids, pa.Array]]:
-        """Return the REDO of the column's rows [lower, upper), oldest first, as (rowids, values) of
-        each store.
+        """Return (rowids, newest values) of the changes of rows [lower, upper) in each REDO store.
 
-        Only for a snapshot that applies all REDO of the column and no UNDO. Decimals may be narrow
-        or wide. The runs are not cached.
+        Stores come oldest first. `snapshot` must apply all REDO of the column and no UNDO. Decimals
+        may be narrow or wide. Nothing is cached.
         """
         of_files = (file.newest(column_id, lower, upper, stats) for file in self.redo)
         runs = (run for store in self.memory for run in store.levels(column_id))
@@ -156,13 +146,18 @@ class Changes(LazyValues):
         stats: ReadStats | None,
         rows: tuple[int, int] | None,
     ) -> list[DeltaRun]:
-        """Return the column's REDO runs in files: one merged run for the present, if small."""
+        """Return the column's REDO runs in files.
+
+        If they are few and `snapshot` applies all their records, they are merged into one run.
+        """
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
         whole = rows is None or (self._keeps_redo and not self.has_much_text(column_id, snapshot))
-        if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
-            name, state = ("run", column_id), self._redo_ids
-            return [self.memo.get(name, state, lambda _: _with_size(merge_runs(runs)), costly=True)]
-        return runs
+        if len(runs) < 2 or not whole:
+            return runs
+        if any(file.timestamp_max > snapshot for file in self.redo if column_id in file.column_ids):
+            return runs
+        name, state = ("run", column_id), self._redo_ids
+        return [self.memo.get(name, state, lambda _: _with_size(merge_runs(runs)), costly=True)]
 
     def _relevant(
         self,
@@ -184,27 +179,24 @@ class Changes(LazyValues):
                     yield run
 
     def keeps_runs(self, file: DeltaFile, column_id: int, snapshot: int | None = None) -> bool:
-        """Whether a scan should read and cache the whole run of this column of the file.
+        """Whether a scan should read and cache the whole run of this column in the file.
 
-        It should if all files of the kind together take a small share of the cache. Whole runs of a
-        table that is half changed would evict everything else and then each other.
+        Yes if all files of the file's kind take a small share of the cache. Large runs would evict
+        everything else from the cache, and then each other.
         """
         small = self._keeps_redo if file.kind == "redo" else self._keeps_undo
         return small and not self.has_much_text(column_id, snapshot)
 
     def text_row_bytes(self, column_id: int, snapshot: int | None = None) -> float:
-        """Return the bytes of text per row in changes of the column, if each file had one average
-        record per row.
+        """Return how much text the changes of a row have, assuming one record per row and file.
 
-        snapshot: only files that it may apply. Opens these files, except those with few records.
+        snapshot: count only files that it may apply; None: all files.
+        Cost: opens these files, except those with few records.
         """
         return sum(file.value_bytes(column_id) for file in self._applied(snapshot))
 
     def has_much_text(self, column_id: int, snapshot: int | None = None) -> bool:
-        """Whether changes of the column have more text than is read at once.
-
-        See `text_row_bytes`.
-        """
+        """Whether the column's changes have more text than is read at once (`LITTLE_TEXT_BYTES`)."""
         sizes = (file.record_count * file.value_bytes(column_id) for file in self._applied(snapshot))
         return sum(sizes) > LITTLE_TEXT_BYTES
 
@@ -220,13 +212,6 @@ class Changes(LazyValues):
     def _keeps_undo(self) -> bool:
         return _are_small(self.undo)
 
-    @staticmethod
-    def _all_applied(stores: Sequence[DeltaFile | DeltaMemStore], column_id: int, snapshot: int) -> bool:
-        """Whether no REDO of the column in these stores is newer than the snapshot."""
-        return all(
-            (store.timestamp_max or 0) <= snapshot for store in stores if column_id in store.column_ids
-        )
-
     @lazy_value
     def _redo_ids(self) -> tuple[int, ...]:
         return tuple(file.serial for file in self.redo)
@@ -236,61 +221,37 @@ class Changes(LazyValues):
     ) -> tuple[int, int]:
         """Return the rows [begin, end) whose REDO a scan of [lower, upper) reads at once.
 
-        If records were spread evenly, their size would be a small share of the cache. The bounds
-        are multiples of a power of two, so neighbouring splits get the same range. For a column
-        with much text in REDO, the range is [lower, upper).
+        The range is as long as `_REDO_RANGE_SHARE` allows if changes are spread evenly over the
+        rowset. Its bounds are multiples of a power of two, so neighbouring splits get the same
+        range. For a column with much text the range is only [lower, upper).
         """
         if self.has_much_text(column_id, snapshot):
             return lower, upper
-        rows_max = int(self._redo_range_bytes_max * row_count) // max(1, self._redo_bytes)
+        bytes_max = _REDO_RANGE_SHARE * min((file.cache_bytes for file in self.redo), default=0)
+        rows_max = int(bytes_max * row_count) // max(1, sum(file.run_bytes for file in self.redo))
         log2 = max(_REDO_RANGE_ROWS_MIN.bit_length(), rows_max.bit_length()) - 1
         return lower >> log2 << log2, min(((upper - 1 >> log2) + 1) << log2, row_count)
 
-    @lazy_value
-    def _redo_range_bytes_max(self) -> float:
-        return _REDO_RANGE_SHARE * min((file.cache_bytes for file in self.redo), default=0)
-
-    @lazy_value
-    def _redo_bytes(self) -> int:
-        return sum(file.run_bytes for file in self.redo)
-
     def state_of_files(self, column_id: int, snapshot: int) -> Hashable | None:
-        """Return `state` if `snapshot` applies exactly the REDO in files and nothing else of the
-        column; else None.
+        """Return a cache key for the column's changes that `snapshot` applies; None if impossible.
 
-        A later change in memory is newer than the snapshot, so the state remains valid. Opens no
-        file.
+        There is one if `snapshot` applies exactly the REDO in files: no UNDO, and nothing in
+        memory. Later changes are newer than the snapshot and leave the key valid. Opens no file.
         """
-        if column_id not in self._redo_columns or self._newest_since[column_id] > snapshot:
+        files = [file for file in (*self.undo, *self.redo) if column_id in file.column_ids]
+        if not any(file.kind == "redo" for file in files):
             return None
-        if column_id in self.deltas.column_ids or any(column_id in s.column_ids for s in self.frozen):
+        if any(file.timestamp_max > snapshot for file in files):
             return None
-        return self._state_of_files
-
-    @lazy_value
-    def _redo_columns(self) -> frozenset[int]:
-        return frozenset().union(*(file.column_ids for file in self.redo))
-
-    @lazy_value
-    def _newest_since(self) -> dict[int, int]:
-        """The first snapshot, by column, that applies all REDO in files and no UNDO."""
-        since: dict[int, int] = {}
-        for file in (*self.undo, *self.redo):
-            for column_id in file.column_ids:
-                since[column_id] = max(since.get(column_id, 0), file.timestamp_max)
-        return since
-
-    @lazy_value
-    def _state_of_files(self) -> tuple[tuple[int, ...]]:
-        return (self._redo_ids,)
-
-    def state(self, column_id: int) -> Hashable:
-        """Return a name of all REDO of the column, in files and memory. Each change alters it."""
-        stores = [store for store in self.memory if column_id in store.column_ids]
-        return (*self._state_of_files, *((store.serial, store.record_count) for store in stores))
+        if any(column_id in store.column_ids for store in self.memory):
+            return None
+        return self._redo_ids
 
     def check_order(self, rowset_id: int) -> None:
-        """Check X2 for the REDO files by their catalogue entries. Raises CorruptionError."""
+        """Check by catalogue entries that files are of the right kind and REDO is in order (X2).
+
+        Raises CorruptionError.
+        """
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
             strange = next((file for file in files if file.kind != kind), None)
             if strange is not None:
@@ -307,7 +268,7 @@ class Changes(LazyValues):
 
 
 def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
-    """Return the run and its bytes, including those of `latest`, a lazy value."""
+    """Return the run and its bytes, with those of its lazy value `latest`."""
     return run, 2 * run.nbytes
 
 

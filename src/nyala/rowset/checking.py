@@ -1,21 +1,21 @@
-"""Checks everything that must hold for one DiskRowSet: its files, and their consistency with each
-other.
+"""Checks one DiskRowSet: each of its files, and whether the files agree with one another.
 
-    files     every block, footer and CRC; counts, zone maps, key indexes (`CFileReader.check`)
-    keys      ascend; each is in the bloom filter and the key index; the bounds are those of the
-              catalogue; encoded keys match the key columns
-    deltas    are in order; refer to existing rows; match the timestamps and counts of the
-              catalogue; the stores of each column follow one another in time (X2); none is newer
-              than `deltas_durable` (R2)
-    lives     LIVENESS alternates: a dead row is not deleted and a live row is not inserted; a row
-              that is dead on disk has no later changes (R5)
+    files     Blocks, footers, CRCs, counts, zone maps and key indexes are right
+              (`CFileReader.check`).
+    keys      Keys ascend, are in the bloom filter and the key index, and match the key columns. The
+              least and greatest key are those of the catalogue.
+    deltas    Records are in order, refer to existing rows, and match the catalogue's timestamps and
+              counts. The stores of a column do not overlap in time (X2). No record is newer than
+              `deltas_durable` (R2).
+    lives     Insertions and deletions of a row alternate. A row that was deleted on disk has no
+              later changes (R5).
 
-A finding is *derived* if the rows are intact and only derived data is wrong: a zone map, a bloom
-filter, an index, bounds. Then `tablet.repair` can rewrite the rowset from its own rows.
+A finding is *derived* if all rows are intact and only data computed from them is wrong: a zone map,
+a bloom filter, an index, bounds. Then `tablet.repair` can rewrite the rowset from its rows.
 
-Rows and records are read in ranges (`cfile.memory.row_ranges`), so checking a rowset of any size
-takes the memory of one range, its bloom filter and the footers. `tablet.check` checks what
-concerns several rowsets (a key that is alive twice) and the partitions.
+Rows and records are read in ranges (`cfile.memory.row_ranges`), so memory is bounded by one range,
+the bloom filter and the footers. `tablet.check` checks partitions, and keys that several rowsets
+have.
 Source: docs/design/rules.md, R2, R4 and R5; docs/reliability.md.
 """
 
@@ -44,38 +44,34 @@ __all__ = ["Finding", "Lives", "findings", "lives_of", "raise_first"]
 
 Bools = npt.NDArray[np.bool_]
 _FileBounds: TypeAlias = dict[tuple[int, int], RunBounds]
-"""Bounds of a column's records in a delta file, by (`DeltaFile.serial`, column id)."""
+"""Bounds of the rowids and timestamps of a run, by (`DeltaFile.serial`, column id)."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem of a rowset.
-
-    `derived`: see the module. `trailing`: only extra bytes follow an intact file. `keyless`: rows
-    cannot be found by key.
-    """
+    """One problem of a rowset. `derived`: see the module."""
 
     error: CorruptionError | StorageError
     derived: bool = False
 
     @property
     def trailing(self) -> bool:
+        """Whether the file is intact, and only extra bytes follow it."""
         return isinstance(self.error, TrailingBytesError)
 
     @property
     def keyless(self) -> bool:
+        """Whether the encoded keys cannot be read, so no row can be found by key."""
         return isinstance(self.error, KeysError)
 
 
 def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator[Finding]:
-    """Yield the problems of a rowset, files first. Checks that depend on a damaged file are
-    skipped.
+    """Yield the problems of a rowset. Checks that need a damaged file are skipped.
 
-    history_start: the beginning of the table's history. Older changes may be partly deleted and are
-    not checked. By default only REDO is checked.
-    Raises: AssertionError for inconsistent memory, which is a bug.
-    Cost: reads and decodes all files without filling the block cache, one range of rows or records
-    at a time.
+    history_start: the beginning of the table's history. Insertions and deletions before it may be
+        partly deleted, so they are not checked. By default only those in REDO are.
+    Raises: AssertionError if the DeltaMemStores are inconsistent, which is a bug.
+    Cost: reads and decodes all files in ranges, without filling the block cache.
     """
     base = list(_check_base(rowset))
     yield from base
@@ -85,28 +81,31 @@ def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator
     yield from deltas
     if all(finding.derived or finding.trailing for finding in base):
         if not any(finding.keyless for finding in base):
-            # The check of the keys repeats a finding about the bloom filter of the base file.
-            reported = {(str(finding.error), finding.derived, finding.keyless) for finding in base}
-            for finding in _check_keys(rowset):
-                if (str(finding.error), finding.derived, finding.keyless) not in reported:
-                    yield finding
+            # A damaged bloom filter is found here again.
+            reported = {_identity(finding) for finding in base}
+            yield from (finding for finding in _check_keys(rowset) if _identity(finding) not in reported)
         if all(finding.trailing for finding in deltas):
             yield from _check_order(rowset, bounds)
             yield from _check_lives(rowset, history_start)
     _assert_memory(rowset)
 
 
-# ── files
-# ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _caught(check: Callable[[], object]) -> Iterator[Finding]:
+    """Call `check`, and yield the problem that it raises."""
     try:
         check()
     except SummaryError as error:
         yield Finding(error, derived=True)
     except (CorruptionError, StorageError) as error:
         yield Finding(error)
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    """Return what is equal for two findings of the same problem."""
+    return type(finding.error), str(finding.error), finding.derived
 
 
 def _check_base(rowset: DiskRowSet) -> Iterator[Finding]:
@@ -124,7 +123,7 @@ def _check_base(rowset: DiskRowSet) -> Iterator[Finding]:
 
 
 def _check_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> Iterator[Finding]:
-    """Check one delta file, and add the bounds of its columns to `bounds`."""
+    """Check one delta file, and add the bounds of its runs to `bounds`."""
     damaged = list(_caught(file.reader.check))
     yield from damaged
     runs: dict[int, RunBounds] = {}
@@ -136,8 +135,8 @@ def _check_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) 
                 runs[column_id] = bounds[file.serial, column_id] = run
 
     unread = list(_caught(read))
-    reported = {(type(one.error), str(one.error)) for one in damaged}  # reading finds the same damage again
-    yield from (one for one in unread if (type(one.error), str(one.error)) not in reported)
+    reported = {_identity(finding) for finding in damaged}  # reading finds the same damage again
+    yield from (finding for finding in unread if _identity(finding) not in reported)
     if unread:
         return
     path = file.reader.path
@@ -173,8 +172,7 @@ def _check_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) 
         )
 
 
-# ── keys
-# ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_keys(rowset: DiskRowSet) -> Iterator[Finding]:
@@ -194,18 +192,17 @@ def _check_keys(rowset: DiskRowSet) -> Iterator[Finding]:
         )
 
 
-# ── deltas
-# ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── deltas ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _in_memory(rowset: DiskRowSet, column_id: int) -> list[DeltaRun]:
-    """Return the REDO of the column in memory, oldest first."""
+    """Return the column's REDO runs in memory, oldest first."""
     stores = (*rowset.frozen, rowset.deltas)
     return [run for store in stores for run in store.levels(column_id) if len(run)]
 
 
 def _check_order(rowset: DiskRowSet, bounds: _FileBounds) -> Iterator[Finding]:
-    """Check X2: for each column, the stores follow one another in time."""
+    """Check X2: the stores of each column do not overlap in time."""
     for column_id in sorted({number for file in (*rowset.undo, *rowset.redo) for number in file.column_ids}):
         reached = -1
         undo, redo = (
@@ -238,17 +235,16 @@ def _assert_memory(rowset: DiskRowSet) -> None:
             last = store.timestamp_max or last
 
 
-# ── lives
-# ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── lives ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Lives:
-    """Births and deaths of rows from `lower` on: events sorted by (rowid, timestamp).
+    """The insertions and deletions of rows from `lower` on, as events sorted by (rowid, timestamp).
 
-    born[i]: whether event i is a birth (else a death). first[r]: whether row lower + r was alive
-    before its first event. UNDO older than the history is not included, because some of it may be
-    deleted already.
+    rowids, timestamps: the row and the moment of each event. Events before the history are missing.
+    born:  whether each event is an insertion; otherwise it is a deletion.
+    first: whether each row was alive before its first event, beginning with row `lower`.
     """
 
     lower: int
@@ -258,7 +254,10 @@ class Lives:
     first: Bools
 
     def of(self, rowids: Rowids) -> tuple[npt.NDArray[np.int64], Timestamps, Bools, Bools]:
-        """Return (index into `rowids`, timestamp, born) of each event, and `first` of each row."""
+        """Return the events of these rows and their first state, as four arrays.
+
+        Per event: the index of its row in `rowids`, its timestamp, and `born`. Per row: `first`.
+        """
         begin = np.searchsorted(self.rowids, rowids, side="left")
         count = np.searchsorted(self.rowids, rowids, side="right") - begin
         owner = np.repeat(np.arange(len(rowids)), count)
@@ -267,10 +266,9 @@ class Lives:
 
 
 def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int, lower: int, upper: int) -> Lives:
-    """Return the lives of at least the rows [lower, upper), valid for every moment from
-    `history_start` on.
+    """Return the events of at least the rows [lower, upper), from `history_start` on.
 
-    Cost: reads LIVENESS of these rows, base and changes; for a MemRowSet that of all rows.
+    Cost: reads LIVENESS of these rows; for a MemRowSet that of all rows.
     """
     if isinstance(rowset, MemRowSet):
         count = rowset.row_count
@@ -293,7 +291,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) -> tuple[Lives, Bools, Bools]:
-    """Return the lives of these rows, their base LIVENESS, and which events come from UNDO."""
+    """Return the events of the rows [lower, upper), their base LIVENESS, and which events are UNDO."""
     undo, redo = (
         [run for file in files if (run := file.run_of_rows(LIVENESS, lower, upper)) is not None and len(run)]
         for files in (rowset.undo, rowset.redo)
@@ -306,8 +304,7 @@ def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) 
     parts = [run for run in (past, coming) if run is not None]
     rowids = np.concatenate([_NOTHING, *(run.rowids for run in parts)])
     times = np.concatenate([_NOTHING, *(run.timestamps for run in parts)])
-    # UNDO has the value before its timestamp, so the event is the opposite. REDO has the value
-    # after it.
+    # A REDO record has the value after the event. An UNDO record has the value before it.
     born = np.concatenate(
         [np.empty(0, np.bool_), *(~_values(run) if run.kind == "undo" else _values(run) for run in parts)]
     )
@@ -335,8 +332,8 @@ def _values(run: DeltaRun) -> Bools:
 
 
 def _check_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
-    chain: Finding | None = None  # for the first row with a broken chain of events
-    late: dict[tuple[int, int], int] = {}  # by (column, store): the first row that is changed after its death
+    chain: Finding | None = None  # the first event that does not follow from the one before it
+    late: dict[tuple[int, int], int] = {}  # by (column, store): the first row changed after its deletion
     for lower, upper in row_ranges(rowset.row_count):
         lives, base, from_undo = _disk_lives(rowset, history_start, lower, upper)
         chain = chain or _broken_chain(rowset, lives, base, from_undo)
@@ -357,12 +354,15 @@ def _check_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
 
 
 def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bools) -> Finding | None:
-    """Return the first event that does not follow from its predecessor (see `_disk_lives`)."""
+    """Return a finding for the first event that does not change the state before it.
+
+    base, from_undo: as `_disk_lives` returns them.
+    """
     if not len(lives.rowids):
         return None
     same = lives.rowids[1:] == lives.rowids[:-1]
     twice = same & (lives.born[1:] == lives.born[:-1])
-    # The base is the state after the newest UNDO and before the oldest REDO.
+    # The base must be the state after a row's newest UNDO event and before its oldest REDO event.
     ends = np.append(~same, True)
     starts = np.append(True, ~same)
     next_is_redo = np.append(same & from_undo[:-1] & ~from_undo[1:], False) | (ends & from_undo)
@@ -388,10 +388,9 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bool
 def _late_changes(
     rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield ((column, number of the store), row): per column and store, the first row that is
-    changed after its death.
+    """Yield ((column id, store number), row): the first row changed after its deletion.
 
-    dead_rows: ascending; a row may repeat, with its first death first.
+    dead_rows, died: the rows with a deletion in REDO, ascending, and when they were deleted.
     """
     lower, upper = int(dead_rows[0]), int(dead_rows[-1]) + 1
     for column_id in {number for file in rowset.redo for number in file.column_ids} - {LIVENESS}:

@@ -1,16 +1,16 @@
-"""The DiskRowSet: rows in key order in immutable base files, readable at any snapshot of the
-history.
+"""The DiskRowSet: rows of a tablet in files, found by key, and read at any snapshot of the history.
 
-    key, key range ──► find, rowid_range ──► rowids     through the key index
-    rowids, split  ──► decode, filter, gather, row ──►  base column, patched with the UNDO and REDO
-                       liveness                         that the snapshot applies: `changes`, `patches`
+    keys or a key range  ──► find, rowid_range            ──► rowids, through the key index
+    rowids or a split    ──► decode, filter, gather, row  ──► values: the base column with the changes
+                                                              that the snapshot applies (`patches`)
+                         ──► liveness                     ──► which rows are alive
 
-`version` describes its files and stores, and how the next version is created.
+`version` describes the files of a rowset, and how its next version is created.
 
 Invariants
-    X1  Rowids are ordinals of the base file, whose keys ascend strictly.
-    X3  Skipping obeys Z1: rows that the base's zone map excludes are skipped only if no change that
-        the snapshot may apply can match.
+    X1  A rowid is a row's position in the base file, in which keys ascend strictly.
+    X3  Rows that the base's zone map excludes are skipped only if no change that the snapshot may
+        apply can match either (rule Z1).
 
 Threads: any thread may read. Only the holder of the commit lock calls `deltas.append`.
 Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file
@@ -61,32 +61,20 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class DiskRowSet(RowSetVersion, LazyValues):
-    """One version of a rowset on disk, with all read operations (see the module).
-
-    Compared by identity.
-    """
+    """One version of a rowset on disk, with all operations that read it. Compared by identity."""
 
     # --- looking up -------------------------------------------------------------------------------
 
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
-        """Return the rowid of each key, or -1.
-
-        Keys ascend and may repeat. Dead rows are found too.
-        """
+        """Return the rowid of each of these ascending keys, or -1. Dead rows are found too."""
         return self.keys.find(keys, stats)
 
     def live(self, rowids: Rowids) -> Bools:
-        """Return one bool per row: whether it is alive in the applied state.
-
-        Cost: as `gather_liveness`.
-        """
+        """Return whether each of these rows is alive after all changes."""
         return self.gather_liveness(MAX_TIMESTAMP, rowids)
 
     def changed_after(self, rowids: Rowids, timestamp: int) -> Bools:
-        """Return one bool per row: whether it was inserted or changed after `timestamp`.
-
-        `rowids` ascend. Cost: as `DeltaFile.changed_after`, for the files with newer records.
-        """
+        """Return whether each of these ascending rows was inserted or changed after `timestamp`."""
         changed = np.zeros(len(rowids), np.bool_)
         for store in self._change_stores:
             changed |= store.changed_after(rowids, timestamp)
@@ -94,7 +82,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     @property
     def timestamp_max(self) -> int | None:
-        """The greatest timestamp of an insertion or change in the history; None without any."""
+        """The greatest timestamp in the rowset's history; None if all history has expired."""
         times = (self._earlier_timestamp_max, self.deltas.timestamp_max)
         return max((time for time in times if time is not None), default=None)
 
@@ -114,14 +102,6 @@ class DiskRowSet(RowSetVersion, LazyValues):
     def rowid_range(self, key_range: KeyRange, stats: ReadStats | None = None) -> tuple[int, int]:
         """Return the rows [lower, upper) whose keys are in the range."""
         return self.keys.range(key_range, stats)
-
-    def rowids_in(self, key_range: KeyRange, stats: ReadStats | None = None) -> slice:
-        """Return `rowid_range` as a slice."""
-        return slice(*self.keys.range(key_range, stats))
-
-    def order(self) -> Rowids:
-        """Return all rowids in key order, which is their own order (X1)."""
-        return np.arange(self.row_count)
 
     def keys_of(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
         """Return the keys of these rows, in their order.
@@ -154,11 +134,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return None if alive is None or alive.all() else alive
 
     def gather_liveness(self, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None) -> Bools:
-        """Return one bool per row: whether it is alive at `snapshot`.
-
-        Cost: O(rows · log changes), independent of the rowset's size, once the runs are in the
-        cache.
-        """
+        """Return whether each of these rows is alive at `snapshot`."""
         base = self.base_column(LIVENESS)
         if base is None:
             alive = np.ones(len(rowids), np.bool_)
@@ -175,7 +151,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     @property
     def may_have_dead(self) -> bool:
-        """Whether a row may be dead in the applied state. (For the past, UNDO has the births.)"""
+        """Whether a row may be dead after all changes."""
         return self._had_dead or LIVENESS in self.deltas.column_ids
 
     @lazy_value
@@ -185,7 +161,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return any(LIVENESS in store.column_ids for store in stores) or self.base_column(LIVENESS) is not None
 
     def is_live(self, snapshot: int, rowid: int) -> bool:
-        """Return `gather_liveness` of one row."""
+        """Return whether one row is alive at `snapshot`."""
         if LIVENESS in self.changes.changed_columns:
             cell = self.changes.cells(rowid, {LIVENESS}, snapshot).get(LIVENESS)
             if cell is not None:
@@ -209,13 +185,12 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         access: Access = Access.LOOKUP,
     ) -> pa.Array:
-        """Return the column's rows [lower, upper) at `snapshot`; for rows that are not alive, any
-        value.
+        """Return the column's rows [lower, upper) at `snapshot`. Rows that are dead have any value.
 
-        type: a dictionary of the column's type, or its narrow decimal. The result has this type if
-        the block can produce it cheaply, else the column's own type. None: the column's own type.
-        Cost: decodes the base; no copy if no store holds a change that the snapshot applies. Delta
-        stores whose timestamps show that nothing applies at `snapshot` are not opened.
+        type: a cheaper form of the column's type: a dictionary of it, or its narrow decimal. The
+            result has this type if all blocks can produce it without conversion; otherwise, and
+            with None, it has the column's own type.
+        Cost: decodes the base. Copies it only if the snapshot applies changes.
         """
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is None:
@@ -235,10 +210,9 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         access: Access = Access.SCAN,
     ) -> Bools:
-        """Return a mask of the rows [lower, upper), at least one, that satisfy a test of one column
-        at `snapshot`.
+        """Return a mask of the rows [lower, upper) that pass the test of one column at `snapshot`.
 
-        among: only these rows can be in the mask. None: all rows.
+        among: a mask of the rows that may pass; None: all. There must be at least one row.
         """
         column = test.column
         reader = self.base_column(column.id)
@@ -269,12 +243,11 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """Return the column's values of these rows, in their order, at `snapshot`; any value for
-        dead rows.
+        """Return the values of these rows at `snapshot`, in their order. Dead rows have any value.
 
         type: as for `decode`.
-        within: the split [lower, upper) of a scan that contains these ascending rows. The cache
-        then treats the blocks as those of a scan, and only the changes of the split are read.
+        within: for a scan, the split (lower, upper) that contains the rows, which must ascend.
+            Only the changes of this split are read. None: a look-up.
         Cost: reads only blocks of the base that contain one of the rows.
         """
         ordinals = rowids if isinstance(rowids, Ordinals) else Ordinals(rowids)
@@ -297,15 +270,12 @@ class DiskRowSet(RowSetVersion, LazyValues):
         rowids: Rowids,
         stats: RowSetStats | None = None,
     ) -> list[pa.Array]:
-        """Return `gather` of several columns; the positions of the rows are computed once for all."""
+        """Return `gather` of several columns."""
         ordinals = Ordinals(rowids)
         return [self.gather(column, snapshot, ordinals, stats) for column in columns]
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
-        """Return one row at `snapshot` as Python values.
-
-        Raises CorruptionError, also for invalid values.
-        """
+        """Return one row at `snapshot` as Python values. Raises: CorruptionError."""
         touched = self.changes.changed_columns
         changed = touched.intersection(column.id for column in columns) if touched else ()
         cells = self.changes.cells(rowid, changed, snapshot) if changed else {}
@@ -344,12 +314,12 @@ class DiskRowSet(RowSetVersion, LazyValues):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> pa.Array:
-
+        """Return `gather` for a look-up."""
         changes = self.changes
         if not changes.has_much_text(column.id, snapshot):
             return self._patched(column, snapshot, ordinals, stats, *changes.runs(column.id, snapshot, stats))
-        # The text of all changes may not fit one array, so read only the text of rows that are
-        # close together.
+        # The text of all changes may not fit one array, so only that of neighbouring rows is read
+        # at a time.
         rows = max(1, int(LITTLE_TEXT_BYTES / changes.text_row_bytes(column.id, snapshot)))
         positions = ordinals.positions
         cuts = np.flatnonzero(np.diff(positions // rows)) + 1
@@ -371,7 +341,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         undo: Sequence[DeltaRun],
         redo: Sequence[DeltaRun],
     ) -> pa.Array:
-        """Return the column's values of these rows, with the changes of the runs applied."""
+        """Return the base values of these rows, with the changes in these runs applied."""
         base = self._gathered_base(column, ordinals, stats, None, Access.LOOKUP)
         if not undo and not redo:
             return base
@@ -384,7 +354,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
     # --- compacting -------------------------------------------------------------------------------
 
     def image(self, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
-        """Return the rows [lower, upper) as their files have them: see `compaction.inputs.image`."""
+        """Return the rows [lower, upper) and their history in files: `compaction.inputs.image`."""
         from nyala.rowset.compaction import inputs
 
         return inputs.image(self, schema, lower, upper, cut)
@@ -397,7 +367,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return None if reader is None else reader.column_zone()
 
     def has_changes(self, column_id: int, snapshot: int) -> bool:
-        """Whether any store holds a change of the column that `snapshot` applies. Opens no file."""
+        """See `Changes.has_changes`."""
         return self.changes.has_changes(column_id, snapshot)
 
     # --- base and changes -------------------------------------------------------------------------
@@ -448,7 +418,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return adapt(reader.gather(ordinals, access=access, stats=stats), column.type.arrow)
 
     def check(self) -> None:
-        """Read everything and raise the first problem; `checking.findings` returns all of them.
+        """Read everything and raise the first problem that `checking.findings` finds.
 
         Raises: CorruptionError or StorageError for files, AssertionError for bugs.
         """

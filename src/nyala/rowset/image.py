@@ -1,4 +1,4 @@
-"""Rows to be written: the output of a MemRowSet for a flush, and of the inputs of a compaction."""
+"""The rows of a rowset to be, with their history: what a flush or a compaction writes to files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _TEXT_BYTES_MAX: Final = (1 << 31) - 1
 class RowSetImage:
     """Rows in key order as of one moment: base values, and UNDO records for all earlier moments.
 
-    keys:      strictly ascending; row i of the image has key i.
-    columns:   by column id, including key columns; values as of the moment. Text above 2 GiB has 64-bit offsets or is
-               a `LongColumn`; in a `piece` it is an array with 32-bit offsets.
-    liveness:  one bool per row as of the moment; None if all rows are alive.
-    undo:      by column id, including LIVENESS; rowids are positions in the image.
-    positions: for each row of the source, its position in the image, or -1. Changes newer than the image are moved by
-               it. Several merged rows of one key have the same position.
+    keys:      strictly ascending; key i belongs to row i.
+    columns:   the values at the moment, by column id, with the key columns. Text above 2 GiB has
+               64-bit offsets or is a `LongColumn`. A `piece` has 32-bit offsets only.
+    liveness:  whether each row is alive at the moment; None if all rows are.
+    undo:      the UNDO records by column id, with LIVENESS; their rowids are rows of the image.
+    positions: the image's row for each source row, or -1 if the image leaves the source row out.
+               Changes after the moment are moved to the new rowset by it. Merged source rows of
+               one key have the same position.
     """
 
     keys: EncodedKeys
@@ -49,21 +50,12 @@ class RowSetImage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, columns and UNDO in memory: mostly an upper bound of the file sizes."""
+        """Bytes of keys, columns and UNDO in memory. The files are usually smaller."""
         columns = sum(array.nbytes for array in self.columns.values())
         return int(columns + self.keys.nbytes + sum(run.nbytes for run in self.undo.values()))
 
-    def slice(self, lower: int, upper: int) -> RowSetImage:
-        """Return the rows [lower, upper) as an image.
-
-        Cost: a pass over all positions; see `piece`.
-        """
-        inside = (self.positions >= lower) & (self.positions < upper)
-        positions = np.where(inside, self.positions - lower, NO_ROWID)
-        return dataclasses.replace(self.piece(lower, upper), positions=positions)
-
     def piece(self, lower: int, upper: int) -> RowSetImage:
-        """Return rows [lower, upper) as an image without positions, to write as a rowset."""
+        """Return the rows [lower, upper) as an image that can be written, without `positions`."""
         if (lower, upper) == (0, self.row_count) and all(
             isinstance(array, pa.Array) and not is_large(array.type) for array in self.columns.values()
         ):
@@ -88,8 +80,9 @@ class RowSetImage:
         )
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the bytes of text of the rows [lower, upper) in the column, or UNDO of a column,
-        with the most text.
+        """Return the text bytes of the rows [lower, upper) in the column that has most.
+
+        The values of a column and its UNDO are measured separately.
         """
         most = most_text(self.columns, lower, upper)
         for run in self.undo.values():
@@ -97,18 +90,14 @@ class RowSetImage:
         return most
 
     def alive(self) -> npt.NDArray[np.bool_]:
-        """Return one bool per row: whether it is alive at the image's moment."""
+        """Return whether each row is alive at the image's moment."""
         if self.liveness is None:
             return np.ones(self.row_count, np.bool_)
         alive: npt.NDArray[np.bool_] = booleans_of(self.liveness)
         return alive
 
     def without_history(self, cut: int) -> RowSetImage:
-        """Return the image without UNDO and dead rows that no snapshot from `cut` on needs.
-
-        Cost: none if nothing is dropped. Otherwise a pass over the UNDO, and over all columns if
-        rows are dropped.
-        """
+        """Return the image without the UNDO and dead rows that only snapshots before `cut` need."""
         image = dataclasses.replace(self, undo=without_history(self.undo, cut))
         if self.liveness is None:
             return image
@@ -119,10 +108,10 @@ class RowSetImage:
         return image if needed.all() else image._only(np.flatnonzero(needed))
 
     def without_past_of(self, rows: Rowids, until: int) -> RowSetImage:
-        """Return the image without what these rows were up to `until`, at which they were dead.
+        """Return the image without the history of these rows up to `until`, when they were dead.
 
-        A row that is dead since then is left out. A row that was born again after `until` keeps what it
-        was since that birth. MAX_TIMESTAMP: the rows are left out, alive or dead.
+        A row that is still dead is left out. A row that was inserted again after `until` keeps its
+        values from that insertion on. MAX_TIMESTAMP leaves out all these rows, alive or dead.
         """
         mine = np.zeros(self.row_count, np.bool_)
         mine[rows] = True
@@ -133,11 +122,12 @@ class RowSetImage:
             np.minimum.at(born, past.rowids[later], past.timestamps[later])
         undo = {}
         for column_id, run in self.undo.items():
-            # A record at the birth has the last value of the life before it.
+            # A value record at the moment of the insertion holds the value before the delete.
             after = until if column_id == LIVENESS else born[run.rowids]
             undo[column_id] = run.filter(~mine[run.rowids] | (run.timestamps > after))
         image = dataclasses.replace(self, undo={number: run for number, run in undo.items() if len(run)})
-        # A living row without a record of its birth was born after `until`, and the record has expired.
+        # A live row without a record of its insertion: it was inserted after `until`, and the
+        # record has expired.
         kept = np.flatnonzero(~mine | (born < MAX_TIMESTAMP) | (self.alive() & (until < MAX_TIMESTAMP)))
         return image if len(kept) == self.row_count else image._only(kept)
 
@@ -155,7 +145,7 @@ class RowSetImage:
         )
 
     def check(self) -> None:
-        """Assert the invariants of the fields."""
+        """Assert what the class says about its fields."""
         count = self.row_count
         assert self.keys.is_strictly_ascending(), "keys must ascend strictly"
         assert all(len(array) == count for array in self.columns.values()), "columns must be as long as keys"
@@ -171,7 +161,7 @@ class RowSetImage:
 
 
 def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
-    """Join parts of a column, at least one, to one array; text above 2 GiB gets 64-bit offsets."""
+    """Concatenate one or more parts of a column; text above 2 GiB gets 64-bit offsets."""
     type = parts[0].type
     is_text = type == pa.string()
     if (is_text or type == pa.binary()) and sum(part.nbytes for part in parts) > _TEXT_BYTES_MAX:
@@ -180,12 +170,12 @@ def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def most_text(columns: Mapping[int, Column], lower: int, upper: int) -> int:
-    """Return the bytes of text in the rows [lower, upper) of the column with the most text."""
+    """Return the text bytes of the rows [lower, upper) in the column that has most."""
     return max((text_bytes(column, lower, upper) for column in columns.values()), default=0)
 
 
 def text_bytes(column: Column, lower: int, upper: int) -> int:
-    """Return the bytes of text in the rows [lower, upper) of a column; 0 for other types."""
+    """Return the text bytes of a column's rows [lower, upper); 0 if the column is not text."""
     if isinstance(column, LongColumn):
         return column.text_bytes(lower, upper)
     if lower >= upper or not (is_large(column.type) or column.type in (pa.string(), pa.binary())):
@@ -195,14 +185,11 @@ def text_bytes(column: Column, lower: int, upper: int) -> int:
 
 
 def one_array(array: Column) -> pa.Array:
-    """Return the column in its type's Arrow form, with 32-bit offsets.
-
-    It must have less than 2 GiB of text.
-    """
+    """Return a column with less than 2 GiB of text as one array with 32-bit offsets."""
     if isinstance(array, LongColumn):
         return array.array()
     if not is_large(array.type):
         return array
-    # Offsets of a slice count from the beginning of the whole image, unless it is copied.
+    # Copied, because the offsets of a slice count from the start of the whole image.
     copied = pa.concat_arrays([array.slice(0, 0), array])
     return copied.cast(pa.string() if pa.types.is_large_string(array.type) else pa.binary())

@@ -1,32 +1,31 @@
 """The MemRowSet: rows that were inserted and are not flushed yet.
 
-It is a rowset like any other: a base (the rows as inserted), REDO (its DeltaMemStore), and rowids,
-which are positions in the base. The base is columnar and grows at its end:
+Like a DiskRowSet it has a base (the rows as inserted), REDO (changes in its DeltaMemStore), and
+rowids, which are positions in the base. The base is columnar and grows at its end:
 
     rowid   0 ............... 70,000 ........ 90,000 .. 95,000
-    chunks  [    merged      ][   merged     ][ insert ][i][i]      values by column, joined when read
-    index   key -> rowid      see `key_runs`
-    deltas  LIVENESS, values  after the insertion: DELETE, UPDATE, REINSERT
+    chunks  [    merged      ][   merged     ][ insert ][i][i]      columns, joined when they are read
+    index   key -> rowid                                            `key_lookup.key_runs`
+    deltas  DELETE, UPDATE, REINSERT                                changes after the insertion
 
-An insert remains a slice (batch, offset, length) of a batch that several tablets share, until a
-reader needs a column. Then chunks of similar size are joined, column by column, so each value is
-copied O(log rows) times. The joined array replaces its parts, so values are not kept twice.
+An insert is first a slice (batch, offset, length) of a batch that several tablets share. A reader
+that needs a column joins chunks of similar size, so each value is copied O(log rows) times. The
+joined array replaces its parts, so values are not kept twice.
 
-Visibility. A row is alive from the timestamp of its insertion on, unless LIVENESS says otherwise. A
-key has at most one row here. If that row is dead, inserting the key again is a REINSERT of the row,
-a change like an UPDATE of all columns (rule R5).
+A row is alive from its insertion on, unless LIVENESS says otherwise. If a key's row is dead, an
+insert of the key is a REINSERT of this row: a change like an UPDATE of all columns.
 
 Invariants
     R1  Rowids are the order of arrival and never change.
-    R2  A key has exactly one row.
+    R2  A key has at most one row, dead or alive.
     R3  Chunks are adjacent, and each has more than MERGE_RATIO times the rows of the next one, if
-        both have the same columns.
-    R4  Each published state is a prefix of the next: a reader sees whole inserts only.
-    R5  What a reader sees of timestamps <= T does not change once T is published.
+        both have the same columns and are not too large to be joined.
+    R4  Each state is a prefix of the next one, so a reader sees whole inserts.
+    R5  Rows and values at timestamps <= T stay the same once T is published.
 
-Threads: one thread at a time, the holder of the database's commit lock, calls `insert` and appends
-to `deltas`. Any thread may call everything else without a lock, because the state is one immutable
-tuple that is replaced as a whole. A flush drops no history; only later compactions do.
+Threads: only the holder of the database's commit lock calls `insert` and appends to `deltas`. Any
+thread may call everything else without a lock, because the state is one immutable tuple that is
+replaced as a whole.
 Source: Kudu tablet design, "MVCC Mutations in MemRowSet"; docs/design/kudu.md, "Rows in a
 MemRowSet". Kudu has a B-tree of rows instead.
 """
@@ -65,22 +64,22 @@ from nyala.schema.schema import ColumnSchema, Schema
 if TYPE_CHECKING:
     from nyala.schema.predicates.column_test import ColumnTest
 
-__all__ = ["MemRowSet", "RowSetImage", "SharedBatch"]
+__all__ = ["MemRowSet", "RowSetImage"]
 
 MERGE_RATIO: Final = 4
-# An insert costs about 2 KB of objects, so the writer joins many small inserts, as in the
-# DeltaMemStore.
+# The Python objects of an insert take about 2 KB. So the writer joins 64 or more inserts of less
+# than 256 rows each.
 _SMALL_INSERTS: Final = 64
 _SMALL_ROWS: Final = 256
 _OVERHEAD_BYTES: Final = 2048
-# Text columns have 32-bit offsets, which larger joined chunks could exceed.
+# The text of larger joined chunks could exceed Arrow's 32-bit offsets.
 _CHUNK_BYTES_MAX: Final = 1 << 30
 
 Bools = npt.NDArray[np.bool_]
 
 
 class _Insert:
-    """The rows of one call of `insert`."""
+    """The rows of one `insert`: a slice of `batch` that begins at `offset`."""
 
     __slots__ = ("batch", "offset")
 
@@ -92,8 +91,8 @@ class _Insert:
 class _Chunk:
     """The rows of one or more consecutive inserts.
 
-    `content` is one insert, or the two chunks that were merged, or all columns, once every column
-    was joined. `cache` has the columns joined so far; they can be joined again from `content`.
+    `content` is one insert, or the two chunks that were merged. Once every column is joined it is
+    the columns by id. Until then, `cache` has the columns that are joined.
     """
 
     __slots__ = (
@@ -120,7 +119,7 @@ class _Chunk:
         self.data_bytes = data_bytes
         self.timestamp_min = timestamp_min
         self.timestamp_max = timestamp_max
-        self.timestamps = timestamps  # one for all rows, or one per row; None: not joined yet
+        self.timestamps = timestamps  # one for all rows or one per row; None: not joined yet
 
     @staticmethod
     def of_insert(batch: SharedBatch, offset: int, length: int, timestamps: int | Timestamps) -> _Chunk:
@@ -148,7 +147,7 @@ class _Chunk:
         )
 
     def column(self, column_id: int) -> pa.Array:
-        """Return one of `column_ids`, as inserted."""
+        """Return a column, one of `column_ids`, as it was inserted."""
         array = self.cache.get(column_id)
         if array is not None:
             return array
@@ -162,8 +161,7 @@ class _Chunk:
             return self.column(column_id)
         array = pa.concat_arrays([part.column(column_id) for part in parts])
         for half in content:
-            # The new array replaces those of the halves. A reader of an older state joins them
-            # again.
+            # Frees the arrays of the halves. A reader of an older state joins them again.
             half.cache.pop(column_id, None)
         self.cache[column_id] = array
         if len(self.cache) == len(self.column_ids):
@@ -185,8 +183,7 @@ class _Chunk:
                         for time, count in zip(times, counts, strict=True)
                     ]
                     self.timestamps = np.concatenate(vectors)
-        # If there are no parts, the thread that replaced them by joined columns joined the
-        # timestamps first.
+        # Without parts, another thread has joined the columns, and before them the timestamps.
         assert self.timestamps is not None
         return self.timestamps
 
@@ -194,20 +191,17 @@ class _Chunk:
         """Join every column, so that the inserts can be freed."""
         parts = self._parts(None)
         if parts:
-            self._replace_parts(
-                _joined_at_once(parts)
-                or {
-                    number: pa.concat_arrays([part.column(number) for part in parts])
-                    for number in self.column_ids
-                }
-            )
+            columns = {
+                number: pa.concat_arrays([part.column(number) for part in parts])
+                for number in self.column_ids
+            }
+            self._replace_parts(columns)
 
     def _parts(self, column_id: int | None) -> list[_Chunk]:
-        """Return the largest chunks below this one that have the column joined, in order; none if
-        this chunk has it.
+        """Return the chunks, in row order, from which this chunk's column is joined by one call.
 
-        column_id: None returns the chunks that are not pairs of chunks.
-        So many small inserts are joined by one call, instead of one call per merge.
+        These are the largest chunks inside this one that have the column as one array; none if this
+        chunk has it. column_id: None returns the chunks that are not pairs of chunks.
         """
         parts, waiting = [], [self]
         while waiting:
@@ -220,45 +214,16 @@ class _Chunk:
         return parts
 
     def _replace_parts(self, columns: dict[int, pa.Array]) -> None:
-        """Replace the parts by the joined columns, if all columns are there."""
-        # A copied cache may lack a column that another thread moved to a larger chunk.
+        """Replace the parts by `columns`, unless a column is missing."""
+        # Another thread may have moved a column to a larger chunk.
         if len(columns) == len(self.column_ids):
             self.times()
             self.content = columns
             self.insert_count = 1
 
 
-def _joined_at_once(parts: Sequence[_Chunk]) -> dict[int, pa.Array] | None:
-    """Join the columns of parts that are whole batches or were joined before; None if parts have
-    another form.
-
-    Cost: one Arrow call. Joining column by column, 64 inserts of 16 columns would need a thousand
-    slices.
-    """
-    like = next((part.content.batch.batch for part in parts if isinstance(part.content, _Insert)), None)
-    if like is None:
-        return None
-    ids = [int(name) for name in like.schema.names]
-    batches = []
-    for part in parts:
-        content = part.content
-        if isinstance(content, _Insert):
-            batch = content.batch.batch
-            if batch is not None and batch.num_rows != part.row_count:
-                batch = batch.slice(content.offset, part.row_count)
-        elif isinstance(content, dict):
-            batch = pa.RecordBatch.from_arrays([content[number] for number in ids], names=like.schema.names)
-        else:
-            batch = None
-        # The table may have been altered between two inserts.
-        if batch is None or not batch.schema.equals(like.schema):
-            return None
-        batches.append(batch)
-    return dict(zip(ids, pa.concat_batches(batches).columns, strict=True))
-
-
 def _joinable(left: _Chunk, right: _Chunk) -> bool:
-    """Whether two chunks have the columns of one schema and together are not too large."""
+    """Whether two chunks have the same columns and are together not too large."""
     return left.column_ids == right.column_ids and left.data_bytes + right.data_bytes <= _CHUNK_BYTES_MAX
 
 
@@ -272,10 +237,7 @@ class _State(NamedTuple):
 
 
 class MemRowSet:
-    """Rows in memory (see the module).
-
-    One per tablet takes inserts; frozen ones are being flushed.
-    """
+    """Rows in memory (see the module). A tablet has one for inserts, and others that are flushed."""
 
     def __init__(self, codec: KeyCodec, schema: Schema) -> None:
         self.codec = codec
@@ -284,7 +246,6 @@ class MemRowSet:
         self.frozen_at: int | None = None
         """The timestamp at which a flush froze it; it takes no inserts after that."""
         self._state = _State((), (), 0, KeyRuns(codec.empty()), MAX_TIMESTAMP, -1)
-        self._order: tuple[int, Rowids] | None = None
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -298,13 +259,14 @@ class MemRowSet:
     ) -> int:
         """Add the rows [offset, offset + length) of `batch`, and return the rowid of the first.
 
-        keys:       of these rows, or SharedKeys of all rows of the batch; strictly ascending. None of them has a row
-                    here, dead or alive (R2).
-        batch:      columns by column id, including key columns. A missing column has its read default.
-        timestamps: of the insertion, one for all rows or one each.
-        Caller:     holds the commit lock and has checked everything, so the insert cannot fail (rule W3).
-        Cost:       O(1) NumPy calls and no Arrow call, for any number of columns. Every 64 small inserts are joined,
-                    and every 4,096 keys are merged.
+        keys:       the keys of these rows, or SharedKeys of all rows of the batch. They ascend
+                    strictly, and no row here has one of them, dead or alive (R2).
+        batch:      columns by column id, with the key columns. A missing column has its read
+                    default in these rows.
+        timestamps: when the rows are inserted: one for all, or one per row.
+        Caller:     holds the commit lock and has checked everything, so this cannot fail (rule W3).
+        Cost:       O(1) NumPy calls and no Arrow call, for any number of columns, except when small
+                    inserts are joined or 4,096 keys are merged.
         """
         assert self.frozen_at is None, "a frozen MemRowSet takes no inserts"
         old = self._state
@@ -337,10 +299,10 @@ class MemRowSet:
         return old.row_count
 
     def copy(self, timestamp: int) -> MemRowSet:
-        """Return the same rows and changes, for a transaction that begins at `timestamp`.
+        """Return a copy for a transaction that begins at `timestamp`. Cost: O(1).
 
-        The copy takes changes of its own, and no inserts. Later batches may be part of it; readers
-        at a moment near `timestamp` do not see them. Cost: O(1).
+        The copy takes its own changes, and no inserts. It may have rows and changes that are newer
+        than `timestamp`; readers at that moment do not see them.
         """
         twin = MemRowSet(self.codec, self.schema)
         twin.deltas = self.deltas.copy()  # before the rows, so that a change never lacks its row
@@ -362,37 +324,31 @@ class MemRowSet:
 
     @property
     def key_runs(self) -> KeyRuns:
-        """The current key index, for callers that search the tails of many tablets.
-
-        Requires the commit lock.
-        """
+        """The current key index, for callers that hold the commit lock."""
         return self._state.keys
 
     @property
     def may_have_dead(self) -> bool:
-        """Whether any row was deleted. Without a LIVENESS change, all rows are alive."""
+        """Whether a row may be dead. Without a LIVENESS change, all rows are alive."""
         return LIVENESS in self.deltas.column_ids
 
     def live(self, rowids: Rowids) -> Bools:
-        """Return one bool per row: whether it is alive in the applied state.
-
-        Cost: as `gather_liveness`.
-        """
+        """Return whether each of these rows is alive after all changes."""
         return self.gather_liveness(MAX_TIMESTAMP, rowids)
 
     def changed_after(self, rowids: Rowids, timestamp: int) -> Bools:
-        """Return one bool per row: whether it was inserted or changed after `timestamp`."""
+        """Return whether each of these rows was inserted or changed after `timestamp`."""
         changed = self.deltas.changed_after(rowids, timestamp)
         return changed | (self.insertion_times_at(rowids) > timestamp)
 
     @property
     def row_count(self) -> int:
-        """All inserted rows, including dead ones."""
+        """The number of rows, with dead ones."""
         return self._state.row_count
 
     @property
     def nbytes(self) -> int:
-        """Approximate bytes in memory: rows, keys and deltas."""
+        """Approximate bytes in memory of rows, keys and changes."""
         state = self._state
         rows = sum(chunk.data_bytes + _OVERHEAD_BYTES * chunk.insert_count for chunk in state.chunks)
         return rows + state.keys.nbytes + self.deltas.nbytes
@@ -414,20 +370,16 @@ class MemRowSet:
     # --- reading (the same names as in DiskRowSet) ------------------------------------------------
 
     def rowids_in(self, key_range: KeyRange) -> Rowids | slice:
-        """Return the rows with a key in the range: a slice of all rowids, or ascending rowids."""
+        """Return the rows whose keys are in the range: all as a slice, or ascending rowids."""
         state = self._state
         if key_range.is_all:
             return slice(0, state.row_count)
         return state.keys.rowids_in(key_range, state.row_count)
 
     def order(self) -> Rowids:
-        """Return all rowids in key order. Cached until the next insert."""
-        state, known = self._state, self._order
-        if known is not None and known[0] == state.row_count:
-            return known[1]
-        rowids = state.keys.sorted(state.row_count).rowids
-        self._order = (state.row_count, rowids)
-        return rowids
+        """Return all rowids in key order."""
+        state = self._state
+        return state.keys.sorted(state.row_count).rowids
 
     def keys_of(self, rowids: Rowids) -> EncodedKeys:
         """Return the keys of these rows, in their order."""
@@ -450,11 +402,7 @@ class MemRowSet:
         return None if alive is None or alive.all() else alive
 
     def gather_liveness(self, snapshot: int, rowids: Rowids) -> Bools:
-        """Return one bool per row: whether it is alive at `snapshot`.
-
-        Cost: O(rows · log records), independent of the rowset's size, once the changed levels are
-        resolved.
-        """
+        """Return whether each of these rows is alive at `snapshot`."""
         if self._state.timestamp_max > snapshot:
             alive = self.insertion_times_at(rowids) <= snapshot
         else:
@@ -495,8 +443,7 @@ class MemRowSet:
         *,
         access: Access = Access.LOOKUP,
     ) -> pa.Array:
-        """Return the column's rows [lower, upper) at `snapshot`; for rows that are not alive, any
-        value.
+        """Return the column's rows [lower, upper) at `snapshot`. Rows that are dead have any value.
 
         type, access: ignored; values in memory have the column's own type.
         Cost: no copy if the rows are in one chunk and have no changes.
@@ -519,7 +466,7 @@ class MemRowSet:
         *,
         access: Access = Access.SCAN,
     ) -> Bools:
-        """Return a mask of rows [lower, upper) that are in `among` and pass a column's test."""
+        """Return a mask of the rows [lower, upper) that pass the test and are in the mask `among`."""
         mask = test.mask(self.decode(test.column, snapshot, lower, upper, stats))
         return mask if among is None else np.logical_and(mask, among, out=mask)
 
@@ -533,10 +480,9 @@ class MemRowSet:
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """Return the column's values of these rows, in their order, at `snapshot`; any value for
-        dead rows.
+        """Return the values of these rows at `snapshot`, in their order. Dead rows have any value.
 
-        type, within: ignored.
+        type, within: ignored; values in memory have the column's own type.
         """
         positions = rowids.positions if isinstance(rowids, Ordinals) else rowids
         return self.rows((column,), snapshot, positions, stats)[0]
@@ -548,7 +494,7 @@ class MemRowSet:
         rowids: Rowids,
         stats: RowSetStats | None = None,
     ) -> list[pa.Array]:
-        """Return `gather` of several columns; the positions of the rows are computed once for all."""
+        """Return `gather` of several columns."""
         chunks = list(self._chunks_of(rowids))
         arrays = []
         for column in columns:
@@ -562,7 +508,7 @@ class MemRowSet:
         return arrays
 
     def is_live(self, snapshot: int, rowid: int) -> bool:
-        """Return `gather_liveness` of one row."""
+        """Return whether one row is alive at `snapshot`."""
         if LIVENESS in self.deltas.column_ids:
             cell = self.deltas.cells(rowid, {LIVENESS}, snapshot).get(LIVENESS)
             if cell is not None:
@@ -572,10 +518,7 @@ class MemRowSet:
         return state.timestamp_max <= snapshot or bool(self.insertion_times(rowid, rowid + 1)[0] <= snapshot)
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
-        """Return one row at `snapshot` as Python values.
-
-        No array is created for unchanged columns.
-        """
+        """Return one row at `snapshot` as Python values."""
         state = self._state
         number = bisect_right(state.starts, rowid) - 1
         chunk, inside = state.chunks[number], rowid - state.starts[number]
@@ -593,13 +536,11 @@ class MemRowSet:
     # --- flushing ---------------------------------------------------------------------------------
 
     def image(self, snapshot: int, schema: Schema | None = None) -> RowSetImage:
-        """Return the rows that a flush writes: inserted up to `snapshot`, in key order, with their
-        history.
+        """Return the rows and changes up to `snapshot`, in key order, as a flush writes them.
 
-        schema: the columns to write; None: its own. A column that did not exist at the insertion is written with its
-                read default.
-        The image does not contain changes newer than `snapshot`. The caller moves `deltas.batches_after(snapshot)` by
-        the image's `positions` into the DeltaMemStore of the new rowset.
+        schema: the columns to write; None: its own. Rows older than a column get its read default.
+        Changes after `snapshot` are left out. The caller moves them (`deltas.batches_after`) by the
+        image's `positions` to the DeltaMemStore of the new rowset.
         """
         state = self._state
         ordered = state.keys.sorted(state.row_count)
@@ -643,7 +584,7 @@ class MemRowSet:
         run = self.deltas.run(column_id)
         if run is None:
             return None
-        # A row is inserted no later than its changes, so every change has a position.
+        # No change is older than its row's insertion, so each of these changes has a position.
         run = run.between(-1, snapshot).moved(positions)
         if not len(run):
             return None
@@ -720,7 +661,7 @@ class MemRowSet:
 
 
 def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, Rowids]]) -> pa.Array:
-    """Return the column as inserted, for the rows of `_chunks_of`, in their original order."""
+    """Return the column as inserted, for the rows given to `_chunks_of`, in their order."""
     parts, positions = [], []
     for chunk, inside, at in chunks:
         if column.id in chunk.column_ids:

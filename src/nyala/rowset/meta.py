@@ -1,4 +1,4 @@
-"""What a reader must know about a DiskRowSet before it opens the files; the catalogue stores it."""
+"""The catalogue's description of a DiskRowSet: enough to open its base file and to skip the rowset."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NO_ROWID: Final = -1
 class RowSetMeta(LazyValues):
     """A rowset's base file and bounds.
 
-    key_min, key_max: canonical bytes of the least and greatest key, both inclusive; dead rows count
-    too.
-    deltas_durable:   every change of its rows up to this timestamp is on disk (rule R2).
-    path:             relative to the store's folder if it comes from the catalogue.
-    file_id:          of the base file (see `nyala.cfile.format.FILE_ID_BYTES`).
-    columns:          where the footers are; a column that was added later is not in it.
-    size_bytes:       of the base file, without deltas.
-    schema_version:   of the table's schema when the rowset was written.
+    key_min, key_max: the least and greatest encoded key, both inclusive, also of dead rows.
+    deltas_durable:   every change of the rows up to this timestamp is on disk (rule R2).
+    path:             the base file, relative to the store's folder.
+    file_id:          the random id in the base file (see `nyala.cfile.format.FILE_ID_BYTES`).
+    columns:          where each column's footer is in the file. Columns that were added to the
+                      table later are missing.
+    size_bytes:       the size of the base file, without delta files.
+    schema_version:   the version of the table's schema with which the rowset was written.
     """
 
     id: int

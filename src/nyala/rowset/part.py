@@ -2,14 +2,13 @@
 
     40.base      key  a  b  c  d      as flushed
     51.part              b     d      a compaction applied the changes of b and d
-    60.part              b            another one applied those of b
+    60.part              b            a later compaction applied the newer changes of b
 
     read         key  a  b  c  d      each column comes from the newest file that has it: b from 60, d from 51,
-                 40  40 60 40 51      the rest from 40
+                 40  40 60 40 51      all others from 40
 
-Rowids do not change, so nothing else of the rowset changes. The older copies of these columns stay
-on disk until the rowset is merged. A part whose columns were all rewritten again is deleted at
-once.
+Rowids stay the same, so the key index and the other columns remain valid. The old copies of b and d
+stay in 40.base until the rowset is merged. A part is deleted when newer parts have all its columns.
 
 Source: Kudu tablet design, "Types of Delta Compaction". Kudu has one file per column instead.
 """
@@ -32,7 +31,7 @@ __all__ = ["Part", "PartDescription"]
 
 
 class PartDescription(Protocol):
-    """What a reader must know about a part; the catalogue stores it."""
+    """The catalogue's entry of a part: all that is needed to open it."""
 
     @property
     def id(self) -> int: ...
@@ -48,7 +47,7 @@ class PartDescription(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An open part. Compared by identity; usable from any thread."""
+    """An open part. Any thread may use it."""
 
     entry: PartDescription
     reader: CFileReader
@@ -62,9 +61,9 @@ class Part:
         cache: BlockCache | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> Part:
-        """Return a part of the store in the folder `root`. No file is opened before its first use.
+        """Return a part of the store in the folder `root`. The file is opened at its first use.
 
-        types: the Arrow types of columns by id; see `CFileReader`.
+        types: the Arrow types of columns by id, as for `CFileReader`.
         """
         reader = CFileReader(
             files,

@@ -1,28 +1,27 @@
-"""Patches: the changed values of one column at a snapshot, to apply over the base values of a
-split.
+"""Patches: the rows of one column that are changed at a snapshot, and their values.
 
-    changes of the column    files, memory        runs by (rowid, timestamp)
-              │  computed once per range of rows, by the first thread; the splits of a scan share the result
+    changes of the column    files, memory        records by (rowid, timestamp)
+              │  computed once per range of rows; the splits in the range share the patch
               v
-    patch                    positions, values    each changed row once: 4 bytes and a value (narrow for decimals)
+    patch                    positions, values    each changed row once, with its value at the snapshot
               │
-              ├── apply             over the decoded base of a split
-              ├── filter            a predicate tests the base, and the patch's values at their positions
-              └── apply_gathered    over gathered rows of the base
+              ├── apply             replaces values in the decoded base of a split
+              ├── apply_gathered    replaces values in gathered rows of the base
+              └── DiskRowSet.filter tests the base, and then the patch's values at their positions
 
-A range is as long as memory allows, so a file whose block holds the changes of many splits is read
-once, and not once per split. A patch that depends on files only is cached from the second scan on
-(`cfile.blocks.cache.Memo`). A patch with changes from memory is valid until the next write only, and is
-computed for each split.
+A range covers as many splits as memory allows, so that a delta block with changes of many splits is
+read once. If all changes are in files, the patch is cached from the second scan on
+(`cfile.blocks.cache.Memo`). Otherwise the next write would outdate it, so it is computed for each
+split. Decimals of up to 18 digits are kept as 4 or 8 bytes, the *narrow* type.
 
 Invariants
     P1  Positions ascend strictly.
-    P2  A patch contains exactly the changes that the snapshot applies: other rows have their base
-        value.
+    P2  A patch contains exactly the changes that the snapshot applies. All other rows have their
+        base value.
 
-Immutable; any thread may use it.
-Source: Kudu's DeltaApplier, which prepares the deltas of each batch of a scan and applies them to
-its columns. Here the prepared changes are a patch that several scans share.
+A patch is immutable; any thread may use it.
+Source: Kudu's DeltaApplier, which prepares the deltas of each batch of a scan. Here several scans
+share the prepared changes.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _SEARCHED_SHARE: Final = 1 / 64
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """The changed rows of a range of rows, counted from the range's first row (P1)."""
+    """The changed rows of a range. Positions count from the first row of the range (P1)."""
 
     type: ColumnType
     positions: npt.NDArray[np.int32]
@@ -75,17 +74,13 @@ class Patch:
         return Patch(self.type, positions, self.values.slice(begin, end - begin))
 
     def apply(self, base: pa.Array) -> pa.Array:
-        """Return a copy of `base`, the values of the range, with the patch applied.
-
-        `base` may be narrow.
-        """
+        """Return the values of the range with the patch applied. `base` may be narrow."""
         return patch(base, self.positions, _in(self.values, self.type, base.type))
 
     def apply_gathered(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
-        """Return a copy of `base`, the values of these ascending rows of a range of `count`, with
-        the patch applied.
+        """Return the values of these ascending rows of the range with the patch applied.
 
-        Cost: O(patch + rows), or a binary search for each row if there are few.
+        count: the rows of the whole range. base: the unpatched values of the ascending `rows`.
         """
         if len(rows) < count * _SEARCHED_SHARE:
             at = np.searchsorted(self.positions, rows.astype(np.int32))
@@ -103,18 +98,17 @@ class Patch:
 
 
 def _in(values: pa.Array, type: ColumnType, result_type: pa.DataType) -> pa.Array:
-    """Convert the values of a patch to the type itself, or keep them narrow."""
+    """Return a patch's values in the column's own type, unless they have `result_type` already."""
     if values.type == result_type:
         return values
-    # Not by a cast: values of dead rows may be anything, also numbers with too many digits for the
-    # type (A2 of `adapter`).
+    # A cast would fail for dead rows, whose values may have too many digits (A2 of `adapter`).
     form = physical(type)
     data = values.buffers()[1].slice(values.offset * form.width_bytes, len(values) * form.width_bytes)
     return form.fixed_array(data, len(values), _validity(values), values.null_count)
 
 
 def _validity(values: pa.Array) -> pa.Buffer | None:
-    """Return the validity bits of a slice, from its first value on."""
+    """Return the validity bits of an array that may be a slice; None without NULLs."""
     return values.is_valid().buffers()[1] if values.null_count else None
 
 
@@ -128,16 +122,15 @@ def find_patch(
     *,
     scanning: bool,
 ) -> Patch | None:
-    """Return the patch of the rows [lower, upper) of a rowset of `row_count` at `snapshot`; None if
-    it is empty.
+    """Return the patch of a column for rows = (lower, upper) at `snapshot`; None if it is empty.
 
-    scanning: whether the caller is a scan, which also needs the neighbours of these rows.
+    row_count: the rows of the whole rowset.
+    scanning: whether the caller is a scan, which will need the neighbouring rows too.
     Raises: CorruptionError.
     """
     lower, upper = rows
     if column.id not in changes.changed_columns:
         return None
-    # A patch with changes from memory is valid until the next write only.
     state = changes.state_of_files(column.id, snapshot) if scanning else None
     if state is not None:
         begin, end = changes.redo_range(column.id, snapshot, lower, upper, row_count)
@@ -152,22 +145,15 @@ def find_patch(
     elif not changes.has_changes(column.id, snapshot):
         return None
     else:
-        found = _resolved(changes, column, snapshot, lower, upper, stats)
+        undo, redo = changes.runs(column.id, snapshot, stats, lower, upper)
+        found = _patch(column, lower, *resolve(undo, redo, snapshot, lower, upper))
     return found if len(found) else None
-
-
-def _resolved(
-    changes: Changes, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: ReadStats | None
-) -> Patch:
-    """Return the patch for any snapshot."""
-    undo, redo = changes.runs(column.id, snapshot, stats, lower, upper)
-    return _patch(column, lower, *resolve(undo, redo, snapshot, lower, upper))
 
 
 def _newest(
     changes: Changes, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: ReadStats | None
 ) -> Patch:
-    """Return the patch for a snapshot that applies all REDO and no UNDO."""
+    """Return the patch of [lower, upper) for a snapshot that applies all REDO and no UNDO."""
     parts = [
         (rowids, _stored(values, column.type))
         for rowids, values in changes.newest(column.id, snapshot, stats, lower, upper)
@@ -182,7 +168,7 @@ def _patch(column: ColumnSchema, lower: int, rowids: Rows, values: pa.Array | No
 
 
 def _stored(values: pa.Array, type: ColumnType) -> pa.Array:
-    """Convert values of any older type of the column to the type of a patch."""
+    """Return values of the column, perhaps of an older type, in the type that a patch keeps."""
     narrow = narrow_decimal(type)
     if values.type == narrow:
         return values
@@ -191,7 +177,8 @@ def _stored(values: pa.Array, type: ColumnType) -> pa.Array:
     values = adapt(values, type.arrow)
     if narrow is None:
         return values
-    # The low halves of Arrow's 16 bytes. For dead rows they may be anything (A2 of `adapter`).
+    # Arrow's decimals have 16 bytes; the low bytes hold the whole number if it fits. Dead rows may
+    # have any value (A2 of `adapter`).
     low_halves = fixed_values(values, type).astype(f"<i{narrow.bit_width // 8}")
     data = pa.py_buffer(low_halves)
     return pa.Array.from_buffers(narrow, len(values), [_validity(values), data], values.null_count)

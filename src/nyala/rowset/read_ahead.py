@@ -1,14 +1,13 @@
-"""Says to remote files what a scan or a look-up will read, so that it takes few rounds of requests.
+"""Fetches what a scan or a look-up will read from remote files, in few rounds of parallel requests.
 
-    round 1    footers of the base, of its parts, and of the delta files that may apply
+    round 1    footers of the base, of its parts, and of delta files
     round 2    look-ups only: pages of the bloom filter, blocks of stored first keys
-    round 3    blocks: of the rows, or of those near the keys; in all files at the same time
+    round 3    blocks with the rows of the scan, or with the rows near the keys
 
-Without these hints each block of each column would be a round of its own. With them, a request for
-the next round is made only after bytes of the last one have arrived; all requests of a round run at
-the same time. Files on a local disk need no hints, and every function returns at once.
+All requests of a round run at the same time. Without this module each block of each column would
+cost one request after the other. For files on a local disk, every function returns at once.
 
-A hint never fails: what is wrong with a file is found, and reported, by the reader of the data.
+Errors are ignored here, because the reader of the data meets them again and reports them.
 Source: docs/design/object-storage.md, "Data files and the cache".
 """
 
@@ -33,12 +32,13 @@ __all__ = ["expect_bounds", "expect_footers", "expect_keys", "expect_rows"]
 
 
 class _Wanted:
-    """Places to read, by file."""
+    """Byte ranges to read, by file."""
 
     def __init__(self) -> None:
         self._places: dict[CFileReader, list[tuple[int, int]]] = {}
 
     def add(self, column: ColumnReader, lower: int, upper: int) -> None:
+        """Add the blocks of the column with the ordinals [lower, upper)."""
         self._places.setdefault(column.file, []).extend(column.places(lower, upper))
 
     def add_all(self, parts: Iterable[tuple[ColumnReader, int, int]]) -> None:
@@ -46,7 +46,7 @@ class _Wanted:
             self.add(column, lower, upper)
 
     def fetch(self) -> int:
-        """Begin to fetch the places; return their bytes."""
+        """Begin to fetch all ranges; return their total bytes."""
         for file, places in self._places.items():
             file.ensure(places)
         return sum(length for places in self._places.values() for _, length in places)
@@ -55,8 +55,9 @@ class _Wanted:
 def expect_footers(
     rowsets: Iterable[DiskRowSet], column_ids: Collection[int] | None = None, snapshot: int | None = None
 ) -> None:
-    """Begin to fetch the footers of the base columns; with `column_ids`, also those of the changes
-    of these columns that `snapshot` applies (None: all).
+    """Begin to fetch the footers of base files and, for `column_ids`, those of delta files.
+
+    snapshot: fetch only delta files that it may apply; None: all with these columns.
     """
     with contextlib.suppress(Error):
         for rowset in rowsets:
@@ -72,10 +73,10 @@ def expect_footers(
 def expect_rows(
     rowset: DiskRowSet, column_ids: Collection[int], snapshot: int | None, lower: int, upper: int
 ) -> int:
-    """Begin to fetch the rows [lower, upper) of these columns, their liveness, and the changes that
-    `snapshot` applies; None: all changes, of exactly these rows, for a compaction.
+    """Begin to fetch the rows [lower, upper) of these columns, with liveness and changes.
 
-    Returns: the bytes of all this on disk; 0 for local files.
+    snapshot: the moment of a scan; None: a compaction, which reads all changes of these rows.
+    Returns: the number of bytes; 0 for local files.
     """
     if not rowset.reader.is_remote:
         return 0
@@ -98,9 +99,9 @@ def expect_rows(
 def expect_keys(
     searches: Sequence[tuple[DiskRowSet, EncodedKeys]], column_ids: Collection[int], snapshot: int
 ) -> None:
-    """Begin to fetch what a look-up of these keys in these rowsets reads; the keys ascend.
+    """Begin to fetch what a look-up of these ascending keys reads in each rowset.
 
-    Waits for two rounds: the third depends on them.
+    Waits for rounds 1 and 2, because they say which blocks to fetch in round 3.
     """
     searches = [(rowset, keys) for rowset, keys in searches if rowset.reader.is_remote]
     if not searches:
@@ -121,14 +122,14 @@ def expect_keys(
                     wanted.add(column, lower, upper)
             _want_base(wanted, rowset, column_ids, ranges)
             for file in _deltas(rowset, column_ids, snapshot):
-                # A look-up reads and keeps whole runs, because others follow.
+                # A look-up caches whole runs, because more look-ups usually follow.
                 for number in file.column_ids & {*column_ids, LIVENESS}:
                     wanted.add_all(file.parts_of_rows(number, None))
         wanted.fetch()
 
 
 def expect_bounds(rowsets: Iterable[DiskRowSet], key_range: KeyRange) -> None:
-    """Begin to fetch what `rowid_range` of this range reads in these rowsets."""
+    """Begin to fetch what `rowid_range` reads to find this key range in each rowset."""
     bounds = [bound for bound in (key_range.lower, key_range.upper) if bound is not None]
     remote = [rowset for rowset in rowsets if rowset.reader.is_remote]
     if not bounds or not remote:
@@ -150,6 +151,7 @@ def expect_bounds(rowsets: Iterable[DiskRowSet], key_range: KeyRange) -> None:
 def _want_base(
     wanted: _Wanted, rowset: DiskRowSet, column_ids: Collection[int], ranges: Sequence[tuple[int, int]]
 ) -> None:
+    """Add these rows of the base columns and of LIVENESS."""
     for number in {*column_ids, LIVENESS}:
         column = rowset.base_column(number)
         if column is not None:
@@ -158,7 +160,7 @@ def _want_base(
 
 
 def _deltas(rowset: DiskRowSet, column_ids: Collection[int], snapshot: int | None) -> list[DeltaFile]:
-    """The files with changes of these columns or of the liveness that `snapshot` may apply."""
+    """Return the files with changes of these columns or LIVENESS that `snapshot` may apply."""
     ids = {*column_ids, LIVENESS}
     return [
         file

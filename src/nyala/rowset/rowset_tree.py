@@ -1,20 +1,19 @@
 """Finds the DiskRowSets that can contain a key, by their sorted bounds.
 
-    key_min ascending      a........c.....f....k
-    rowset                 [a..e]  [c....z] [f.g] [k.m]
-    greatest key_max so far e       z       z     z      -> binary search finds the first rowset that can reach a key
+    rowsets by key_min         [a..e]  [c....z]  [f.g]  [k.m]
+    greatest key_max so far        e         z      z      z
 
-Rowsets of a tablet seldom overlap after compaction, so two binary searches leave few candidates,
-and two calls compare all of these. The tree is immutable; the tablet creates a new one with each
-change of its rowsets.
+The rowsets that can contain a key are between two places, which binary searches find: the first
+rowset at which the greatest key_max so far reaches the key, and the last rowset with a key_min up
+to the key. All rowsets between are compared with the key. After compaction these are few, because
+rowsets seldom overlap. The tree is immutable; a tablet whose rowsets change creates a new one.
 
 Invariants
     T1  Bounds are inclusive on both sides.
-    T2  A rowset is a candidate for a key iff key_min <= key <= key_max.
+    T2  A rowset is a candidate for a key if and only if key_min <= key <= key_max.
 
-Source: docs/design/kudu.md, "Rowset tree". Kudu has an interval tree. Here one wide rowset with a
-low key_min forces a comparison with every later rowset up to the key. A comparison costs
-nanoseconds.
+Source: docs/design/kudu.md, "Rowset tree". Kudu has an interval tree. In this form, one rowset with
+a wide range of keys causes a comparison with each rowset behind it, which costs nanoseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = ["RowSetTree"]
 
 
 class RowSetTree(LazyValues):
-    """The rowsets of one tablet at one moment, by key. Any thread may use it."""
+    """The rowsets of one tablet, found by key. Any thread may use it."""
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
         self.rowsets: tuple[DiskRowSet, ...] = ()
@@ -47,18 +46,17 @@ class RowSetTree(LazyValues):
         self.rowsets = tuple(rowsets[index] for index in order.tolist())
         self._mins = mins.take(order)
         self._maxs = codec.from_binary(array_of_bytes([r.meta.key_max for r in self.rowsets]))
-        # The greatest key_max up to each rowset, computed by rank: keys of any layout sort, but do
-        # not accumulate.
+        # The greatest key_max so far. NumPy cannot accumulate keys, so it accumulates their ranks.
         by_max = self._maxs.sort_indices()
         rank = np.empty(len(by_max), np.int64)
         rank[by_max] = np.arange(len(by_max))
         self._reach = self._maxs.take(by_max[np.maximum.accumulate(rank)])
 
     def candidates(self, keys: EncodedKeys) -> list[tuple[DiskRowSet, int, int]]:
-        """Return (rowset, lower, upper): only the keys [lower, upper) of ascending `keys` can be in
-        the rowset.
+        """Return (rowset, lower, upper) for each rowset that can contain some of the keys.
 
-        Cost: four searches for any number of rowsets and keys, plus the result.
+        Of the ascending `keys`, only those at positions [lower, upper) can be in the rowset.
+        Cost: four searches for any number of rowsets and keys.
         """
         if not self.rowsets or not len(keys):
             return []
@@ -74,19 +72,19 @@ class RowSetTree(LazyValues):
         ]
 
     def holding(self, key: bytes) -> list[DiskRowSet]:
-        """Return the rowsets whose bounds contain a key in canonical bytes. Cost: two searches."""
+        """Return the rowsets whose bounds contain one encoded key. Cost: two searches."""
         reach, mins = self._bounds
         first, last = bisect_left(reach, key), bisect_right(mins, key)
         return [rowset for rowset in self.rowsets[first:last] if key <= rowset.meta.key_max]
 
     @lazy_value
     def _bounds(self) -> tuple[list[bytes], list[bytes]]:
-        """(The greatest key up to each rowset, its least key) as canonical, sortable bytes."""
+        """(Greatest key_max so far, key_min) of the rowsets, as two lists of encoded keys."""
         mins = [rowset.meta.key_min for rowset in self.rowsets]
         return list(itertools.accumulate((rowset.meta.key_max for rowset in self.rowsets), max)), mins
 
     def in_range(self, key_range: KeyRange) -> list[DiskRowSet]:
-        """Return the rowsets whose bounds overlap the range, by ascending key_min."""
+        """Return the rowsets whose bounds overlap the range, in the order of key_min."""
         if not self.rowsets or key_range.is_empty:
             return []
         first = 0 if key_range.lower is None else self._reach.lower_bound(key_range.lower)
@@ -98,7 +96,7 @@ class RowSetTree(LazyValues):
         ]
 
     def check(self) -> None:
-        """Assert that bounds are in order."""
+        """Assert that the bounds are in order."""
         if self.rowsets:
             assert self._mins.is_ascending() and self._reach.is_ascending()
             assert all(rowset.meta.key_min <= rowset.meta.key_max for rowset in self.rowsets), "T1"

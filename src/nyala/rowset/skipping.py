@@ -1,13 +1,12 @@
-"""Excludes rows of a rowset by zone maps, without decoding them (rule Z1).
+"""Finds the rows that a scan can skip, by zone maps and without decoding rows (rule Z1).
 
-    zone maps of the base     blocks of each constrained column whose bounds exclude the constraint
-    minus changes             a block is kept if a store has a change of one of its rows that the
-                              snapshot may apply, unless the bounds of that store's values exclude
-                              the constraint too
-    all columns together      the rows [lower, upper) that no column excludes
+    1. For each constrained column, zone maps exclude the blocks of the base without a match.
+    2. A block with a changed row is read after all, unless the zone map of the delta file also
+       excludes a match.
+    3. A row is skipped if any column excludes its block.
 
-Blocks of different columns have different numbers of rows, all powers of two. The result is
-computed in the smallest.
+The blocks of a column have 2^n rows, where n differs between columns. Step 3 works in units of the
+smallest blocks.
 
 Invariants
     Z1  A row is excluded only if the base's zone map, and every change of the column that the
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["candidate_ranges"]
 
 Bools = npt.NDArray[np.bool_]
-# A column that the base file does not have has its default in every row, so any block size works.
+# The block size (2^16 rows) of a column that no base file has: every row has the default.
 _DEFAULT_ROWS_LOG2: Final = 16
 
 
@@ -46,11 +45,10 @@ def candidate_ranges(
     upper: int,
     stats: ReadStats | None = None,
 ) -> list[tuple[int, int]]:
-    """Return the ascending, disjoint ranges in [lower, upper) that may have rows that satisfy all
-    constraints.
+    """Return the ascending, disjoint ranges of [lower, upper) that a scan must read.
 
-    Cost: footers; one comparison per block; and the rowids of the columns' changes, which a scan
-    needs next anyway.
+    All other rows fail one of the `constraints`.
+    Cost: footers, a comparison per block, and the rowids of changes, which the scan needs anyway.
     """
     if lower >= upper:
         return []
@@ -84,7 +82,10 @@ def _excluded(
     upper: int,
     stats: ReadStats | None,
 ) -> tuple[int, Bools] | None:
-    """Return (log2 of rows per block, mask of excluded blocks); None if no block is excluded."""
+    """Return (log2 of rows per block, mask of excluded blocks); None if no block is.
+
+    The mask has the blocks that overlap [lower, upper).
+    """
     reader = rowset.base_column(column.id)
     if reader is None:
         default = column.read_default
@@ -104,7 +105,7 @@ def _excluded(
         zone = file.column_zone(column.id)
         if zone is not None and _excludes(constraint, zone):
             continue
-        # If the runs of a file are not cached, only the ranges of excluded blocks are read.
+        # If the file's runs are not worth caching, only the changes in excluded blocks are read.
         whole = rowset.changes.keeps_runs(file, column.id, snapshot)
         for begin, end in [(lower, upper)] if whole else _ranges(blocks, first, log2, lower, upper):
             run = file.run_in(column.id, begin, end, stats, whole=whole)
@@ -117,7 +118,10 @@ def _excluded(
 
 
 def _ranges(blocks: Bools, first: int, log2: int, lower: int, upper: int) -> list[tuple[int, int]]:
-    """Return the ranges of excluded blocks, at most a few blocks of values each."""
+    """Return ranges of at least 2^16 rows that cover the excluded blocks.
+
+    blocks: a mask, whose first element is block number `first` of 2^log2 rows.
+    """
     step = 1 << max(log2, _DEFAULT_ROWS_LOG2)
     inside: dict[int, None] = dict.fromkeys(
         (((first + np.flatnonzero(blocks)) << log2) // step * step).tolist()

@@ -1,4 +1,4 @@
-"""Counters of reading rowsets, for `explain()`."""
+"""Counts what was read of rowsets, for `explain()`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ __all__ = ["RowSetStats", "count_applied"]
 
 @dataclass
 class RowSetStats(ReadStats):
-    """Counters of column files, and of changes applied to their values.
+    """The counters of column files, and the changes applied to their values.
 
     For one thread at a time.
     """
 
     deltas_applied: int = 0  # values that came from UNDO or REDO
     operations: set[tuple[str, str]] = field(default_factory=set)
-    """The (operation, column) pairs that were used."""
+    """(operation, column) pairs; an operation is "decode", "filter" or "gather"."""
 
     def note(self, operation: str, column: str) -> None:
         self.operations.add((operation, column))
 
     def add(self, more: RowSetStats) -> None:
+        """Add the counters of `more` to these."""
         self.bytes_read += more.bytes_read
         self.blocks_read += more.blocks_read
         self.cache_hits += more.cache_hits
@@ -34,6 +35,6 @@ class RowSetStats(ReadStats):
 
 
 def count_applied(stats: RowSetStats | None, deltas: int) -> None:
-    """Add `deltas` to the values that came from deltas."""
+    """Count `deltas` more values that came from UNDO or REDO."""
     if stats is not None:
         stats.deltas_applied += deltas

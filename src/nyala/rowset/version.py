@@ -1,4 +1,4 @@
-"""A version of a rowset on disk: its files and stores, and how the next version is created.
+"""A version of a rowset on disk: its files and DeltaMemStores, and how the next version is created.
 
       undo (newest first)        base            redo (oldest first)      frozen        deltas
     +--------+--------+     +------------+     +--------+--------+      +--------+    +----------+
@@ -7,18 +7,17 @@
       files                   one file, and      files                  being         takes
                               parts (`part`)     delta flushes          flushed       changes
 
-A version is an immutable value. The `with_…` methods create the next one, and the tablet installs
-it. Versions share the open files. Only the newest DeltaMemStore grows, at its end, with timestamps
-that no reader may see yet.
+A version is an immutable value that any thread may use. The `with_…` methods create the next one,
+and the tablet installs it. Versions share their open files. Only the newest DeltaMemStore grows, at
+its end, with timestamps that no reader may see yet. `disk_rowset` reads rows and finds keys.
 
 Invariants
-    X2  The stores of each column follow one another in time: undo, redo, frozen, deltas, each with
-        later timestamps than the one before (D4). For REDO stores this holds across all columns
-        (rule R4). It does not hold for UNDO files: a major delta compaction of some columns writes
-        one while changes of other columns, of the same time, remain REDO.
-    X4  A column without a footer in any file was added later: its base value is its read default.
-
-Immutable; any thread may use it. `disk_rowset` reads rows and finds keys.
+    X2  For each column, the stores (UNDO files, REDO files, DeltaMemStores) do not overlap in time.
+        UNDO is oldest, then come REDO, frozen and deltas (D4). REDO, frozen and deltas keep this
+        order also across columns (rule R4). UNDO files do not: a major delta compaction turns the
+        REDO of some columns into UNDO, while REDO of the same time remains for other columns.
+    X4  A column without a footer in any file was added to the table later. Its base value is its
+        read default.
 Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
 """
 
@@ -57,27 +56,24 @@ __all__ = ["RowSetVersion"]
 
 @dataclass(frozen=True, eq=False)
 class RowSetVersion:
-    """The files and stores of one version of a rowset on disk (see the module).
-
-    Compared by identity.
-    """
+    """The files and DeltaMemStores of one version of a rowset. Compared by identity."""
 
     meta: RowSetMeta
     reader: CFileReader
     keys: KeyIndex
     codec: KeyCodec
-    memo: Memo  # computed values that scans may need again; all versions share it
+    memo: Memo  # caches computed values for later scans; all versions share it
     parts: tuple[Part, ...] = ()  # oldest first
     undo: tuple[DeltaFile, ...] = ()  # newest first
     redo: tuple[DeltaFile, ...] = ()  # oldest first
-    frozen: tuple[DeltaMemStore, ...] = ()  # oldest first: being flushed
+    frozen: tuple[DeltaMemStore, ...] = ()  # oldest first; they are being flushed
     deltas: DeltaMemStore = dataclasses.field(default_factory=DeltaMemStore)  # takes changes
     changes: Changes = dataclasses.field(init=False, repr=False)
-    """The stores, column by column."""
+    """The changes in these stores, column by column."""
     _base_columns: dict[int, ColumnReader | None] = dataclasses.field(
         init=False, repr=False, default_factory=dict
     )
-    """The results of `base_column` for this version."""
+    """The columns that `base_column` has returned."""
 
     def __post_init__(self) -> None:
         changes = Changes(self.undo, self.redo, self.frozen, self.deltas, self.memo)
@@ -97,10 +93,9 @@ class RowSetVersion:
         redo: Sequence[DeltaFile] = (),
         deltas: DeltaMemStore | None = None,
     ) -> Self:
-        """Return a rowset of the store in the folder `root`. No file is opened before its first
-        use.
+        """Return a rowset of the store in the folder `root`. Files are opened at their first use.
 
-        parts: oldest first; undo: newest first; redo: oldest first.
+        parts, redo: oldest first. undo: newest first.
         Raises: CorruptionError if the timestamps of the files contradict this order (X2).
         """
         types = {LIVENESS: pa.bool_(), **schema.arrow_types}
@@ -124,12 +119,12 @@ class RowSetVersion:
 
     @property
     def row_count(self) -> int:
-        """Rows of the base, including dead ones."""
+        """The number of rows, with dead ones."""
         return self.meta.row_count
 
     @property
     def size_bytes(self) -> int:
-        """Bytes on disk: base, UNDO and REDO."""
+        """Bytes on disk of all files."""
         return self.base_bytes + sum(file.size_bytes for file in (*self.undo, *self.redo))
 
     @property
@@ -139,7 +134,7 @@ class RowSetVersion:
 
     @property
     def column_ids(self) -> frozenset[int]:
-        """The columns, including LIVENESS, with base values or changes in a file."""
+        """The columns with base values or changes in a file; LIVENESS may be one of them."""
         base = {place.key.column_id for place in self.meta.columns if place.key.role == BASE}
         others = (
             (part.column_ids for part in self.parts),
@@ -149,33 +144,33 @@ class RowSetVersion:
 
     @property
     def cache_limit_bytes(self) -> int | None:
-        """The byte limit of the block cache that its blocks use; None without a cache."""
+        """The byte limit of the rowset's block cache; None without a cache."""
         return self.reader.cache_limit_bytes
 
     def row_bytes(self, column: ColumnSchema) -> float:
-        """Return the average bytes of a value of the column in memory. Opens its footer."""
+        """Return the average bytes of the column's values in memory. Opens its footer."""
         reader = self.base_column(column.id)
         return default_array(column, 1, "read").nbytes if reader is None else reader.row_bytes
 
     @property
     def paths(self) -> list[str]:
-        """All its files, relative to the store's folder."""
+        """The paths of all files, relative to the store's folder."""
         deltas = [file.entry.path for file in (*self.undo, *self.redo)]
         return [self.meta.path, *(part.path for part in self.parts), *deltas]
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory that a flush would free: changes that are in no file yet."""
+        """Bytes in memory of changes that are in no file yet."""
         return self.deltas.nbytes + sum(store.nbytes for store in self.frozen)
 
     @property
     def timestamp_min(self) -> int | None:
-        """The oldest change that is only in memory; None without one."""
+        """The timestamp of the oldest change that is in no file yet; None without one."""
         times = [store.timestamp_min for store in (*self.frozen, self.deltas)]
         return min((time for time in times if time is not None), default=None)
 
     def close(self) -> None:
-        """Close all files. Only valid if no version of the rowset is read any more."""
+        """Close all files. No version of the rowset can be read after that."""
         self.memo.close()
         self.keys.close()
         self.reader.close()
@@ -187,7 +182,7 @@ class RowSetVersion:
     # --- columns ----------------------------------------------------------------------------------
 
     def base_column(self, column_id: int) -> ColumnReader | None:
-        """Return the column's base in the newest file that has it; None if no file has it (X4).
+        """Return a reader of the column's newest base; None if no file has the column (X4).
 
         Raises: CorruptionError.
         """
@@ -216,22 +211,18 @@ class RowSetVersion:
 
     # --- the next version -------------------------------------------------------------------------
 
-    def with_frozen_deltas(self, fresh: DeltaMemStore | None = None) -> Self:
-        """Freeze the DeltaMemStore for a flush; `fresh` takes changes from now on."""
-        return dataclasses.replace(
-            self,
-            frozen=(*self.frozen, self.deltas),
-            deltas=DeltaMemStore() if fresh is None else fresh,
-        )
+    def with_frozen_deltas(self) -> Self:
+        """Freeze the DeltaMemStore for a flush; an empty one takes changes from now on."""
+        return dataclasses.replace(self, frozen=(*self.frozen, self.deltas), deltas=DeltaMemStore())
 
     def with_flushed_deltas(self, files: Sequence[DeltaFile], deltas_durable: int) -> Self:
-        """Replace all frozen stores by REDO files; changes up to `deltas_durable` are now on disk."""
+        """Replace the frozen stores by REDO files, which have all changes up to `deltas_durable`."""
         assert deltas_durable >= self.meta.deltas_durable, "R2: durable marks must not decrease"
         meta = dataclasses.replace(self.meta, deltas_durable=deltas_durable)
         return dataclasses.replace(self, meta=meta, redo=(*self.redo, *files), frozen=())
 
     def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Replace adjacent REDO files by `merged` (minor compaction); None: no record remains."""
+        """Replace adjacent REDO files by `merged` after a minor compaction; None: by no file."""
         first = self.redo.index(inputs[0])
         assert self.redo[first : first + len(inputs)] == tuple(inputs), "inputs must be adjacent (R4)"
         made = () if merged is None else (merged,)
@@ -241,10 +232,9 @@ class RowSetVersion:
     def with_major_compaction(
         self, inputs: Sequence[DeltaFile], rest: DeltaFile | None, part: Part | None, undo: DeltaFile | None
     ) -> Self:
-        """Replace the inputs of a major delta compaction by its output.
+        """Replace the inputs of a major delta compaction by its outputs.
 
-        rest: REDO of the columns that were not compacted. part: the new base columns. undo: their
-        history.
+        rest: the REDO of all other columns. part: the new base columns. undo: their history.
         """
         assert self.redo[: len(inputs)] == tuple(inputs), (
             "a major delta compaction must take the oldest REDO files"
@@ -258,7 +248,7 @@ class RowSetVersion:
         )
 
     def with_undo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Replace `inputs` by one UNDO file, or by none."""
+        """Replace UNDO files by `merged`; None: by no file."""
         gone = set(map(id, inputs))
         assert len(gone) == len([file for file in self.undo if id(file) in gone]), (
             "inputs must be UNDO files of this version"

@@ -1,12 +1,12 @@
 """Writes an image as a DiskRowSet: one base file, and one UNDO file if there is history.
 
-    <name>.base         base columns · encoded keys (composite keys only) · bloom filter (except for very
-                        narrow rows) · LIVENESS if a row is dead
-    <name>.base.undo    UNDO records; without it, the rows have existed for ever
+    <name>.base         base columns; encoded keys (composite keys only); bloom filter (unless rows are
+                        very narrow); LIVENESS if a row is dead
+    <name>.base.undo    UNDO records. Without this file, the rows exist at every moment of the past.
 
-Both files are complete and synced on return, but their names are not: the caller syncs the
-directory once for all files of a flush, before the catalogue names them. Formats:
-docs/format/rowset.md, docs/format/cfile.md, docs/format/delta.md.
+Both files are complete and synced on return. Their folder is not: the caller syncs it once for all
+files of a flush, before the catalogue names the files. Formats: docs/format/rowset.md,
+docs/format/cfile.md, docs/format/delta.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KEYS_SHARE_MAX: Final = 1 / 24
 
 @dataclass(frozen=True)
 class WrittenRowSet:
-    """Finished files. Paths are relative to the store's folder, as in the catalogue."""
+    """The finished files. Paths are relative to the store's folder, as in the catalogue."""
 
     meta: RowSetMeta
     undo: WrittenDelta | None
@@ -51,7 +51,7 @@ class WrittenRowSet:
 
     @property
     def paths(self) -> list[str]:
-        """All files, for callers that must delete them if the flush fails later."""
+        """Both files, for callers that delete them if a later step fails."""
         return [self.meta.path] if self.undo_path is None else [self.meta.path, self.undo_path]
 
 
@@ -69,9 +69,8 @@ def write_rowset(
     """Write the rows of the image as rowset `rowset_id` of the store in the folder `root`.
 
     path:           the base file, relative to `root`; a new name that ends in `.base`.
-    deltas_durable: the moment of the image (rule R2); later changes of its rows are not in these
-    files.
-    Raises: StorageError. Then no file remains, or one that nothing names and the next open removes.
+    deltas_durable: the moment of the image; changes after it are not in these files (rule R2).
+    Raises: StorageError. A file that remains then is named nowhere, so the next open removes it.
     """
     count = image.row_count
     assert count, "a rowset must have rows"
@@ -125,10 +124,9 @@ def write_rowset(
 def filter_bits_per_key(row_bytes: float) -> int:
     """Return the bits per key of the bloom filter for rows of this size on disk; 0: no filter.
 
-    The filter takes an eighth of the rows' bits, within limits: as many bits per key as a row has
-    bytes. Rows below two bytes have nearly consecutive keys, because random keys alone would be
-    larger. Searching these is cheap, `key_bounds` excludes most new keys of a feed, and a filter
-    would take a third of the table or more.
+    A filter has as many bits per key as a row has bytes, within limits, so it adds an eighth to the
+    size. Rows of less than two bytes get none: it would add a third or more. Such rows have nearly
+    consecutive keys, because random keys take more bytes, and consecutive keys are cheap to search.
     """
     if row_bytes < _FILTERED_ROW_BYTES_MIN:
         return 0
@@ -150,13 +148,14 @@ def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
 def encoded_keys(
     keys: EncodedKeys, key_rows_log2: int, row_bytes: float = math.inf
 ) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
-    """Return the column of a composite key's encoded keys: of every row, or of the first row per
-    group.
+    """Return how to store encoded keys of a composite key, and these keys.
 
-    key_rows_log2: the rows per group (see `stored_keys`), as a power of two; 0: every row has its key. Long keys are
-            all stored in any case, because reading a group of them per look-up would take more memory than blocks.
-    row_bytes: what the columns take per row. Groups of numeric keys are twice as large if the stored keys would take
-            more than a 24th of that: pairs of wide ids take five bytes per row, and one pair per 64 rows a quarter.
+    Every row's key is stored, or the first key of each group of rows (see `stored_keys`).
+
+    key_rows_log2: a group has 2^key_rows_log2 rows; 0: store every key. Keys of more than 256 bytes
+        are all stored, because a look-up that reads a group of them would need much memory.
+    row_bytes: the bytes of the other columns per row. Groups of numeric keys become twice as large
+        if the stored keys would add more than a 24th to that.
     """
     if not key_rows_log2 or (keys.width is None and int(keys.sizes().max()) > _SPARSE_KEY_BYTES_MAX):
         return ColumnWriteSpec(ColumnKey(KEY), _ENCODED), keys.to_binary()
@@ -168,7 +167,10 @@ def encoded_keys(
 
 
 def _first_keys(column: ColumnSchema, schema: Schema, keys: EncodedKeys) -> FirstKeys | None:
-    """Return the function that computes the key index of a single key column, or None."""
+    """Return a function from ordinals to encoded keys for the key index of `column`.
+
+    None: the column is not the only key column, so it has no key index.
+    """
     if schema.key_count > 1 or column.id != schema.columns[0].id:
         return None
 

@@ -15,8 +15,10 @@ V = 10
 
 
 def image() -> RowSetImage:
-    """Row 0 is alive from 1 on, row 1 from 2 to 8, row 2 from 3 on, changed at 5 and 9; row 3 is
-    dead since before history.
+    """Return four rows.
+
+    Row 0 is alive from 1 on. Row 1 is alive from 2 to 8. Row 2 is alive from 3 on, and changed at 5
+    and 9. Row 3 died before the history.
     """
     keys = KeyCodec([parse_type("int64")]).encode([pa.array([10, 11, 12, 13], pa.int64())])
     lives = build_run(
@@ -52,7 +54,7 @@ def moments(found: RowSetImage) -> dict[int, list[tuple[int, int]]]:
 def test_without_history_keeps_the_records_that_snapshots_need(
     cut: int, rows: list[int], lives: list[tuple[int, int]], values: list[tuple[int, int]]
 ) -> None:
-    """A record at t is needed only before t; a row that is dead by the cut is not needed."""
+    """Snapshots from the cut on need records after the cut, and rows that are alive after it."""
     found = image().without_history(cut)
     found.check()
     assert found.columns[1].to_pylist() == [10 + row for row in rows]
@@ -66,20 +68,18 @@ def test_without_history_keeps_the_records_that_snapshots_need(
     assert (found.liveness is None) == all(alive)
 
 
-def test_a_slice_renumbers_rows_undo_and_positions() -> None:
+def test_a_piece_renumbers_rows_and_undo() -> None:
     """A large flush writes several rowsets, each with the history of its rows."""
-    part = image().slice(1, 3)
-    part.check()
+    part = image().piece(1, 3)
     assert part.columns[V].to_pylist() == ["b", "c"] and part.alive().tolist() == [False, True]
     assert moments(part) == {LIVENESS: [(0, 8), (0, 2), (1, 3)], V: [(1, 9), (1, 5)]}
-    assert part.positions.tolist() == [-1, 1, 0, -1, -1]
-    living = image().slice(2, 3)
+    living = image().piece(2, 3)
     assert living.liveness is None and moments(living)[V] == [(0, 9), (0, 5)]
-    assert image().slice(0, 1).undo.keys() == {LIVENESS}
+    assert image().piece(0, 1).undo.keys() == {LIVENESS}
 
 
 def test_rows_that_were_left_out_stay_without_a_position() -> None:
-    """Also after a second cut, or a slice and then a cut."""
-    found = image().slice(0, 3).without_history(8)
+    """A second cut keeps the -1 of the first one."""
+    found = image().without_history(7).without_history(8)
     found.check()
     assert found.positions.tolist() == [-1, 1, -1, 0, -1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 import numpy as np
@@ -55,26 +54,6 @@ def test_r1_rowids_are_in_the_order_of_arrival():
     assert rows.order().tolist() == [2, 0, 3, 1]
     assert rows.keys_of(rows.order()).is_strictly_ascending()
     rows.check()
-
-
-def as_one_batch(shared: SharedBatch) -> SharedBatch:
-    """Return the batch as a write of ready data has it."""
-    names = [str(number) for number in shared.columns]
-    return SharedBatch(
-        shared.columns, batch=pa.RecordBatch.from_arrays(list(shared.columns.values()), names=names)
-    )
-
-
-def test_batches_of_different_schemas_are_joined_column_by_column() -> None:
-    """Joining batches after the log append must not fail, or the store would accept no more writes."""
-    rows = MemRowSet(CODEC, SCHEMA)
-    for number in range(70):
-        shared = as_one_batch(batch([number]))
-        if number == 30:  # the same columns, in another order
-            assert shared.batch is not None
-            shared = dataclasses.replace(shared, batch=shared.batch.select([2, 0, 1]))
-        rows.insert(keys(number), shared, 0, 1, number + 1)
-    assert rows.decode(VAL, MAX_TIMESTAMP, 0, 70).to_pylist() == list(range(0, 700, 10))
 
 
 def test_each_row_may_have_its_own_timestamp():

@@ -165,11 +165,10 @@ class MiniTablet:
         for lower, upper in ((0, middle), (middle, image.row_count)):
             if lower == upper:
                 continue
-            part = image.slice(lower, upper)
-            part.check()
-            rowset = self.adopt(part, at)
+            rowset = self.adopt(image.piece(lower, upper), at)
+            inside = (image.positions >= lower) & (image.positions < upper)
             for batch in memory.deltas.batches_after(at):
-                moved = batch.moved(part.positions)
+                moved = batch.moved(np.where(inside, image.positions - lower, -1))
                 rowset.deltas.append(moved.rowids, moved.timestamps, moved.columns)
             self.disk.append(rowset)
         self.memory = MemRowSet(self.codec, self.schema)
@@ -223,7 +222,7 @@ class MiniTablet:
             writer, past = CFileWriter(self.files, f"{self.root}/{self.next_id}.part"), {}
             for number in sorted(changed & column_ids):
                 column = None if number == LIVENESS else self.schema.by_id(number)
-                base, undo = compacted_column(rowset, number, column)
+                base, undo = compacted_column(rowset, column)
                 liveness = ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE)
                 writer.append_column(liveness if column is None else column_spec(column, self.schema), base)
                 if undo is not None:

@@ -1,1 +1,1 @@
-"""Merging compaction: reads the files of rowsets and merges their rows into one image."""
+"""Compaction of rowsets: `inputs` reads their files, `merging` merges their rows into one image."""

@@ -1,7 +1,7 @@
-"""Reads a rowset's files for a compaction: the base after all REDO, and UNDO for everything before.
+"""Reads a rowset's files for a compaction: values after all REDO, and UNDO for the history.
 
-Changes that are only in memory are not included: a compaction flushes them first and moves later
-ones to its output. The block cache keeps nothing of these reads.
+Changes that are only in memory are ignored. A compaction flushes them before it reads, and moves
+later ones to its output. The block cache keeps nothing of these reads.
 """
 
 from __future__ import annotations
@@ -30,33 +30,27 @@ __all__ = ["compacted_column", "image"]
 def image(
     rowset: DiskRowSet, schema: Schema, lower: int, upper: int, cut: int = 0, keys: EncodedKeys | None = None
 ) -> RowSetImage:
-    """Return the rows [lower, upper) as their files have them: the base after all REDO files, and
-    all UNDO.
+    """Return the rows [lower, upper) as of the newest REDO in files, with their history in files.
 
     cut: UNDO records that only snapshots before this timestamp need are dropped; all rows stay.
-    keys: of these rows, from callers that cannot read the file's own keys.
+    keys: the keys of these rows, if the keys in the file cannot be read.
     Cost: decodes these rows and their records in every delta file, without filling the cache.
     """
     count = upper - lower
-    columns: dict[int, pa.Array] = {}
+    values: dict[int, pa.Array] = {}
     undo: dict[int, DeltaRun] = {}
-    for column in schema.columns:
-        reader = rowset.base_column(column.id)
-        if reader is None:
-            base = default_array(column, count, "read")
-        else:
-            base = adapt(reader.decode(lower, upper), column.type.arrow)
-        columns[column.id], past = _compacted(rowset, column.id, base, lower, upper, cut, column)
-        if past is not None:
-            undo[column.id] = past
-    reader = rowset.base_column(LIVENESS)
-    base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.decode(lower, upper)
-    liveness, past = _compacted(rowset, LIVENESS, base, lower, upper, cut, None)
-    if past is not None:
-        undo[LIVENESS] = past
+    for column in (*schema.columns, None):
+        column_id = LIVENESS if column is None else column.id
+        values[column_id], past = _compacted(rowset, column, lower, upper)
+        older = _runs_of_rows(rowset.undo, column_id, lower, upper)
+        if older:
+            past = join_undo(_typed(merge_runs(older), column), past)
+        if past is not None and len(past := past.between(cut, MAX_TIMESTAMP)):
+            undo[column_id] = past
+    liveness = values.pop(LIVENESS)
     return RowSetImage(
         rowset.keys.read(lower, upper) if keys is None else keys,
-        columns,
+        values,
         None if liveness.true_count == count else liveness,
         undo,
         np.arange(count),
@@ -64,52 +58,31 @@ def image(
 
 
 def compacted_column(
-    rowset: DiskRowSet, column_id: int, column: ColumnSchema | None, cut: int = 0
+    rowset: DiskRowSet, column: ColumnSchema | None, cut: int = 0
 ) -> tuple[pa.Array, DeltaRun | None]:
-    """Return one column after a major delta compaction: (base after all REDO files, UNDO of these
-    changes).
+    """Return (values after all REDO files, UNDO of these REDO) of a column; None: no REDO.
 
-    column: its schema; None for LIVENESS. The result has no UNDO that is in UNDO files already.
+    column: None for LIVENESS. The UNDO does not repeat what UNDO files have already.
     """
-    count = rowset.row_count
-    reader = rowset.base_column(column_id)
-    if column is None:
-        base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.decode(0, count)
-    elif reader is None:
-        base = default_array(column, count, "read")
-    else:
-        base = adapt(reader.decode(0, count), column.type.arrow)
-    redo = _runs_of(rowset.redo, column_id)
-    if not redo:
-        return base, None
-    base, past = redo_to_undo(base, _typed(merge_runs(redo), column))
-    return base, past.between(cut, MAX_TIMESTAMP)
+    values, past = _compacted(rowset, column, 0, rowset.row_count)
+    return values, None if past is None else past.between(cut, MAX_TIMESTAMP)
 
 
 def _compacted(
-    rowset: DiskRowSet,
-    column_id: int,
-    base: pa.Array,
-    lower: int,
-    upper: int,
-    cut: int,
-    column: ColumnSchema | None,
+    rowset: DiskRowSet, column: ColumnSchema | None, lower: int, upper: int
 ) -> tuple[pa.Array, DeltaRun | None]:
+    """Return `compacted_column` of the rows [lower, upper), with rowids counted from `lower`."""
+    column_id = LIVENESS if column is None else column.id
+    reader = rowset.base_column(column_id)
+    if reader is not None:
+        base = reader.decode(lower, upper)
+        base = base if column is None else adapt(base, column.type.arrow)
+    elif column is None:
+        base = pa.array(np.ones(upper - lower, np.bool_))
+    else:
+        base = default_array(column, upper - lower, "read")
     redo = _runs_of_rows(rowset.redo, column_id, lower, upper)
-    past: DeltaRun | None = None
-    if redo:
-        base, past = redo_to_undo(base, _typed(merge_runs(redo), column))
-    undo = _runs_of_rows(rowset.undo, column_id, lower, upper)
-    if undo:
-        past = join_undo(_typed(merge_runs(undo), column), past)
-    if past is not None:
-        past = past.between(cut, MAX_TIMESTAMP)
-    return base, past if past is not None and len(past) else None
-
-
-def _runs_of(files: Sequence[DeltaFile], column_id: int) -> list[DeltaRun]:
-    runs = (file.run(column_id) for file in files if column_id in file.column_ids)
-    return [run for run in runs if run is not None and len(run)]
+    return redo_to_undo(base, _typed(merge_runs(redo), column)) if redo else (base, None)
 
 
 def _runs_of_rows(files: Sequence[DeltaFile], column_id: int, lower: int, upper: int) -> list[DeltaRun]:
@@ -118,7 +91,7 @@ def _runs_of_rows(files: Sequence[DeltaFile], column_id: int, lower: int, upper:
 
 
 def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:
-    """Convert the run's values to the column's present type; None means LIVENESS."""
+    """Return the run with values of the column's present type. column: None for LIVENESS."""
     if column is None or run.values.type == column.type.arrow:
         return run
     return DeltaRun(run.kind, run.rowids, run.timestamps, adapt(run.values, column.type.arrow))

@@ -1,36 +1,34 @@
-"""Merging compaction: merges the rows of several rowsets into one image, one row per key with its
-whole history.
+"""Merging compaction: merges the rows of several rowsets into one image, with their history.
 
-    rowset A   k: born 3, 'a' ... 'b' at 7, dead 9            one key with several lives: it was deleted in A, where
-    rowset B   k: born 12, 'c', alive                         its dead row stays (R5), and was inserted again later
+A *life* of a row is the time from an insertion to the next delete. If a key is deleted and inserted
+again, its dead row stays in one rowset (R5), and its live row may be in another. The image has one
+row for the key:
 
-    merged     k: base 'c', alive
-               UNDO value     (12: 'b') (7: 'a')              before 12, the value was the last one of A's row
-               UNDO LIVENESS  (12: False) (9: True) (3: False)
+    rowset A    key k: inserted at 3 with 'a', updated at 7 to 'b', deleted at 9
+    rowset B    key k: inserted at 12 with 'c'
 
-The row of a key that lived last gives the base; the other lives become history. For LIVENESS, the
-records of all rows are combined: a birth record says "not alive before", which is true for all rows
-of the key at that moment. Any other column keeps the records inside a life, and gets one more at
-each birth except the first: before it, the value was the last one of the previous life.
+    image       base           'c', alive
+                UNDO value     before 12: 'b'     before 7: 'a'
+                UNDO LIVENESS  before 12: dead    before 9: alive    before 3: dead
 
-A row may have several lives, and the lives of two rows may alternate. Example: A, whose row was
-dead, was merged with C before it was merged with B, and the key lived in B between the lives in A
-and C.
+The row with the last life gives the base. LIVENESS gets the UNDO records of all rows. Any other
+column keeps its records inside of lives, and gets a record at the beginning of each life except the
+first, with the last value of the life before ("before 12: 'b'").
 
-    A and C    k: 3 to 9, and again from 20 on                B    k: 12 to 15
+A row may have several lives, and lives of two rows may alternate, if compactions merged other
+rowsets before. Example: one row lives from 3 to 9 and from 20 on, another from 12 to 15.
 
 Invariants
-    G1  The lives of a key do not overlap, whichever row they belong to: one ends before the next
-        begins (R5). Otherwise a CorruptionError is raised: the key is alive twice, or a finished
-        life was changed.
-    G2  At any snapshot T >= cut, the merged image has the values of the input row of the key that
-        is alive at T. If none is, the key is dead.
-    G3  A row that is dead since `cut` or longer is dropped, with all history before the birth of a
-        later row.
+    G1  The lives of a key do not overlap, in whatever rows they are (R5). Otherwise a
+        CorruptionError is raised.
+    G2  At any snapshot T >= cut, the merged row has the values of the input row that is alive at T.
+        If no input row is, the merged row is dead.
+    G3  A row is dropped if it has been dead since `cut` or longer. History before the next life of
+        its key is dropped too.
 
-Pure: images in, an image out. Source: docs/design/kudu.md, "Rows in flush and compaction"; Kudu
-tablet design, "Merging compactions". Kudu processes lists of changes row by row; here columns are
-processed as arrays.
+The functions are pure: they take images and return an image. Source: docs/design/kudu.md, "Rows in
+flush and compaction"; Kudu tablet design, "Merging compactions". Kudu merges lists of changes row
+by row.
 """
 
 from __future__ import annotations
@@ -57,15 +55,13 @@ _FOR_EVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Lives:
-    """The lives of keys that have more than one row, sorted by key and time. Rows are counted
-    through all images.
+    """The lives of the keys that have several rows, sorted by key and time.
 
-    rows:   the row of each life.
-    begins: the timestamp of the birth; 0 if the row was alive at every readable snapshot before its
-    first change.
+    rows:   the row of each life. Rows are numbered through all images.
+    begins: the timestamp of the insertion; 0 if it is older than the history.
     ends:   the timestamp of the deletion; `_FOR_EVER` if the row is alive.
-    older:  indexes of lives that are followed by another life of the same key, which is the next
-    one.
+    older:  the lives (as indexes) that are not the last one of their key. The next life of the same
+            key is at the next index.
     """
 
     rows: Rowids
@@ -74,9 +70,10 @@ class _Lives:
     older: npt.NDArray[np.int64]
 
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
-        """Return one bool per (row, time): whether it is inside a life, without its birth.
+        """Return whether each (row, time) is inside a life, after its beginning.
 
-        A delete with a sequence changes that column at the moment of the death.
+        The moment of the deletion counts as inside, because a delete with a sequence changes that
+        column at this moment.
         """
         count = len(self.rows)
         order = np.lexsort(
@@ -86,8 +83,7 @@ class _Lives:
                 np.concatenate([self.rows, rows]),
             )
         )
-        # The last life that begins at or before the time; it belongs to another row if this row has
-        # none.
+        # The last life that begins up to the time. If this row has none, it is of another row.
         last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
         is_query = order >= count
         found = np.empty(len(rows), np.int64)
@@ -102,24 +98,24 @@ _NO_LIVES = _Lives(*(np.empty(0, np.int64) for _ in range(4)))
 
 
 def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where: str) -> RowSetImage:
-    """Merge the rows of several images, all as of one moment; `positions` counts the inputs' rows
-    end to end.
+    """Merge the rows of several images, all as of one moment, into one image.
 
-    schema: the columns to keep. cut: earlier snapshots need not be readable. where: names the
-    rowsets in messages.
-    Raises: CorruptionError (G1, and D1 to D3 for contradictory histories).
-    Cost:   O(rows · columns) of Arrow's `take`; a sort of the keys if images overlap; a sort of the
-    UNDO records.
+    The result's `positions` are for the source rows of the first image, then of the second, …
+
+    schema: the columns to keep. cut: history that only older snapshots need is dropped.
+    where:  the rowsets, for error messages.
+    Raises: CorruptionError if lives overlap (G1), or UNDO records contradict each other (D1 to D3).
     """
     images = [image.without_history(cut) for image in images]
     offsets = np.concatenate([[0], np.cumsum([image.row_count for image in images])]).astype(np.int64)
     total = int(offsets[-1])
     keys = EncodedKeys.concat([image.keys for image in images])
     past = _records(images, LIVENESS, offsets)
+    alive = np.concatenate([image.alive() for image in images])
     if keys.is_strictly_ascending():
         heads, position, lives = np.arange(total), np.arange(total), _NO_LIVES
     else:
-        heads, position, lives = _merge_keys(images, keys, past, where)
+        heads, position, lives = _merge_keys(keys, alive, past, where)
     shared = np.zeros(total, np.bool_)
     shared[lives.rows] = True
     columns: dict[int, pa.Array] = {}
@@ -143,7 +139,7 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
                 f"{where}: the UNDO records of {name} contradict each other: record {at} of row {run.rowids[at]} is "
                 "out of order (D1 to D3), so a delta file belongs to another rowset"
             )
-    alive = _alive(images)[heads]
+    merged_alive = alive[heads]
     # Rows of an input that `without_history` dropped have no position.
     position_or_none = np.append(position, NO_ROWID)
     positions = [
@@ -153,21 +149,23 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
     return RowSetImage(
         keys if in_order else keys.take(heads),
         columns,
-        None if alive.all() else pa.array(alive),
+        None if merged_alive.all() else pa.array(merged_alive),
         undo,
         np.concatenate(positions),
     )
 
 
 _Records = tuple[Rowids, Timestamps, pa.Array]
-"""(rows through all images, timestamps, values) of UNDO; descending in time within a row, as in
-their runs.
+"""(rows, timestamps, values) of UNDO; the records of a row are newest first.
+
+Rows are numbered through all images.
 """
 
 
 def _records(
     images: Sequence[RowSetImage], column_id: int, offsets: npt.NDArray[np.int64]
 ) -> _Records | None:
+    """Return the column's UNDO records in all images; None if there are none."""
     found = [
         (run.rowids + offset, run.timestamps, run.values)
         for image, offset in zip(images, offsets[:-1].tolist(), strict=True)
@@ -179,14 +177,13 @@ def _records(
     return np.concatenate(rows), np.concatenate(times), pa.concat_arrays(values)
 
 
-def _alive(images: Sequence[RowSetImage]) -> npt.NDArray[np.bool_]:
-    return np.concatenate([image.alive() for image in images])
-
-
 def _merge_keys(
-    images: Sequence[RowSetImage], keys: EncodedKeys, past: _Records | None, where: str
+    keys: EncodedKeys, alive: npt.NDArray[np.bool_], past: _Records | None, where: str
 ) -> tuple[Rowids, Rowids, _Lives]:
-    """Return each key's last living row, in key order; each row's merged position; the lives."""
+    """Return the row that gives the base of each key, in key order; each row's position; the lives.
+
+    keys, alive: of all rows. past: their UNDO of LIVENESS.
+    """
     total = len(keys)
     order = keys.sort_indices()
     same = keys.take(order).equal_neighbours()
@@ -198,7 +195,7 @@ def _merge_keys(
         return heads, position, _NO_LIVES
     shared = np.zeros(total, np.bool_)
     shared[order[1:][same]] = shared[order[:-1][same]] = True
-    rows, begins, ends = _lives_of(np.flatnonzero(shared), _alive(images), past, where)
+    rows, begins, ends = _lives_of(np.flatnonzero(shared), alive, past, where)
     # Sorted also by end: at most one life of a key has no end (G1).
     in_time = np.lexsort((ends, begins, position[rows]))
     rows, begins, ends = rows[in_time], begins[in_time], ends[in_time]
@@ -219,14 +216,14 @@ def _merge_keys(
 def _lives_of(
     shared_rows: Rowids, alive: npt.NDArray[np.bool_], past: _Records | None, where: str
 ) -> tuple[Rowids, Timestamps, Timestamps]:
-    """Return (rows, begins, ends) of these rows' lives, each from a birth to the next death."""
+    """Return (rows, begins, ends) of the lives of these rows; see `_Lives`."""
     rows, times = np.empty(0, np.int64), np.empty(0, np.int64)
     before = np.empty(0, np.bool_)
     if past is not None:
         mine = np.isin(past[0], shared_rows)
         rows, times = past[0][mine][::-1], past[1][mine][::-1]  # ascending in time within each row
         before = past[2].to_numpy(zero_copy_only=False).astype(np.bool_)[mine][::-1]
-    # A row that was alive before its first change begins at 0. A row that is alive now has no end.
+    # If a row was alive before its first record, that life begins at 0.
     first = np.append(True, rows[1:] != rows[:-1])[: len(rows)]
     early = rows[first & before]
     unchanged = np.setdiff1d(shared_rows, rows)
@@ -251,8 +248,10 @@ def _undo_of(
     lives: _Lives,
     shared: npt.NDArray[np.bool_],
 ) -> DeltaRun | None:
-    """Return a column's UNDO in merged positions; for keys with several rows, with the last value
-    of each life.
+    """Return a column's UNDO for the merged rows; None if it has no records.
+
+    records, base: the column's UNDO and base values in all images. position: the merged position of
+    each row. shared: whether each row's key has several rows.
     """
     if records is None:
         none = np.empty(0, np.int64)
@@ -274,8 +273,9 @@ def _undo_of(
 
 
 def _values_before(rows: Rowids, moments: Timestamps, records: _Records, base: pa.Array) -> pa.Array:
-    """Return each row's value just before its moment: that of the oldest record from then on, or
-    the base value.
+    """Return each row's value just before its moment.
+
+    It is the value of the oldest UNDO record from the moment on, or otherwise the base value.
     """
     known, times, values = records
     count = len(rows)
@@ -286,7 +286,7 @@ def _values_before(rows: Rowids, moments: Timestamps, records: _Records, base: p
             np.concatenate([rows, known]),
         )
     )
-    # Search from the end: the next record, which belongs to another row if this row has none.
+    # The next record from the moment on. If this row has none, it is of another row.
     ahead = np.where(order >= count, np.arange(len(order)), len(order))
     ahead = np.minimum.accumulate(ahead[::-1])[::-1]
     is_query = order < count

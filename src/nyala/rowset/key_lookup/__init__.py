@@ -1,3 +1,1 @@
-"""Finds rowids by key: in memory by sorted runs, in a base file by bounds, bloom filter and key
-index.
-"""
+"""Finds rowids by key: in memory (`key_runs`), and in a base file (`key_index` and its helpers)."""

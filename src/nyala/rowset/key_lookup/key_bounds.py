@@ -1,14 +1,12 @@
-"""Excludes keys by the bounds of single columns of a composite key in a base file.
+"""Excludes keys of a composite key by the bounds of its later columns in a base file.
 
-    key (sensor, time)     sensor 1 … 900     known from the rowset's least and greatest key
-    file of September      time   1. … 30.    known here; October's keys are between those two as well
+Example: sensors append rows with the key (sensor, time). The rowset of September has the keys from
+(1, September 1) to (900, September 30). A new key (5, October 3) is between these two, so the least
+and greatest key do not exclude it. The footer's bounds of the time column do.
 
-Feeds append by time, and time is the last column of their keys. So all rowsets of such a table
-overlap, and a new key would be searched in each. Two comparisons with the zone of the time column,
-which is in the footer, exclude it.
-
-Only columns after the first one and after the last text column are used, of at most 8 bytes: their
-distance from the key's end is fixed. Immutable; usable from any thread.
+Without these bounds, each new key of such a feed would be searched in every rowset. Usable are
+columns of at most 8 bytes that follow the first column and have no text column behind them, because
+their distance from the key's end is fixed. Immutable; any thread may use them.
 Source: our own. Kudu reads the bloom filter of each rowset whose key range contains the key
 (docs/design/kudu.md, "Write path and flush").
 """
@@ -28,7 +26,7 @@ __all__ = ["KeyBounds"]
 
 
 class _Span(NamedTuple):
-    """Inclusive bounds of a column, as integers of encoded bytes, which sort as its values do."""
+    """Inclusive bounds of a column: its encoded bytes read as integers, which sort as its values."""
 
     suffix_bytes: int  # bytes of the key after this column
     width: int  # bytes
@@ -42,7 +40,7 @@ class KeyBounds:
     __slots__ = ("_spans",)
 
     def __init__(self, codec: KeyCodec, bounds: Mapping[int, tuple[int, int] | None]) -> None:
-        """bounds: least and greatest values of key columns, by index in the key; None: unknown."""
+        """bounds: (least, greatest) value of key columns by their index in the key; None: unknown."""
         self._spans = []
         for index, suffix_bytes, width in codec.fixed_tail:
             known, half = bounds.get(index), 1 << (8 * width - 1)
@@ -50,10 +48,7 @@ class KeyBounds:
                 self._spans.append(_Span(suffix_bytes, width, known[0] + half, known[1] + half))
 
     def excluded(self, keys: EncodedKeys) -> npt.NDArray[np.bool_] | None:
-        """Return one bool per key: whether it is surely absent.
-
-        None: no key is. Cost: four calls per column.
-        """
+        """Return a mask of the keys that are surely absent; None if no key is."""
         excluded: npt.NDArray[np.bool_] | None = None
         for span in self._spans:
             numbers = keys.integers(span.suffix_bytes, span.width)
@@ -64,7 +59,7 @@ class KeyBounds:
         return excluded
 
     def excludes_one(self, key: bytes) -> bool:
-        """Whether a key in canonical bytes is surely absent."""
+        """Whether one encoded key is surely absent."""
         for suffix_bytes, width, least, greatest in self._spans:
             end = len(key) - suffix_bytes
             if not least <= int.from_bytes(key[end - width : end], "big") <= greatest:

@@ -1,18 +1,17 @@
-"""Finds rowids by key, and keys by rowid, in one base file: by column bounds, bloom filter and
-stored keys.
+"""Finds rowids by key, and keys by rowid, in one base file.
 
-    keys ── outside of the bounds ── bloom filter:     ── first keys:          ── keys of the segment:
-            of a column?             surely absent?       which segment           which row
-            see `key_bounds`         8 to 16 bits per     (a block or a group     see `stored_keys`
-                                     key; none for        of rows)
-                                     narrow rows
+A look-up of keys has four steps. Each leaves fewer keys for the next one:
 
-If segments of a file are searched again and again (random keys), all its keys are kept in the block
-cache, if they take a small share of it. Then a look-up is one binary search, without filter, key
-index and blocks.
+    1. The bounds of single columns exclude keys (`key_bounds`).
+    2. The bloom filter excludes keys. Files with very narrow rows have none.
+    3. The first keys of the file's segments tell which segment may contain a key.
+    4. The keys of this segment are searched (`stored_keys`).
 
-Immutable; usable from any thread. Source: docs/design/kudu.md, "Column files, indexes and bloom
-filters" and "Write path and flush".
+After many look-ups of random keys, all keys of the file are kept in the block cache, if they take a
+small share of it. Then a binary search replaces steps 2 to 4.
+
+Immutable except for the cache; any thread may use it. Source: docs/design/kudu.md, "Column files,
+indexes and bloom filters" and "Write path and flush".
 """
 
 from __future__ import annotations
@@ -46,20 +45,16 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyIndex"]
 
-# The share of the block cache for the keys of one rowset: the keys of many rowsets must fit beside
-# the blocks.
+# The share of the block cache that all keys of one rowset may take.
 _CACHE_SHARE: Final = 1 / 16
-# For more segments, everything between the first and the last one counts as needed.
+# The most ranges that `rows_near` returns.
 _RANGES_MAX: Final = 256
-# Problems that `check` may find, the worst first.
+# The problems that `check` may find, the worst first.
 _PROBLEMS: Final = ("order", "unreadable", "samples", "index", "bloom")
 
 
 class KeyIndex(LazyValues):
-    """The keys of one base file, whose rows are in key order.
-
-    key_column_ids: the columns of the key, in key order.
-    """
+    """The keys of one base file, whose rows are in key order."""
 
     def __init__(
         self,
@@ -69,6 +64,7 @@ class KeyIndex(LazyValues):
         row_count: int,
         cache: BlockCache | None = None,
     ) -> None:
+        """key_column_ids: the columns of the key, in key order."""
         self._reader = reader
         self._codec = codec
         self._key_column_ids = key_column_ids
@@ -76,11 +72,14 @@ class KeyIndex(LazyValues):
         self._cache = cache
         self._owner = new_owner()
         self._too_large = False  # whether all keys exceed their share of the cache
-        self._segments_searched = 0  # since all keys were read last; need not be exact
+        self._segments_searched = 0  # since all keys were last read; threads may lose a few
 
     @lazy_value
     def _stored(self) -> StoredKeys:
-        """Raises: CorruptionError for missing keys; KeysError if only encoded keys are damaged."""
+        """The file's stored keys.
+
+        Raises: CorruptionError for missing keys; KeysError if only encoded keys are damaged.
+        """
         if len(self._key_column_ids) == 1:
             return self._dense(self._key_column(self._key_column_ids[0]))
         try:
@@ -124,28 +123,27 @@ class KeyIndex(LazyValues):
 
     @property
     def has_all_encoded(self) -> bool:
-        """Whether the file stores each row's encoded key beside the key columns, as a check."""
+        """Whether the file stores the encoded key of each row beside the key columns."""
         from nyala.rowset.key_lookup.stored_keys import DenseKeys
 
         return isinstance(self._stored, DenseKeys) and self._stored.is_encoded
 
     @property
     def row_bytes(self) -> float:
-        """Approximate bytes of a key and its columns in memory."""
+        """About how many bytes a key and its columns take in memory."""
         return self._stored.row_bytes
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
-        """Return about `count` or more keys at even distances, and their rowids; row 0 is one of
-        them.
+        """Return about `count` or more keys at even distances from row 0 on, and their rowids.
 
-        Cost: none if the key index has as many keys; else the blocks of that many keys.
+        Cost: none if the key index has as many keys; otherwise gathers that many keys.
         """
         return self._stored.sample(count)
 
     def read(
         self, lower: int, upper: int, stats: ReadStats | None = None, *, access: Access = Access.LOOKUP
     ) -> EncodedKeys:
-        """Return the keys of the rows [lower, upper), ascending."""
+        """Return the keys of the rows [lower, upper)."""
         return self._stored.read(lower, upper, stats, access=access)
 
     def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
@@ -153,9 +151,9 @@ class KeyIndex(LazyValues):
         return self._stored.gather(rowids, stats)
 
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
-        """Return the rowid of each key, or -1. Keys ascend and may repeat.
+        """Return the rowid of each of these ascending keys, or -1.
 
-        Cost: decodes once each segment that may contain a key that passes the bloom filter.
+        Cost: reads each segment that may contain a key once, after bounds and bloom filter.
         """
         if not len(keys):
             return np.empty(0, np.int64)
@@ -165,9 +163,9 @@ class KeyIndex(LazyValues):
         return self._find(keys, stats)
 
     def _find(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return `find` of keys inside the column bounds."""
+        """Return `find` without step 1 (see the module)."""
         cached = self._cached_keys()
-        if cached is not None:  # a search in memory costs less than the filter
+        if cached is not None:
             return cached.find(keys)
         bloom = self._reader.bloom()
         if bloom is not None:
@@ -177,16 +175,13 @@ class KeyIndex(LazyValues):
         return self._search(keys, stats)
 
     def _search(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return `find` without the filter."""
+        """Return `find` without steps 1 and 2 (see the module)."""
         segments = self._stored.segments(keys, stats)
         all_keys = self._all_keys(1 + int((segments[1:] != segments[:-1]).sum()), stats)
         return self._stored.find(keys, segments, stats) if all_keys is None else all_keys.find(keys)
 
     def find_one(self, key: EncodedKeys, canonical: bytes) -> int:
-        """Return `find` of one key, given in both forms.
-
-        For an absent key it usually makes no NumPy call.
-        """
+        """Return the rowid of one key, or -1. canonical: the key's bytes."""
         if self._bounds.excludes_one(canonical):
             return NO_ROWID
         all_keys = self._cached_keys()
@@ -204,14 +199,11 @@ class KeyIndex(LazyValues):
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns that are read to find a key in its segment."""
+        """The columns that step 4 reads (see the module)."""
         return self._stored.columns
 
     def parts_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper) of the ordinals that `find` of these keys reads first.
-
-        These are pages of the bloom filter, and blocks of stored first keys. Reads footers only.
-        """
+        """Return (column, lower, upper): the ordinals that steps 2 and 3 read for these keys."""
         keys = self._inside(keys)
         if not len(keys) or self._cached_keys() is not None:
             return []
@@ -224,9 +216,9 @@ class KeyIndex(LazyValues):
         return parts
 
     def rows_near(self, keys: EncodedKeys) -> list[tuple[int, int]]:
-        """Return the ranges of rows among which `find` searches these keys, or where they are.
+        """Return the ranges of rows that step 4 reads for these keys.
 
-        Reads what `parts_of_search` returns.
+        If there are many ranges, they are joined to one. Reads what `parts_of_search` returns.
         """
         keys = self._inside(keys)
         if not len(keys):
@@ -247,21 +239,21 @@ class KeyIndex(LazyValues):
         return [(segment * step, (segment + 1) * step) for segment in found.tolist()]
 
     def _inside(self, keys: EncodedKeys) -> EncodedKeys:
-        """The keys that the column bounds do not exclude."""
+        """Return the keys that the column bounds do not exclude."""
         outside = self._bounds.excluded(keys)
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return what a search for a bound reads first. Reads footers only."""
+        """Return (column, lower, upper): the ordinals that a search for a bound reads first."""
         return [] if self._cached_keys() is not None else self._stored.parts_of_bound(bound)
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return what a search for a bound reads then."""
+        """Return (column, lower, upper): the ordinals that a search for a bound reads next."""
         return [] if self._cached_keys() is not None else self._stored.parts_of_segment(bound)
 
     @lazy_value
     def _bounds(self) -> KeyBounds:
-        # The rowset's least and greatest key already bound the first column.
+        # Without the first column, which the rowset's least and greatest key bound already.
         indexes = [index for index, _, _ in self._codec.fixed_tail if index]
         columns = {index: self._key_column(self._key_column_ids[index]) for index in indexes}
         return KeyBounds(self._codec, {index: column.number_bounds() for index, column in columns.items()})
@@ -272,10 +264,9 @@ class KeyIndex(LazyValues):
         return cached
 
     def _all_keys(self, segments: int, stats: ReadStats | None) -> SearchedKeys | None:
-        """Return all keys for a look-up in `segments` segments; None if reading them does not pay
-        or they are too large.
+        """Return all keys for a look-up in this many segments; None if `segments` should be read.
 
-        They are read as soon as the segments searched so far cost as much as reading all keys.
+        All keys are read when the segments searched so far have cost as much as reading all keys.
         """
         if self._cache is None or self._too_large:
             return None
@@ -294,7 +285,7 @@ class KeyIndex(LazyValues):
         return keys
 
     def close(self) -> None:
-        """Drop its entries from the cache."""
+        """Drop this object's entries from the cache."""
         if self._cache is not None:
             self._cache.drop_owner(self._owner)
 
@@ -310,17 +301,16 @@ class KeyIndex(LazyValues):
         return lower, max(lower, upper)
 
     def _lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
-        """Return the first row whose key is >= `bound`."""
+        """Return the first row with a key >= `bound`."""
         cached = self._cached_keys()
         return self._stored.lower_bound(bound, stats) if cached is None else cached.lower_bound(bound)
 
     def check(self) -> None:
-        """Read all keys in ranges and check them. If there are several problems, the worst of
-        `_PROBLEMS` is raised.
+        """Read all keys in ranges, and raise the worst problem that they have (`_PROBLEMS`).
 
-        Raises: CorruptionError if keys do not ascend; SummaryError if a key is not in the bloom
-        filter, or the key index has other keys; KeysError if the encoded keys of a composite key
-        cannot be read.
+        Raises: CorruptionError if keys do not ascend, or encoded keys differ from the key columns;
+        KeysError if encoded keys cannot be read; SummaryError if bloom filter or key index are
+        wrong.
         """
         stored, path = self._stored, self._reader.path
         problems: dict[str, CorruptionError] = {}
@@ -353,7 +343,7 @@ class KeyIndex(LazyValues):
                 raise problems[kind]
 
     def _ranges(self) -> Iterator[tuple[int, EncodedKeys]]:
-        """Yield (first row, keys) of all rows, without filling the cache. Raises: as `check`."""
+        """Yield (first row, keys) for ranges of rows, without filling the cache."""
         for lower, upper in row_ranges(self._row_count, self.row_bytes):
             try:
                 keys = self._stored.read(lower, upper, access=Access.ONCE)
@@ -367,7 +357,7 @@ class KeyIndex(LazyValues):
 def _find_some(
     maybe: npt.NDArray[np.bool_], keys: EncodedKeys, find: Callable[[EncodedKeys], Rowids]
 ) -> Rowids:
-    """Return `find` of the keys that may be there, and -1 for the others."""
+    """Return `find` of the keys that `maybe` marks, and -1 for all others."""
     rowids = np.full(len(keys), NO_ROWID, np.int64)
     at = np.flatnonzero(maybe)
     if len(at):

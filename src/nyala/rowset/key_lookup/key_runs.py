@@ -1,19 +1,17 @@
-"""Key to rowid in memory: a dictionary for the newest keys, sorted runs for the others.
+"""The key index of a MemRowSet: a dictionary for the newest keys, and sorted runs for the others.
 
-    insert   dict tail            sorted runs (keys, rowids), each more than twice as long as the next
+    insert   tail (a dict)        sorted runs (keys, rowids), each more than twice as long as the next
     ...      {k: 41, j: 42}       [ 70,000 ][ 20,000 ][ 5,000 ]
     full     {}                   [ 70,000 ][ 20,000 ][ 9,096 ] -> [ 70,000 ][ 29,096 ] ...
 
-A small insert costs one pass in C over its keys, and a key takes part in O(log keys) merges. A
-merge searches the shorter run in the longer one, which works for every layout of keys, and takes
-twice.
+When the tail is full, it becomes a run, which is merged with shorter runs. So a small insert costs
+one pass in C over its keys, and each key takes part in O(log keys) merges.
 
 Invariants
     I1  Every key is once in the tail or in one run, with the rowid of its insertion.
-    I2  Runs ascend strictly, and each is more than twice as long as the next.
-    I3  An index is never changed, except for its tail. The tail takes keys of rows that no reader
-        of this index may see, and `find` ignores them. A full tail creates a new index with a new
-        tail.
+    I2  Keys of a run ascend strictly. Each run is more than twice as long as the next one.
+    I3  An index changes only in its tail, and there only by keys of rows that its readers may not
+        see yet; `find` ignores these. A full tail creates a new index.
 
 Source: docs/design/memory-and-rowsets.md, "MemRowSet"; the logarithmic method.
 """
@@ -36,16 +34,14 @@ from nyala.rowset.meta import NO_ROWID
 
 __all__ = ["KeyRun", "KeyRuns", "SharedKeys"]
 
-# A key in a dict costs about 150 bytes, and 0.2 us to put or get. A search in a run costs its NumPy
-# call, for any number of keys. A tail of this length takes 0.6 MB, and single inserts sort once in
-# 4,096.
+# A key in the tail costs about 150 bytes, and 0.2 us to insert or find. So a full tail takes 0.6 MB.
 TAIL_KEYS_MAX: Final = 4096
 _TAIL_KEY_BYTES: Final = 150
 
 
 @dataclass(frozen=True, eq=False)
 class SharedKeys(LazyValues):
-    """The keys of a batch that several tablets share, like `SharedBatch` its columns."""
+    """The keys of a batch, which several tablets share as they share its columns in a `SharedBatch`."""
 
     keys: EncodedKeys
 
@@ -73,11 +69,11 @@ class KeyRun:
         return KeyRun(keys.take(order), rowids[order])
 
     def merge(self, other: KeyRun) -> KeyRun:
-        """Merge both runs; `other` should be the shorter one."""
+        """Return both runs as one. Fastest if `other` is the shorter one."""
         if not len(other) or not len(self):
             return self if len(self) else other
         count = len(self) + len(other)
-        other.keys.prepare_slices()  # ascending keys with a common prefix are then searched as integers
+        other.keys.prepare_slices()  # searches keys with a common prefix as integers
         positions = self.keys.search(other.keys) + np.arange(len(other))
         order = np.empty(count, np.int64)
         of_self = np.ones(count, np.bool_)
@@ -91,8 +87,7 @@ class KeyRun:
 class _TailPart(NamedTuple):
     """One insert in the tail: `keys[offset:offset + length]`, for the rows from `first_rowid` on.
 
-    It does not hold the SharedKeys, whose Python objects of all tablets would live as long as any
-    tablet's tail.
+    It has no reference to the SharedKeys, so that their Python objects can be freed early.
     """
 
     keys: EncodedKeys
@@ -104,31 +99,24 @@ class _TailPart(NamedTuple):
 class KeyRuns:
     """The index (see the module).
 
-    The holder of the commit lock calls `insert`; any thread calls the rest.
+    Only the holder of the commit lock calls `insert`. Any thread may call all other methods.
     """
 
-    def __init__(
-        self,
-        empty: EncodedKeys,
-        runs: tuple[KeyRun, ...] = (),
-    ) -> None:
+    def __init__(self, empty: EncodedKeys, runs: tuple[KeyRun, ...] = ()) -> None:
         self._empty = empty
         self._runs = runs
         self.has_runs: Final = bool(runs)
-        """Whether there are keys outside the tail."""
+        """Whether some keys are in runs."""
         self._tail: dict[Any, int] = {}
         self.tail: Final[Mapping[Any, int]] = self._tail
-        """The newest keys with their rowids, for callers that search the tails of many tablets in
-        one pass.
-        """
+        """The newest keys with their rowids, for callers that search many tails in one pass."""
         self._tail_parts: list[_TailPart] = []  # only ever grows
 
     def insert(self, shared: SharedKeys, offset: int, length: int, first_rowid: int) -> KeyRuns:
-        """Return the index with the keys [offset, offset + length) of `shared`, for rows from
-        `first_rowid` on.
+        """Add the ascending keys [offset, offset + length) of `shared`, and return the index.
 
-        The keys ascend. The result is a new index or this one (I3).
-        Cost: O(1) calls; merges for every TAIL_KEYS_MAX keys.
+        first_rowid: the rowid of the first of these keys; the others follow.
+        Returns: this index, or a new one if the tail is full (I3).
         """
         part = _TailPart(shared.keys, offset, length, first_rowid)
         if len(self._tail) + length <= TAIL_KEYS_MAX:
@@ -144,7 +132,7 @@ class KeyRuns:
         return KeyRuns(self._empty, (*runs, run))
 
     def find(self, keys: EncodedKeys, row_count: int) -> Rowids:
-        """Return the rowid of each key, in any order; -1 if there is none below `row_count`."""
+        """Return the rowid of each key; -1 if the index has none below `row_count`."""
         rowids = self.find_in_runs(keys)
         if self._tail and len(keys):
             found = np.fromiter(
@@ -155,7 +143,7 @@ class KeyRuns:
         return rowids
 
     def find_one(self, key: EncodedKeys, row_count: int) -> int:
-        """Return `find` of one key. For a key in the tail it makes no NumPy call."""
+        """Return `find` of one key, without a NumPy call if the key is in the tail."""
         if self._tail:
             rowid = self._tail.get(key.to_hashable()[0], NO_ROWID)
             if rowid != NO_ROWID:

@@ -1,33 +1,32 @@
-"""The stored keys of a base file: the key of every row, or the first key of each group of rows.
+"""The keys that a base file stores: the key of every row, or the first key of each group of rows.
 
-    DenseKeys    one column has all keys: for a single key column that column itself, for a
-                 composite key the column of role KEY and group 0. A look-up decodes the block that
-                 may contain the key.
+    DenseKeys    One column has every key: the key column itself, or for a composite key a column of
+                 encoded keys. A look-up decodes the block that may contain the key.
 
-    SparseKeys   the column of role KEY has the key of every 2^group-th row (docs/format/rowset.md).
-                 The rows between two of these keys are gathered from the key columns, encoded, and
-                 searched:
+    SparseKeys   The column of encoded keys has the key of every 2^n-th row, for example of every
+                 64th. These keys are *samples*. A look-up finds the last sample up to the key,
+                 gathers the key columns of the group of rows that begins there, encodes them, and
+                 searches:
 
-        samples       k0            k64           k128          k192             12 bytes per 64 rows
-        key columns   ............. ............. ............. ....             one call for all groups of a look-up
-        many keys     .   .   .   . .   ....                                     every eighth row, then the eighth
+        samples       k0            k64           k128          k192
+        key columns   ............. ............. ............. ....             all rows of the groups
+        many groups   .   .   .   . .   ....                                     every eighth row, then seven more
 
-Both divide the rows into segments (blocks or groups). The first key of each segment tells which
-segment may contain a key.
+Both kinds divide the rows into *segments*: blocks or groups. The first keys of the segments tell
+which segment may contain a key.
 
-Keys are sparse if all key columns are text, or numbers in frames or runs, where gathering a single
-value costs the same anywhere. The encoded keys of all rows would be a sixth of lineitem, and half
-of a table whose key is a long text. Text without a dictionary is decompressed block by block, as
-encoded keys would be.
-Source: docs/design/keys-and-look-ups.md, "Sparse keys"; docs/design/kudu.md, "Column files, indexes
-and bloom filters" (its composite index is dense).
+A file has sparse keys if single values of all its key columns can be gathered at little cost. The
+encoded keys of all rows would be a sixth of the TPC-H table lineitem, and half of a table with a
+long text as key.
+Source: docs/design/keys-and-look-ups.md, "Sparse keys"; docs/format/rowset.md; docs/design/kudu.md,
+"Column files, indexes and bloom filters" (Kudu's composite index is dense).
 
 Immutable except for the cache; any thread may use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -56,31 +55,30 @@ SearchedKeys: TypeAlias = "EncodedKeys | ShortKeys"
 """Ascending keys in the form that is fastest to search and takes the least memory."""
 StoredKeys: TypeAlias = "DenseKeys | SparseKeys"
 
-# A look-up may need a key of every group, and all keys of a rowset take much memory: this many rows
-# at a time.
+# A look-up that needs most groups reads 2^17 rows at a time, to bound memory.
 _READ_ROWS_LOG2: Final = 17
-# Gathering more rows than this exceeds the allocator's free memory and costs three times as much
-# per row.
+# Larger gathers cost three times as much per row, because the allocator returns their memory.
 _GATHERED_ROWS: Final = 1 << 14
-# Fewer groups than this are gathered whole: one call costs less than two.
+# From this number of groups on, a look-up first gathers every eighth row, and then seven more.
 _NARROWED_MIN: Final = 256
-# The cost of gathering one group alone, relative to its share of reading all groups, as a power of
-# two: if rows are gathered from encoded blocks, and if whole blocks are decoded.
+# Gathering a group alone costs 2^1 times its share of reading all groups. If the gather decodes
+# whole blocks, it costs 2^4 times.
 _SINGLE_LOG2: Final = 1
 _SINGLE_BY_BLOCKS_LOG2: Final = 4
-# All keys are read once 1 / 2^this of the groups were searched.
+# All keys are read after 1 / 2^4 of the groups were searched.
 _SEARCHED_LOG2: Final = 4
 
 
 class DenseKeys(LazyValues):
     """The keys in one column: of every row of the file, or of every 2^n-th row.
 
-    owner: the owner of the entries in the cache, whose keys are block numbers.
+    The position of a key in the column is its *ordinal*.
     """
 
     def __init__(
         self, path: str, column: ColumnReader, codec: KeyCodec, cache: BlockCache | None, owner: int
     ) -> None:
+        """owner: the cache entries of this object are under (owner, block number)."""
         self._path = path
         self.column = column
         self._codec = codec
@@ -103,12 +101,12 @@ class DenseKeys(LazyValues):
 
     @property
     def nbytes_of_all(self) -> float:
-        """A lower estimate of the bytes of `read_all`."""
+        """About how many bytes `read_all` returns at least."""
         return len(self) * _bytes_a_key(self.first_keys)
 
     @property
     def worth_reading_all(self) -> int:
-        """The number of searched segments that costs as much as reading all keys."""
+        """The number of segments whose search costs as much as reading all keys."""
         return self.column.block_count
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
@@ -120,7 +118,7 @@ class DenseKeys(LazyValues):
 
     @property
     def row_bytes(self) -> float:
-        """Approximate bytes of a key in memory, encoded or not; on disk it may be much smaller."""
+        """About how many bytes a key and its columns take in memory."""
         first = self.column.block_first_keys()
         return max(self.column.row_bytes, 0.0 if first is None else first.nbytes / max(1, len(first)))
 
@@ -138,7 +136,7 @@ class DenseKeys(LazyValues):
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns that are read to search a segment."""
+        """The columns that `find` reads in a segment."""
         return (self.column,)
 
     @property
@@ -146,15 +144,15 @@ class DenseKeys(LazyValues):
         return self.column.rows_per_block
 
     def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper) of the ordinals that `segments` of these keys reads."""
+        """Return (column, lower, upper): the ordinals that `segments` reads for these keys."""
         return []
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the part that `lower_bound` reads, as far as the key index tells."""
+        """Return (column, lower, upper): the ordinals that `lower_bound` reads first."""
         return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return what `lower_bound` reads after `parts_of_bound`."""
+        """Return (column, lower, upper): the ordinals that `lower_bound` reads next."""
         return []
 
     def _parts_of_blocks(self, blocks: Iterable[int]) -> list[tuple[ColumnReader, int, int]]:
@@ -162,17 +160,11 @@ class DenseKeys(LazyValues):
         return [(self.column, block * step, (block + 1) * step) for block in blocks if block >= 0]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
-        """Return the block that may contain each key; -1 for keys below all.
-
-        Keys ascend. Reads nothing.
-        """
+        """Return the block that may contain each of these ascending keys; -1 if none may."""
         return self.first_keys.search(keys, side="right") - 1
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the ordinal of each key in its segment, or -1.
-
-        Cost: decodes each of these blocks once.
-        """
+        """Return the ordinal of each key, which can only be in its segment; -1 if it is absent."""
         found = np.full(len(keys), NO_ROWID, np.int64)
         for block, begin, end in _ranges_of(segments):
             first = block * self.column.rows_per_block
@@ -181,14 +173,11 @@ class DenseKeys(LazyValues):
         return found
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
-        """Return `find` of one key, given in both forms."""
+        """Return the ordinal of one key, or -1. canonical: the key's bytes."""
         return int(self.find(key, self.segments(key), stats)[0])
 
     def floor(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return the last ordinal whose key is <= each of these ascending keys; -1 if none is.
-
-        Cost: as `find`.
-        """
+        """Return the last ordinal with a key <= each of these ascending keys; -1 if none is."""
         found = np.full(len(keys), NO_ROWID, np.int64)
         for block, begin, end in _ranges_of(self.segments(keys)):
             part, held = keys.slice(begin, end - begin), self._block(block, stats)
@@ -196,7 +185,7 @@ class DenseKeys(LazyValues):
         return found
 
     def lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
-        """Return the first ordinal whose key is >= `bound`. Cost: at most one block."""
+        """Return the first ordinal with a key >= `bound`. Cost: at most one block."""
         # Only the block before the first one that begins at or above the bound can contain keys on
         # both sides.
         block = self.first_keys.lower_bound(bound) - 1
@@ -210,9 +199,9 @@ class DenseKeys(LazyValues):
         return self.column.place.offset
 
     def check(self, keys: EncodedKeys, lower: int) -> None:
-        """Check the key index. keys: of the column, from ordinal `lower` on.
+        """Check the key index against `keys`, the column's keys from ordinal `lower` on.
 
-        Raises SummaryError if it is wrong.
+        Raises: SummaryError.
         """
         step = self.column.rows_per_block
         block = -(-lower // step)  # the first that begins here
@@ -226,21 +215,14 @@ class DenseKeys(LazyValues):
             )
 
     def _block(self, block: int, stats: ReadStats | None) -> SearchedKeys:
-        """Return one block's keys. The cache keeps the keys, not the column's array."""
-        cached: SearchedKeys | None = None if self._cache is None else self._cache.get(self._owner, block)
-        if cached is not None:
-            if stats is not None:
-                stats.cache_hits += 1
-            return cached
-        keys = self._searched_block(block, stats)
-        if self._cache is not None:
-            self._cache.put(self._owner, block, keys, keys.nbytes)
-        return keys
+        """Return one block's keys. The cache has the keys, and not the column's array."""
 
-    def _searched_block(self, block: int, stats: ReadStats | None) -> SearchedKeys:
-        first = block * self.column.rows_per_block
-        upper = min(first + self.column.rows_per_block, len(self))
-        return self._searched(self.column.decode(first, upper, stats=stats, access=Access.ONCE))
+        def load() -> SearchedKeys:
+            first = block * self.column.rows_per_block
+            upper = min(first + self.column.rows_per_block, len(self))
+            return self._searched(self.column.decode(first, upper, stats=stats, access=Access.ONCE))
+
+        return _through_cache(self._cache, self._owner, block, load, stats)
 
     def _searched(self, array: pa.Array) -> SearchedKeys:
         short = ShortKeys.from_binary(array, self._codec.width) if self.is_encoded else None
@@ -282,7 +264,7 @@ class SparseKeys:
 
     @property
     def worth_reading_all(self) -> int:
-        """See `DenseKeys`. It is a little less, because look-ups in memory cost next to nothing."""
+        """See `DenseKeys`."""
         return len(self._samples) >> _SEARCHED_LOG2
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
@@ -303,20 +285,12 @@ class SparseKeys:
         arrays = [column.decode(lower, upper, stats=stats, access=access) for column in self._columns]
         return self._codec.encode(arrays)
 
-    def _read(self, lower: int, upper: int, stats: ReadStats | None) -> EncodedKeys:
-        """Return `read` of many rows; the cache treats the blocks as those of a scan."""
-        arrays = [column.decode(lower, upper, stats=stats, access=Access.SCAN) for column in self._columns]
-        return self._codec.encode(arrays)
-
     def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
         return self._gather(Ordinals(rowids), stats) if len(rowids) else self._codec.empty()
 
     def read_all(self, stats: ReadStats | None) -> SearchedKeys:
         """Return all keys, without filling the cache."""
-        arrays = [
-            column.decode(0, self._row_count, stats=stats, access=Access.ONCE) for column in self._columns
-        ]
-        return _searched(self._codec.encode(arrays))
+        return _searched(self.read(0, self._row_count, stats, access=Access.ONCE))
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
@@ -342,17 +316,17 @@ class SparseKeys:
         return [] if group < 0 else [(column, lower, upper) for column in self._columns]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
-        """Return the group that may contain each key; -1 for keys below all.
+        """Return the group that may contain each of these ascending keys; -1 if none may.
 
-        Keys ascend. Reads blocks of samples.
+        Reads blocks of samples.
         """
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key in its group, or -1.
+        """Return the rowid of each key, which can only be in its group; -1 if it is absent.
 
-        Cost: gathers a few rows of each group twice. If a look-up needs many groups of the same
-        131,072 rows, all of these rows are read. At most that many keys are in memory at a time.
+        Gathers rows of each group. If it needs many groups of the same 131,072 rows, it reads all
+        of these rows instead. It never has more keys than that in memory.
         """
         begins = np.where(segments >= 0, segments << self._log2, NO_ROWID)
         dense = self._dense_ranges(segments)
@@ -361,12 +335,11 @@ class SparseKeys:
         found = np.full(len(keys), NO_ROWID, np.int64)
         is_single = segments >= 0
         for begin, end in dense:
-            part, lower, upper = (
-                keys.slice(begin, end - begin),
-                int(segments[begin]),
-                int(segments[end - 1]) + 1,
-            )
-            found[begin:end] = self._find_in_range(part, lower, upper, stats)
+            lower = int(segments[begin]) << self._log2
+            upper = min((int(segments[end - 1]) + 1) << self._log2, self._row_count)
+            held = _searched(self.read(lower, upper, stats, access=Access.SCAN))
+            positions = held.find(keys.slice(begin, end - begin))
+            found[begin:end] = np.where(positions >= 0, positions + lower, NO_ROWID)
             is_single[begin:end] = False
         at = np.flatnonzero(is_single)
         if len(at):
@@ -374,8 +347,9 @@ class SparseKeys:
         return found
 
     def _dense_ranges(self, segments: Segments) -> list[tuple[int, int]]:
-        """Return ranges [begin, end) of keys for which reading all groups of 131,072 rows costs
-        less than theirs.
+        """Return the ranges [begin, end) of keys whose groups are many of the same 131,072 rows.
+
+        For these keys, reading all of these rows costs less than gathering their groups.
         """
         log2 = max(0, _READ_ROWS_LOG2 - self._log2)
         few = 1 << log2 >> self._single_log2
@@ -385,14 +359,8 @@ class SparseKeys:
         borders = segments.searchsorted(np.append(groups, groups[-1:] + 1) << log2).tolist()
         return [borders[index : index + 2] for index in np.flatnonzero(counts > few).tolist()]
 
-    def _find_in_range(self, keys: EncodedKeys, lower: int, upper: int, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key in the groups [lower, upper), which are read whole."""
-        lower, upper = lower << self._log2, min(upper << self._log2, self._row_count)
-        positions = _searched(self._read(lower, upper, stats)).find(keys)
-        return np.where(positions >= 0, positions + lower, NO_ROWID)
-
     def _find_single(self, keys: EncodedKeys, begins: Rowids, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key in the group that begins at this row, or -1."""
+        """Return the rowid of each key, or -1. begins: the first row of each key's group."""
         size_log2 = self._log2
         if self._gathers_single_values and len(_firsts(begins)) >= _NARROWED_MIN:
             begins = self._search(keys, begins, size_log2, size_log2 >> 1, _floor, stats)
@@ -408,10 +376,11 @@ class SparseKeys:
         search: Callable[[SearchedKeys, EncodedKeys], Segments],
         stats: ReadStats | None,
     ) -> Rowids:
-        """Apply `search` to each of these ascending keys, and return the rows it finds, or -1.
+        """Search each of these ascending keys in its own rows, and return the row found, or -1.
 
-        Each key is searched in every 2^`step_log2`-th of the 2^`size_log2` rows from its `begins`
-        on; -1 stays -1.
+        begins: the first row of each key; -1: no row, so nothing is found.
+        size_log2, step_log2: of the 2^size_log2 rows from there on, every 2^step_log2-th is searched.
+        search: returns the position that is found among some keys, or -1, for each key.
         """
         found = np.full(len(keys), NO_ROWID, np.int64)
         firsts, within = _firsts(begins), np.arange(0, 1 << size_log2, 1 << step_log2)
@@ -428,9 +397,8 @@ class SparseKeys:
         return found
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
-        """Return `find` of one key, given in both forms."""
-        # The first sample >= key + b"\0" is the first one above the key: no bytes are between the
-        # two.
+        """Return the rowid of one key, or -1. canonical: the key's bytes."""
+        # The first sample >= key + b"\0" is the first one above the key: no key is between the two.
         group = self._samples.lower_bound(canonical + b"\0", stats) - 1
         if group < 0:
             return NO_ROWID
@@ -439,9 +407,9 @@ class SparseKeys:
         return (group << self._log2) + at if at < len(keys) and keys.at(at) == canonical else NO_ROWID
 
     def lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
-        """Return the first row whose key is >= `bound`.
+        """Return the first row with a key >= `bound`.
 
-        Cost: a block of samples, a group of each key column.
+        Cost: a block of samples, and a group of each key column.
         """
         group = self._samples.lower_bound(bound, stats) - 1
         return 0 if group < 0 else (group << self._log2) + self._group(group, stats).lower_bound(bound)
@@ -452,10 +420,10 @@ class SparseKeys:
         return self._columns[0].place.offset
 
     def check(self, keys: EncodedKeys, lower: int) -> None:
-        """Check the stored keys. keys: computed from the key columns, from row `lower` on.
+        """Check samples and key index against `keys`, those of the key columns from row `lower` on.
 
-        Raises: CorruptionError if a stored key differs, because either may be wrong; SummaryError
-        if the key index differs from the stored keys; KeysError if these cannot be read.
+        Raises: CorruptionError if a sample differs, because either may be wrong; SummaryError if
+        the key index differs from the samples; KeysError if the samples cannot be read.
         """
         sample = -(-lower >> self._log2)  # the first of these rows
         taken = keys.take(np.arange((sample << self._log2) - lower, len(keys), 1 << self._log2))
@@ -472,29 +440,21 @@ class SparseKeys:
         self._samples.check(samples, sample)
 
     def _group(self, group: int, stats: ReadStats | None) -> SearchedKeys:
-        """Return the keys of one group.
+        """Return the keys of one group through the cache, because single keys often repeat."""
 
-        They are cached, because single keys and bounds tend to repeat.
-        """
-        name = ("group", group)
-        cached: SearchedKeys | None = None if self._cache is None else self._cache.get(self._owner, name)
-        if cached is not None:
-            if stats is not None:
-                stats.cache_hits += 1
-            return cached
-        lower = group << self._log2
-        upper = min(lower + (1 << self._log2), self._row_count)
-        keys = _searched(self._gather(Ordinals(np.arange(lower, upper)), stats))
-        if self._cache is not None:
-            self._cache.put(self._owner, name, keys, keys.nbytes)
-        return keys
+        def load() -> SearchedKeys:
+            lower = group << self._log2
+            upper = min(lower + (1 << self._log2), self._row_count)
+            return _searched(self._gather(Ordinals(np.arange(lower, upper)), stats))
+
+        return _through_cache(self._cache, self._owner, ("group", group), load, stats)
 
     def _gather(self, rows: Ordinals, stats: ReadStats | None) -> EncodedKeys:
         return self._codec.encode([column.gather(rows, stats=stats) for column in self._columns])
 
 
 def _ranges_of(segments: Segments) -> list[tuple[int, int, int]]:
-    """Return (segment, begin, end) for each run of equal, ascending segments, without those of -1."""
+    """Return (segment, begin, end) for each run of equal values in ascending segments, without -1."""
     borders = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
     return [(int(segments[begin]), begin, end) for begin, end in pairwise(borders) if segments[begin] >= 0]
 
@@ -502,6 +462,24 @@ def _ranges_of(segments: Segments) -> list[tuple[int, int, int]]:
 def _firsts(segments: Segments) -> Segments:
     """Return where each of these ascending segments occurs first, without -1."""
     return np.flatnonzero(np.diff(segments, prepend=NO_ROWID))
+
+
+def _through_cache(
+    cache: BlockCache | None,
+    owner: int,
+    name: Hashable,
+    load: Callable[[], SearchedKeys],
+    stats: ReadStats | None,
+) -> SearchedKeys:
+    """Return the cache's entry (owner, name), or load it into the cache."""
+    found: SearchedKeys | None = None if cache is None else cache.get(owner, name)
+    if found is None:
+        found = load()
+        if cache is not None:
+            cache.put(owner, name, found, found.nbytes)
+    elif stats is not None:
+        stats.cache_hits += 1
+    return found
 
 
 def _searched(keys: EncodedKeys) -> SearchedKeys:
@@ -513,15 +491,15 @@ def _find(among: SearchedKeys, keys: EncodedKeys) -> Segments:
 
 
 def _floor(among: SearchedKeys, keys: EncodedKeys) -> Segments:
-    """As `_floor_of`, but 0 instead of -1: a key below all others occurs only if the samples are wrong."""
+    """Return `_floor_of`, but 0 instead of -1, which occurs only if the samples are wrong."""
     return np.maximum(_floor_of(among, keys), 0)
 
 
 def _floor_of(among: SearchedKeys, keys: EncodedKeys) -> Segments:
-    """Return the last position whose key is <= each key; -1 if none is."""
+    """Return the last position of a key <= each of `keys`; -1 if none is."""
     return among.floor(keys) if isinstance(among, ShortKeys) else among.search(keys, side="right") - 1
 
 
 def _bytes_a_key(some: EncodedKeys) -> float:
-    """Return a lower estimate of a key's bytes in memory: an integer, or bytes and an offset."""
+    """Return about how many bytes a key takes at least: those of an integer, or bytes and an offset."""
     return 8 if some.width is not None else 8 + float(some.sizes().mean())

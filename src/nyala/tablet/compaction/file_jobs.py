@@ -312,7 +312,7 @@ def _major(env: Env, job: MajorJob, written: list[str]) -> Output:
                 rest[number] = merge_runs(runs)
                 continue
             column = known.get(number)
-            base, undo = compacted_column(rowset, number, column, job.cut)
+            base, undo = compacted_column(rowset, column, job.cut)
             spec = (
                 ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE)
                 if column is None

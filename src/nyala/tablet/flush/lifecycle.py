@@ -186,9 +186,7 @@ def _freeze_deltas(store: Store, rowset_ids: Collection[int]) -> tuple[list[_Fro
             if not any(rowset.id in chosen for rowset in tablet.rowsets):
                 continue
             rowsets = tuple(
-                rowset.with_frozen_deltas(DeltaMemStore())
-                if rowset.id in chosen and rowset.deltas.record_count
-                else rowset
+                rowset.with_frozen_deltas() if rowset.id in chosen and rowset.deltas.record_count else rowset
                 for rowset in tablet.rowsets
             )
             stores = {rowset.id: rowset.frozen for rowset in rowsets if rowset.id in chosen and rowset.frozen}
@@ -211,7 +209,7 @@ def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestam
             state, memory=store.new_memory(table), frozen=(*tablet.frozen, tablet.memory)
         )
     rowsets = tuple(
-        rowset.with_frozen_deltas(DeltaMemStore())
+        rowset.with_frozen_deltas()
         if rowset.deltas.record_count and not store.reservations.holds_deltas(rowset.id)
         else rowset
         for rowset in tablet.rowsets

@@ -617,9 +617,7 @@ def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
         TombstoneAddition if effect.kind == "tombstone" else lambda addition: addition
     )
     if not ghosts.any():
-        inserts = _plan_fresh(
-            table, effect.keys, effect.tablets, effect.columns, effect.nbytes, batch=effect.batch
-        )
+        inserts = _plan_fresh(table, effect.keys, effect.tablets, effect.columns, effect.nbytes)
         return list(map(wrap, inserts))
     # A ghost (dead row) of the MemRowSet that takes inserts comes back to life: REINSERT (R5). Dead
     # rows in other rowsets stay dead, and the row is new.
@@ -666,9 +664,8 @@ def _plan_fresh(
     columns: Mapping[int, pa.Array],
     nbytes: int,
     order: np.ndarray | None = None,
-    batch: pa.RecordBatch | None = None,
 ) -> list[InsertAddition]:
-    shared, shared_keys = SharedBatch(columns, nbytes, batch), SharedKeys(keys)
+    shared, shared_keys = SharedBatch(columns, nbytes), SharedKeys(keys)
     count = len(tablets)
     row_bytes = (nbytes + keys.nbytes) // max(count, 1)
     return [
