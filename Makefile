@@ -13,7 +13,6 @@ BENCH_VENV := .venv-bench
 BENCH_BIN := $(BENCH_VENV)/bin
 BENCH_SPARK_VENV := .venv-bench-spark
 BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
-DOCS_VENV := .venv-docs
 S3_VENV := .venv-s3
 HARLEQUIN_VENV := .venv-harlequin
 TOOLS_VENV := .venv-tools
@@ -40,12 +39,11 @@ help:  ## list the targets
 setup: $(VENV)/.installed  ## make .venv and install everything from the lock (demo and test do it by themselves)
 
 # An environment for each lock: what that names, and then the project itself, editable.
-ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) $(S3_VENV) $(HARLEQUIN_VENV) $(TOOLS_VENV)
+ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(S3_VENV) $(HARLEQUIN_VENV) $(TOOLS_VENV)
 $(VENV)/.locked: requirements/dev.lock
 $(LOWEST_VENV)/.locked: requirements/lowest.lock
 $(BENCH_VENV)/.locked: requirements/bench.lock
 $(BENCH_SPARK_VENV)/.locked: requirements/bench-spark.lock
-$(DOCS_VENV)/.locked: requirements/docs.lock
 $(S3_VENV)/.locked: requirements/s3-server.lock
 $(HARLEQUIN_VENV)/.locked: requirements/harlequin.lock
 $(TOOLS_VENV)/.locked: requirements/tools.lock
@@ -53,7 +51,6 @@ FETCHED := the first time this fetches Spark, some 450 MB
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
 $(BENCH_VENV)/.locked: FETCHED := DuckDB, polars, Delta Lake: some 200 MB to fetch
 $(S3_VENV)/.locked: FETCHED := PyArrow and SeaweedFS: some 150 MB to fetch
-$(DOCS_VENV)/.locked: FETCHED := MkDocs: some 15 MB to fetch
 
 $(ENVIRONMENTS:=/.locked): %/.locked: requirements/build.lock
 	@tools/make-venv $*
@@ -128,11 +125,11 @@ bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside 
 	@$(BENCH_SPARK_BIN)/python -m bench.spark $(ARGS)
 	@$(BENCH_SPARK_BIN)/python -m bench.spark_bucket $(filter --quick,$(ARGS))
 
-docs: $(DOCS_VENV)/.locked  ## build the documentation site in build/site (any warning is an error)
-	@$(DOCS_VENV)/bin/python tools/docs
+docs:/.locked  ## build the documentation site in build/site (any warning is an error)
+	@$(BIN)/python tools/docs
 
 lock: setup  ## resolve the dependencies anew and write requirements/*.lock (needs uv)
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) $(S3_VENV) $(HARLEQUIN_VENV) $(TOOLS_VENV) build $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(S3_VENV) $(HARLEQUIN_VENV) $(TOOLS_VENV) build $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse

@@ -70,7 +70,7 @@ def test_a_python_without_venv_names_the_package(tmp_path: Path) -> None:
     assert "sudo apt install python3.11-venv" in found.stderr
 
 
-@pytest.mark.parametrize("name", ["build.lock", "dev.lock", "bench.lock", "docs.lock"])
+@pytest.mark.parametrize("name", ["build.lock", "dev.lock", "bench.lock"])
 def test_the_lock_pins_and_names_no_index(name: str) -> None:
     """Every package has one version and its hashes, and a mirror or a cache serves as well as the public index."""
     text = (ROOT / "requirements" / name).read_text()
