@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.bit_packing import gather_bits, gather_one, unpack_bits
-from nyala.cfile.memory import scratch
+from nyala.cfile.bit_packing import gather_bits, unpack_bits
 
 __all__ = [
     "CHECKED",
@@ -75,13 +74,8 @@ def in_range(
     `bits` bits.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
-    number, mask = deltas.dtype.type, out.view(np.bool_)
-    if least == 0:
-        np.less_equal(deltas, number(greatest), out=mask)
-    elif greatest == (1 << bits) - 1:
-        np.greater_equal(deltas, number(least), out=mask)
-    else:  # the difference of a delta below `least` wraps around to a large number
-        np.less_equal(deltas - number(least), number(greatest - least), out=mask)
+    number = deltas.dtype.type
+    np.logical_and(number(least) <= deltas, deltas <= number(greatest), out=out.view(np.bool_))
 
 
 def in_table(
@@ -122,7 +116,7 @@ def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> in
     """
     if not 0 <= row < count:
         raise ValueError(f"expected a row below {count}, found {row}")
-    return gather_one(data, start, bits, count, row)
+    return int(gather_bits(data, start, bits, count, np.array([row]))[0])
 
 
 def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
@@ -192,65 +186,24 @@ def _expect_ones(ones: int, count: int) -> None:
 
 
 def _fill(job: Fill) -> None:
-    if job.rows is not None and job.first:
-        job = job._replace(rows=job.rows - job.first, first=0)
-    count = job.upper - job.lower if job.rows is None else len(job.rows)
-    if job.width == 16:
-        words = np.frombuffer(job.out, "<i8").reshape(-1, 2)[job.at : job.at + count]
-        numbers = words[:, 0]
-    else:
-        numbers = np.frombuffer(job.out, f"<i{job.width}")[job.at : job.at + count]
+    """Compute the numbers modulo 2^64. Results that fit (FOR-fits) are right after the cast."""
     if job.rows is None:
+        rows = np.arange(job.lower, job.upper)
         deltas = unpack_bits(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
     else:
-        deltas = gather_bits(job.data, job.start, job.bits, job.block_rows, job.rows)
+        rows = job.rows - job.first
+        deltas = gather_bits(job.data, job.start, job.bits, job.block_rows, rows)
+    results = deltas * np.uint64(job.unit)
     if job.step:
-        line = np.arange(job.lower, job.upper) if job.rows is None else job.rows
-        line = line * np.int64(job.step)
-        line += np.int64(job.base)
-        if job.bits:
-            line += np.multiply(deltas, np.uint64(job.unit), dtype=np.uint64).view(np.int64)
-        numbers[:] = line
-    else:
-        _add_base(job, deltas, numbers)
-    if job.width == 16:
-        if job.is_signed:
-            np.right_shift(words[:, 0], 63, out=words[:, 1])
-        else:
-            words[:, 1] = 0
-
-
-def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:
-    """Write base + unit · deltas to `numbers`.
-
-    The sums are computed in the narrowest type that fits and then copied: one pass over the wide
-    numbers instead of two.
-    """
-    unsigned = numbers.view(f"<u{numbers.itemsize}")
-    base, unit = job.base, job.unit
-    if job.bits == 0:
-        numbers[:] = base
+        results += (rows * np.int64(job.step)).view(np.uint64)
+    results += np.uint64(job.base % (1 << 64))
+    out = slice(job.at, job.at + len(rows))
+    if job.width < 16:
+        np.frombuffer(job.out, f"<u{job.width}")[out] = results.astype(f"<u{job.width}")
         return
-    most = base + unit * ((1 << job.bits) - 1)
-    width = next((w for w in (1, 2, 4) if deltas.itemsize <= w and most < 1 << 8 * w), 8)
-    if base < 0 or width >= numbers.itemsize:
-        modulus = 1 << 8 * numbers.itemsize  # sums fit the type, but products and base may wrap around
-        dtype = unsigned.dtype
-        first = dtype.type(base % modulus)
-        if unit == 1:
-            np.add(deltas, first, out=unsigned, casting="unsafe", dtype=dtype)
-        else:
-            np.multiply(deltas, dtype.type(unit % modulus), out=unsigned, casting="unsafe", dtype=dtype)
-            unsigned += first
-        return
-    dtype = np.dtype(f"<u{width}")
-    if unit != 1:
-        product = scratch(dtype, len(deltas))
-        deltas = np.multiply(deltas, dtype.type(unit), out=product, dtype=dtype)
-    if base:
-        total = scratch(dtype, len(deltas))
-        deltas = np.add(deltas, dtype.type(base), out=total, dtype=dtype)
-    np.copyto(unsigned, deltas)
+    halves = np.frombuffer(job.out, "<i8").reshape(-1, 2)[out]
+    halves[:, 0] = results.view(np.int64)
+    halves[:, 1] = halves[:, 0] >> 63 if job.is_signed else 0
 
 
 def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: pa.Buffer) -> None:
