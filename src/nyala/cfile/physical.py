@@ -25,6 +25,7 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.cfile import format
 from nyala.cfile.memory import scratch
+from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import ColumnType
 
 __all__ = ["BITS", "BYTES", "FIXED", "Physical"]
@@ -90,6 +91,11 @@ class Physical:
         object.__setattr__(self, "is_narrowed", is_narrowed)
         object.__setattr__(self, "is_wide", is_wide)
         object.__setattr__(self, "arrow_width_bytes", 16 if is_narrowed or is_wide else width)
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        """The names of the encodings that a column of this type may have."""
+        return ("plain",) if self.code == format.TYPE_BLOOM else allowed_encodings(self.type)
 
     @property
     def holds_integers(self) -> bool:

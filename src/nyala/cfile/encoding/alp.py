@@ -163,14 +163,11 @@ class Alp(Encoding):
     name = "alp"
     compresses = True
 
-    def handles(self, form: Physical) -> bool:
-        return form.code in (format.TYPE_FLOAT, format.TYPE_DOUBLE)
-
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         return _AlpEncoder(form, form.fixed_values(values))
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        return self.sampled(column, column.light_compression, 3)
+        return self.sampled(column, 3)
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
         return format.ALP_HEADER

@@ -23,7 +23,7 @@ from typing import ClassVar, Final, NamedTuple
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.compression import compress
+from nyala.cfile.compression import compress, effective_compression
 from nyala.cfile.forms.column_block import ArrowBlock, ColumnBlock
 from nyala.cfile.physical import Physical, narrowest
 
@@ -65,24 +65,6 @@ class ColumnSample:
     block_rows: int
     schema_compression: int  # format.COMPRESSION_*
 
-    @property
-    def compression(self) -> int:
-        """The compression for encodings that do not compress."""
-        return (
-            format.COMPRESSION_LZ4
-            if self.schema_compression == format.COMPRESSION_DEFAULT
-            else self.schema_compression
-        )
-
-    @property
-    def light_compression(self) -> int:
-        """The compression for encodings that already compress."""
-        return (
-            format.COMPRESSION_NONE
-            if self.schema_compression == format.COMPRESSION_DEFAULT
-            else self.schema_compression
-        )
-
 
 class BlockEncoder(abc.ABC):
     """The encoder of one column. `Encoding.prepare` creates it from all of the column's values."""
@@ -113,9 +95,9 @@ class Encoding(abc.ABC):
     uses_dictionary: ClassVar[bool] = False
     """Whether its columns have a dictionary."""
 
-    @abc.abstractmethod
     def handles(self, form: Physical) -> bool:
         """Whether columns of this type may have this encoding."""
+        return self.name in form.encodings
 
     @abc.abstractmethod
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
@@ -150,11 +132,16 @@ class Encoding(abc.ABC):
         return None
 
     def sampled(
-        self, column: ColumnSample, compression: int, cost: int, size_factor: float = 1.25
+        self, column: ColumnSample, cost: int, size_factor: float = 1.25, compression: int | None = None
     ) -> Sequence[Candidate]:
-        """Return one candidate, sized by encoding and compressing the sample, if there is one."""
+        """Return one candidate, with the size of the encoded and compressed sample; none without a sample.
+
+        compression: that of the candidate. None: the schema's, or the encoding's default.
+        """
         if column.sample is None or (encoder := self.prepare(column.form, column.sample)) is None:
             return ()
+        if compression is None:
+            compression = effective_compression(column.schema_compression, self.compresses)
         count = len(column.sample)
         size = compress(compression, encoder.encode(0, count))[1].size
         return (Candidate(self.code, compression, size / count, cost, size_factor),)

@@ -28,7 +28,7 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
 from nyala.cfile.memory import allocate
-from nyala.cfile.physical import FIXED, Physical
+from nyala.cfile.physical import Physical
 
 __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
 
@@ -130,14 +130,11 @@ class Bitshuffle(Encoding):
     name = "bitshuffle"
     compresses = True
 
-    def handles(self, form: Physical) -> bool:
-        return form.kind == FIXED
-
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         return _BitshuffleEncoder(form.fixed_values(values))
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        candidates = self.sampled(column, column.light_compression, 4)
+        candidates = self.sampled(column, 4)
         return [candidate._replace(slack_bytes=_SLACK_BYTES) for candidate in candidates]
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:

@@ -31,7 +31,7 @@ from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
 from nyala.cfile.forms.code_block import CODES, CodeBlock
 from nyala.cfile.forms.column_block import ColumnBlock
 from nyala.cfile.forms.frame import Frame
-from nyala.cfile.physical import BYTES, Physical
+from nyala.cfile.physical import Physical
 
 __all__ = ["Dictionary"]
 
@@ -84,9 +84,6 @@ class Dictionary(Encoding):
     name = "dictionary"
     compresses = True
     uses_dictionary = True
-
-    def handles(self, form: Physical) -> bool:
-        return form.kind == BYTES
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         if len(values) == 0 or not _sample_repeats(values):

@@ -29,11 +29,12 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.bit_packing import pack_bits
+from nyala.cfile.compression import effective_compression
 from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding, middles
 from nyala.cfile.forms.column_block import ArrowBlock, ColumnBlock
 from nyala.cfile.forms.frame import Frame, line_fits
 from nyala.cfile.forms.frame_block import FrameBlock
-from nyala.cfile.physical import FIXED, Physical, narrowest
+from nyala.cfile.physical import Physical, narrowest
 
 __all__ = ["FrameOfReference"]
 
@@ -109,11 +110,6 @@ class FrameOfReference(Encoding):
     name = "for"
     compresses = True
 
-    def handles(self, form: Physical) -> bool:
-        if form.kind != FIXED:
-            return False
-        return form.type.is_integer or form.type.name in ("date", "timestamp", "decimal")
-
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         if not form.is_wide:
             return _FrameEncoder(form, form.fixed_values(values))
@@ -139,9 +135,9 @@ class FrameOfReference(Encoding):
         return not form.is_wide
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        compression = column.light_compression
         if column.form.is_wide:
-            return self.sampled(column, compression, 1)
+            return self.sampled(column, 1)
+        compression = effective_compression(column.schema_compression, self.compresses)
         values = column.form.fixed_values(column.values)
         return (Candidate(self.code, compression, _estimated_bytes(values, column.block_rows), 1),)
 

@@ -49,9 +49,6 @@ class Plain(Encoding):
     code = format.ENCODING_PLAIN
     name = "plain"
 
-    def handles(self, form: Physical) -> bool:
-        return True
-
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         return _PlainEncoder(form, values)
 
@@ -60,9 +57,9 @@ class Plain(Encoding):
         if column.form.kind == FIXED:
             candidates.append(Candidate(self.code, format.COMPRESSION_NONE, column.form.width_bytes, 0))
         if column.schema_compression != format.COMPRESSION_NONE or column.form.kind != FIXED:
-            candidates += self.sampled(column, column.compression, 5)
+            candidates += self.sampled(column, 5)
             if column.schema_compression == format.COMPRESSION_DEFAULT:
-                candidates += self.sampled(column, format.COMPRESSION_ZSTD, 6, 1.55)
+                candidates += self.sampled(column, 6, 1.55, format.COMPRESSION_ZSTD)
         return candidates
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:

@@ -31,7 +31,7 @@ from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.forms.text import join_entries
-from nyala.cfile.physical import BYTES, Physical, binary_offsets
+from nyala.cfile.physical import Physical, binary_offsets
 
 __all__ = ["Prefix", "group_prefix_lengths"]
 
@@ -66,14 +66,11 @@ class Prefix(Encoding):
     code = format.ENCODING_PREFIX
     name = "prefix"
 
-    def handles(self, form: Physical) -> bool:
-        return form.kind == BYTES
-
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         return _PrefixEncoder(values)
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        return self.sampled(column, column.compression, 7, 4)
+        return self.sampled(column, 7, 4)
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
         return format.PREFIX_HEADER

@@ -31,12 +31,6 @@ from nyala.cfile.physical import BITS, Physical
 
 __all__ = ["RunLength"]
 
-_TYPES: Final = frozenset(
-    (
-        *(format.TYPE_BOOL, format.TYPE_INT8, format.TYPE_INT16, format.TYPE_INT32, format.TYPE_INT64),
-        *(format.TYPE_DATE, format.TYPE_TIMESTAMP),
-    )
-)
 _END_BYTES: Final = 8  # of a run's end, in memory
 _SIZE_FACTOR: Final = 2.0  # short runs decode five to ten times slower than a frame of reference
 _RUN_ROWS_MIN: Final = 2  # 'auto' considers runs of this average length or longer
@@ -70,9 +64,6 @@ class RunLength(Encoding):
     code = format.ENCODING_RLE
     name = "rle"
 
-    def handles(self, form: Physical) -> bool:
-        return form.code in _TYPES
-
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         return _RunLengthEncoder(form, values)
 
@@ -83,7 +74,7 @@ class RunLength(Encoding):
         sample = column.sample
         if sample is None or len(sample) < _RUN_ROWS_MIN * len(pc.run_end_encode(sample).values):
             return ()
-        return self.sampled(column, column.compression, 2, _SIZE_FACTOR)
+        return self.sampled(column, 2, _SIZE_FACTOR)
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
         return format.RLE_HEADER

@@ -186,7 +186,7 @@ class ZoneMap:
         None for other types, and if any block lacks a bound or has min > max. Cost: a few NumPy
         calls.
         """
-        if self.form.kind != FIXED or self.form.code == format.TYPE_DECIMAL128 or self.form.type.is_floating:
+        if not self.form.holds_integers:
             return None
         assert isinstance(self.mins, np.ndarray) and isinstance(self.maxs, np.ndarray)
         both = format.ZONE_HAS_MIN | format.ZONE_HAS_MAX
@@ -229,9 +229,7 @@ class ZoneMap:
 
     def _number_arrays(self, constraint: Constraint) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         """Return (mins, maxs) as int64; None unless they and the constraint compare as int64."""
-        if self.form.kind != FIXED or self.form.code == format.TYPE_DECIMAL128 or self.form.type.is_floating:
-            return None
-        if constraint.empty or constraint.null == "only":
+        if not self.form.holds_integers or constraint.empty or constraint.null == "only":
             return None
         assert isinstance(self.mins, np.ndarray) and isinstance(self.maxs, np.ndarray)
         ends = (constraint.lower, constraint.upper)
