@@ -15,7 +15,6 @@ Trust and thread safety are those of `reader`, which creates these objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,7 +28,7 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.errors import SummaryError
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, decoded, gathered
+from nyala.cfile.forms.column_block import BoundPredicate, gathered
 from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.forms.text import text_of
 from nyala.cfile.index.zone_map import Zone, zone_of
@@ -244,8 +243,11 @@ class ColumnReader:
         if lower == upper:
             return pa.nulls(0, result_type)
         block_type = self.cheap_type if self.has_dictionary else result_type
-        blocks, *ranges = zip(*self._parts(lower, upper, access, stats), strict=True)
-        parts = decoded(blocks, list(zip(*ranges, strict=True)), block_type)
+        parts = []
+        numbers = self._blocks_of(lower, upper)
+        for number, block in zip(numbers, self._source.blocks(numbers, access, stats), strict=True):
+            first = number << self.footer.rows_per_block_log2
+            parts.append(block.decode(max(lower - first, 0), min(upper - first, block.row_count), block_type))
         joined = self._joined(parts, result_type)
         if len(parts) == 1 and 2 * len(parts[0]) < min(self.rows_per_block, self.row_count):
             # A copy, because a slice would keep the memory of the whole block alive.
@@ -348,15 +350,6 @@ class ColumnReader:
         except CorruptionError as error:
             offset = int(footer.block_offsets[number])
             raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
-
-    def _parts(
-        self, lower: int, upper: int, access: Access, stats: ReadStats | None
-    ) -> Iterator[tuple[ColumnBlock, int, int]]:
-        """Yield (block, first row, end row) for each block that overlaps these ordinals."""
-        log2, numbers = self.footer.rows_per_block_log2, self._blocks_of(lower, upper)
-        for number, block in zip(numbers, self._source.blocks(numbers, access, stats), strict=True):
-            first = number << log2
-            yield block, max(lower - first, 0), min(upper - first, block.row_count)
 
     def _joined(self, parts: list[pa.Array], result_type: pa.DataType) -> pa.Array:
         """Join the arrays of several blocks; convert to the column's own type if that is requested."""

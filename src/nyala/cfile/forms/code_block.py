@@ -53,15 +53,6 @@ class CodeBlock(ColumnBlock):
         return self._in_type(self._codes.gather(rows, CODES.arrow), type)
 
     @classmethod
-    def decode_all(
-        cls, blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
-    ) -> list[pa.Array]:
-        first = blocks[0]
-        assert isinstance(first, CodeBlock)
-        codes = [block._codes for block in blocks if isinstance(block, CodeBlock)]
-        return [first._in_type(array, type) for array in FrameBlock.decode_all(codes, ranges, CODES.arrow)]
-
-    @classmethod
     def gather_all(
         cls, blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType
     ) -> list[pa.Array]:

@@ -131,13 +131,6 @@ class ColumnBlock(abc.ABC):
         """Gather from several blocks of this class, into one or more arrays."""
         return [block.gather(part, type) for block, part in zip(blocks, rows, strict=True)]
 
-    @classmethod
-    def decode_all(
-        cls, blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
-    ) -> list[pa.Array]:
-        """Decode ranges [lower, upper) of several blocks of this class, into one or more arrays."""
-        return [block.decode(*rows, type) for block, rows in zip(blocks, ranges, strict=True)]
-
     def value(self, row: int) -> Any:
         """Return one row as Arrow's Python value.
 
@@ -241,16 +234,6 @@ class NullableBlock(ColumnBlock):
 
     def owning(self) -> NullableBlock:
         return NullableBlock(self._values.owning(), self._validity.owning())
-
-
-def decoded(
-    blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
-) -> list[pa.Array]:
-    """Decode ranges of several blocks of one column, into one or more arrays."""
-    kind = blocks[0].__class__
-    if all(block.__class__ is kind for block in blocks):
-        return kind.decode_all(blocks, ranges, type)
-    return [block.decode(*rows, type) for block, rows in zip(blocks, ranges, strict=True)]
 
 
 def gathered(blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType) -> list[pa.Array]:

@@ -39,25 +39,10 @@ class FrameBlock(ColumnBlock):
         return self._frame.nbytes
 
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
-        return self.decode_all((self,), ((lower, upper),), type)[0]
-
-    @classmethod
-    def decode_all(
-        cls, blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
-    ) -> list[pa.Array]:
-        """Decode into one array by one kernel call; joining one array per block would copy them."""
-        first, count = blocks[0], sum(upper - lower for lower, upper in ranges)
-        assert isinstance(first, FrameBlock)
-        form = first._narrow if type == first._narrow.arrow else first._form
-        out, width = output(form, count)
-        jobs: list[Fill] = []
-        at = 0
-        for block, (lower, upper) in zip(blocks, ranges, strict=True):
-            assert isinstance(block, FrameBlock)
-            jobs.append(block._frame.decode_into(out, at, width, lower, upper))
-            at += upper - lower
-        kernels.fill(jobs)
-        return [pa.Array.from_buffers(form.arrow, count, [None, out], 0)]
+        form = self._narrow if type == self._narrow.arrow else self._form
+        out, width = output(form, upper - lower)
+        kernels.fill([self._frame.decode_into(out, 0, width, lower, upper)])
+        return pa.Array.from_buffers(form.arrow, upper - lower, [None, out], 0)
 
     def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
         if predicate.numbers is None:
