@@ -28,7 +28,7 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.errors import SummaryError
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.forms.column_block import BoundPredicate, gathered
+from nyala.cfile.forms.column_block import BoundPredicate
 from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.forms.text import text_of
 from nyala.cfile.index.zone_map import Zone, zone_of
@@ -311,12 +311,13 @@ class ColumnReader:
             return pa.nulls(0, result_type)
         assert ordinals.least >= 0 and ordinals.greatest < self.row_count
         by_block = ordinals.by_block(self.footer.rows_per_block_log2)
+        block_type = self.cheap_type if self.has_dictionary else result_type
         parts: list[pa.Array] = []
         at_once = self._blocks_at_once(len(by_block.blocks))
         for at in range(0, len(by_block.blocks), at_once):
             blocks = self._source.blocks(by_block.blocks[at : at + at_once], access, stats)
-            rows = [by_block.rows[begin:end] for begin, end in by_block.ranges[at : at + at_once]]
-            parts += gathered(blocks, rows, self.cheap_type if self.has_dictionary else result_type)
+            for block, (begin, end) in zip(blocks, by_block.ranges[at : at + at_once], strict=True):
+                parts.append(block.gather(by_block.rows[begin:end], block_type))
         joined = self._joined(parts, result_type)
         if by_block.order is None:
             return joined

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -51,15 +50,6 @@ class CodeBlock(ColumnBlock):
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
         return self._in_type(self._codes.gather(rows, CODES.arrow), type)
-
-    @classmethod
-    def gather_all(
-        cls, blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType
-    ) -> list[pa.Array]:
-        first = blocks[0]
-        assert isinstance(first, CodeBlock)
-        codes = [block._codes for block in blocks if isinstance(block, CodeBlock)]
-        return [first._in_type(array, type) for array in FrameBlock.gather_all(codes, rows, CODES.arrow)]
 
     def value(self, row: int) -> Any:
         return python_value_at(self._dictionary, self._codes.value(row))

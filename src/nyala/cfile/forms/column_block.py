@@ -25,7 +25,6 @@ Encodings and their forms never contain NULLs: a block stores only its values th
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,7 +48,6 @@ __all__ = [
     "NullBlock",
     "NullableBlock",
     "Rows",
-    "gathered",
     "rows_in",
 ]
 
@@ -123,13 +121,6 @@ class ColumnBlock(abc.ABC):
         """Return these rows, in their order; for types see `decode`."""
         array = self.decode(0, self.row_count, type)
         return pc.take(array, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
-
-    @classmethod
-    def gather_all(
-        cls, blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType
-    ) -> list[pa.Array]:
-        """Gather from several blocks of this class, into one or more arrays."""
-        return [block.gather(part, type) for block, part in zip(blocks, rows, strict=True)]
 
     def value(self, row: int) -> Any:
         """Return one row as Arrow's Python value.
@@ -234,14 +225,6 @@ class NullableBlock(ColumnBlock):
 
     def owning(self) -> NullableBlock:
         return NullableBlock(self._values.owning(), self._validity.owning())
-
-
-def gathered(blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType) -> list[pa.Array]:
-    """Gather rows from several blocks of one column, into one or more arrays."""
-    kind = blocks[0].__class__
-    if all(block.__class__ is kind for block in blocks):
-        return kind.gather_all(blocks, rows, type)
-    return [block.gather(part, type) for block, part in zip(blocks, rows, strict=True)]
 
 
 def rows_in(mask: Bools) -> Rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +11,6 @@ import pyarrow as pa
 from nyala.cfile import kernels
 from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
 from nyala.cfile.forms.frame import Frame, output
-from nyala.cfile.kernels import Fill
 from nyala.cfile.physical import Physical
 from nyala.schema.arrow_values import python_converter
 
@@ -52,27 +50,10 @@ class FrameBlock(ColumnBlock):
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
         if len(rows) > self.row_count * _GATHER_SHARE:
             return super().gather(rows, type)
-        return self.gather_all((self,), (rows,), type)[0]
-
-    @classmethod
-    def gather_all(
-        cls, blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType
-    ) -> list[pa.Array]:
-        """Gather into one array by one kernel call, unless many rows of a block are gathered."""
-        first, count = blocks[0], sum(map(len, rows))
-        assert isinstance(first, FrameBlock)
-        if len(blocks) > 1 and count > _GATHER_SHARE * sum(block.row_count for block in blocks):
-            return [block.gather(part, type) for block, part in zip(blocks, rows, strict=True)]
-        form = first._narrow if type == first._narrow.arrow else first._form
-        out, width = output(form, count)
-        jobs: list[Fill] = []
-        at = 0
-        for block, part in zip(blocks, rows, strict=True):
-            assert isinstance(block, FrameBlock)
-            jobs.append(block._frame.gather_into(out, at, width, part))
-            at += len(part)
-        kernels.fill(jobs)
-        return [pa.Array.from_buffers(form.arrow, count, [None, out], 0)]
+        form = self._narrow if type == self._narrow.arrow else self._form
+        out, width = output(form, len(rows))
+        kernels.fill([self._frame.gather_into(out, 0, width, rows)])
+        return pa.Array.from_buffers(form.arrow, len(rows), [None, out], 0)
 
     def value(self, row: int) -> Any:
         return python_converter(self._form.type)(self._frame.number(row))
