@@ -139,6 +139,39 @@ def test_searching_with_an_older_pyarrow(drawn: tuple[KeyCodec, list[list[bytes]
     assert right_found.tolist() == [bisect.bisect_right(ascending, key) for key in probes]
 
 
+NEAR = st.tuples(st.integers(-3, 3), st.integers(-2, 2))
+FAR = st.tuples(st.sampled_from([-(2**40), -1, 0, 2**32, 2**63 - 1]), st.integers(-2, 2))
+
+
+@given(
+    st.sets(NEAR, max_size=30) | st.sets(FAR, max_size=20), st.lists(NEAR | FAR, max_size=20), st.booleans()
+)
+def test_keys_with_one_head_are_searched_as_integers(
+    have: set[tuple[int, int]], asked: list[tuple[int, int]], prepared: bool
+) -> None:
+    """Keys above 8 bytes are searched by their last 8 only if their heads are known to be equal."""
+    codec = KeyCodec([parse_type("int64"), parse_type("int32")])
+
+    def encoded(pairs: list[tuple[int, int]]) -> EncodedKeys:
+        first, second = zip(*pairs, strict=True) if pairs else ((), ())
+        return codec.encode([pa.array(first, pa.int64()), pa.array(second, pa.int32())])
+
+    order = sorted(asked) if prepared else asked
+    keys, probes = encoded(sorted(have)), encoded(order)
+    if prepared:
+        probes.prepare_search()
+        probes.prepare_slices()
+    places = {pair: place for place, pair in enumerate(sorted(have))}
+    assert keys.find(probes).tolist() == [places.get(pair, -1) for pair in order]
+    for side in ("left", "right"):
+        before = [sum(h < pair or (side == "right" and h == pair) for h in have) for pair in order]
+        assert keys.search(probes, side).tolist() == before  # type: ignore[arg-type]
+    # Facts known of keys hold for keys that are taken from them.
+    if prepared and len(order):
+        backwards = probes.take(np.arange(len(order))[::-1])
+        assert keys.find(backwards).tolist() == [places.get(pair, -1) for pair in order[::-1]]
+
+
 @given(vectors(), st.binary(max_size=20) | st.lists(st.sampled_from(b"\0\1\x80\xff"), max_size=9).map(bytes))
 def test_lower_bound_takes_prefixes_and_longer_bounds(
     drawn: tuple[KeyCodec, list[list[bytes]]], bound: bytes
