@@ -8,7 +8,8 @@
     format      every number that is on disk              dump           a file as text
 
 A file holds any number of columns. Each column has its own row count, encoding and blocks
-(docs/format/cfile.md). A value is addressed by its *ordinal*: its position in the column. This
-package knows nothing about rows of tables: `rowset` and `delta` know which rows the values belong
-to, which rows are live, and which values changed.
+(docs/format/cfile.md). The *ordinal* of a value is its position in the column. This package knows
+nothing about the rows of tables. `rowset` and `delta` know which row each value belongs to, which
+rows
+are live, and which values changed.
 """

@@ -22,8 +22,9 @@ DELTA_VALUE: Final = format.ROLE_DELTA_VALUE
 class ColumnKey(NamedTuple):
     """The name of a column, unique within one file.
 
-    It is a tuple because every access to a column looks it up by this key. The hash and comparison
-    of a dataclass would run in Python.
+    It is a tuple, because every access to a column hashes and compares it, and the hash and
+    comparison of
+    a dataclass would run in Python.
     """
 
     role: int
@@ -36,10 +37,7 @@ class ColumnKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnWriteSpec:
-    """How to store a column.
-
-    If its type or values do not allow an option, 'auto' decides instead.
-    """
+    """How to store a column. If its type or values do not allow an option, 'auto' decides instead."""
 
     key: ColumnKey
     type: ColumnType
@@ -47,17 +45,17 @@ class ColumnWriteSpec:
     compression: str = "default"
     block_size_bytes: int | None = None
     single_values: bool = False
-    """Whether readers gather single values, as of composite keys and delta files.
+    """Whether readers gather single values of this column, as of composite keys and of delta files.
 
-    If so, 'auto' chooses an encoding that gathers without decoding a block, where the type has one.
+    Then 'auto' chooses an encoding that gathers a value without decoding its block, if the type has
+    one.
     """
 
 
 @dataclass(frozen=True)
 class ColumnPlace:
-    """Where a column's footer is in the file.
-
-    The catalogue keeps it, so readers need no directory.
+    """The place of a column's footer in the file. The catalogue keeps it, so readers need no
+    directory.
     """
 
     key: ColumnKey
@@ -67,7 +65,7 @@ class ColumnPlace:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A finished file. `columns` is in file order; for `file_id` see `format.FILE_ID_BYTES`."""
+    """A finished file. `columns` is in file order. `file_id`: see `format.FILE_ID_BYTES`."""
 
     path: str
     file_id: str

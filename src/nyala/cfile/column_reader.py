@@ -1,16 +1,14 @@
-"""One column of a column file: its footer, and the three operations that scans use.
+"""Reads one column of a column file, by the three operations that scans use.
 
     decode    ordinals [lower, upper) as an Arrow array
     filter    a mask of the ordinals that satisfy a predicate on this column
     gather    the values at single ordinals as an Arrow array
-                     |
-                     v
-    blocks.source    blocks from the cache or the file, in the form of their encoding
 
-The operations work the same for every form of block. A scan has already left out blocks by zone map
-(`excluded_blocks`) before it calls `filter`.
+The operations get blocks from `blocks.source` and work the same for each form of block. A scan
+first
+leaves out blocks by zone map (`excluded_blocks`), and calls `filter` for the others.
 
-Trust and thread safety are those of `reader`, which creates these objects.
+The rules of trust and thread safety are those of `reader`, which creates these objects.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.forms.column_block import BoundPredicate
 from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.forms.text import text_of
-from nyala.cfile.index.zone_map import Zone, zone_of
+from nyala.cfile.index.zone_map import Zone, ZoneMap, zone_of
 from nyala.cfile.memory import pool, scratch
 from nyala.cfile.physical import narrow_decimal, narrowest, text_bytes
 from nyala.errors import CorruptionError
@@ -46,14 +44,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnReader"]
 
-# The most cached results of `excluded_blocks`, and of `_bound`.
+# The most results that `excluded_blocks` caches, and that `_bound` caches.
 _CACHED_MAX: Final = 16
-# This many blocks are always gathered from at once, whatever their size.
+# `gather` always holds this many blocks at once, whatever their size.
 _BLOCKS_FEW: Final = 2
 
 
 class ColumnReader:
-    """One column of a file. `CFileReader.column` creates it; closing the file ends its use."""
+    """One column of a file. `CFileReader.column` creates it. It must not be used after the file was
+    closed.
+    """
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
         self.footer: Final = footer
@@ -62,13 +62,13 @@ class ColumnReader:
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._tests: dict[ColumnTest, BoundPredicate] = {}
         # One array of keys from many blocks may exceed the 2 GiB that 32-bit offsets address.
-        self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
+        self.arrow: Final = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
+        """The column's own Arrow type: that of the results of `decode` and `gather` by default."""
         self._source = BlockSource(reader, footer, place)
-        self.cheap_type = self._cheap_type()
+        self.cheap_type: Final = self._cheap_type()
         """The Arrow type that `decode` and `gather` produce at the lowest cost.
 
-        A dictionary if the column has one, a narrow decimal if its type has one, else the column's
-        own type.
+        A dictionary if the column has one, a narrow decimal if its type has one, else `arrow`.
         """
 
     # -- what the footer says ------------------------------------------------------------------------------
@@ -82,13 +82,8 @@ class ColumnReader:
         return self.footer.form.type
 
     @property
-    def arrow(self) -> pa.DataType:
-        """The Arrow type of the results of `decode` and `gather`."""
-        return self._arrow
-
-    @property
     def code(self) -> int:
-        """The type's number on disk (`format.TYPE_*`)."""
+        """The number of the type on disk (`format.TYPE_*`)."""
         return self.footer.form.code
 
     @property
@@ -97,10 +92,7 @@ class ColumnReader:
 
     @property
     def compression(self) -> str:
-        """The compression that the schema names.
-
-        A block that does not shrink is stored uncompressed.
-        """
+        """The compression that the schema names. A block that does not shrink is stored uncompressed."""
         name = compression_name(self.footer.compression)
         assert name is not None
         return name
@@ -115,7 +107,7 @@ class ColumnReader:
 
     @property
     def rows_per_block(self) -> int:
-        """A power of two; block i holds ordinals [i · rows_per_block, (i + 1) · rows_per_block)."""
+        """A power of two. Block i holds the ordinals from i · rows_per_block on."""
         return self.footer.rows_per_block
 
     @property
@@ -124,25 +116,25 @@ class ColumnReader:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file that belong to this column."""
+        """The bytes of the file that belong to this column."""
         return self.place.length + sum(length for _, length in self.extents())
 
     @property
     def row_bytes(self) -> float:
-        """Average bytes of a decoded value."""
+        """The average bytes of a decoded value."""
         return self.footer.row_bytes
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the approximate bytes of decoded text in ordinals [lower, upper)."""
+        """Return the approximate bytes of decoded text in the ordinals [lower, upper)."""
         first, last = self.footer.text_before(np.array([lower, upper])).tolist()
         return int(np.ceil(last - first))
 
     def decoded_bytes(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the approximate decoded bytes between each two neighbours of `ordinals`."""
+        """Return the approximate decoded bytes between each two neighbours of ascending `ordinals`."""
         return np.diff(self.footer.bytes_before(ordinals))
 
     def extents(self) -> list[tuple[int, int]]:
-        """Return (offset, length) of every block, and of the dictionary if there is one."""
+        """Return (offset, length) of every block, and of the dictionary if the column has one."""
         footer = self.footer
         extents = list(zip(footer.block_offsets.tolist(), footer.block_lengths.tolist(), strict=True))
         if footer.dictionary_length:
@@ -151,11 +143,11 @@ class ColumnReader:
 
     @property
     def file(self) -> CFileReader:
-        """The file that the column is in."""
+        """The file that contains the column."""
         return self._source.file
 
     def places(self, lower: int, upper: int) -> list[tuple[int, int]]:
-        """Return (offset, length) of what the operations on the ordinals [lower, upper) read."""
+        """Return (offset, length) of the bytes that operations on the ordinals [lower, upper) read."""
         footer, places = self.footer, []
         if footer.dictionary_length:
             places.append((footer.dictionary_offset, footer.dictionary_length))
@@ -166,13 +158,16 @@ class ColumnReader:
 
     @property
     def has_zones(self) -> bool:
-        """Whether the column has a zone map: every column but KEY and BLOOM has one."""
+        """Whether the column has a zone map. Every column has one, except those of role KEY and BLOOM."""
         return self.footer.zone_bytes is not None
+
+    def _zone_map(self) -> ZoneMap:
+        assert self.footer.zone_map is not None, "this column has no zone map"
+        return self.footer.zone_map
 
     def zone(self, block: int) -> Zone:
         """Return the zone of one block."""
-        assert self.footer.zone_map is not None, "this column has no zone map"
-        return self.footer.zone_map.zone(block)
+        return self._zone_map().zone(block)
 
     @property
     def zones(self) -> list[Zone]:
@@ -182,31 +177,31 @@ class ColumnReader:
     def column_zone(self) -> Zone:
         """Return the zone of the whole column."""
         if self._column_zone is None:
-            assert self.footer.zone_map is not None, "this column has no zone map"
-            self._column_zone = self.footer.zone_map.column_zone()
+            self._column_zone = self._zone_map().column_zone()
         return self._column_zone
 
     def number_bounds(self) -> tuple[int, int] | None:
-        """See `ZoneMap.number_bounds`."""
+        """Return the least and greatest number of the column, if known (see `ZoneMap.number_bounds`)."""
         return None if self.footer.zone_map is None else self.footer.zone_map.number_bounds()
 
     def excluded_blocks(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
         """Return one bool per block: whether its zone proves that no base row satisfies the
         constraint.
 
-        The result must not be changed. The last results are cached, because a scan of many columns
-        repeats the call a few times.
+        The caller must not change the result. Results are cached, because a scan repeats the call
+        for each of its splits.
         """
         excluded = self._excluded.get(constraint)
         if excluded is None:
-            assert self.footer.zone_map is not None, "this column has no zone map"
             if len(self._excluded) >= _CACHED_MAX:
                 self._excluded = {}
-            excluded = self._excluded[constraint] = self.footer.zone_map.excluded(constraint)
+            excluded = self._excluded[constraint] = self._zone_map().excluded(constraint)
         return excluded
 
     def block_first_keys(self) -> pa.LargeBinaryArray | None:
-        """Return the key index: the encoded key at each block's first ordinal; None without one."""
+        """Return the key index: the encoded key at each block's first ordinal. None if the column
+        has no key index.
+        """
         return self.footer.first_keys
 
     @property
@@ -214,14 +209,14 @@ class ColumnReader:
         """Whether `cheap_type` is a dictionary."""
         return self.footer.dictionary_length > 0
 
-    # -- the three operations ------------------------------------------------------------------------------
-
     def _cheap_type(self) -> pa.DataType:
         if self.footer.dictionary_length:
-            return pa.dictionary(pa.int32(), self._arrow)
+            return pa.dictionary(pa.int32(), self.arrow)
         if self.footer.key.role == BLOOM:
-            return self._arrow
-        return narrow_decimal(self.footer.form.type) or self._arrow
+            return self.arrow
+        return narrow_decimal(self.footer.form.type) or self.arrow
+
+    # -- the three operations ------------------------------------------------------------------------------
 
     def decode(
         self,
@@ -232,14 +227,14 @@ class ColumnReader:
         access: Access = Access.LOOKUP,
         stats: ReadStats | None = None,
     ) -> pa.Array:
-        """Return the values of ordinals [lower, upper).
+        """Return the values of the ordinals [lower, upper).
 
         type: `arrow` (None) or `cheap_type`.
-        Cost: decodes every block that overlaps the range; one pread for neighbouring blocks.
+        Cost: decodes every block that overlaps the range. One pread reads adjacent blocks.
         Raises: CorruptionError; ArrowInvalid for more than 2 GiB of text in one call.
         """
         assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
-        result_type = self._arrow if type is None else type
+        result_type = self.arrow if type is None else type
         if lower == upper:
             return pa.nulls(0, result_type)
         block_type = self.cheap_type if self.has_dictionary else result_type
@@ -264,11 +259,12 @@ class ColumnReader:
         access: Access = Access.SCAN,
         stats: ReadStats | None = None,
     ) -> npt.NDArray[np.bool_]:
-        """Return a mask of the ordinals [lower, upper), at least one, that satisfy `test`.
+        """Return a mask of the ordinals [lower, upper), at least one: True for those that satisfy
+        `test`.
 
-        among: only these rows (counted from `lower`) can be in the mask. None: all rows.
-        Cost: reads only blocks that contain a row of `among`, and decodes values only if the
-        encoding cannot evaluate the test on encoded data.
+        among: only these rows (counted from `lower`) can be True in the mask. None: all rows can.
+        Cost: reads only blocks that contain a row of `among`. Decodes values only if the encoding
+        cannot evaluate the test on encoded data.
         Raises: CorruptionError.
         """
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
@@ -288,8 +284,8 @@ class ColumnReader:
             first, some = lower - (number << log2), None if among is None else among[begin:end]
             mask = blocks[number].filter(predicate, first + begin, first + end, some)
             masks.append(mask if some is None else np.logical_and(mask, some, out=mask))
-        # Plain `np.concatenate` would allocate new memory, whose pages the system clears for every
-        # split.
+        # Without `out`, `np.concatenate` would allocate new memory for every split, and the system
+        # would clear its pages first.
         return masks[0] if len(masks) == 1 else np.concatenate(masks, out=scratch(np.bool_, upper - lower))
 
     def gather(
@@ -300,13 +296,13 @@ class ColumnReader:
         access: Access = Access.LOOKUP,
         stats: ReadStats | None = None,
     ) -> pa.Array:
-        """Return the values at these ordinals, in their order; ordinals may repeat.
+        """Return the values at these ordinals, in their order. An ordinal may repeat.
 
         Types and errors are those of `decode`.
         """
         if not isinstance(ordinals, Ordinals):
             ordinals = Ordinals(ordinals)
-        result_type = self._arrow if type is None else type
+        result_type = self.arrow if type is None else type
         if not ordinals.count:
             return pa.nulls(0, result_type)
         assert ordinals.least >= 0 and ordinals.greatest < self.row_count
@@ -326,7 +322,7 @@ class ColumnReader:
         return joined.take(array_of_numbers(positions))
 
     def _blocks_at_once(self, count: int) -> int:
-        """Return how many blocks one step of `gather` holds: no more than the cache may hold."""
+        """Return how many blocks `gather` may hold at once: no more than fit into the cache."""
         cache = self._source.cache
         if count <= _BLOCKS_FEW or cache is None:
             return count
@@ -335,9 +331,9 @@ class ColumnReader:
         return max(_BLOCKS_FEW, int(cache.limit_bytes / max(1.0, block_bytes)))
 
     def value(self, ordinal: int) -> Any:
-        """Return the value at one ordinal as Arrow's Python value.
+        """Return the value at one ordinal as a Python object, as Arrow would convert it.
 
-        Raises: CorruptionError, also if the stored value is not a value of the type.
+        Raises: CorruptionError, also if the stored value is not valid for the type.
         """
         footer = self.footer
         assert 0 <= ordinal < footer.row_count
@@ -353,7 +349,9 @@ class ColumnReader:
             raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
 
     def _joined(self, parts: list[pa.Array], result_type: pa.DataType) -> pa.Array:
-        """Join the arrays of several blocks; convert to the column's own type if that is requested."""
+        """Join the arrays of several blocks, and convert them to `arrow` if `result_type` is that
+        type.
+        """
         if self.has_dictionary:
             joined = parts[0]
             if len(parts) > 1:
@@ -364,12 +362,12 @@ class ColumnReader:
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts, memory_pool=pool())
 
     def _in_own_type(self, array: pa.Array, result_type: pa.DataType) -> pa.Array:
-        if array.type == result_type or result_type != self._arrow:
+        if array.type == result_type or result_type != self.arrow:
             return array
         if self.footer.key.role == KEY:
-            return array.cast(self._arrow)
-        # A narrow decimal. Arrow's cast would check the digits of every value, also of those under
-        # NULLs.
+            return array.cast(self.arrow)
+        # The array has narrow decimals. Arrow's cast would check the digits of every value, also
+        # under NULLs.
         form = self.footer.form
         width = form.width_bytes
         values = array.buffers()[1].slice(array.offset * width, len(array) * width)
@@ -377,9 +375,9 @@ class ColumnReader:
         return form.fixed_array(values, len(array), validity, array.null_count)
 
     def _bound(self, test: ColumnTest) -> BoundPredicate:
-        """Convert a test to the numbers stored in this column.
+        """Return a test together with the stored numbers of this column that satisfy it.
 
-        Cost: on the first use of a test, it is evaluated on every dictionary entry.
+        Cost: at the first use of a test, it is evaluated on every dictionary entry.
         """
         predicate = self._tests.get(test)
         if predicate is None:
@@ -394,14 +392,18 @@ class ColumnReader:
         return predicate
 
     def _blocks_of(self, lower: int, upper: int) -> range:
-        """Return the block numbers of ordinals [lower, upper), at least one."""
+        """Return the numbers of the blocks that contain the ordinals [lower, upper), at least one."""
         shift = self.footer.rows_per_block_log2
         return range(lower >> shift, ((upper - 1) >> shift) + 1)
 
     # -- checking ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Read every block from the file, not from the cache, and compare it with the footer."""
+        """Read every block from the file, not from the cache, and compare it with the footer.
+
+        Raises: CorruptionError; SummaryError if the values are intact, but the footer does not
+        match them.
+        """
         footer, path = self.footer, self._source.path
         if footer.dictionary_length:
             self._source.read_dictionary(None)
@@ -409,7 +411,7 @@ class ColumnReader:
         for number in range(self.block_count):
             data, offset = self._source.read(number)
             block = self._source.decode(data, number, offset)
-            array = self._joined([block.decode(0, block.row_count, self.cheap_type)], self._arrow)
+            array = self._joined([block.decode(0, block.row_count, self.cheap_type)], self.arrow)
             try:
                 array.validate(full=True)
                 if not has_valid_values(array):

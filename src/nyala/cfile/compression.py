@@ -1,9 +1,11 @@
-"""Block compression: the codecs that a column's `compression` names, from pyarrow.
+"""Compresses and decompresses the bytes of blocks, by the codecs of pyarrow.
 
-All codecs write bare streams (a raw LZ4 block, raw Snappy, a zlib member of gzip, a zstd frame);
-the block header stores the lengths. A codec error becomes a ValueError, and the caller, which knows
-path and offset, makes it a `CorruptionError`. The CRC finds damage before a codec sees the bytes,
-so these checks are the second line of defence.
+The bytes are bare streams: a raw LZ4 block, raw Snappy, a zlib member of gzip, a zstd frame. The
+block
+header stores their lengths. An error of a codec becomes a ValueError, which the caller turns into a
+CorruptionError with path and offset. Damage is found before by the block's CRC, so a codec error
+means
+forged bytes or a bug.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ _CODECS: Final[dict[int, tuple[str, str | None]]] = {
 _NAMES: Final = {format.COMPRESSION_DEFAULT: "default", **{code: name for code, (name, _) in _CODECS.items()}}
 _CODES: Final = {name: code for code, name in _NAMES.items()}
 
-# The most bytes that one stored byte can expand to, by the codec's format; +64 for tiny inputs. A
-# larger length is rejected before memory is allocated.
+# The most bytes that one stored byte can expand to, by the codec's format. Tiny inputs may expand
+# by 64 bytes more. A larger length is rejected before memory is allocated.
 _EXPANSION_MAX: Final = {
     format.COMPRESSION_SNAPPY: 32,
     format.COMPRESSION_LZ4: 256,
@@ -39,20 +41,21 @@ _EXPANSION_MAX: Final = {
 
 
 def compression_code(name: str) -> int:
-    """Return the number of a compression. Raises KeyError for a name that no schema allows."""
+    """Return the number on disk of a compression. Raises KeyError for an unknown name."""
     return _CODES[name]
 
 
 def compression_name(code: int) -> str | None:
-    """Return the name of a number, None if it is unknown."""
+    """Return the name of a compression, or None if its number is unknown."""
     return _NAMES.get(code)
 
 
 class _Codecs(threading.local):
     """The codecs of one thread.
 
-    Arrow's zlib codec keeps its stream state in the object and releases the interpreter lock while
-    it works. Two threads with one codec would write unreadable bytes or crash the process.
+    Arrow's zlib codec keeps the state of its stream in the object, and releases the interpreter
+    lock while
+    it works. If two threads shared a codec, they would write unreadable bytes or crash the process.
     """
 
     def __init__(self) -> None:
@@ -69,7 +72,9 @@ _codecs: Final = _Codecs()
 
 
 def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
-    """Compress `data`. Return COMPRESSION_NONE and `data` itself if it does not shrink enough."""
+    """Return (compression, bytes): `data` compressed, or COMPRESSION_NONE and `data` if it does not
+    shrink enough.
+    """
     if code == format.COMPRESSION_NONE or data.size == 0:
         return format.COMPRESSION_NONE, data
     packed = _codecs.get(code).compress(data)
@@ -79,7 +84,7 @@ def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
 
 
 def effective_compression(schema_compression: int, compresses: bool) -> int:
-    """Return the schema's compression; by default LZ4, or none if the encoding `compresses`."""
+    """Return the schema's compression. "default" becomes LZ4, or none if the encoding `compresses`."""
     if schema_compression != format.COMPRESSION_DEFAULT:
         return schema_compression
     return format.COMPRESSION_NONE if compresses else format.COMPRESSION_LZ4

@@ -1,11 +1,13 @@
-"""Prints a column file as text: `nyala cfile dump [--bytes] FILE`.
+"""Prints a column file as text, for `nyala cfile dump [--bytes] FILE`.
 
-Without --bytes the output lists columns, blocks and zones. With --bytes it lists every byte of the
-file in file order, as offset, hex and meaning, with the field names of docs/format/cfile.md. Block
-values and other long byte runs are shortened.
+Without --bytes the output lists columns, blocks and zones. With --bytes it lists the bytes of the
+file
+in file order, as offset, hex and meaning, with the field names of docs/format/cfile.md. Block
+values
+and other long runs of bytes are shortened.
 
-Lines are produced one by one, so the dump of a damaged file shows everything before the damage and
-then raises its `CorruptionError`.
+Lines are produced one by one. So the dump of a damaged file shows everything before the damage, and
+then raises its CorruptionError.
 """
 
 from __future__ import annotations
@@ -41,7 +43,11 @@ _MEANINGS: Final[dict[str, dict[int, str]]] = {
 
 
 def dump(files: Files, path: str, bytes: bool = False) -> Iterator[str]:
-    """Yield the lines for one file. Raises CorruptionError and StorageError, as reading does."""
+    """Yield the lines for one file.
+
+    bytes: list the bytes instead of columns, blocks and zones.
+    Raises: CorruptionError and StorageError, as reading does.
+    """
     with CFileReader(files, path) as reader:
         columns = [column for key in reader.columns() if (column := reader.column(key)) is not None]
         if bytes:
@@ -140,7 +146,7 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
 
 
 def _values_layout(header: BlockHeader, form: Physical, values: bytes) -> format.Layout | None:
-    """Return the header structure of a block's values; None without one or if they are compressed."""
+    """Return the header structure of a block's values. None if they have no header or are compressed."""
     encoding = encoding_by_code(header.encoding)
     if encoding is None or header.compression != format.COMPRESSION_NONE:
         return None

@@ -1,4 +1,4 @@
-"""Errors of column files: which part of the file is damaged, and whether values are lost."""
+"""Errors of column files, by what is damaged: values, or data that can be computed from values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ __all__ += ["refuse_unknown_flags", "unreadable_bloom", "unreadable_keys", "wron
 
 
 class SummaryError(CorruptionError):
-    """The values are intact, but the footer's zone map, first keys or counts do not match them."""
+    """The values are intact, but the zone map, the first keys or the counts of the footer do not
+    match them.
+    """
 
 
 class KeysError(SummaryError):
-    """The columns are intact, but the stored encoded keys are not: no row can be found by key."""
+    """The columns are intact, but the stored encoded keys are not, so no row can be found by key."""
 
 
 class TrailingBytesError(CorruptionError):
@@ -21,17 +23,17 @@ class TrailingBytesError(CorruptionError):
 
 
 def unreadable_bloom(error: CorruptionError) -> SummaryError:
-    """Return the error of a damaged bloom filter, which can be rebuilt from the keys."""
+    """Return the error of a damaged bloom filter. It can be built again from the keys."""
     return SummaryError(f"the bloom filter cannot be read: {error.reason}", error.path, error.offset)
 
 
 def unreadable_keys(error: CorruptionError) -> KeysError:
-    """Return the error of damaged encoded keys, which can be rebuilt from the key columns."""
+    """Return the error of damaged encoded keys. They can be computed again from the key columns."""
     return KeysError(f"the encoded keys cannot be read: {error.reason}", error.path, error.offset)
 
 
 def wrong_file(expected: str, found: str, path: str, offset: int) -> CorruptionError:
-    """Return the error for an intact file that is not the one that the catalogue names."""
+    """Return the error for an intact file with another id than the one in the catalogue."""
     return CorruptionError(
         f"this is a different file: expected file id {expected}, found {found}; put the right file back, or "
         "restore a backup",
@@ -41,7 +43,7 @@ def wrong_file(expected: str, found: str, path: str, offset: int) -> CorruptionE
 
 
 def refuse_unknown_flags(flags: int, known: int, path: str) -> None:
-    """Raise StorageError for an incompatible flag that this version does not know."""
+    """Raise StorageError if `flags` has an incompatible flag that this version does not know."""
     if unknown := flags & ~known:
         raise StorageError(
             f"{path}: written by a newer version of Nyala (incompatible flags {unknown:#06x}); "

@@ -1,24 +1,25 @@
-"""A column's footer: its type, how its blocks are found, their zone map and first keys.
+"""A column's footer: its type, the places of its blocks, their zone map and first keys.
 
     ┌───────┬───────────────┬───────────────┬─────────────┬──────────┬────────────┬─────────┐
     │ fixed │ block offsets │ block lengths │ text sizes  │ zone map │ first keys │ CRC-32C │
     └───────┴───────────────┴───────────────┴─────────────┴──────────┴────────────┴─────────┘
-      88 B    8 B a block     4 B a block     4 B a block   optional   optional     of all before
-                                              of text and binary
+      88 B    8 B a block     4 B a block     4 B a block   optional   optional     of all bytes
+                                              of text and                           before it
+                                              binary
 
-The text sizes are the bytes of text that each block has when decoded. A scan uses them to choose
-the size of its splits before it reads a block (`bytes_before`).
+A text size is the bytes of text that a block has when it is decoded. A scan uses them to choose the
+size of its splits before it reads a block (`bytes_before`).
 
 Block i holds the ordinals [i · R, (i + 1) · R), where R, the rows per block, is a power of two. So
-the ordinal index is a shift. Offsets and lengths are two vectors instead of pairs, so NumPy reads
-them without a copy.
+a
+shift of the ordinal gives its block. Offsets and lengths are two vectors instead of pairs, so NumPy
+reads them without a copy.
 
     F-count   block count = ceil(row count / R)
     F-inside  every block is between the file's head and this footer
     F-exact   the footer's parts fill exactly the length that the directory or the catalogue names
 
-`encode` writes what `decode` checks. After the CRC, `decode` uses no length, count or offset before
-these invariants hold.
+`decode` checks the CRC and these invariants before it uses any length, count or offset.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from nyala.schema.types import ColumnType
 
 __all__ = ["ColumnFooter", "sparse_key_rows_log2"]
 
-_OFFSET_BYTES: Final = 4  # one offset of a text array in Arrow's memory
+_OFFSET_BYTES: Final = 4  # of a value of a text array in Arrow's memory
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class ColumnFooter(LazyValues):
     key: ColumnKey
     form: Physical
     encoding: Encoding
-    compression: int  # the schema's; each block header names its own
+    compression: int  # the schema's; each block header has that of its block
     rows_per_block_log2: int
     row_count: int
     null_count: int
@@ -87,7 +88,7 @@ class ColumnFooter(LazyValues):
 
     @lazy_value
     def _text_ends(self) -> npt.NDArray[np.int64]:
-        """Bytes of text before each block, and of the whole column."""
+        """The bytes of text before each block, and those of the whole column."""
         assert self.text_sizes is not None
         return np.append(0, np.cumsum(self.text_sizes, dtype=np.int64))
 
@@ -100,32 +101,32 @@ class ColumnFooter(LazyValues):
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of decoded text; 0 for fixed-width types."""
+        """The bytes of decoded text; 0 for types of fixed width."""
         return 0 if self.text_sizes is None else int(self._text_ends[-1])
 
     @property
     def row_bytes(self) -> float:
-        """Average bytes of a decoded value."""
+        """The average bytes of a decoded value."""
         if self.text_sizes is None:
             return float(self.form.arrow.bit_width / 8)
         return _OFFSET_BYTES + self.text_bytes / max(1, self.row_count)
 
     def text_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the approximate bytes of text before these ordinals.
+        """Return the approximate bytes of text before each ordinal.
 
-        All values of a block count as equally long.
+        All values of a block are assumed to be equally long.
         """
         before: npt.NDArray[np.float64] = np.interp(ordinals, self._block_borders, self._text_ends)
         return before
 
     def bytes_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the approximate bytes in memory of the decoded values before these ordinals."""
+        """Return the approximate bytes in memory of the decoded values before each ordinal."""
         if self.text_sizes is None:
             return np.multiply(ordinals, self.row_bytes, dtype=np.float64)
         return self.text_before(ordinals) + _OFFSET_BYTES * ordinals
 
     def block_bytes_max(self, lower: int, upper: int) -> float:
-        """Return the bytes of the largest decoded block among those of ordinals [lower, upper)."""
+        """Return the bytes of the largest decoded block with an ordinal in [lower, upper)."""
         rows = min(self.rows_per_block, self.row_count)
         if self.text_sizes is None:
             return rows * self.row_bytes
@@ -142,23 +143,23 @@ class ColumnFooter(LazyValues):
 
     @property
     def gathers_single_values(self) -> bool:
-        """Whether one value is gathered at constant cost, without decoding the block."""
+        """Whether one value is gathered at constant cost, without decoding its block."""
         return self.null_count == 0 and self.encoding.gathers_single_values(self.form)
 
     @property
     def sparse_key_rows_log2(self) -> int:
-        """See the function of the same name."""
+        """How many rows may share one stored encoded key (see the function of the same name)."""
         return sparse_key_rows_log2(self.encoding, self.form)
 
     def block_rows(self, block: int) -> int:
-        """Return the row count of a block: `rows_per_block`, or fewer for the last block."""
+        """Return the row count of a block. Only the last block may have fewer than `rows_per_block`."""
         log2 = self.rows_per_block_log2
         return min(1 << log2, self.row_count - (block << log2))
 
     def encode(self, zones: list[Zone] | None, file_id: str) -> bytes:
-        """Return the footer's bytes.
+        """Return the bytes of the footer.
 
-        `zones` replaces `zone_bytes`, which a writer does not have.
+        zones: the zone map. The field `zone_bytes` is not used, because a writer does not have it.
         """
         zone_bytes = b"" if zones is None else ZoneMap.encode(self.form, zones)
         key_bytes = b"" if self.first_keys is None else encode_binary(self.first_keys).to_pybytes()
@@ -200,9 +201,9 @@ class ColumnFooter(LazyValues):
     def decode(
         cls, data: bytes, key: ColumnKey | None, path: str, offset: int, file_id: str | None = None
     ) -> ColumnFooter:
-        """Decode the footer that was read at `offset`.
+        """Decode the bytes of a footer that begins at `offset` of the file.
 
-        key, file_id: the column and file that the caller expects, if it knows them.
+        key, file_id: the column and the file that the caller expects, if it knows them.
         Raises: CorruptionError for invalid bytes; StorageError for flags of a newer version.
         """
 
@@ -293,7 +294,7 @@ class ColumnFooter(LazyValues):
                     f"{int(text_sizes.max())}"
                 )
         lower, upper = format.HEAD.size, offset
-        # The lengths are subtracted, never added: an offset near 2^64 must not wrap around to a
+        # Subtract the lengths and never add them: an offset near 2^64 must not wrap around to a
         # small one.
         if np.any(offsets < lower) or np.any(offsets > upper) or np.any(lengths > upper - offsets):
             raise damaged(f"expected blocks between {lower} and {upper}, found one outside")
@@ -347,12 +348,13 @@ class ColumnFooter(LazyValues):
 
 
 def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
-    """Return how many rows may share one stored encoded key, as a power of two; 0: each row has its
+    """Return how many rows may share one stored encoded key, as a power of two. 0: each row has its
     own.
 
     The column is part of a composite key. Look-ups compute the keys that are not stored from its
-    columns. Text allows fewer rows per stored key, because its keys take longer to compute than
-    those of two or three numbers (docs/design/keys-and-look-ups.md, "Sparse keys").
+    columns.
+    Text allows fewer rows per stored key, because its keys take longer to compute than those of two
+    or three numbers (docs/design/keys-and-look-ups.md, "Sparse keys").
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2

@@ -4,14 +4,16 @@
     │ head │ block  │ block  │ … │ column   │ column   │ … │ directory │ tail │
     │      │        │        │   │ footer   │ footer   │   │           │      │
     └──────┴────────┴────────┴───┴──────────┴──────────┴───┴───────────┴──────┘
-    0      48                    one per column            where they are
+    0      48                    one per column            the places of the footers
 
 `docs/format/cfile.md` shows the same numbers as byte tables, and a test compares page and module.
-Enumerations keep Kudu's numbers where Kudu has the same thing.
+If
+Kudu has the same thing, it has Kudu's number.
 
-There are two kinds of flags. An *incompatible* bit changes the meaning of bytes that an old reader
-would read, so a reader rejects a file with an incompatible bit that it does not know. A
-*compatible* bit announces something that a reader may ignore.
+A flag is either incompatible or compatible. An *incompatible* flag changes the meaning of bytes
+that an
+old reader would read. So a reader rejects a file with an incompatible flag that it does not know. A
+*compatible* flag announces something that a reader may ignore.
 
 Source: the idea is Kudu's (its column file design and `cfile.proto`); the bytes are our own.
 """
@@ -26,8 +28,9 @@ from typing import Any, Final
 class Layout:
     """A structure of fixed size: named little-endian fields without gaps, in file order.
 
-    `dump` and the tests of docs/format/cfile.md use the names. Other code packs and unpacks by
-    position, as with `struct.Struct`.
+    A field is (name, format character of `struct`). `dump` and the tests of docs/format/cfile.md
+    use the
+    names. Other code packs and unpacks by position, as with `struct.Struct`.
     """
 
     def __init__(self, *fields: tuple[str, str]) -> None:
@@ -51,8 +54,8 @@ class Layout:
         return self._struct.iter_unpack(data)
 
 
-# A random id per file, which the catalogue stores beside the file's name. The head and every column
-# footer repeat it, so a reader detects a wrong file before it uses a value.
+# A random id per file. The catalogue stores it together with the file's name, and the head and
+# every column footer repeat it. So a reader detects a wrong file before it uses a value.
 FILE_ID_BYTES: Final = 16
 
 # -- The file's two ends -----------------------------------------------------------------------------------
@@ -94,7 +97,7 @@ FILE_COMPATIBLE_KNOWN: Final = 0x0000
 
 # -- A block -----------------------------------------------------------------------------------------------
 
-# Blocks begin and end on this boundary, so a buffer cut out of one long read is aligned for Arrow's
+# Blocks begin and end at multiples of this size. So a slice of one long read is aligned for Arrow's
 # widest value (a decimal128 of 16 bytes) without a copy.
 BLOCK_ALIGNMENT_BYTES: Final = 16
 BLOCK_HEADER: Final = Layout(
@@ -146,7 +149,8 @@ BLOCK_LENGTH_DTYPE: Final = "<u4"
 TEXT_SIZE_DTYPE: Final = "<u4"
 
 COLUMN_INCOMPATIBLE_KNOWN: Final = 0x0000
-# The optional parts of a footer. It contains their lengths, so a reader may skip an unknown part.
+# The optional parts of a footer. The footer contains their lengths, so a reader may skip an unknown
+# part.
 COLUMN_HAS_ZONE_MAP: Final = 0x0001
 COLUMN_HAS_FIRST_KEYS: Final = 0x0002
 COLUMN_COMPATIBLE_KNOWN: Final = COLUMN_HAS_ZONE_MAP | COLUMN_HAS_FIRST_KEYS
@@ -159,8 +163,8 @@ ZONE_HAS_NAN: Final = 0x04
 ZONE_MIN_TRUNCATED: Final = 0x08
 ZONE_MAX_TRUNCATED: Final = 0x10
 ZONE_FLAGS_KNOWN: Final = 0x1F
-# Bounds of text and binary are cut to this length. It is enough to tell most values apart, and
-# keeps the footer small although a cell may have 64 KiB.
+# Bounds of text and binary are cut to this length. It distinguishes most values, and keeps the
+# footer small although a value may have 64 KiB.
 ZONE_BOUND_BYTES: Final = 32
 
 # -- Header of a plain block of variable width -------------------------------------------------------------
@@ -187,14 +191,15 @@ PREFIX_HEADER: Final = Layout(
     ("group rows log2", "B"),
     ("zero", "3s"),
 )
-# A restart point every 16 values. Of 4, 8, 16 and 32, this size is near the smallest both before
-# LZ4 (which favours large groups) and after it (which favours small ones). All decode equally fast
-# (docs/design/column-files-and-encodings.md, "Prefix groups").
+# A group of values with a common prefix has 16 values. Of 4, 8, 16 and 32, this is near the
+# smallest size both before LZ4 (which favours large groups) and after it (which favours small
+# ones). All decode equally fast (docs/design/column-files-and-encodings.md, "Prefix groups").
 PREFIX_GROUP_ROWS_LOG2: Final = 4
 PREFIX_GROUP_ROWS_LOG2_MAX: Final = 20
 
-# The header of bit-packed dictionary codes. Shuffled codes are a Blosc frame, whose first byte, its
-# version, is at the position of this header's layout byte.
+# The header of bit-packed dictionary codes. Bit-shuffled codes have no such header: they are a
+# Blosc frame. Its first byte is the version of Blosc, 2, so it also serves as the first byte of
+# this header.
 CODES_HEADER: Final = Layout(
     ("codes", "B"),
     ("bits", "B"),
@@ -216,11 +221,11 @@ FOR_HEADER: Final = Layout(
     ("zero", "6s"),
 )
 FOR_LINE: Final = 0  # base + step · position + unit · delta
-FOR_WIDE: Final = 1  # as plain: decimals of 16 bytes that 64 bits do not hold
+FOR_WIDE: Final = 1  # plain values: some decimals of 16 bytes exceed 64 bits
 FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_WIDE: "wide"}
 
-# After it: positions of exceptions (4 bytes each), their values, both padded, and a frame of
-# reference of int64.
+# After the header: the positions of exceptions (4 bytes each) and their values, both padded, then a
+# frame of reference of int64.
 ALP_HEADER: Final = Layout(
     ("floats", "B"),
     ("exponent", "B"),
@@ -236,7 +241,7 @@ ALP_ALIGNMENT_BYTES: Final = 8
 # -- Enumerations ------------------------------------------------------------------------------------------
 
 ROLE_BASE: Final = 0  # a user's column
-ROLE_KEY: Final = 1  # the encoded keys of a composite key: of every 2^group-th row
+ROLE_KEY: Final = 1  # encoded composite keys: that of every 2^group-th row
 ROLE_BLOOM: Final = 2  # the bloom filter's bits
 ROLE_DELTA_ROWID: Final = 3  # rowids of one group of a delta file
 ROLE_DELTA_TIMESTAMP: Final = 4  # timestamps of one group of a delta file
@@ -250,11 +255,11 @@ ROLES: Final = {
     ROLE_DELTA_VALUE: "delta-value",
 }
 
-# The groups of role key if one stored key serves several rows: for numeric keys, and for keys with
+# The groups of role KEY if one stored key serves several rows: for numeric keys, and for keys with
 # text.
 SPARSE_KEY_ROWS_LOG2: Final = 6
 SPARSE_TEXT_KEY_ROWS_LOG2: Final = 5
-# For numeric keys, if one key per 64 rows would take more than a 24th of the size of the columns.
+# The group for numeric keys, if a key per 64 rows would exceed a 24th of the size of the columns.
 SPARSE_WIDE_KEY_ROWS_LOG2: Final = 7
 
 # Kudu's DataType where Kudu has the type. Each width of decimals has its own number.
@@ -312,38 +317,39 @@ COMPRESSION_ZSTD: Final = 5
 
 # -- Sizes and limits --------------------------------------------------------------------------------------
 
-# A block below about 1 MB costs more time in Python than in C (measured), so this is larger than
-# Kudu's 256 KiB. Blocks with the key index are small, because a look-up by key decodes one whole
-# block.
+# Larger than Kudu's 256 KiB: for a block below about 1 MB, the calls from Python cost more than
+# decoding (measured). Blocks with the key index are small, because a look-up by key decodes one
+# whole block.
 BLOCK_SIZE_BYTES_DEFAULT: Final = 2 << 20
 KEY_BLOCK_SIZE_BYTES_DEFAULT: Final = 64 << 10
 BLOCK_SIZE_BYTES_MIN: Final = 512  # Kudu also raises smaller sizes to this
 BLOCK_SIZE_BYTES_MAX: Final = 16 << 20  # Kudu's --max_cfile_block_size
-# Rows per block are a power of two, so blocks of all columns of a rowset nest in those of the
-# largest.
+# The rows per block are a power of two. So within a rowset, blocks with fewer rows never cross the
+# border of a block with more rows.
 ROWS_PER_BLOCK_LOG2_MAX: Final = 20
-# The most bytes of uncompressed values of one block that a reader allocates. 2^20 rows of 16 bytes,
-# and a text block of 16 MiB with one extra 64 KiB cell, are far below it.
+# The most bytes of uncompressed values of one block that a reader allocates. Blocks of a writer are
+# far smaller: 2^20 rows of 16 bytes, or 16 MiB of text and one more cell of 64 KiB.
 BLOCK_VALUES_BYTES_MAX: Final = 64 << 20
-# The first value that is read from a column reads its whole dictionary. Decoding codes to text also
-# costs more if the dictionary exceeds the processor's cache
+# The limit of a dictionary. Reading the first value of a column reads the whole dictionary, and
+# decoding codes to text costs more if the dictionary exceeds the processor's cache
 # (docs/design/column-files-and-encodings.md, "Dictionaries of up to 2 MiB").
 DICTIONARY_BYTES_MAX: Final = 2 << 20
-# A block that does not compress below this share of its size is stored uncompressed (Kudu's
-# --min_compression_ratio): decompressing it would cost more than reading the difference.
+# A block that does not shrink below this share of its size is stored uncompressed (Kudu's
+# --min_compression_ratio): decompressing would cost more than reading the saved bytes.
 COMPRESSION_RATIO_MAX: Final = 0.9
-# The most bytes of neighbouring blocks that one pread reads. Each block is then copied out for the
-# cache; for large blocks the copy costs more than another pread.
+# The most bytes of adjacent blocks that one pread reads. Each block is then copied for the cache,
+# and for large blocks the copy would cost more than another pread.
 COALESCED_READ_BYTES_MAX: Final = 160 << 10
 
 BLOOM_BLOCK_BYTES: Final = 32
-# 16 bits per key let about 1 absent key in 800 through; halving that rate would cost 2 more bits
-# per key in memory. 8 bits let 1 in 30 through: for narrow rows, looking up these keys costs less
-# than filters as large as the rows.
+# With 16 bits per key, the filter says "maybe" for about 1 absent key in 800. Half of that rate
+# would need 2 more bits per key. 8 bits, with 1 in 30, suit narrow rows: looking up those keys
+# costs less than a filter as large as the rows.
 BLOOM_BITS_PER_KEY: Final = 16
 BLOOM_BITS_PER_KEY_MIN: Final = 8
 BLOOM_ROWS_PER_BLOCK_LOG2: Final = 11  # 64 KiB of filter under one CRC
-# Parquet's split-block filter: one odd multiplier per 32-bit word. On disk: never change.
+# The multipliers of Parquet's split-block filter: one odd number per 32-bit word. Files depend on
+# them: never change them.
 BLOOM_SALT: Final = (
     0x47B6137B,
     0x44974D91,

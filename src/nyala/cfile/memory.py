@@ -1,8 +1,10 @@
-"""Memory for decoded values: Arrow's jemalloc pool, which keeps freed pages for a while.
+"""Memory for decoded values: Arrow's jemalloc pool, which keeps freed pages for ten seconds.
 
 A scan fills a buffer of a megabyte per block and column, and frees it some milliseconds later. If
-the pages went back to the system, it would have to clear them for the next buffer, which takes
-longer than decoding. Builds of Arrow without jemalloc use Arrow's default pool.
+the
+pages went back to the system, the system would clear them for the next buffer, which takes longer
+than
+decoding. Builds of Arrow without jemalloc use Arrow's default pool.
 
 Arrays over these buffers are ordinary Arrow arrays: any thread may free them.
 """
@@ -21,8 +23,8 @@ __all__ = ["allocate", "pool", "row_ranges", "scratch"]
 
 _RANGE_ROWS_MAX: Final = 1 << 17
 _RANGE_BYTES_MAX: Final = 16 << 20
-# How long freed pages stay with the process. It is jemalloc's default, which Arrow shortens to a
-# second.
+# How long freed pages stay with the process. This is jemalloc's default, which Arrow shortens to
+# one second.
 _DECAY_MS: Final = 10_000
 
 
@@ -38,21 +40,21 @@ def pool() -> pa.MemoryPool:
 
 
 def allocate(size_bytes: int) -> pa.Buffer:
-    """Return an uninitialized buffer from the pool."""
+    """Return a buffer of the pool. Its content is undefined."""
     return pa.allocate_buffer(size_bytes, memory_pool=pool())
 
 
 def scratch(dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
-    """Return an uninitialized NumPy array over memory from the pool."""
+    """Return a NumPy array over memory of the pool. Its content is undefined."""
     dtype = np.dtype(dtype)
     return np.frombuffer(allocate(count * dtype.itemsize), dtype)
 
 
 def row_ranges(count: int, row_bytes: float = 0.0) -> Iterator[tuple[int, int]]:
-    """Yield ranges [lower, upper) that cover `count` rows; each has at most 16 MB if a row has
-    `row_bytes`.
+    """Yield ranges [lower, upper) that cover `count` rows, for checks, which read every row of a
+    file.
 
-    For checks, which read every row of a file once, whatever its size.
+    Each range has at most 16 MB if a row has `row_bytes`.
     """
     step = max(1, min(_RANGE_ROWS_MAX, int(_RANGE_BYTES_MAX / max(row_bytes, 1.0))))
     for lower in range(0, count, step):

@@ -4,10 +4,11 @@
     bits     bool                                      one bit each, least significant first
     fixed    integers, date, timestamp, float,         little-endian, `width_bytes` each
              double, decimal (4, 8 or 16 bytes)
-    bytes    string, varchar, binary                   a length each, and the bytes back to back
+    bytes    string, varchar, binary                   the length of each, then the bytes of all
 
-A block stores only the values that are not NULL (`forms.validity`). So the memory under a NULL
-never reaches the disk. `encoding` chooses encodings, and `blocks.block` writes the bytes around the
+A block stores only the values that are not NULL (`forms.validity`), so the memory under a NULL
+never
+reaches the disk. `encoding` chooses encodings, and `blocks.block` writes the bytes around the
 values.
 """
 
@@ -62,23 +63,23 @@ _BYTES: Final[dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Physical:
-    """The stored form of one column type."""
+    """The stored form of one column type: its number on disk, its width, and its Arrow types."""
 
     type: ColumnType
     code: int  # format.TYPE_*
     kind: str
     dtype: np.dtype[Any] | None  # for kind `fixed`
-    narrow: bool = False  # decode decimals to their stored width
+    narrow: bool = False  # whether decimals are decoded to their stored width
     arrow: pa.DataType = field(init=False, repr=False, compare=False)
     """The Arrow type of a decoded array."""
     width_bytes: int = field(init=False, repr=False, compare=False)
-    """Bytes of one stored value of kind `fixed`; 0 for other kinds."""
+    """The bytes of one stored value of kind `fixed`; 0 for other kinds."""
     is_narrowed: bool = field(init=False, repr=False, compare=False)
-    """Whether Arrow's value (a decimal128) is wider than the stored one."""
+    """Whether the stored value is narrower than Arrow's decimal128, to which it is decoded."""
     is_wide: bool = field(init=False, repr=False, compare=False)
-    """Whether it is a decimal of 16 bytes, whose values may exceed 64 bits."""
+    """Whether this is a decimal of 16 bytes. Its values may exceed 64 bits."""
     arrow_width_bytes: int = field(init=False, repr=False, compare=False)
-    """Bytes of one value of kind `fixed` in Arrow's memory."""
+    """The bytes of one value of kind `fixed` in Arrow's memory."""
 
     def __post_init__(self) -> None:
         bloom = self.code == format.TYPE_BLOOM
@@ -99,7 +100,9 @@ class Physical:
 
     @property
     def holds_integers(self) -> bool:
-        """Whether each value is a 64-bit integer: also dates, timestamps, narrow decimals."""
+        """Whether each value is a 64-bit integer. Dates, timestamps and narrow decimals are stored
+        as integers.
+        """
         is_integer = self.type.is_integer or self.type.name in ("date", "timestamp", "decimal")
         return self.kind == FIXED and is_integer and not self.is_wide
 
@@ -113,7 +116,7 @@ class Physical:
             return array.view(pa.large_binary() if is_large(array.type) else pa.binary())
         if self.is_narrowed:
             assert self.dtype is not None
-            # The precision guarantees that the upper halves are only the sign: the lower half is
+            # The precision guarantees that the upper half has only the sign. So the lower half is
             # the value.
             words = np.frombuffer(array.buffers()[1] or b"", "<i8")
             values = words[2 * array.offset :][: 2 * len(array) : 2].astype(self.dtype)
@@ -125,7 +128,7 @@ class Physical:
         return array
 
     def fixed_values(self, stored: pa.Array) -> npt.NDArray[Any]:
-        """Return the values of a stored array of kind `fixed` without NULLs, as a view."""
+        """Return a view of the values of a stored array of kind `fixed` without NULLs."""
         assert self.dtype is not None and stored.null_count == 0
         buffer = stored.buffers()[1]
         if buffer is None:
@@ -135,10 +138,10 @@ class Physical:
     def fixed_array(
         self, values: pa.Buffer, row_count: int, validity: pa.Buffer | None = None, null_count: int = 0
     ) -> pa.Array:
-        """Return an Arrow array over stored values; only a narrow decimal that is widened is
+        """Return an Arrow array over stored values. Only narrow decimals that become decimal128 are
         copied.
 
-        values: exactly `row_count` values; the caller checked that.
+        values: exactly `row_count` values; the caller has checked the size.
         """
         assert values.size == row_count * self.width_bytes
         if self.is_narrowed:
@@ -152,7 +155,7 @@ class Physical:
 
 @functools.cache
 def narrow_decimal(type: ColumnType) -> pa.DataType | None:
-    """Return the Arrow type of a decimal stored in 4 or 8 bytes; None for other types."""
+    """Return the Arrow type of a decimal that is stored in 4 or 8 bytes; None for other types."""
     if type.name != "decimal" or type.storage_width_bytes not in (4, 8):
         return None
     make = pa.decimal32 if type.storage_width_bytes == 4 else pa.decimal64
@@ -161,12 +164,14 @@ def narrow_decimal(type: ColumnType) -> pa.DataType | None:
 
 @functools.cache
 def narrow_physical(type: ColumnType) -> Physical:
-    """Return the stored form of a decimal of 4 or 8 bytes; it decodes to `narrow_decimal(type)`."""
+    """Return the stored form of a decimal of 4 or 8 bytes that decodes to `narrow_decimal(type)`."""
     return dataclasses.replace(physical(type), narrow=True)
 
 
 def narrowest(form: Physical) -> Physical:
-    """Return the form that decodes at the lowest cost: the narrow one, if the type has one."""
+    """Return the form that decodes at the lowest cost: the narrow one if the type has one, else
+    `form`.
+    """
     if form.code == format.TYPE_BLOOM or narrow_decimal(form.type) is None:
         return form
     return narrow_physical(form.type)
@@ -189,15 +194,16 @@ def physical(type: ColumnType) -> Physical:
 
 @functools.cache
 def bloom_physical() -> Physical:
-    """Return the stored form of bloom filter blocks: 32-byte values."""
+    """Return the stored form of bloom filter blocks: values of 32 bytes."""
     return Physical(ColumnType("binary"), format.TYPE_BLOOM, FIXED, np.dtype(f"V{format.BLOOM_BLOCK_BYTES}"))
 
 
 def canonical_array(type: ColumnType, array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return one contiguous array of the type's Arrow form (or its large form, with 64-bit
-    offsets).
+    """Return one contiguous array of the type's Arrow form, or of its large form with 64-bit
+    offsets.
 
-    Raises: ArrowInvalid or similar for values of another type; the caller converts types.
+    Raises: ArrowInvalid or a similar error for values of another type. The caller has converted
+    types before.
     """
     if isinstance(array, pa.ChunkedArray):
         array = (
@@ -218,13 +224,13 @@ def is_large(type: pa.DataType) -> bool:
 
 
 def binary_offsets(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the offsets (one more than values) of a text or binary array with at least one value."""
+    """Return the offsets of a text or binary array with at least one value: one more than its values."""
     buffer = array.buffers()[1]
     return np.frombuffer(buffer, "<i8" if is_large(array.type) else "<i4")[array.offset :][: len(array) + 1]
 
 
 def text_bytes(array: pa.Array) -> int:
-    """Return the bytes of text of a text or binary array."""
+    """Return the bytes of text in a text or binary array."""
     if not len(array):
         return 0
     offsets = binary_offsets(array)
@@ -232,7 +238,11 @@ def text_bytes(array: pa.Array) -> int:
 
 
 def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes:
-    """Return the bits [lower, lower + count) from bit 0 on, with zeros after the last bit."""
+    """Return the bits [lower, lower + count) of a bitmap as a bitmap that begins with its first
+    bit.
+
+    The bits after the last one are 0.
+    """
     size = (count + 7) // 8
     if lower % 8 == 0 and count % 8 == 0:
         return bitmap.slice(lower // 8, size)
@@ -244,7 +254,7 @@ def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes
 
 
 def copy_dtype(type: pa.DataType) -> np.dtype[Any] | None:
-    """Return a NumPy type of the same width, to copy values with; None for bool, text and binary."""
+    """Return a NumPy type of the same width, for copying values. None for bool, text and binary."""
     if pa.types.is_boolean(type):
         return None
     try:

@@ -3,18 +3,24 @@
     CFileReader ── places or directory ──> ColumnReader ── footer ──> blocks ── cache, pread, decode ──> Arrow
 
 If the caller knows the places of the footers (from the catalogue), a reader reads only the footers
-and blocks that it needs. Otherwise it reads the file's own directory first. The file is opened at
-the first read.
+and
+blocks that it needs. Otherwise it reads the file's own directory first. It opens the file at the
+first
+read.
 
 Trust: the CRC of every byte is checked before use, and every length, count or offset is checked
-against its limits. A file with forged but consistent CRCs causes a CorruptionError or wrong values,
-and nothing worse. Values are not checked for validity in their type (see
-`nyala.schema.arrow_values`).
+against
+its limits. So a file with forged bytes and right CRCs causes a CorruptionError or wrong values, and
+nothing worse. Whether values are valid for their type is checked elsewhere
+(`nyala.schema.arrow_values`).
 
-Decoders are imported when the first column is read, so opening a store does not import them.
+The modules that decode are imported when the first column is read, so opening a store does not
+import
+them.
 
-Thread safety: any thread may read. `close` requires that no thread reads. Decoding is not parallel
-in itself; callers use threads, because decompression, CRC and preads release the interpreter lock.
+Thread safety: any thread may read. `close` requires that no thread reads. One read uses one thread.
+Callers may read in several threads, because decompression, CRC and preads release the interpreter
+lock.
 """
 
 from __future__ import annotations
@@ -54,20 +60,20 @@ if TYPE_CHECKING:
 __all__ = ["CFileReader"]
 
 _Decoded = TypeVar("_Decoded")
-# A remote file of at most this size is fetched whole, because that takes hardly longer than a part.
+# A remote file up to this size is fetched whole, because that takes hardly longer than fetching a
+# part.
 _WHOLE_BYTES_MAX: Final = 1 << 20
 
 _VALUES: Final = (BASE, DELTA_VALUE)  # roles of columns that hold values of a column of the schema
 
 
-# Columns that are computed from others of the same file, so damage to them loses no data.
+# Columns that can be computed from others of the same file. Damage to them loses no data.
 _DERIVED: Final = {BLOOM: unreadable_bloom, KEY: unreadable_keys}
 
 
 class CFileReader:
-    """One file.
-
-    Creating it is cheap: it reads nothing and opens no file before a column is used.
+    """One open column file. Creating the reader costs little: the file is opened when a column is
+    used.
     """
 
     def __init__(
@@ -80,26 +86,25 @@ class CFileReader:
         size_bytes: int | None = None,
         file_id: str | None = None,
     ) -> None:
-        """types: the Arrow types of columns by id, from the table's schema. Other types in the file
-        are damage.
-
-        size_bytes: the length of the file when it was written; bytes after it are ignored. None:
+        """types: the Arrow types of columns by id, from the table's schema. Another type in the
+        file is damage.
+        size_bytes: the length of the file when it was written. Bytes after it are ignored. None:
         the actual size.
-        file_id: the id that the catalogue names; another id is damage. None: any file is accepted.
+        file_id: the id that the catalogue names. Another id is damage. None: any file is accepted.
         """
         self._file_id = file_id
         self._size_bytes = size_bytes
         self.path = path
         self.is_remote: Final = files.is_remote
-        """Whether `ensure` saves time, and so the work of finding the places for it."""
+        """Whether the file is in a bucket, so that `ensure` saves time."""
         self._types = types
         self._files = files
         self._cache = cache
         self._owner = new_owner()
         self._lock = threading.RLock()
         self._file: RandomFile | None = None
-        # Indexed by key at first use: a store of 10,000 rowsets opens, and most of them are not
-        # read.
+        # Indexed by key at first use, because most of the 10,000 rowsets of a large store are not
+        # read after it is opened.
         self._given = places
         self._places: dict[ColumnKey, ColumnPlace] | None = None
         self._columns: dict[ColumnKey, ColumnReader] = {}
@@ -107,7 +112,7 @@ class CFileReader:
 
     @property
     def file_id(self) -> str:
-        """The id from the catalogue, or without a catalogue from the file's head."""
+        """The id from the catalogue. Without a catalogue, the id in the file's head."""
         if self._file_id is None:
             self._check_head()
         assert self._file_id is not None
@@ -119,17 +124,17 @@ class CFileReader:
         return None if self._cache is None else self._cache.limit_bytes
 
     def columns(self) -> tuple[ColumnKey, ...]:
-        """Return all columns, in the order in which they were written."""
+        """Return the keys of all columns, in the order in which they were written."""
         return tuple(self._all_places())
 
     def places(self) -> tuple[ColumnPlace, ...]:
-        """Return where the footers of all columns are, in the same order."""
+        """Return where the footer of each column is, in the same order."""
         return tuple(self._all_places().values())
 
     def column(self, key: ColumnKey) -> ColumnReader | None:
         """Return the reader of a column, None if the file has no such column.
 
-        The first call reads its footer.
+        Cost: the first call for a column reads its footer.
         """
         column = self._columns.get(key)
         if column is None:
@@ -167,8 +172,8 @@ class CFileReader:
     def bloom(self) -> PagedBloom | None:
         """Return the bloom filter of the keys, None if the file has none.
 
-        The cache, if there is one, counts the pages that were read. The filter's look-ups raise
-        CorruptionError for damaged pages.
+        If there is a cache, it counts the bytes of the filter's pages that were read. Look-ups in
+        the filter raise CorruptionError for damaged pages.
         """
         bloom: PagedBloom | None
         bloom = self._bloom if self._cache is None else self._cache.get(self._owner, ColumnKey(BLOOM))
@@ -180,7 +185,7 @@ class CFileReader:
         from nyala.cfile.index.bloom_filter import Bloom, PagedBloom
 
         count = column.row_count
-        # The filter is never compressed and comes before its footer, so this bounds the allocation
+        # The filter is never compressed and precedes its footer. So this limits the allocation
         # below.
         if (
             not 0 < count * format.BLOOM_BLOCK_BYTES <= column.place.offset
@@ -192,7 +197,7 @@ class CFileReader:
 
         # The cache lives longer than readers, and a reader must be freed when its last user drops
         # it. So a cached filter has only a weak reference to this reader. Whoever uses the filter
-        # holds its reader.
+        # also holds its reader.
         self_ref: Callable[[], CFileReader | None]
         self_ref = (lambda: self) if self._cache is None else weakref.ref(self)
 
@@ -236,24 +241,21 @@ class CFileReader:
         self.close()
 
     def ensure(self, places: Iterable[tuple[int, int]]) -> None:
-        """Say that these places (offset, length) will be read soon; see `RandomFile.ensure`."""
+        """Announce that these places (offset, length) will be read soon (see `RandomFile.ensure`)."""
         self._opened().ensure(places)
 
     def ensure_footers(self) -> None:
-        """Begin to fetch the footers of a remote file. Opening does that, once."""
+        """Begin to fetch the footers of a remote file: opening the file does this, once."""
         if self.is_remote:
             self._opened()
 
     def ensure_all(self) -> None:
-        """Begin to fetch a whole remote file, whose size the caller of the constructor gave."""
+        """Begin to fetch a whole remote file, if its size was given to the constructor."""
         if self.is_remote and self._size_bytes:
             self.ensure([(0, self._size_bytes)])
 
     def read_exactly(self, offset: int, length: int) -> bytes:
-        """Return the bytes [offset, offset + length).
-
-        Raises CorruptionError if the file ends before.
-        """
+        """Return the bytes [offset, offset + length). Raises CorruptionError if the file ends before."""
         try:
             data = self._opened().read(offset, length)
         except MissingFileError as error:
@@ -262,7 +264,7 @@ class CFileReader:
         return data
 
     def read_buffer(self, offset: int, length: int) -> pa.Buffer:
-        """Read the same bytes into memory of `cfile.memory`, which is reused without page faults."""
+        """Return the same bytes as `read_exactly`, in memory that is reused (see `cfile.memory`)."""
         data = allocate(length)
         try:
             found = self._opened().read_into(offset, data)
@@ -272,9 +274,10 @@ class CFileReader:
         return data
 
     def checked(self, data: Any, offset: int, decode: Callable[[Any], _Decoded]) -> _Decoded:
-        """Return `decode(data)` of bytes, or a buffer, that were read at `offset`.
+        """Return `decode(data)` of bytes (or a buffer) that were read at `offset`.
 
-        If they are damaged in a cache of a remote file, they are fetched and decoded once more.
+        If the bytes are damaged in the local cache of a remote file, they are fetched and decoded
+        once more.
         Raises: CorruptionError if they are damaged in the file itself.
         """
         try:
@@ -299,7 +302,7 @@ class CFileReader:
         except MissingFileError as error:
             raise self._missing(error) from error
         if self.is_remote and self._given:
-            # All footers are together at the file's end, and almost every reader needs some.
+            # All footers are together at the end of the file, and almost every reader needs some.
             begin = min(place.offset for place in self._given)
             end = max(place.offset + place.length for place in self._given)
             whole = self._size_bytes is not None and self._size_bytes <= _WHOLE_BYTES_MAX
@@ -323,14 +326,15 @@ class CFileReader:
     def check(self) -> None:
         """Read the whole file and compare every fact that is stored twice.
 
-        This covers the head, tail and directory; every block and the counts of NULLs; zone maps and
-        first keys. Blocks and footers must fill the file without a gap.
+        The check covers head, tail and directory; every block and the counts of NULLs; zone maps
+        and first keys.
+        Blocks and footers must fill the file without a gap.
 
         Raises
         ------
         SummaryError
-            All values are intact, but derived data is not: zone maps, first keys, the bloom filter or
-            the encoded keys.
+            All values are intact, but derived data is not: zone maps, first keys, the bloom filter or the
+            encoded keys.
         TrailingBytesError
             The file is intact, but bytes follow its end.
         CorruptionError

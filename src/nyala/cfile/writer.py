@@ -1,14 +1,13 @@
 """Writes a column file: the blocks of one column after another, then footers, directory and tail.
 
-    append_column(…) → blocks appended          append_column(…) → …          finish() → footers, directory,
-                       footer kept in memory                                            tail, sync, close
+    append_column(…)     appends the blocks of a column, and keeps its footer in memory
+    append_column(…)     …
+    finish()             appends footers, directory and tail, then syncs and closes the file
 
-Nothing is written twice or overwritten. Until `finish` returns, the file has no tail, and no reader
-accepts it. The caller makes the file's *name* durable: it syncs the directory once for all files of
-a flush, before the catalogue names them.
-
-Rows per block are a power of two per column, so blocks of all columns of a rowset nest (see
-`format`).
+No byte is written twice or overwritten. Until `finish` returns, the file has no tail, and no reader
+accepts it. The caller must also make the *name* of the file durable: it syncs the folder once for
+all
+files of a flush, before the catalogue names them.
 """
 
 from __future__ import annotations
@@ -51,19 +50,18 @@ __all__ = ["CFileWriter", "FirstKeys", "column_bytes", "rows_per_block_log2"]
 _DICTIONARY_FORM: Final = physical(ColumnType("binary"))
 
 FirstKeys: TypeAlias = Callable[[npt.NDArray[np.int64]], pa.LargeBinaryArray]
-"""Returns the encoded keys of the rows at these ordinals.
-
-Called once, with each block's first ordinal.
+"""A function from ordinals to the encoded keys of these rows. It is called once, with each block's
+first ordinal.
 """
 
-# Parts are collected up to this size before they are appended: a small flush of 300 columns is one
-# write.
+# Parts are collected up to this size and then appended together. So a small flush of 300 columns is
+# one write.
 _PENDING_BYTES_MAX = 1 << 20
 _PENDING_PARTS_MAX = 512  # writev takes at most 1,024 buffers
 
 
 class CFileWriter:
-    """Writes one new file. Used by one thread. After a failure, `abort` is the only valid call."""
+    """Writes one new file. For one thread. After a failure, `abort` is the only valid call."""
 
     def __init__(self, files: Files, path: str, randomness: Randomness = SYSTEM.randomness) -> None:
         self._files = files
@@ -84,10 +82,10 @@ class CFileWriter:
     ) -> ColumnFooter:
         """Write a whole column, and return its footer without the zone map.
 
-        array: values in the type's Arrow form (text and binary also with 64-bit offsets).
-        first_keys: gives the single column of a primary key its key index: the encoded keys at the
-        first ordinals of the blocks. The column then gets the smaller blocks of an index. A column
-        of role KEY always has a key index, from its own values.
+        array: values in the type's Arrow form. Text and binary may have 64-bit offsets.
+        first_keys: if given, the column gets a key index, the encoded key of each block's first
+        row, and the smaller blocks of an index. For the single column of a primary key. A column of
+        role KEY always has a key index, from its own values.
         """
         assert spec.key not in self._footers, f"{spec.key} was appended already"
         array = canonical_array(spec.type, array)
@@ -102,7 +100,8 @@ class CFileWriter:
 
         dictionary = self._append_dictionary(_dictionary(encoded))
         blocks = self._append_blocks(_blocks(encoded))
-        # The footer has the first key of each block of a KEY column; a zone would repeat it.
+        # A KEY column has no zone map: its footer has the first key of each block, which says the
+        # same.
         zones = None if spec.key.role == KEY else [_zone(encoded, rows) for rows in encoded.blocks]
         footer = ColumnFooter(
             spec.key,
@@ -123,13 +122,13 @@ class CFileWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes appended so far."""
+        """The bytes appended so far."""
         return self._offset
 
     def append_bloom(
         self, hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY
     ) -> None:
-        """Write the bloom filter of a rowset's keys from their 64-bit hashes, in any order."""
+        """Write the bloom filter of a rowset's keys from the 64-bit hashes of the keys, in any order."""
         form, log2 = bloom_physical(), format.BLOOM_ROWS_PER_BLOCK_LOG2
         bits = pa.py_buffer(Bloom.build(hashes, bits_per_key).to_bytes())
         count = bits.size // format.BLOOM_BLOCK_BYTES
@@ -140,9 +139,9 @@ class CFileWriter:
         self._footers[key] = (footer, None)
 
     def finish(self, sync: bool = True) -> WrittenFile:
-        """Complete the file and close it. `sync` makes its bytes durable, but not its name.
+        """Complete the file and close it, and return the places of all footers.
 
-        Returns: the location of every column's footer, in the order of appending.
+        sync: make the bytes of the file durable. The caller makes the name durable.
         """
         assert self._file is not None, "finished already"
         places = []
@@ -170,9 +169,8 @@ class CFileWriter:
         return WrittenFile(self._path, self._file_id, self._offset, tuple(places))
 
     def abort(self) -> None:
-        """Close and delete the file.
-
-        Safe to call at any time and repeatedly; no effect after `finish`.
+        """Close and delete the file. Safe to call at any time and repeatedly. No effect after
+        `finish`.
         """
         if self._file is not None:
             self._file.close()
@@ -188,7 +186,7 @@ class CFileWriter:
         self.abort()
 
     def _append_dictionary(self, dictionary: _StoredDictionary | None) -> tuple[int, int, int]:
-        """Return its offset, its length and its number of entries."""
+        """Append the dictionary, and return its offset, its length and its number of entries."""
         if dictionary is None:
             return 0, 0, 0
         offset = self._offset
@@ -221,7 +219,7 @@ class CFileWriter:
 
 
 class _Encoded(NamedTuple):
-    """The values of a column with everything that was decided about writing them."""
+    """The values of a column, and all decisions about writing them."""
 
     form: Physical
     stored: pa.Array
@@ -230,14 +228,15 @@ class _Encoded(NamedTuple):
     encoder: BlockEncoder
     schema_compression: int
     compression: int
-    log2: int  # of the rows per block
+    log2: int  # the rows per block are 2^log2
     blocks: list[BlockRows]
 
 
 def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sample: bool = False) -> _Encoded:
-    """Decide how to store a column whose `array` is in canonical form.
+    """Decide how to store a column.
 
-    is_index: whether the column carries the key index; a column of role KEY always does.
+    array: in canonical form (see `canonical_array`).
+    is_index: whether the column has the key index. A column of role KEY always has one.
     is_sample: see `choose_encoding`.
     """
     form = physical(spec.type)
@@ -248,7 +247,7 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sampl
     log2 = rows_per_block_log2(form, array, block_size)
     stored = form.stored_array(array)
     schema_compression = compression_code(spec.compression)
-    # Readers search the keys of a composite key in the encoded block, so these are stored plain.
+    # Readers search composite keys in the encoded block, so these are stored plain.
     name = "plain" if spec.key.role == KEY and spec.encoding == "auto" else spec.encoding
     values = stored.drop_null() if stored.null_count else stored
     encoding, encoder, compression = choose_encoding(
@@ -262,7 +261,7 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sampl
         block_rows=max(1, (len(values) << log2) // max(1, len(stored))),  # on average
     )
     if spec.single_values and form.kind == BYTES and not encoding.gathers_single_values(form):
-        # A look-up decodes a whole block of such a column, so its blocks are as small as those of
+        # A look-up decodes a whole block of such a column. So its blocks are as small as those of
         # an index.
         block_size = spec.block_size_bytes or format.KEY_BLOCK_SIZE_BYTES_DEFAULT
         log2 = rows_per_block_log2(form, array, block_size)
@@ -319,7 +318,7 @@ def _dictionary(encoded: _Encoded) -> _StoredDictionary | None:
 
 
 class ColumnBytes(NamedTuple):
-    """The bytes that `append_column` would write for a column, without the footer."""
+    """The sizes of what `append_column` would write for a column, without the footer."""
 
     blocks: int
     dictionary: int
@@ -327,9 +326,10 @@ class ColumnBytes(NamedTuple):
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
-    """Return what `append_column` would write for these values, as a part of a large column.
+    """Return the bytes that `append_column` would write for these values, as a part of a large
+    column.
 
-    Cost: that of writing them.
+    Cost: that of encoding them.
     """
     encoded = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
     blocks = sum(map(_size_of, _blocks(encoded)))
@@ -343,13 +343,12 @@ def _size_of(parts: Sequence[Any]) -> int:
 
 
 def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) -> int:
-    """Return the largest rows per block (as a power of two) that keeps blocks within
+    """Return the largest rows per block, as a power of two, for which blocks fit
     `block_size_bytes`.
 
-    For text, the largest block must fit. But a few long values among short ones must not cut the
-    whole column into tiny blocks. So larger blocks, up to `BLOCK_SIZE_BYTES_MAX`, are allowed if
-    blocks of half the rows would on average be less than a sixteenth full. No single value exceeds
-    that limit.
+    For text, even the largest block must fit. But a few long values among short ones must not cut
+    the whole column into tiny blocks. So larger blocks, up to `BLOCK_SIZE_BYTES_MAX`, are allowed
+    if the blocks are on average less than a sixteenth full. No single value exceeds that limit.
     """
     size = min(max(block_size_bytes, format.BLOCK_SIZE_BYTES_MIN), format.BLOCK_SIZE_BYTES_MAX)
     limit = format.ROWS_PER_BLOCK_LOG2_MAX
@@ -363,7 +362,8 @@ def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) 
     offsets = binary_offsets(array)
     if int(offsets[-1]) - int(offsets[0]) + len(array) <= size:
         return min(limit, len(array).bit_length())
-    # Offsets plus one byte per value for its length. Try block sizes from the whole column down.
+    # Offsets, plus one byte per value for its length. Try block sizes from the whole column
+    # downwards.
     ends = offsets.astype(np.int64) + np.arange(len(offsets))
     total = int(ends[-1] - ends[0])
     for log2 in range(min(limit, len(array).bit_length()), 0, -1):

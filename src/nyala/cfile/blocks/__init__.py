@@ -1,1 +1,1 @@
-"""Blocks in the file and in the cache, and reading them from one into the other."""
+"""Blocks: their bytes in a file, the cache in memory, and reading from the file into the cache."""

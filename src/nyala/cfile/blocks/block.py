@@ -3,17 +3,17 @@
     ┌────────┬──────────┬─────────┬────────┬─────────┬─────────┐
     │ header │ validity │ padding │ values │ padding │ CRC-32C │   a multiple of 16 bytes
     └────────┴──────────┴─────────┴────────┴─────────┴─────────┘
-      32 B     only with NULLs                         of all before
+      32 B     only with NULLs                         of all bytes before it
 
-The header repeats facts of the footer (first ordinal, row count), so a block read from the wrong
-offset is detected although its CRC is right. The validity bitmap is stored before the values and
-compressed separately. The values do not include NULLs (`forms.validity`). A block of NULLs only has
-neither bitmap nor values.
+The header repeats facts of the footer (first ordinal, row count). So a block that was read from the
+wrong offset is detected although its CRC is right. The values do not include NULLs
+(`forms.validity`). If every row is NULL, the block has neither bitmap nor values.
 
-Blocks, and the values in them, begin at multiples of 16 bytes in the file. So for plain,
-uncompressed values, the bytes that were read are the Arrow buffer, with Arrow's alignment.
+Blocks, and the values in them, begin at multiples of 16 bytes in the file. So plain, uncompressed
+values can be used as an Arrow buffer without a copy.
 
-Checks, in this order: the length that was read, the CRC, the header against the footer, every
+A reader checks in this order: the length that was read, the CRC, the header against the footer,
+every
 length against the block's size, the decompressed size, the values (see `Encoding.decode`). Every
 failure is a CorruptionError.
 """
@@ -48,7 +48,7 @@ _NOTHING: Final = pa.py_buffer(b"")
 
 @dataclass(frozen=True)
 class BlockHeader:
-    """The first 32 bytes of a block; fields are in file order."""
+    """The first 32 bytes of a block. The fields are in file order."""
 
     first_ordinal: int
     row_count: int
@@ -93,7 +93,10 @@ def _aligned(length: int) -> int:
 
 
 class BlockRows(NamedTuple):
-    """Rows [lower, upper) of a block; their dense values are the column's [first, last)."""
+    """The rows [lower, upper) of a block, and the range [first, last) of their dense values.
+
+    Dense values are the values of a column without its NULLs.
+    """
 
     lower: int
     upper: int
@@ -102,7 +105,7 @@ class BlockRows(NamedTuple):
 
 
 def block_rows(column: pa.Array, log2: int) -> list[BlockRows]:
-    """Return the blocks of a column, of 2^`log2` rows each."""
+    """Divide a column into blocks of 2^`log2` rows. The last block may have fewer rows."""
     borders = np.append(np.arange(0, len(column), 1 << log2), len(column))
     values = borders
     if column.null_count:
@@ -120,7 +123,10 @@ def encode_blocks(
     column: pa.Array,
     blocks: Sequence[BlockRows],
 ) -> Iterator[list[pa.Buffer | bytes]]:
-    """Yield each block of a column as a list of parts. encoder: for its dense values."""
+    """Yield the bytes of each block as a list of buffers, to be written one after another.
+
+    encoder: the encoder of the column's dense values.
+    """
     validity = pc.is_valid(column).buffers()[1] if column.null_count else None
     for rows in blocks:
         count, value_count = rows.upper - rows.lower, rows.last - rows.first
@@ -179,14 +185,15 @@ def _block(
 def _packed_bitmap(bitmap: pa.Buffer) -> tuple[int, pa.Buffer]:
     """Compress a bitmap with LZ4, or with Zstandard if LZ4's result is more than a quarter larger.
 
-    For scattered bits Zstandard needs half the space of LZ4; decompressing takes 0.2 ns per row.
+    For scattered bits, Zstandard's result has half the size of LZ4's. Decompressing it takes 0.2 ns
+    per row.
     """
     lz4, zstd = compress(format.COMPRESSION_LZ4, bitmap), compress(format.COMPRESSION_ZSTD, bitmap)
     return zstd if lz4[1].size > zstd[1].size * _BITMAP_SIZE_FACTOR else lz4
 
 
 def compare_crc(block: pa.Buffer, path: str, offset: int) -> None:
-    """Raise CorruptionError for bytes that are too short for a block, or whose CRC is wrong."""
+    """Raise CorruptionError if `block` is too short for a block or its CRC is wrong."""
     if block.size < BLOCK_BYTES_MIN:
         raise CorruptionError(f"expected a block, found {block.size} bytes", path, offset)
     body = block.slice(0, block.size - format.CRC.size)
@@ -201,7 +208,7 @@ def compare_crc(block: pa.Buffer, path: str, offset: int) -> None:
 
 
 def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
-    """Return the header of a whole block of any column, after checking its CRC and lengths.
+    """Check the CRC and all lengths of a whole block, and return its header.
 
     Raises: CorruptionError with what was expected at which offset.
     """
@@ -250,8 +257,7 @@ def decode_block(
 ) -> ColumnBlock:
     """Decode the block of these ordinals to the form of its encoding.
 
-    form: the column's own. Decimals with a narrow form are decoded to that.
-
+    form: the stored type of the column. Decimals of 4 or 8 bytes become Arrow's narrow decimals.
     The result may refer to the memory of `block` and keeps it alive.
     Raises: CorruptionError with `path` and `offset` for anything that a writer cannot have written.
     """

@@ -1,28 +1,30 @@
 """The block cache: decoded blocks in memory, within a limit of bytes.
 
-    probation  blocks that a scan read for the first time, in order of arrival; at most a 32nd of
-               the limit, because memory that is reused soon costs no page faults. A block is
-               evicted after the columns of its split , and its name goes into a ghost list
-    cheap      blocks that a look-up read, or that a scan read again while their name was in the
-               ghost list; least recently used first out. Decoding them again runs at gigabytes per
-               second
+An entry is of one of three kinds:
+
+    probation  blocks that a scan read for the first time, in order of arrival. They may take a 32nd
+               of the limit. An evicted block leaves its name in a list, the ghost list
+    cheap      blocks that a look-up read, or that a scan read while their name was in the ghost
+               list. The least recently used block is evicted first. Decoding a block again runs at
+               gigabytes per second
     costly     values computed from several blocks (runs of changes, patches, encoded keys), and
-               dictionaries, which all blocks of a column need; least recently used first out
+               dictionaries, which all blocks of a column need. The least recently used value is
+               evicted first
 
 So one scan of a large table evicts no other data, and a second scan finds its blocks. Cheap entries
 are evicted before costly ones, until the costly ones take more than seven eighths of the limit.
-Otherwise a scan of more data than the cache holds would evict both, and every scan would compute
-the costly ones again.
+Otherwise a scan of more data than fits into the cache would evict both kinds, and every scan would
+compute the costly values again.
 
-A block that was evicted from `cheap` and then comes back belongs to a working set larger than the
-cache. If such blocks are read in turn, none would survive until its next turn. So such a block is
-inserted as the next to be evicted, and the other blocks stay. If it is used before that, it moves
-to the end like any other. One in eight of these blocks counts as recently used nevertheless,
-because the cached blocks may be out of use.
+A block that comes back after its eviction from `cheap` belongs to a working set larger than the
+cache. If such blocks are read in turn, each would be evicted just before its next turn. So such a
+block becomes the next one to be evicted, and the other blocks stay. If it is used before that, it
+counts as recently used. One in eight of these blocks counts as recently used at once, because the
+cached blocks may not be needed any more.
 
-A cached block owns its memory. A slice of one long read would keep the whole read alive, and the
-byte counts would be wrong. Readers are identified by a unique number (`new_owner`) and not by path,
-so a reused path never returns a block of another file.
+A cached block owns its memory: a slice of one long read would keep the whole read alive, and the
+byte counts would be wrong. Each reader has a unique number (`new_owner`), which is a part of its
+keys. A path would not do: after a file was deleted, another file may have its path.
 
 Thread safety: any thread may call every method. If two threads miss the same block, both decode it,
 and the second result replaces the first, which is equal.
@@ -43,22 +45,23 @@ __all__ = ["BlockCache", "Memo", "new_owner"]
 
 _owners: Final = itertools.count(1)
 _Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
-# The share of the limit that costly entries may take while there are cheap ones.
+# The share of the limit that costly entries may take before they are evicted ahead of cheap ones.
 _COSTLY_SHARE: Final = 7 / 8
 _CHEAP, _COSTLY, _PROBATION = range(3)
 _NONE: Final = object()
 
-# The most names of evicted entries that are remembered, and how many returning entries there are
-# for each one that counts as recently used.
+# The most names of evicted cheap and costly entries that are remembered.
+# One in this many entries that come back counts as recently used at once.
 _GHOSTS_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
 
-# The share of the limit for blocks on probation, and the most names of them that are remembered.
+# The share of the limit for blocks on probation, and the most names of evicted ones that are
+# remembered.
 _PROBATION_SHARE: Final = 1 / 32
 _PROBATION_GHOSTS_MAX: Final = 1 << 16
 
-# A dictionary entry, its key, and the Python and C++ sides of an array, so that many tiny blocks
-# count.
+# The dictionary entry, its key, and the Python and C++ objects of an array. Without this size, many
+# tiny blocks would count as nothing.
 _ENTRY_OVERHEAD_BYTES: Final = 512
 
 
@@ -68,7 +71,9 @@ def new_owner() -> int:
 
 
 class BlockCache:
-    """A cache with keys (owner, any hashable). Values are immutable; callers give their sizes."""
+    """A cache of immutable values. A key is (owner, any hashable). Callers give the sizes of the
+    values.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes >= 0
@@ -89,7 +94,7 @@ class BlockCache:
             return self._found((owner, key))
 
     def get_all(self, names: Sequence[tuple[int, Any]]) -> list[Any | None]:
-        """Return `get` of several (owner, key), with the lock taken once."""
+        """Return `get` of each (owner, key). The lock is taken only once."""
         with self._lock:
             return [self._found(name) for name in names]
 
@@ -117,9 +122,9 @@ class BlockCache:
         """Add `value` as the most recently used entry, or as the next to be evicted (see the
         module).
 
-        Older entries are evicted until all fit. A value larger than the whole cache is not kept.
+        Other entries are evicted until all fit. A value larger than the whole limit is not kept.
 
-        costly: it costs much more to compute again than a block.
+        costly: computing the value again costs much more than decoding a block.
         by_scan: a scan read this block.
         """
         size_bytes += _ENTRY_OVERHEAD_BYTES
@@ -133,8 +138,8 @@ class BlockCache:
             if kind != _PROBATION and self._ghosts.pop(name, _NONE) is None:
                 self._returned += 1
                 if self._returned % _YOUNG_EVERY:
-                    # Make room first, so this entry is the next to be evicted and not evicted at
-                    # once.
+                    # Make room first. Otherwise this entry, the next to be evicted, would be
+                    # evicted at once.
                     self._shrink(size_bytes)
                     self._entries[kind][name] = (value, size_bytes)
                     self._entries[kind].move_to_end(name, last=False)
@@ -150,7 +155,9 @@ class BlockCache:
             self._drop((owner, key))
 
     def drop_owner(self, owner: int) -> None:
-        """Remove everything of a reader that was closed. Cost: one pass over the cache."""
+        """Remove all entries of an owner, and their names from the ghost lists. Cost: one pass over
+        the cache.
+        """
         with self._lock:
             for entries in self._entries:
                 for key in [key for key in entries if key[0] == owner]:
@@ -160,7 +167,7 @@ class BlockCache:
                     del names[name]
 
     def resize(self, limit_bytes: int) -> None:
-        """Change the limit at once."""
+        """Change the limit, and evict what exceeds it."""
         with self._lock:
             self._limit_bytes = limit_bytes
             self._shrink()
@@ -185,7 +192,7 @@ class BlockCache:
         return sum(map(len, self._entries))
 
     def check(self) -> None:
-        """Check every invariant: sizes add up and are within the limit, and no key is in it twice."""
+        """Assert that sizes add up and are within the limits, and that no key is in the cache twice."""
         with self._lock:
             for size_bytes, entries in zip(self._sizes_bytes, self._entries, strict=True):
                 assert size_bytes == sum(size for _, size in entries.values())
@@ -229,8 +236,8 @@ class BlockCache:
 
 
 _Made = TypeVar("_Made")
-# The most names that a memo remembers. A scan uses one name per column and split, so this covers
-# many scans.
+# The most requests that a memo remembers. A scan makes one per column and split, so this is enough
+# for many scans.
 _REQUESTED_MAX: Final = 1 << 12
 
 
@@ -238,8 +245,11 @@ class Memo:
     """Computed values of one owner. From the second request on, they are kept in a block cache.
 
     Each value has a name and a state, and is valid while the state is unchanged. The cache holds
-    one value per name; a newer state replaces an older one. A value that is requested only once per
-    state (a scan of rows that the next write replaces) takes no space from blocks. Thread-safe.
+    one value
+    per name: a newer state replaces an older one. A value that is requested once in its state is
+    not kept,
+    so that it takes no space from blocks. An example is a patch that the next write makes invalid.
+    Thread-safe.
     """
 
     def __init__(self, cache: BlockCache | None) -> None:
@@ -250,9 +260,10 @@ class Memo:
     def get(
         self, name: Hashable, state: Hashable, make: Callable[[bool], tuple[_Made, int]], *, costly: bool
     ) -> _Made:
-        """Return the value of `make` for this name and state, on which the value must only depend.
+        """Return the value of `make` for this name and state. The value must depend on nothing
+        else.
 
-        make: returns (value, bytes); its argument says whether the value will be kept.
+        make: returns (value, bytes). Its argument says whether the value will be kept.
         costly: as in `BlockCache.put`.
         Threads that call at the same time may each compute the value.
         """
@@ -268,11 +279,14 @@ class Memo:
     def part(
         self, name: Hashable, state: Hashable, make: Callable[[], tuple[_Made, int]], *, is_last: bool
     ) -> _Made:
-        """Return a value that one scan requests several times, each time to use another part of it.
+        """Return a value that one scan requests several times, to use another part of it each time.
 
-        is_last: whether this is the last request of the scan. The value is kept until then, and
-        from the second scan on it stays in the cache. It is never None. Threads that call at the
-        same time may each compute the value.
+        The value is kept until the scan's last request, and from the second scan on it stays in the
+        cache.
+
+        make: returns (value, bytes). The value is never None.
+        is_last: whether this is the scan's last request.
+        Threads that call at the same time may each compute the value.
         """
         if self._cache is None:
             return make()[0]
@@ -291,7 +305,7 @@ class Memo:
         return entry[1] if entry is not None and entry[0] == state else None
 
     def _was_requested(self, name: Hashable, state: Hashable) -> bool:
-        """Whether this name and state was requested before; records the request."""
+        """Record this request, and return whether the same one was made before."""
         if (name, state) in self._requested:
             return True
         if len(self._requested) >= _REQUESTED_MAX:

@@ -1,10 +1,10 @@
-"""Ordinals to gather, grouped by block.
+"""Groups the ordinals of a gather by block.
 
-    ordinals   7, 131080, 9, 131072            any order; duplicates are allowed
-    by block   block 0: 7, 9   block 1: 8, 0   the same for every column with the same rows per block
+    ordinals   7, 131080, 9, 131072            in any order; an ordinal may repeat
+    by block   block 0: 7, 9   block 1: 8, 0   positions inside blocks of 131,072 rows
 
-A look-up gathers the same rows from every column of a rowset, so the grouping is computed once for
-all columns.
+A look-up gathers the same rows from every column of a rowset. So the ordinals are grouped once for
+all columns that have the same rows per block.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OrdinalsByBlock:
-    """Ordinals grouped by block.
+    """Ordinals grouped by block: block `blocks[i]` has `rows[begin:end]`, where (begin, end) is
+    `ranges[i]`.
 
-    In `blocks[i]` (ascending) they are `rows[begin:end]`, with `ranges[i]` = (begin, end).
+    The blocks ascend. Each row is a position inside its block.
     """
 
     blocks: list[int]
     ranges: list[tuple[int, int]]
     rows: Positions
     order: Positions | None
-    """For each entry of `rows`, the index of its ordinal in the given order; None: the order is the
-    same.
-    """
+    """The index that each entry of `rows` had among the given ordinals; None if the order is the same."""
 
 
 class Ordinals:
@@ -53,7 +52,7 @@ class Ordinals:
         self._by_block: dict[int, OrdinalsByBlock] = {}
 
     def by_block(self, rows_per_block_log2: int) -> OrdinalsByBlock:
-        """Return the ordinals, at least one, grouped by blocks of 2^`rows_per_block_log2` rows."""
+        """Return the ordinals (at least one) grouped by blocks of 2^`rows_per_block_log2` rows."""
         grouped = self._by_block.get(rows_per_block_log2)
         if grouped is None:
             grouped = self._by_block[rows_per_block_log2] = self._grouped(rows_per_block_log2)

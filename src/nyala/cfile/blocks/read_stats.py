@@ -9,7 +9,7 @@ __all__ = ["Access", "ReadStats"]
 
 
 class Access(enum.Enum):
-    """How a block is accessed. This decides whether the cache keeps it: see `source`."""
+    """Why a block is read. This decides whether the cache keeps it (see `blocks.source`)."""
 
     LOOKUP = "lookup"
     SCAN = "scan"
@@ -18,11 +18,13 @@ class Access(enum.Enum):
 
 @dataclass
 class ReadStats:
-    """Counters of reading. Mutable, for one thread at a time; `explain()` adds them up."""
+    """Counters of reading. Mutable, for one thread at a time. `explain()` adds the counters of all
+    threads.
+    """
 
     bytes_read: int = 0  # from the file, without footers
     blocks_read: int = 0  # blocks that were decoded
     cache_hits: int = 0  # blocks that were in the cache
     reads: int = 0  # calls of pread
     base_blocks: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
-    """Blocks of base columns that were used, each once: (the column's source, block number)."""
+    """The blocks of base columns that were used, each once: (id of the column's source, block number)."""

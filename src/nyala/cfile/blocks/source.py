@@ -1,15 +1,14 @@
 """Reads the blocks of one column, from the cache or from the file.
 
-    blocks ── cache ── one pread for neighbours ── decode_block
+One pread reads adjacent blocks together. `Access` says why a block is read, and so whether the
+cache
+keeps it:
 
-How a block is accessed decides whether the cache keeps it:
+    LOOKUP    for single rows: the cache keeps the block
+    SCAN      for a scan: the cache keeps the block for a short time, and longer after a second scan
+    ONCE      for a caller that caches its own result: the cache does not keep the block
 
-    LOOKUP    the cache keeps it
-    SCAN      the cache keeps it during the scan, and from the second scan on like any other: see
-              `cache`
-    ONCE      the cache does not keep it
-
-Trust and thread safety are those of `reader`.
+The rules of trust and thread safety are those of `reader`.
 """
 
 from __future__ import annotations
@@ -36,16 +35,17 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockSource"]
 
-# A larger dictionary is kept in the block cache and may be evicted.
+# A larger dictionary is in the block cache, which may evict it.
 _HELD_BYTES_MAX: Final = 64 << 10
-_DICTIONARY: Final = -1  # the number of the dictionary among the blocks
+_DICTIONARY: Final = -1  # the block number under which the cache has the dictionary
 
 
 class _Dictionary:
-    """The column's dictionary, after its first read.
+    """Holds the column's dictionary after its first read.
 
-    A small one stays in memory. A large one is in the cache and is read again after its eviction.
-    While any thread holds it, all threads get the same object.
+    A small dictionary stays in memory. A large one is in the cache, and must be read again after
+    its
+    eviction. But while any thread still uses the evicted object, all threads get this object.
     """
 
     def __init__(self) -> None:
@@ -92,15 +92,19 @@ class BlockSource:
         return offset, end + int(self._footer.block_lengths[last]) - offset
 
     def name(self, block: int) -> tuple[int, tuple[int, int]]:
-        """Return a block's (owner, key) in the cache; the column's offset makes it unique."""
+        """Return the (owner, key) of a block in the cache. The column's offset makes the key unique
+        in the file.
+        """
         return self._owner, (self._offset, block)
 
     def kept(self, number: int) -> ColumnBlock | None:
-        """Return the block if it is in the cache."""
-        return None if self.cache is None else self.cache.get(self._owner, (self._offset, number))
+        """Return the block if it is in the cache, else None."""
+        return None if self.cache is None else self.cache.get(*self.name(number))
 
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
-        """Return a block's bytes and their offset, read from the file and not from the cache."""
+        """Return the bytes of a block and their offset, read from the file even if the block is
+        cached.
+        """
         offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
         data = self._reader.read_buffer(offset, length)
         if stats is not None:
@@ -125,13 +129,13 @@ class BlockSource:
             dictionary = self.dictionary(stats) if self._footer.dictionary_length else None
             for number, block in self._decoded(missing, access, stats):
                 found[number] = block
-            del dictionary  # held until here, so that decoding uses one object even if the cache evicts it
+            del dictionary  # held until here: all blocks refer to one object, even if the cache evicts it
         return [found[number] for number in numbers]
 
     def _decoded(
         self, numbers: Sequence[int], access: Access, stats: ReadStats | None
     ) -> Iterator[tuple[int, ColumnBlock]]:
-        """Yield each block, read and decoded. Blocks in the cache own their memory."""
+        """Read and decode these blocks, and yield (number, block) of each."""
         cache = None if access is Access.ONCE else self.cache
         for run in self._coalesce(numbers):
             start = int(self._footer.block_offsets[run[0]])
@@ -152,7 +156,7 @@ class BlockSource:
                 yield number, block
 
     def _coalesce(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Return groups of blocks that are adjacent in the file; one pread reads each group."""
+        """Return groups of blocks that are adjacent in the file. One pread reads each group."""
         runs: list[list[int]] = []
         run_end = run_length = 0
         for number in numbers:
@@ -195,12 +199,12 @@ class BlockSource:
         return self.read_dictionary(stats) if cached is None else cached
 
     def read_dictionary(self, stats: ReadStats | None) -> pa.Array:
-        """Read the dictionary from the file, even if it is in memory; later blocks are decoded with
-        it.
+        """Read the dictionary from the file, even if it is in memory. Blocks that are decoded later
+        use it.
 
         Raises: CorruptionError, also for NULL entries (a code cannot refer to NULL) and for text
-        that is not UTF-8. Other blocks are not checked for UTF-8. A dictionary is, because it is
-        checked once per column and file and has at most `DICTIONARY_BYTES_MAX`.
+        that is not UTF-8. Blocks of values are not checked for UTF-8. A dictionary is, because it
+        is checked only once per column and file.
         """
         footer = self._footer
         location = footer.dictionary_offset, footer.dictionary_length, footer.dictionary_count
@@ -224,7 +228,7 @@ class BlockSource:
     def _read_values(
         self, form: Physical, offset: int, length: int, count: int, stats: ReadStats | None
     ) -> pa.Array:
-        """Read a block that does not belong to rows, and decode it."""
+        """Read and decode a plain block outside of the column's rows, such as the dictionary."""
         data = self._reader.read_buffer(offset, length)
         if stats is not None:
             stats.reads += 1

@@ -1,4 +1,4 @@
-"""The table of encodings. To add one, write its module and add a line here: see `base`."""
+"""The table of encodings. To add an encoding, write its module and add a line here (see `base`)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ENCODINGS: Final[list[Encoding]] = [
     Alp(),
 ]
 PLAIN: Final = ENCODINGS[0]
-"""The encoding of dictionaries and bloom filters, and of values that no other encoding handles."""
+"""The encoding of dictionaries and bloom filters, and of values that no other encoding accepts."""
 
 
 def encoding_by_code(code: int) -> Encoding | None:
-    """Return the encoding of a number on disk, None if this version does not know it."""
+    """Return the encoding with this number on disk, None if this version does not know the number."""
     return next((encoding for encoding in ENCODINGS if encoding.code == code), None)

@@ -5,27 +5,36 @@
     exceptions   row 3: NaN                        unchanged, with their positions
 
 A value is `integer / 10^exponent`. Both operands are exact doubles, and the quotient is rounded
-once, to the double (then the float) nearest to the decimal. That is the value that parsing the
-decimal gives. The encoder divides as the decoder does and compares every bit. A value that differs
-is an exception: NaN, infinities, -0.0, and values with more digits than the block's exponent
-allows. An outlier that would make all integers wider, such as -9999 for "none", is an exception
-too. An exception stores the integer of the row before it, which adds no bits to the frame. If
-exceptions would make a block as large as plain, the block is plain.
+once: to
+the double (then the float) nearest to the decimal, which parsing the decimal would also give. The
+encoder divides as the decoder does and compares every bit. A value that differs is an exception.
+These
+are NaN, infinities, -0.0, and values with more digits than the block's exponent allows. An outlier
+that
+would make all integers wider, such as -9999 for "none", is an exception too. An exception has the
+integer of the row before it, which adds no bits to the frame. If exceptions would make a block as
+large
+as plain, the block is plain.
 
     layout      a value is
     decimals    integer / 10^exponent, or an exception
     plain       itself
 
-Each block has its own exponent: the one that needs the fewest bits for a probe. A larger exponent
-than needed gives larger integers (the frame removes their common unit), and more exceptions,
-because integers stay below 2^53. If the block has more exceptions than the probe, a probe of the
-exceptions looks for a larger exponent.
+Each block has its own exponent: the one that needs the fewest bits for a probe of its values. A
+larger
+exponent than needed gives larger integers (the frame removes their common unit). It also gives more
+exceptions, because integers stay below 2^53. If the block has more exceptions than the probe, a
+probe
+of the exceptions looks for a larger exponent.
 
 Differences from the paper: whole blocks instead of vectors of 1,024, because blocks are what is
-read and what zone maps describe; one division instead of two multiplications, which needs no second
-exponent and is exact for every integer below 2^53; a frame of reference with lines instead of one
-base. Not implemented: the paper's second scheme, for doubles of full precision with equal leading
-bits (they use bitshuffle), and evaluating predicates on the encoded integers.
+read
+and what zone maps describe; one division instead of two multiplications, which needs no second
+exponent
+and is exact for every integer below 2^53; a frame of reference with lines instead of one base. Not
+implemented: the paper's second scheme, for doubles of full precision with equal leading bits (they
+use
+bitshuffle), and evaluating predicates on the encoded integers.
 Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point Compression", SIGMOD
 2023.
 """
@@ -51,22 +60,22 @@ __all__ = ["Alp"]
 
 _INTEGERS: Final = physical(ColumnType("int64"))
 _FRAME_OF_REFERENCE: Final[Encoding] = FrameOfReference()
-# A probe takes runs of adjacent rows from all over the block: in a series that counts in quarters,
-# every 64th row alone would look like integers.
+# A probe takes runs of adjacent rows from all over the block. With every 64th row alone, a series
+# that counts in quarters would look like integers.
 _PROBE_RUNS: Final = 8
 _PROBE_RUN_ROWS: Final = 64
 _OUTLIERS_PROBE_ROWS: Final = 512
 _EXCEPTIONS_SHARE: Final = 1 / 64
 _TRIES: Final = 3
-# At most this share of a block's integers, at either end, is considered for outliers.
+# At most this share of a block's integers, at either end, may become outliers.
 _OUTLIERS_SHARE: Final = 1 / 32
-# Outliers must reduce the size at least to this share: a frame without exceptions decodes with one
-# call less.
+# Outliers must reduce the block at least to this share, because a frame without exceptions decodes
+# faster.
 _OUTLIERS_SIZE_SHARE_MAX: Final = 0.95
 _POSITION_BYTES: Final = 4
 _INTEGER_MAX: Final = float(1 << 53)  # a double represents every integer up to this exactly
 _POWERS: Final = np.array([float(10**exponent) for exponent in range(format.ALP_EXPONENT_MAX + 1)])
-# Rows converted at a time, so that intermediate results stay in the second-level cache.
+# The rows that are converted at once, so that intermediate results stay in the second-level cache.
 _CHUNK_ROWS: Final = 1 << 14
 
 
@@ -88,8 +97,8 @@ class _AlpEncoder(BlockEncoder):
             data = _decimals(values, exponent, integers, near, size)
             if data is not None:
                 best, size = data, len(data)
-            # The probe may have missed values, for example if half of the exceptions have one digit
-            # more.
+            # The probe may have missed values: half of the exceptions may have one digit more, for
+            # example.
             exceptions = values[~fits]
             is_many = len(exceptions) > len(values) * _EXCEPTIONS_SHARE
             larger = _exponent(exceptions) if is_many else None
@@ -100,9 +109,9 @@ class _AlpEncoder(BlockEncoder):
 def _without_outliers(
     integers: npt.NDArray[np.int64], fits: npt.NDArray[np.bool_], width_bytes: int
 ) -> npt.NDArray[np.bool_]:
-    """Return one bool per integer: whether it fits and is inside the range of bits with the
-    smallest block.
+    """Return `fits` without outliers: one bool per integer, False if it should be an exception.
 
+    The integers that remain are within the range of 2^n numbers that makes the block smallest.
     Cost: two passes, and a sort if the least or greatest is far from the middle of a probe.
     """
     fitting = integers if fits.all() else integers[fits]
@@ -145,7 +154,7 @@ def _decimals(
 ) -> bytes | None:
     """Return a block of layout decimals, with exceptions where `near` is False.
 
-    None if the block is not smaller than `size` bytes.
+    None if the block would not be smaller than `size` bytes.
     """
     exceptions = np.flatnonzero(~near)
     if len(exceptions) * (_POSITION_BYTES + values.itemsize) >= size:
@@ -211,10 +220,7 @@ class Alp(Encoding):
 
 
 def _divide(integers: npt.NDArray[np.int64], exponent: int, out: npt.NDArray[Any]) -> None:
-    """Compute the values of integers.
-
-    Encoder and decoder both use it, so their results are the same.
-    """
+    """Compute the values of integers. Encoder and decoder both use it, so they get the same results."""
     for start in range(0, len(integers), _CHUNK_ROWS):
         part = slice(start, start + _CHUNK_ROWS)
         if out.dtype.itemsize == 8:
@@ -240,12 +246,12 @@ def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _exponent(values: npt.NDArray[Any]) -> int | None:
-    """Return the exponent that needs the fewest bits for a probe; None if no value fits."""
+    """Return the exponent that needs the fewest bits for a probe of the values; None if no value fits."""
     probe = values
     if len(values) > _PROBE_RUNS * _PROBE_RUN_ROWS:
         starts = np.linspace(0, len(values) - _PROBE_RUN_ROWS, _PROBE_RUNS).astype(np.int64)
         probe = np.concatenate([values[start : start + _PROBE_RUN_ROWS] for start in starts])
-    # All exponents at once, because the calls cost more than their work.
+    # Try all exponents at once, because the calls cost more than their work.
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = np.rint(probe.astype(np.float64) * _POWERS[:, None])
         fits = np.abs(scaled) <= _INTEGER_MAX
@@ -269,7 +275,7 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
 
 
 def _framed(integers: npt.NDArray[Any], near: npt.NDArray[np.bool_]) -> bytes:
-    """Encode the integers in a frame; where `near` is False, with an earlier row's integer."""
+    """Encode the integers in a frame. An integer where `near` is False is replaced by one before it."""
     if not near.all():
         before = np.maximum.accumulate(np.where(near, np.arange(len(near)), -1))
         before[before < 0] = int(near.argmax())

@@ -1,11 +1,14 @@
 """The protocol of encodings.
 
-An encoding turns the values of one block into bytes and back. It never handles NULLs, compression,
-checksums or files; `blocks.block` does.
+An encoding turns the values of one block into bytes and back. NULLs, compression, checksums and
+files
+are the work of `blocks.block`.
 
-To add an encoding, write its module and add one line to the table of `encoding/__init__.py`:
+To add an encoding, write its module, add one line to the table of `encoding/__init__.py`, and name
+it in
+`allowed_encodings` of `nyala.schema.schema`. It implements:
 
-    prepare             creates the encoder of a column, or declines the values
+    prepare             creates the encoder of a column, or refuses the values
     decode or block     creates an Arrow array, or a `ColumnBlock` in the encoding's own form; each
                         has a default that calls the other
     candidates          what 'auto' may choose; nothing by default
@@ -48,52 +51,51 @@ class Candidate(NamedTuple):
     compression: int  # format.COMPRESSION_*
     row_bytes: float
     cost: int
-    """The rank by decode speed; 0 is the fastest. See the table in `choice`."""
+    """The rank by decode speed: 0 is the fastest. See the table in `choice`."""
     size_factor: float = 1.25
-    """How many times smaller this candidate must be than a faster one to be chosen."""
+    """To be chosen before a faster candidate, this one must be smaller by this factor."""
     slack_bytes: float = 0.0
-    """... and by how many bytes per row."""
+    """It must also be smaller by this number of bytes per row."""
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnSample:
-    """Facts that 'auto' uses about a column. sample: some values; None for a short column."""
+    """A column, and a sample of its values, by which 'auto' decides."""
 
     form: Physical
     values: pa.Array
-    sample: pa.Array | None
+    sample: pa.Array | None  # None for a short column
     block_rows: int
     schema_compression: int  # format.COMPRESSION_*
 
 
 class BlockEncoder(abc.ABC):
-    """The encoder of one column. `Encoding.prepare` creates it from all of the column's values."""
+    """The encoder of one column. `Encoding.prepare` creates it from all values of the column."""
 
     dictionary: pa.Array | None = None
-    """Distinct values that all blocks refer to, stored once as a plain block.
-
-    None for most encodings.
-    """
+    """The distinct values of the column, stored once as a plain block. None for most encodings."""
 
     @abc.abstractmethod
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         """Encode the values [lower, upper), at least one, of those that `prepare` received."""
 
     def bounds(self, lower: int, upper: int) -> pa.Array | None:
-        """Return the least and greatest value; None if comparing every value is cheapest."""
+        """Return the least and greatest value. None if the encoding knows no faster way than
+        comparing all values.
+        """
         return None
 
 
 class Encoding(abc.ABC):
-    """A way to encode the values of a block. Stateless, so any thread may use it."""
+    """A way to encode the values of a block. It has no state, so any thread may use it."""
 
     code: ClassVar[int]
     """The encoding's number on disk."""
     name: ClassVar[str]
     compresses: ClassVar[bool] = False
-    """Whether the bytes are already compressed, so compression "default" adds none."""
+    """Whether the bytes are already compressed. Then compression "default" adds none."""
     uses_dictionary: ClassVar[bool] = False
-    """Whether its columns have a dictionary."""
+    """Whether columns with this encoding have a dictionary."""
 
     def handles(self, form: Physical) -> bool:
         """Whether columns of this type may have this encoding."""
@@ -101,7 +103,7 @@ class Encoding(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
-        """Return an encoder for a whole column, or None if the encoding declines these values.
+        """Return an encoder for a whole column, or None if the encoding refuses these values.
 
         values: in their stored form (`Physical.stored_array`), without NULLs.
         """
@@ -110,8 +112,7 @@ class Encoding(abc.ABC):
         """Decode one block to an Arrow array.
 
         Raises: ValueError with what was expected and found, for bytes that no encoder can have
-        written. For any bytes, it must not read outside of them or allocate more than the format's
-        limits.
+        written. For no bytes may it read outside of them or allocate more than the format's limits.
         """
         return self.block(form, block).decode(0, block.row_count, form.arrow)
 
@@ -124,19 +125,22 @@ class Encoding(abc.ABC):
         return False
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        """Return what 'auto' may choose of this encoding for a column."""
+        """Return the candidates of this encoding for a column."""
         return ()
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
-        """Return the header structure of a block's values, for `dump`, or None without a header."""
+        """Return the header structure of a block's values, for `dump`. None if the values have no
+        header.
+        """
         return None
 
     def sampled(
         self, column: ColumnSample, cost: int, size_factor: float = 1.25, compression: int | None = None
     ) -> Sequence[Candidate]:
-        """Return one candidate, with the size of the encoded and compressed sample; none without a sample.
+        """Return one candidate, with the size of the encoded and compressed sample. Without a
+        sample, return none.
 
-        compression: that of the candidate. None: the schema's, or the encoding's default.
+        compression: that of the candidate. None: the schema's, or this encoding's default.
         """
         if column.sample is None or (encoder := self.prepare(column.form, column.sample)) is None:
             return ()

@@ -1,12 +1,16 @@
 """Bitshuffle: the first bits of all values, then all second bits and so on, compressed with LZ4.
 
-Values that repeat, or change little along the key, have most bits in common, so most bit-planes are
-runs. C-Blosc transposes and compresses, through `numcodecs`. A block's bytes are one Blosc 1 frame.
-The header of the frame (version, flags, type size, sizes) is checked against the block before it is
-used.
+Values that repeat, or change little along the key, have most bits in common. So most rows of bits
+are
+runs, which LZ4 shortens. C-Blosc transposes and compresses, by the library `numcodecs`. The bytes
+of a
+block are one Blosc 1 frame. Its header (version, flags, type size, sizes) is checked against the
+block
+before it is used.
 
 The dictionary encoding also uses `shuffle_bits` and `unshuffle_bits` for its codes. A frame cannot
-be decoded in part: a look-up of one row decodes the block.
+be
+decoded in part: a look-up of one row decodes the block.
 Source: K. Masui et al., "A compression scheme for radio data in high performance computing", 2015;
 Blosc README_CHUNK_FORMAT.
 """
@@ -32,17 +36,18 @@ from nyala.cfile.physical import Physical
 
 __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
 
-# Blosc's own header: format version, version of the inner codec, flags, type size, and three sizes.
+# Blosc's own header: format version, version of the inner codec, flags, type size, then the sizes
+# of the values, of a Blosc block and of the frame.
 _FRAME: Final = struct.Struct("<BBBBIII")
 _FRAME_VERSION: Final = 2
-# Flags: inner codec in bits 5..7 (1 is LZ4), bit shuffle, stored uncompressed, byte shuffle. The
-# other flags (whether blocks were split by bytes) do not matter here.
+# The checked flags: inner codec in bits 5 to 7 (1 is LZ4), bit shuffle, stored uncompressed, byte
+# shuffle. The other flags do not matter here.
 _FLAGS_MASK: Final = 0xE7
 _FLAGS_SHUFFLED: Final = 0x24
 _FLAGS_COPIED: Final = 0x26
 _LEVEL: Final = 5
-# The size of one Blosc block: large enough to contain repetitions, small enough for the
-# second-level cache, where the transposition takes half the time.
+# The size of one Blosc block. It is large enough to contain repetitions, and small enough for the
+# second-level cache, in which the transposition takes half the time.
 _FRAME_BLOCK_BYTES: Final = 32 << 10
 
 
@@ -54,16 +59,16 @@ def _blosc() -> Any:
 
 
 def shuffle_bits(values: npt.NDArray[Any]) -> pa.Buffer:
-    """Return a frame of `values` (at least one). The bits of their type are transposed."""
+    """Return a Blosc frame of `values` (at least one) with transposed bits."""
     values = np.ascontiguousarray(values)
     with _on_this_thread() as blosc:
         return pa.py_buffer(blosc.compress(values, b"lz4", _LEVEL, blosc.BITSHUFFLE, _FRAME_BLOCK_BYTES))
 
 
 def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
-    """Return the `count` values of a frame, `width_bytes` each.
+    """Return the `count` values of a Blosc frame, `width_bytes` each.
 
-    Raises ValueError if it is not such a frame.
+    Raises: ValueError if the bytes are not such a frame.
     """
     if frame.size < _FRAME.size:
         raise ValueError(f"expected a frame header of {_FRAME.size} bytes, found {frame.size}")
@@ -95,9 +100,11 @@ def _on_this_thread() -> Iterator[Any]:
     """Use Blosc on the calling thread only.
 
     On the main thread, numcodecs would take a lock and give parts of a block to its own threads.
-    That is not worth it for parts of a few microseconds. And an interrupt (Ctrl-C) while numcodecs
-    takes its lock would leave the lock taken, so that the next call would block for ever. Only the
-    main thread changes and restores the setting, because numcodecs takes no lock on other threads.
+    This gains
+    nothing for parts of some microseconds. And if Ctrl-C interrupted numcodecs while it takes its
+    lock, the
+    lock would stay taken, and the next call would wait for ever. On other threads numcodecs takes
+    no lock.
     """
     blosc = _blosc()
     if threading.current_thread() is not threading.main_thread():
@@ -118,8 +125,8 @@ class _BitshuffleEncoder(BlockEncoder):
         return shuffle_bits(self.values[lower:upper])
 
 
-# A faster encoding may be one bit per value larger: bitshuffle decodes eight times slower than
-# frame of reference.
+# A faster encoding may be one bit per value larger, because bitshuffle decodes eight times slower
+# than frame of reference.
 _SLACK_BYTES: Final = 1 / 8
 
 

@@ -1,9 +1,14 @@
 """Chooses an encoding and compression for a column.
 
-The encoding that the schema names is used if it handles the type. If it declines the values (a
-dictionary with too many distinct values), the column is plain. 'auto' decides by statistics and one
-short sample. Each encoding offers candidates (`Encoding.candidates`): bytes per row, rank by decode
-speed, and the factor by which a candidate must be smaller than a faster one. `fastest` chooses one:
+The encoding that the schema names is used if the type allows it. If it refuses the values (a
+dictionary
+refuses too many distinct values), the column is plain. 'auto' decides by statistics and one short
+sample. Each encoding offers candidates (`Encoding.candidates`). `fastest` chooses the fastest
+candidate
+that is not much larger than a slower one:
+
+    cost   the rank by decode speed; 0 is the fastest
+    factor a candidate is chosen before a faster one if it is smaller by this factor
 
     cost  candidate            for                         factor   size from
     0     plain                numbers                              the type's width
@@ -16,18 +21,23 @@ speed, and the factor by which a candidate must be smaller than a faster one. `f
     7     prefix               text, binary                4        the sample
 
 A faster encoding may also be one bit per value larger than bitshuffle, which decodes eight times
-slower than frame of reference. Zstandard must be much smaller than LZ4, because it decompresses
-three times slower. It halves hexadecimal text, which LZ4 cannot compress. Prefix decodes at a tenth
-of plain's speed. The factor is 1.25 because reading a quarter of a column (12 GB/s from the page
-cache, 2 from a good disk) costs less than decoding bitshuffle.
+slower
+than frame of reference. Zstandard must be much smaller than LZ4, because it decompresses three
+times
+slower. It halves hexadecimal text, which LZ4 cannot compress. Prefix decodes at a tenth of plain's
+speed. The usual factor is 1.25, because reading a quarter of a column (12 GB/s from the page cache,
+2
+from a good disk) costs less than decoding bitshuffle.
 
-Columns below 32 KB have no sample: numbers are plain or for, by statistics alone. Columns below 4
+Columns below 32 KB have no sample: their numbers are plain or for, by statistics alone. Columns
+below 4
 KB are plain.
 
-The sample consists of four runs of adjacent rows from the middles of the column's quarters. So an
-unusual beginning does not decide alone, and a flush encodes at most 8,192 values per column to
-decide, whatever the column's length. Text tries a dictionary first (`dictionary`), which decides by
-all values.
+The sample consists of four runs of adjacent rows, from the middles of the column's quarters. So an
+unusual beginning does not decide alone. A flush encodes at most 8,192 values per column to decide,
+whatever the column's length. For text, a dictionary is tried first (`dictionary`), which decides by
+all
+values.
 
 Source: measured decode speeds (docs/design/column-files-and-encodings.md, "Encodings and their
 speed").
@@ -74,7 +84,7 @@ def choose_encoding(
     is_sample: bool = False,
     block_rows: int = 1 << format.ROWS_PER_BLOCK_LOG2_MAX,
 ) -> Choice:
-    """Return the encoding `name` for a column, or the choice of 'auto' if the type or values do not
+    """Return the encoding `name` for a column, or the choice of 'auto' if type or values do not
     allow it.
 
     Parameters
@@ -86,7 +96,8 @@ def choose_encoding(
     single_values
         'auto' must choose an encoding that gathers single values, if the type has one.
     is_index
-        'auto' must choose plain for text: each look-up decodes a block, and prefix would take ten times as long.
+        'auto' must choose plain for text: each look-up decodes a block, and prefix would take ten times as
+        long.
     is_sample
         The values are a sample of a large column.
     block_rows
@@ -124,7 +135,9 @@ def choose_encoding(
 
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the fastest candidate that no slower one beats in size; None without candidates."""
+    """Return the fastest candidate that is not beaten in size by any slower one; None without
+    candidates.
+    """
     order = sorted(candidates, key=lambda candidate: candidate.cost)
 
     def beats(slow: Candidate, fast: Candidate) -> bool:
@@ -144,7 +157,9 @@ def _plain_bytes(form: Physical, values: pa.Array) -> int:
 
 
 def _sample(form: Physical, values: pa.Array, is_sample: bool) -> pa.Array | None:
-    """Return four runs of adjacent values, or all of a short column; None if shorter still."""
+    """Return four runs of adjacent values, or all values if they are few. None for a very short
+    column.
+    """
     if not len(values) or (not is_sample and _plain_bytes(form, values) < _UNSAMPLED_BYTES_MAX):
         return None
     rows = _SAMPLE_RUN_ROWS_TEXT if form.kind == BYTES else _SAMPLE_RUN_ROWS

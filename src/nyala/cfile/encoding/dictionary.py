@@ -1,16 +1,21 @@
-"""Dictionary: the distinct values once per column and file; blocks contain a code per value.
+"""Dictionary: the distinct values once per column and file. A block contains a code per value.
 
-The dictionary is sorted by bytes. So a range of values is a range of codes, and a block's least and
-greatest codes are those of its least and greatest values. Codes have 1, 2 or 4 bytes, as few as the
-dictionary allows. A block bit-packs them like the deltas of a frame of reference. If bit-shuffled
-codes are a fifth smaller, it bit-shuffles them, as in sorted columns, whose codes are runs.
-Bit-packed codes decode about twice as fast.
+The dictionary is sorted by bytes. So a range of values is a range of codes, and the least and
+greatest
+codes of a block are those of its least and greatest values. Codes have 1, 2 or 4 bytes, as few as
+the
+dictionary allows. A block bit-packs its codes like the deltas of a frame of reference, because
+packed
+codes decode about twice as fast as bit-shuffled ones. If bit-shuffled codes are a fifth smaller,
+the
+block contains those. The codes of a sorted column, for example, are long runs.
 
 Whether a column gets a dictionary is decided once per file, from all values of the column. (Kudu
-decides at the block where the dictionary becomes too large; here the whole column is known.) The
-dictionary must not exceed `DICTIONARY_BYTES_MAX`, and codes plus dictionary must be well below the
-size of the values. A sample is checked first, so a column of distinct values costs little. If the
-column gets no dictionary, another encoding is used.
+decides at the block at which the dictionary becomes too large.) The dictionary must not exceed
+`DICTIONARY_BYTES_MAX`, and codes plus dictionary must be well below the size of the values. A
+sample is
+checked first, so a column of distinct values costs little. A column without dictionary gets another
+encoding.
 """
 
 from __future__ import annotations
@@ -35,21 +40,22 @@ from nyala.cfile.physical import Physical
 
 __all__ = ["Dictionary"]
 
-# A sample of eight runs of 1,024 adjacent values: values repeat among neighbours if a key sorts
-# them.
+# A sample of eight runs of 1,024 adjacent values, because values often repeat among neighbours in
+# key order.
 _SAMPLE_RUNS: Final = 8
 _SAMPLE_RUN_ROWS: Final = 1024
-# The most distinct values of a sample, unless the largest possible dictionary would have more in
-# it.
+# The largest share of distinct values in a sample, unless even the largest allowed dictionary would
+# have more values in the sample.
 _SAMPLE_DISTINCT_SHARE_MAX: Final = 0.8
-# The largest size of codes and dictionary, compared with the values plus one length byte each.
+# The largest size of codes and dictionary, as a share of the size of the values plus one length
+# byte each.
 _SIZE_SHARE_MAX: Final = 0.75
-# How much larger than bit-shuffled codes bit-packed ones may be: the factor of 'auto'.
+# Bit-packed codes may be larger than bit-shuffled ones by this factor, which is the one of 'auto'.
 _PACKED_SIZE_FACTOR: Final = 1.25
 
 
 def _code_dtype(entry_count: int) -> np.dtype[Any]:
-    """Return the type of codes for `entry_count` dictionary entries."""
+    """Return the type of the codes of a dictionary with `entry_count` entries."""
     return np.dtype("<u1" if entry_count <= 1 << 8 else "<u2" if entry_count <= 1 << 16 else "<u4")
 
 
@@ -70,7 +76,7 @@ class _DictionaryEncoder(BlockEncoder):
         return pa.py_buffer(header + pack_bits(codes - codes.dtype.type(base), bits))
 
     def bounds(self, lower: int, upper: int) -> pa.Array:
-        # Codes have the order of the values, and comparing numbers is ten times faster than
+        # Codes have the order of the values, and comparing numbers is ten times as fast as
         # comparing text.
         codes = self.codes[lower:upper]
         assert self.dictionary is not None
@@ -120,7 +126,7 @@ class Dictionary(Encoding):
 
 
 def _codes(block: EncodedValues, entry_count: int) -> Frame:
-    """Parse the codes of a block and check that all are below `entry_count`."""
+    """Parse the codes of a block, and check that all are below `entry_count`."""
     data, rows = block.data, block.row_count
     layout = data[0] if data.size else None
     if layout == format.CODES_SHUFFLED:
@@ -138,7 +144,7 @@ def _codes(block: EncodedValues, entry_count: int) -> Frame:
         raise ValueError(
             f"expected {rows} codes of at most {format.CODES_BITS_MAX} bits, found {bits} bits in {data.size} bytes"
         )
-    if base + (1 << bits) > entry_count:  # the bits allow codes that do not exist, so compute the maximum
+    if base + (1 << bits) > entry_count:  # the bits allow codes without an entry, so compute the maximum
         _check(base + kernels.max_delta(data, start, bits, rows), entry_count)
     return Frame(CODES, data, rows, base, 0, 1, bits, start)
 
@@ -155,8 +161,8 @@ def _sample_repeats(values: pa.Array) -> bool:
     step = len(values) // _SAMPLE_RUNS
     runs = [values.slice(i * step, _SAMPLE_RUN_ROWS) for i in range(_SAMPLE_RUNS)]
     distinct = pc.count_distinct(pa.chunked_array(runs)).as_py()
-    # The number of distinct values that a sample contains if the largest possible dictionary is
-    # equally distributed.
+    # The expected number of distinct values in the sample, if the column has the largest allowed
+    # dictionary and all entries are equally frequent.
     entries_max = format.DICTIONARY_BYTES_MAX / (sum(map(_data_size, runs)) / rows + 1)
     expected = entries_max * -math.expm1(-rows / entries_max)
     return bool(distinct <= max(rows * _SAMPLE_DISTINCT_SHARE_MAX, expected))

@@ -1,19 +1,18 @@
-"""Frame of reference: the distance of each value from a line, bit-packed in as few bits as the
-block needs.
+"""Frame of reference: the distance of each value from a line, bit-packed in few bits.
 
     layout   a value is                            for
     line     base + step · position + unit · delta ranges of numbers, dates, prices; rowids (step 1, no bits);
                                                    whole seconds (unit 1,000,000), whole euros (unit 100)
     wide     itself                                blocks with a 16-byte decimal that exceeds 64 bits
 
-Deltas are unsigned and have `bits` bits, 0 to 64 (`bit_packing`). The encoder keeps this invariant,
-and the decoder checks it (`forms.frame`):
+Base, step and unit belong to the block. Each row has a delta: an unsigned number of `bits` bits, 0
+to 64
+(`bit_packing`). The encoder keeps this invariant, and the decoder checks it (`forms.frame`):
 
     FOR-fits   base and base + step · (rows - 1), each with and without unit · max delta, are values
                of the type
 
-Single outliers are not patched: they widen all deltas of their block, and 'auto' then chooses
-bitshuffle.
+One outlier makes all deltas of its block wider. 'auto' then chooses bitshuffle.
 Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
 """
 
@@ -38,7 +37,7 @@ from nyala.cfile.physical import Physical, narrowest
 
 __all__ = ["FrameOfReference"]
 
-_LINE_BITS_MAX: Final = 61  # beyond it, position · step might exceed 64 bits
+_LINE_BITS_MAX: Final = 61  # with more bits, position · step might exceed 64 bits
 _PROBE_ROWS: Final = 512
 
 
@@ -69,7 +68,7 @@ class _FrameEncoder(BlockEncoder):
     def _line(
         self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int
     ) -> tuple[int, int, npt.NDArray[Any]] | None:
-        """Return (base, step, deltas) of a line that needs fewer bits, in `unit`; or None."""
+        """Return (base, step, deltas) of a line with a step that needs fewer bits, or None."""
         rows = len(deltas)
         if rows < 2 or bits > _LINE_BITS_MAX:
             return None
@@ -88,7 +87,7 @@ class _FrameEncoder(BlockEncoder):
         base, step = base + unit * least, unit * step
         if greatest.bit_length() >= bits or not line_fits(self.form, base, step, rows, unit * greatest):
             return None
-        if not -(1 << 63) <= step < 1 << 63:  # two rows at opposite ends of the 64-bit range
+        if not -(1 << 63) <= step < 1 << 63:  # for example two rows at both ends of the 64-bit range
             return None
         return base, step, distances.view("<u8")
 
@@ -96,7 +95,7 @@ class _FrameEncoder(BlockEncoder):
 def _unit(deltas: npt.NDArray[Any]) -> int:
     """Return the greatest common divisor of all deltas. At least one delta is not 0.
 
-    A probe avoids most full passes.
+    If the deltas of a probe have no common divisor above 1, the other deltas are not read.
     """
     if int(np.gcd.reduce(deltas[:: max(1, len(deltas) // _PROBE_ROWS)])) == 1:
         return 1
@@ -128,7 +127,7 @@ class FrameOfReference(Encoding):
                     raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
                 return ArrowBlock(form.fixed_array(data.slice(header_size), rows))
         frame = FrameBlock(Frame.parse(form, data, rows), form, narrowest(form))
-        # No predicate is evaluated on encoded 16-byte numbers, so the block is decoded once.
+        # Predicates are never evaluated on encoded 16-byte numbers, so decode the block once.
         return ArrowBlock(frame.decode(0, rows, form.arrow)) if form.is_wide else frame
 
     def gathers_single_values(self, form: Physical) -> bool:
@@ -146,7 +145,7 @@ class FrameOfReference(Encoding):
 
 
 def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
-    """Estimate the bytes per row: the average of four blocks, without encoding them."""
+    """Estimate the bytes per row of the encoded column, from four of its blocks."""
     size = rows = 0.0
     for start in middles(len(values)):
         block = values[start // block_rows * block_rows :][:block_rows]
@@ -158,7 +157,7 @@ def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
 
 
 def _estimated_bits(numbers: npt.NDArray[Any]) -> int:
-    """Return the bits of a delta. The common divisor and the line are estimated from a probe."""
+    """Estimate the bits of a delta in a block, with a divisor and a line from a probe."""
     least, greatest = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if least == greatest:
         return 0
@@ -176,7 +175,9 @@ def _estimated_bits(numbers: npt.NDArray[Any]) -> int:
 
 @dataclass(frozen=True)
 class _WideEncoder(BlockEncoder):
-    """For 16-byte decimals, some beyond 64 bits: only the blocks that contain such values are wide."""
+    """The encoder of 16-byte decimals if some of them exceed 64 bits. Only blocks with such values
+    are wide.
+    """
 
     form: Physical
     values: pa.Array

@@ -1,13 +1,14 @@
 """Plain: values in their natural form.
 
     bool          one bit each, least significant first, zeros to the byte's end
-    fixed width   little-endian, back to back
-    text, binary  header, one length per value, the bytes back to back
+    fixed width   little-endian, one after another
+    text, binary  header, one length per value, then the bytes of all values
 
-Text stores lengths instead of offsets: a length fits one byte where an offset needs four. Lengths
-are not negative and their sum is checked, so they cannot point outside the block. One cumulative
-sum both builds and checks Arrow's offsets. If all values are equally long (keys of fixed width), no
-lengths are stored.
+Text has lengths instead of offsets, because a length mostly fits one byte and an offset needs four.
+The
+sum of the lengths is checked, so no length can point outside of the block. One cumulative sum turns
+them into Arrow's offsets. If all values are equally long (keys of fixed width), no lengths are
+stored.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _PlainEncoder(BlockEncoder):
 
 
 class Plain(Encoding):
-    """The encoding that handles every type."""
+    """The encoding for every type."""
 
     code = format.ENCODING_PLAIN
     name = "plain"
@@ -85,7 +86,7 @@ def _expect_size(block: EncodedValues, size: int) -> None:
 
 
 def encode_binary(part: pa.Array) -> pa.Buffer:
-    """Encode text or binary with 32-bit or 64-bit offsets, without NULLs."""
+    """Encode text or binary without NULLs. Offsets may have 32 or 64 bits."""
     if len(part) == 0:
         return pa.py_buffer(format.BINARY_HEADER.pack(0, 1, bytes(3)))
     offsets = binary_offsets(part)

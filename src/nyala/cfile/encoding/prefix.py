@@ -1,16 +1,18 @@
-"""Prefix: the common prefix of a group of neighbouring values is stored once.
+"""Prefix: the common prefix of a group of 16 adjacent values is stored once.
 
     rows      0 … 15                        16 … 31
-    prefix    'Customer#00000'              'Customer#00000'           a restart point every 16 rows
+    prefix    'Customer#00000'              'Customer#00000'
     suffixes  '0001' '0002' … '0016'        '0017' …                   the rest of each value
 
-Every group of rows stores its whole prefix, and every value is its group's prefix plus a suffix. So
-a value depends on no other value. Prefixes and suffixes are two lists of plain binary values, with
-the same checks. Decoding joins a prefix and a suffix like two dictionary entries (`forms.text`).
+Each value is the prefix of its group plus its own suffix. So no value depends on another value.
+Prefixes and suffixes are two lists of plain binary values, with the same checks. Decoding joins a
+prefix and a suffix like two dictionary entries (`forms.text`).
 
-Difference from Kudu: Kudu shares with the previous value and restarts at intervals. Such a chain
-shares more in a long group, but must be decoded value by value. Sharing with the value of the
-restart point, with one length per row, decodes at a third of the speed
+Difference from Kudu: there each value shares a prefix with the previous value, and only every n-th
+value is whole. Such a chain shares more in a long group, but must be decoded value by value. A
+third
+way, to share with the first value of the group by one length per row, decodes at a third of the
+speed
 (docs/design/column-files-and-encodings.md, "Prefix groups").
 
 Values need not be sorted, but unsorted values share little.
@@ -36,7 +38,7 @@ from nyala.cfile.physical import Physical, binary_offsets
 __all__ = ["Prefix", "group_prefix_lengths"]
 
 _WORD_BYTES: Final = 8
-_PASS_WORDS_MAX: Final = 1 << 17  # a megabyte at a time, which stays in the second-level cache
+_PASS_WORDS_MAX: Final = 1 << 17  # one megabyte, which stays in the second-level cache
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class _PrefixEncoder(BlockEncoder):
 
 
 class Prefix(Encoding):
-    """For text and binary: sorted values whose neighbours have a common prefix."""
+    """For text and binary: sorted values with common prefixes."""
 
     code = format.ENCODING_PREFIX
     name = "prefix"
@@ -90,7 +92,7 @@ class Prefix(Encoding):
             pa.binary(), EncodedValues(data.slice(header_size, length), group_count, None)
         )
         suffixes = decode_binary(pa.binary(), EncodedValues(data.slice(header_size + length), rows, None))
-        # Joined values are larger than the stored bytes: check their size before memory is
+        # Joined values are larger than the stored bytes, so check their size before memory is
         # allocated.
         shared = np.diff(binary_offsets(prefixes)).astype(np.int64)
         group_rows = np.full(group_count, 1 << log2)
@@ -108,9 +110,8 @@ class Prefix(Encoding):
 
 
 def _joined(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
-    """Append each suffix to the prefix of its group of 2^`log2` rows.
-
-    The caller checked the total size.
+    """Append each suffix to the prefix of its group of 2^`log2` rows. The caller has checked the
+    total size.
     """
     rows, groups = len(suffixes), len(prefixes)
     prefix_offsets, suffix_offsets = binary_offsets(prefixes), binary_offsets(suffixes)
@@ -130,15 +131,17 @@ def group_prefix_lengths(
 ) -> npt.NDArray[np.int64]:
     """Return the length of the common prefix of each group of `group_rows` values.
 
-    Cost: passes over the groups whose values still agree, each over twice as many bytes as the pass
-    before. The passes are as many as the longest prefix has binary digits; a shared byte is read
-    about twice.
+    Each pass compares twice as many bytes as the pass before, in the groups whose values still
+    agree. So the
+    number of passes is the number of binary digits of the longest prefix, and a shared byte is read
+    about
+    twice.
     """
     count = len(offsets) - 1
     starts = offsets[:-1]
     firsts = np.arange(0, count, group_rows)
     limit = np.minimum.reduceat(np.diff(offsets), firsts)
-    # Read any eight bytes of the data as one integer whose lowest byte is at the integer's address.
+    # `words[i]` are the eight bytes from byte i on, as an integer whose lowest byte is byte i.
     padded = np.concatenate((data, np.zeros(_WORD_BYTES, np.uint8)))
     words = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
     shared = np.zeros(len(firsts), np.int64)
@@ -151,8 +154,8 @@ def group_prefix_lengths(
         differ = np.bitwise_or.reduce(group_words ^ group_words[:, :1], axis=1)
         word = np.where((differ != 0).any(axis=1), (differ != 0).argmax(axis=1), step - 1)
         least = differ[np.arange(len(alive)), word]
-        # The lowest bit that differs is in the first byte that differs; without one all eight bytes
-        # agree.
+        # The lowest bit that differs is in the first byte that differs. If no bit differs, all
+        # eight bytes agree.
         in_word = np.bitwise_count((least & (~least + np.uint64(1))) - np.uint64(1)).astype(np.int64) >> 3
         equal = _WORD_BYTES * word + in_word
         shared[alive] = np.minimum(position + equal, limit[alive])
@@ -165,7 +168,7 @@ def group_prefix_lengths(
 def _ranges(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> pa.Array:
-    """Return the binary values of these starts and lengths in `data`."""
+    """Return a binary array: for each range of `data` (its start and length), the bytes in it."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     addresses = np.repeat(starts - offsets[:-1], lengths)

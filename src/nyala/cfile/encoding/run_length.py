@@ -4,10 +4,11 @@
     fixed width   header, one value per run, run lengths
 
 All lengths have the width that the longest run needs. They are at least 1 and add up to the block's
-rows: the decoder checks this sum before it allocates memory.
+rows. The decoder checks this sum before it allocates memory.
 
-In memory a block keeps the runs: a filter tests each run once, and a binary search in the ends
-finds a row.
+In memory a block keeps the runs. A filter tests each run once, and a binary search in the ends of
+the
+runs finds a row.
 
 Source: Kudu schema design, "Run Length Encoding".
 """
@@ -31,7 +32,7 @@ from nyala.cfile.physical import BITS, Physical
 
 __all__ = ["RunLength"]
 
-_END_BYTES: Final = 8  # of a run's end, in memory
+_END_BYTES: Final = 8  # of a run's end in memory
 _SIZE_FACTOR: Final = 2.0  # short runs decode five to ten times slower than a frame of reference
 _RUN_ROWS_MIN: Final = 2  # 'auto' considers runs of this average length or longer
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {

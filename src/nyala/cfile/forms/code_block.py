@@ -19,12 +19,12 @@ from nyala.schema.types import ColumnType
 __all__ = ["CODES", "CodeBlock"]
 
 Bools = npt.NDArray[np.bool_]
-# The form of dictionary codes, which are the indices of an Arrow dictionary array.
+# The form of dictionary codes: int32, as the indices of an Arrow dictionary array.
 CODES: Final = physical(ColumnType("int32"))
 
 
 class CodeBlock(ColumnBlock):
-    """Codes that refer to entries of the column's dictionary."""
+    """Packed codes that refer to the entries of the column's dictionary."""
 
     __slots__ = ("_codes", "_dictionary", "row_count")
 
@@ -35,7 +35,7 @@ class CodeBlock(ColumnBlock):
 
     @staticmethod
     def of(frame: Frame, dictionary: pa.Array) -> CodeBlock:
-        """Create a block from a frame of codes, whose form must be `CODES`."""
+        """Create a block from a frame of codes. The form of the frame must be `CODES`."""
         return CodeBlock(FrameBlock(frame, CODES, CODES), dictionary)
 
     @property

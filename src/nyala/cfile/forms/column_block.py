@@ -1,11 +1,12 @@
-"""A block of a column in memory, in the form of its encoding, and the three operations of a scan
-over it.
+"""A block of a column in memory, with the three operations of a scan.
 
     decode    rows [lower, upper) as an Arrow array
     filter    a mask of the rows that satisfy a predicate, without decoding if the form allows it
     gather    single rows as an Arrow array
 
-    form             encoding                      keeps                         filters
+Each encoding has a form in memory, a class that implements the operations:
+
+    form             encoding                      keeps                         filters by
     ArrowBlock       any                           the decoded array             values
     FrameBlock       frame of reference            packed integers               packed integers
     CodeBlock        dictionary                    packed dictionary codes       packed dictionary codes
@@ -15,7 +16,8 @@ over it.
     NullBlock        any, all rows NULL            nothing                       NULLs
 
 An encoding without a form of its own uses `ArrowBlock`: it decodes once, and the operations work on
-the array. The cache keeps blocks in these forms, so a block takes about as much memory as in the
+the
+array. The cache keeps blocks in these forms. So most blocks take about as much memory as in the
 file.
 
 Encodings and their forms never contain NULLs: a block stores only its values that are not NULL, and
@@ -67,14 +69,13 @@ class BoundPredicate:
 
     test: ColumnTest
     type: pa.DataType
-    """The column's `cheap_type`."""
+    """The `cheap_type` of the column."""
     numbers: NumberSet | None
 
 
 class ColumnBlock(abc.ABC):
-    """The base class of all forms.
-
-    A form implements `decode` and overrides operations it can do at less cost.
+    """The base class of all forms. A form implements `decode`, and operations that it can do at
+    less cost.
     """
 
     row_count: int
@@ -83,13 +84,13 @@ class ColumnBlock(abc.ABC):
     @property
     @abc.abstractmethod
     def nbytes(self) -> int:
-        """Bytes in memory, without the dictionary, which all blocks of a column share."""
+        """The bytes in memory, without the dictionary, which all blocks of a column share."""
 
     @abc.abstractmethod
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
         """Return the rows [lower, upper), possibly none.
 
-        The result is of `type` if the form can produce it at no extra cost, else of the block's own
+        The result has `type` if the form can produce it at no extra cost, else the block's own
         type.
         """
 
@@ -98,14 +99,14 @@ class ColumnBlock(abc.ABC):
         """Return the block with its own copy of all memory that it refers to."""
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
-        """Return a nullable block whose values are the rows of this block."""
+        """Return a nullable block, with the rows of this block as its values."""
         return NullableBlock(self, validity)
 
     def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
-        """Return a new mask of the rows [lower, upper) that satisfy the predicate.
+        """Return a new mask of the rows [lower, upper): True for those that satisfy the predicate.
 
-        among: the rows that matter, counted from `lower`; the mask may have any value for others.
-        None: all.
+        among: the rows that matter, counted from `lower`. The mask may have any value for other
+        rows. None: all rows.
         """
         array, test = self.decode(lower, upper, predicate.type), predicate.test
         if among is None or not test.is_costly:
@@ -118,23 +119,17 @@ class ColumnBlock(abc.ABC):
         return mask
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
-        """Return these rows, in their order; for types see `decode`."""
+        """Return these rows, in their order. For the type of the result see `decode`."""
         array = self.decode(0, self.row_count, type)
         return pc.take(array, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
 
     def value(self, row: int) -> Any:
-        """Return one row as Arrow's Python value.
-
-        Raises CorruptionError if it is not valid for the type.
-        """
-        return python_value_at(self.decode(row, row + 1, _ANY), 0)
-
-
-_ANY: Final = pa.null()
+        """Return one row as a Python object. Raises CorruptionError if it is not valid for the type."""
+        return python_value_at(self.decode(row, row + 1, pa.null()), 0)  # in the block's own type
 
 
 class ArrowBlock(ColumnBlock):
-    """A decoded array. Decimals stored in 4 or 8 bytes are decoded to the narrow type."""
+    """A decoded array. Decimals that are stored in 4 or 8 bytes are decoded to the narrow type."""
 
     __slots__ = ("array", "null_count", "row_count")
 
@@ -164,7 +159,10 @@ class ArrowBlock(ColumnBlock):
 
 
 class NullBlock(ColumnBlock):
-    """Rows that are all NULL. dictionary: the column's, if it has one."""
+    """Rows that are all NULL.
+
+    dictionary: that of the column, if it has one.
+    """
 
     __slots__ = ("_dictionary", "_type", "null_count", "row_count")
 
@@ -188,9 +186,8 @@ class NullBlock(ColumnBlock):
 
 
 class NullableBlock(ColumnBlock):
-    """A block with NULLs over the block of its values.
-
-    `validity` has one 1-bit per row of `values`.
+    """A block with NULLs. `validity` says which rows have a value, and `values` has the values of
+    these rows.
     """
 
     __slots__ = ("_validity", "_values", "null_count", "row_count")
@@ -230,7 +227,7 @@ class NullableBlock(ColumnBlock):
 def rows_in(mask: Bools) -> Rows:
     """Return the row numbers whose byte is set in a contiguous mask, in ascending order.
 
-    Cost: as `np.flatnonzero`, but in reused memory; NumPy would allocate and clear 8 bytes per row.
+    It is `np.flatnonzero` in reused memory. NumPy would allocate and clear 8 bytes per row.
     """
     out = scratch(np.int64, len(mask) + 1)
     return out[: kernels.mask_positions(mask.view(np.uint8), out)]

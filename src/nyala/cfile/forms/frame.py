@@ -1,12 +1,15 @@
-"""An encoded block in a frame of reference: decodes ranges, compares and gathers without decoding
-the whole block.
+"""An encoded block in a frame of reference, which decodes, compares and gathers only the given
+rows.
 
-    decode_into   values of a range of rows, into the caller's memory
-    gather_into   values of single rows, into the caller's memory
-    matches       a mask of the rows whose value is in a set of numbers. The set is converted to
-                  deltas, and the packed deltas are compared (for example 16 bits per row for dates,
-                  8 for discounts)
-    number        the value of one row
+A row's value is base + step · row + unit · delta. Base, step and unit belong to the block, and each
+row
+has a packed delta (`bit_packing`).
+
+    decode_into   writes the values of a range of rows into the caller's memory
+    gather_into   writes the values of single rows into the caller's memory
+    matches       returns a mask of the rows whose value is in a set of numbers. The set is converted to
+                  deltas, so packed deltas are compared (for example 16 bits per row for dates)
+    number        returns the value of one row
 
     FOR-fits    base and base + step · (rows - 1), each with and without unit · max delta, are
                 values of the type
@@ -35,13 +38,13 @@ from nyala.cfile.physical import Physical
 __all__ = ["Frame", "line_fits", "output", "value_bounds"]
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-# A set of numbers that is not a range becomes a table over all deltas, if deltas have at most this
-# many bits. Dictionary codes have at most as many.
+# A set of numbers that is not a range becomes a table with an entry per delta, if deltas have at
+# most this many bits. Dictionary codes never have more.
 _TABLE_BITS_MAX: Final = 18
 
 
 def value_bounds(form: Physical) -> tuple[int, int]:
-    """Return the least and greatest value that fits both 64 bits and the type."""
+    """Return the least and greatest value of the type that also fits 64 bits."""
     least, greatest = _INT64_MIN, _INT64_MAX
     if form.type.name == "decimal":
         greatest = 10 ** (form.type.precision or 0) - 1
@@ -51,7 +54,7 @@ def value_bounds(form: Physical) -> tuple[int, int]:
 
 
 def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
-    """Whether a line satisfies FOR-fits."""
+    """Whether FOR-fits holds for a line with unit · delta from 0 to `delta_max`."""
     least, greatest = value_bounds(form)
     end = base + step * (rows - 1)
     return least <= min(base, end) and max(base, end) + delta_max <= greatest
@@ -59,7 +62,7 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A line and a packed delta per row: value = base + step · row + unit · delta."""
+    """A line, and a packed delta per row: value = base + step · row + unit · delta."""
 
     form: Physical
     data: pa.Buffer
@@ -90,7 +93,7 @@ class Frame:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
+        """The bytes in memory."""
         return int(self.data.size)
 
     def owning(self) -> Frame:
@@ -100,7 +103,7 @@ class Frame:
     def decode_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
         """Return the job that writes the values of rows [lower, upper) into `out` (see `output`).
 
-        The first value is written at the position `at`, counted in values of `width` bytes.
+        at: the position of the first value in `out`, counted in values of `width` bytes.
         """
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit,
@@ -108,7 +111,7 @@ class Frame:
         )  # fmt: skip
 
     def gather_into(self, out: pa.Buffer, at: int, width: int, rows: npt.NDArray[np.int64]) -> Fill:
-        """Return the job that writes the values of single rows, in their order; see `decode_into`."""
+        """Return the job that writes the values of single rows, in their order. See `decode_into`."""
         rows = np.ascontiguousarray(rows, np.int64)
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit,
@@ -116,7 +119,7 @@ class Frame:
         )  # fmt: skip
 
     def matches(self, numbers: NumberSet, lower: int, upper: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows [lower, upper) whose value is one of the numbers."""
+        """Return a mask of the rows [lower, upper): True if the value is one of the numbers."""
         count = upper - lower
         deltas = self._matching_deltas(numbers)
         if deltas is None:
@@ -132,11 +135,11 @@ class Frame:
     def _matching_deltas(
         self, numbers: NumberSet
     ) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
-        """Convert a set of numbers to deltas: a range, an empty tuple, or a table with one bool per
-        delta.
+        """Convert a set of numbers to deltas: a range (least, greatest), an empty tuple, or a
+        table.
 
-        None: the rows must be decoded, because the deltas depend on the row or have too many bits
-        for a table.
+        The table has one bool per delta. None: the rows must be decoded, because the deltas depend
+        on the row or have too many bits for a table.
         """
         if numbers.is_empty:
             return ()
@@ -157,34 +160,28 @@ class Frame:
     def _mask(
         self, kernel: Callable[..., None], lower: int, upper: int, *deltas: Any
     ) -> npt.NDArray[np.bool_]:
-        """Return what `kernel` finds in the rows [lower, upper), with `deltas` to compare."""
+        """Run `kernel`, which compares the rows [lower, upper) with `deltas`, and return its mask."""
         out = scratch(np.uint8, upper - lower)
         kernel(self.data, self.start, self.bits, self.row_count, lower, upper, *deltas, out)
         return out.view(np.bool_)
 
     def number(self, row: int) -> int:
-        """Return the stored number of one row, in Python: NumPy calls for one number cost more."""
+        """Return the stored number of one row, by Python arithmetic: NumPy calls would cost more."""
         assert 0 <= row < self.row_count
         delta = kernels.delta_at(self.data, self.start, self.bits, self.row_count, row)
         return self.base + self.step * row + self.unit * delta
-
-    # -- inside --------------------------------------------------------------------------------------------
 
     def _numbers(self, lower: int, upper: int) -> npt.NDArray[np.int64]:
         out = allocate(8 * (upper - lower))
         kernels.fill([self.decode_into(out, 0, 8, lower, upper)])
         return np.frombuffer(out, "<i8")
 
-    def _max_delta(self) -> int:
-        return kernels.max_delta(self.data, self.start, self.bits, self.row_count)
-
     def _check_line(self) -> None:
         if self.unit == 0:
             raise ValueError("expected a unit of 1 or more, found 0")
         if not line_fits(self.form, self.base, self.step, self.row_count, self.unit * ((1 << self.bits) - 1)):
-            # The bits allow a delta that does not fit. Whether the block is valid depends on its
-            # max delta.
-            delta_max = self.unit * self._max_delta()
+            # The bits allow a delta that does not fit, so compute the greatest delta.
+            delta_max = self.unit * kernels.max_delta(self.data, self.start, self.bits, self.row_count)
             if not line_fits(self.form, self.base, self.step, self.row_count, delta_max):
                 raise ValueError(
                     f"expected values of {self.form.type}, found a line from {self.base} with step {self.step} "
@@ -193,7 +190,7 @@ class Frame:
 
 
 def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:
-    """Return (an Arrow buffer for the values of `rows` rows, the bytes of one value in it).
+    """Return (an Arrow buffer for `rows` decoded values, the bytes of one value in it).
 
     The buffer is in reused memory, which avoids page faults.
     """

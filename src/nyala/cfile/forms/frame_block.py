@@ -17,12 +17,17 @@ from nyala.schema.arrow_values import python_converter
 __all__ = ["FrameBlock"]
 
 Bools = npt.NDArray[np.bool_]
-# If a larger share of a block's rows is gathered, decoding the block and copying costs less.
+# If a larger share of the rows is gathered, decoding the whole block and copying from it costs
+# less.
 _GATHER_SHARE: Final = 1 / 8
 
 
 class FrameBlock(ColumnBlock):
-    """Numbers in a frame of reference. form: the column's. narrow: the narrow form, or `form`."""
+    """Numbers in a frame of reference.
+
+    form: the stored type of the column.
+    narrow: the narrow form of a decimal, else the same as `form`.
+    """
 
     __slots__ = ("_form", "_frame", "_narrow", "row_count")
 

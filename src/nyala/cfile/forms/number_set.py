@@ -1,11 +1,14 @@
 """The stored numbers that satisfy a test of a column: integer values or dictionary codes.
 
-    neither     all of [least, greatest]             a range of values; adjacent dictionary codes
+A set has one of three representations:
+
+    neither     all numbers of [least, greatest]     a range of values; adjacent dictionary codes
     values      a sorted list                        an IN list of values
-    mask        a byte per number from 0 on          dictionary codes
+    mask        one byte per number, from 0 on       dictionary codes
 
 A `Frame` converts the numbers to its deltas, and a kernel compares the deltas of the rows with
-them. So filtering a dictionary column costs the same however many entries satisfy the test.
+them. So
+filtering a dictionary column costs the same however many entries satisfy the test.
 
 Immutable; any thread may use it.
 """
@@ -28,9 +31,8 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, eq=False)
 class NumberSet:
-    """A set of integers, created by `of` and `of_mask`.
-
-    Its arrays may be shared and must not be changed.
+    """A set of integers, created by `of` and `of_mask`. Its arrays may be shared and must not be
+    changed.
     """
 
     least: int  # of all numbers in the set
@@ -75,7 +77,7 @@ class NumberSet:
         return self.values is None and self.mask is None
 
     def contains(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return one bool per number: whether it is in the set."""
+        """Return one bool per number: whether the set contains it."""
         if self.values is not None:
             return np.isin(numbers, self.values)
         inside: npt.NDArray[np.bool_] = (self.least <= numbers) & (numbers <= self.greatest)
@@ -86,9 +88,9 @@ class NumberSet:
     def matching_deltas(self, base: int, unit: int, most: int) -> npt.NDArray[np.bool_]:
         """Return one bool per delta from 0 to `most`: whether base + unit · delta is in the set.
 
-        Not for ranges, which need no table.
-        Cost: copies a part of `mask`; with `values`, a few calls over the values between the
-        bounds.
+        The set must not be a range: ranges need no table.
+        Cost: copies a part of `mask`. With `values`, some calls over the values that deltas can
+        reach.
         """
         table = np.zeros(most + 1, np.bool_)
         if self.mask is not None:
@@ -99,7 +101,7 @@ class NumberSet:
             return table
         assert self.values is not None
         lower, upper = np.searchsorted(self.values, [base, min(base + unit * most, _INT64_MAX)])
-        # None of these values is below the base, so the differences fit unsigned 64 bits.
+        # These values are not below the base, so the differences fit unsigned 64 bits.
         above = self.values[lower : upper + 1].view(np.uint64) - np.array(base, np.int64).view(np.uint64)
         deltas, rest = np.divmod(above, np.uint64(unit))
         table[deltas[(rest == 0) & (deltas <= most)]] = True

@@ -1,4 +1,4 @@
-"""A run-length block in memory: a value and an end per run."""
+"""A run-length block in memory: the value and the end of each run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ class RunBlock(ColumnBlock):
     __slots__ = ("_ends", "_form", "_values", "row_count")
 
     def __init__(self, form: Physical, values: npt.NDArray[Any], ends: Rows) -> None:
-        """Create a block of runs.
-
-        values: one stored value per run; one byte each for bool.
-        ends: ascending; the last one is the row count.
+        """values: one stored value per run; for bool one byte each.
+        ends: the row after each run. They ascend, and the last one is the row count.
         """
         self._form: Final = form
         self._values: Final = values
@@ -58,7 +56,7 @@ class RunBlock(ColumnBlock):
         return self
 
     def _runs(self, lower: int, upper: int) -> tuple[npt.NDArray[Any], Rows]:
-        """Return (values, ends) of the runs that overlap these rows; ends are counted from `lower`."""
+        """Return (values, ends) of the runs that overlap these rows. Ends are counted from `lower`."""
         first = int(self._ends.searchsorted(lower, side="right"))
         last = int(self._ends.searchsorted(upper - 1, side="right")) + 1 if lower < upper else first
         return self._values[first:last], np.minimum(self._ends[first:last], upper) - lower

@@ -1,9 +1,9 @@
-"""Decodes dictionary codes to text; joins prefixes and suffixes in the same way.
+"""Decodes dictionary codes to text, and joins prefixes and suffixes in the same way.
 
     codes 2 0 0 1      entries  a | bc | def      ->      text  def a a bc, and the end of each value
 
-Two kernels: one computes the ends of the values, so the size is known before memory is allocated;
-the other one copies bytes. Source: docs/design/column-files-and-encodings.md, "Text from codes by a
+One kernel computes the ends of the values, so the size is known before memory is allocated. Another
+kernel copies the bytes. Source: docs/design/column-files-and-encodings.md, "Text from codes by a
 kernel".
 """
 
@@ -21,26 +21,26 @@ from nyala.cfile.physical import binary_offsets
 
 __all__ = ["join_entries", "text_of"]
 
-_BYTES_MAX: Final = (1 << 31) - 1  # the limit of 32-bit offsets
-# The kernel copies entries in steps of this size, and the last entries byte by byte because nothing
-# follows them. A small dictionary is padded: otherwise most of its entries would be copied byte by
-# byte.
+_BYTES_MAX: Final = (1 << 31) - 1  # 32-bit offsets address no more
+# The kernel copies entries in steps of this size. It must copy the last entries byte by byte,
+# because nothing follows them. A small dictionary is padded: otherwise most of its entries would be
+# the last ones.
 _ROOM_BYTES: Final = 32
 _SMALL_BYTES: Final = 4096
-# Below this count one call of Arrow costs less: 24 against 36 us for 1,000 values, 111 against 86
-# for 10,000.
+# For fewer values, one call of Arrow costs less: 24 instead of 36 µs for 1,000 values, but 111
+# instead of 86 for 10,000.
 _ROWS_FEW: Final = 4096
 
 
 def join_entries(
     codes: npt.NDArray[np.int32], starts: npt.NDArray[np.int32], data: Any
 ) -> tuple[pa.Buffer, pa.Buffer]:
-    """Return (offsets of 4 bytes, text bytes) of the entries that the codes name, in Arrow's text
+    """Return (offsets of 4 bytes, text bytes) of the entries of these codes, in Arrow's text
     layout.
 
     starts: the start of each entry in `data`, and the end of the last one.
-    Cost: two calls that release the interpreter lock. 5 ns per value with few entries, 10 to 20
-    with many, mostly for entries outside the near caches.
+    Cost: two calls that release the interpreter lock. A value takes 5 ns with few entries, and 10
+    to 20 with many, which are not all in the processor's caches.
     Raises: ArrowInvalid for more than 2 GiB of text; ValueError for a code without an entry.
     """
     offsets = allocate(4 * (len(codes) + 1))
@@ -56,10 +56,7 @@ def join_entries(
 
 
 def text_of(array: pa.DictionaryArray) -> pa.Array:
-    """Decode a dictionary array of text or binary.
-
-    Raises ArrowInvalid for more than 2 GiB of text.
-    """
+    """Decode a dictionary array of text or binary. Raises ArrowInvalid for more than 2 GiB of text."""
     codes, entries = array.indices, array.dictionary
     if len(codes) < _ROWS_FEW or codes.type != pa.int32() or codes.null_count or entries.null_count:
         return array.dictionary_decode()

@@ -1,10 +1,12 @@
-"""The validity bitmap of a block, and the scatter of dense values to their rows.
+"""The validity bitmap of a block, which moves dense values to their rows.
 
     bitmap    1 0 1 1 0      values  a b c      ->      a NULL b c NULL
 
 A block stores only its values that are not NULL. So encodings never handle NULLs, and a column that
-is mostly NULL is as small as its values. A kernel scatters the values in one pass. NULL rows get
-zeros. For text only the offsets are scattered, and no text is copied.
+is
+mostly NULL is as small as its values. A kernel moves the values to their rows in one pass, and NULL
+rows
+get zeros. For text it moves only the offsets, and copies no text.
 
 Source: Kudu's nullable blocks, and the pages of Parquet and ORC
 (docs/design/column-files-and-encodings.md, "Values without NULLs").
@@ -27,7 +29,7 @@ __all__ = ["Validity"]
 
 @dataclass(frozen=True, eq=False)
 class Validity:
-    """Which rows have a value. bitmap: exactly `row_count` bits, padded with zeros."""
+    """Which rows have a value: bit 1 of `bitmap`. It has `row_count` bits, padded with zeros."""
 
     bitmap: pa.Buffer
     row_count: int
@@ -42,13 +44,13 @@ class Validity:
         return unpacked.view(np.bool_)
 
     def part(self, lower: int, upper: int) -> tuple[Validity, int, int]:
-        """Return (the validity of rows [lower, upper), the start and the end of their values)."""
+        """Return (the validity of rows [lower, upper), the start and the end of their dense values)."""
         bitmap = pa.py_buffer(slice_bitmap(self.bitmap, lower, upper - lower))
         part, first = Validity(bitmap, upper - lower), self._values_before(lower)
         return part, first, first + part._values_before(upper - lower)
 
     def take(self, rows: npt.NDArray[np.int64]) -> tuple[Validity, npt.NDArray[np.int64]]:
-        """Return these rows' validity, and their values' positions among the dense values."""
+        """Return the validity of these rows, and the positions of their values among the dense values."""
         inside, bits = rows >> 3, (rows & 7).astype(np.uint8)
         data = self._bytes()
         counts = np.bitwise_count(data)
@@ -62,7 +64,7 @@ class Validity:
     def scatter(self, values: pa.Array) -> pa.Array:
         """Return an array of all rows: `values` where the bit is 1, NULL elsewhere.
 
-        values: one per 1-bit, none of them NULL.
+        values: one per 1-bit, without NULL.
         """
         type, rows = values.type, self.row_count
         if pa.types.is_dictionary(type):
@@ -87,7 +89,7 @@ class Validity:
         return self._array(type, len(values), cells)
 
     def scatter_mask(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Turn a contiguous mask of the values into one of the rows; NULL rows are False."""
+        """Turn a contiguous mask of the values into one of the rows. NULL rows are False."""
         return np.frombuffer(self._scatter(pa.py_buffer(mask.view(np.uint8)), 1), np.bool_)
 
     def owning(self) -> Validity:

@@ -1,1 +1,1 @@
-"""Zone maps and bloom filters: indexes that exclude blocks or whole files from scans and look-ups."""
+"""Zone maps and bloom filters, by which scans and look-ups skip blocks and whole files."""

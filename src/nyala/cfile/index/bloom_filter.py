@@ -4,18 +4,26 @@
            which block           which bit in each of its eight 32-bit words
 
 A block has 32 bytes, and the filter begins at a cache line in memory, so one look-up touches one
-cache line. A key sets one bit in each of the eight words of its block: bits 27..31 of the hash's
-lower half multiplied by the word's odd multiplier.
+cache
+line. A key sets one bit in each of the eight words of its block. To find the bit, the hash's lower
+half
+is multiplied by an odd number that belongs to the word. Bits 27 to 31 of the product are the number
+of
+the bit.
 
-    pages   |  64 KB  |  64 KB  |  …     In a file, each page has its own CRC and is read on demand (`PagedBloom`):
-                                         looking up one key reads one page, however large the filter is
+In a file, pages of 64 KB have their own CRC and are read on demand (`PagedBloom`). So looking up
+one
+key reads one page, however large the filter is.
 
-The filter never says "absent" for a key that it contains. It says "maybe" for about 1 absent key in
-800 with 16 bits per key, 1 in 185 with 12, and 1 in 30 with 8. `nyala.keys.encoded_keys` computes
-the hashes. A filter does not grow: a rowset's keys are known when it is written.
+For a key that it contains, the filter always says "maybe". It also says "maybe" for about 1 absent
+key
+in 800 with 16 bits per key, 1 in 185 with 12, and 1 in 30 with 8. `nyala.keys.encoded_keys`
+computes the
+hashes. A filter does not grow: a rowset's keys are known when it is written.
 
-Thread safety: a Bloom is immutable. A PagedBloom loads pages; two threads that need the same page
-may both read it.
+Thread safety: a Bloom is immutable. A PagedBloom loads pages. Two threads that need the same page
+may
+both read it.
 Source: F. Putze et al., "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; layout and
 multipliers are those of Parquet's BloomFilter.md. Kudu's own filter spreads a key over 4 KiB.
 """
@@ -41,7 +49,7 @@ _CACHE_LINE_BYTES: Final = 64
 
 
 class Bloom:
-    """A bloom filter in memory: 32-bit words of shape (block count, 8)."""
+    """A bloom filter in memory: 32-bit words, one row of eight per block."""
 
     def __init__(self, words: npt.NDArray[np.uint32]) -> None:
         assert words.ndim == 2 and words.shape[1] == _WORDS and len(words) > 0
@@ -51,7 +59,7 @@ class Bloom:
     def build(cls, hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY) -> Bloom:
         """Build a filter with `bits_per_key` bits per key, in whole blocks, at least one.
 
-        Cost: a few nanoseconds per key. Without compiled kernels about 40, and 16 bytes of memory
+        Cost: some nanoseconds per key. Without compiled kernels about 40, and 16 bytes of memory
         per key.
         """
         bits_per_block = 8 * format.BLOOM_BLOCK_BYTES
@@ -61,12 +69,12 @@ class Bloom:
         return cls(words)
 
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return one bool per hash; False if no inserted key has this hash."""
+        """Return one bool per hash: False if no inserted key has this hash."""
         blocks, keys = _split(hashes, len(self.words))
         return _matching(self.words[blocks], keys)
 
     def may_contain_one(self, key_hash: int) -> bool:
-        """Return `may_contain` of one hash, with Python arithmetic instead of NumPy calls."""
+        """Return `may_contain` of one hash, by Python arithmetic instead of NumPy calls."""
         return _matches(self.words[_block_of(key_hash, len(self.words))].tolist(), key_hash)
 
     def to_bytes(self) -> bytes:
@@ -74,10 +82,7 @@ class Bloom:
 
     @classmethod
     def from_bytes(cls, data: Any) -> Bloom:
-        """Return a filter over the memory of `data`.
-
-        Raises ValueError if it is not whole blocks.
-        """
+        """Return a filter over the memory of `data`. Raises ValueError if it is not whole blocks."""
         words = np.frombuffer(data, "<u4")
         if len(words) == 0 or len(words) % _WORDS:
             raise ValueError(
@@ -99,9 +104,8 @@ class PagedBloom:
         read: Callable[[int, int], npt.NDArray[np.uint32]],
         on_load: Callable[[PagedBloom], None],
     ) -> None:
-        """read: returns the 32-bit integers of blocks [lower, upper). The range covers whole pages.
-
-        on_load: called after pages were loaded and `nbytes` grew.
+        """read: returns the 32-bit words of the blocks [lower, upper), which are whole pages.
+        on_load: called after pages were loaded, which makes `nbytes` larger.
         """
         self._words = _zero_words(block_count)
         self._page_blocks = page_blocks
@@ -111,13 +115,12 @@ class PagedBloom:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the loaded pages."""
+        """The bytes of the loaded pages."""
         return int(self._loaded.sum()) * self._page_blocks * format.BLOOM_BLOCK_BYTES
 
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return one bool per hash; False if no inserted key has it.
-
-        Reads adjacent missing pages at once.
+        """Return one bool per hash: False if no inserted key has this hash. Adjacent missing pages
+        are read at once.
         """
         blocks, keys = _split(hashes, len(self._words))
         if not self._loaded.all():
@@ -125,7 +128,7 @@ class PagedBloom:
         return _matching(self._words[blocks], keys)
 
     def missing_pages(self, hashes: npt.NDArray[np.uint64]) -> list[int]:
-        """Return the pages that `may_contain` of these hashes would load, ascending."""
+        """Return the pages that `may_contain` of these hashes would load, in ascending order."""
         pages = np.unique(_split(hashes, len(self._words))[0] // self._page_blocks)
         missing: list[int] = pages[~self._loaded[pages]].tolist()
         return missing
@@ -154,9 +157,9 @@ class PagedBloom:
 
 
 def _zero_words(block_count: int) -> npt.NDArray[np.uint32]:
-    """Return zeroed words of `block_count` blocks, aligned so that no block spans two cache lines.
+    """Return words of `block_count` blocks, all 0, aligned so that no block is in two cache lines.
 
-    The system allocates memory only for pages that are written.
+    The system allocates memory only for the parts that are written.
     """
     size = block_count * format.BLOOM_BLOCK_BYTES
     memory = np.zeros(size + _CACHE_LINE_BYTES, np.uint8)
@@ -186,6 +189,7 @@ def _block_of(key_hash: int, block_count: int) -> int:
 def _split(
     hashes: npt.NDArray[np.uint64], block_count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    # The upper half scaled to the block count: a multiplication instead of a modulo's division.
+    """Return (the block, the lower half) of each hash."""
+    # Scale the upper half to the block count, by a multiplication. A modulo would need a division.
     blocks = ((hashes >> _HALF) * np.uint64(block_count)) >> _HALF
     return blocks.astype(np.int64), (hashes & _LOW).astype(np.uint32)

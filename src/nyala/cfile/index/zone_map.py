@@ -1,14 +1,18 @@
-"""Zone maps: the least and greatest value of every block, so a predicate can skip blocks.
+"""Zone maps: the least and greatest value of every block, so that a predicate can skip blocks.
 
     Z-sound      min ≤ every value of the block that is neither NULL nor NaN ≤ max; also for
                  shortened bounds
     Z-none       min is None exactly if the block has no such value
-    Z-open       max None with a min: no upper bound is known
+    Z-open       max is None although there is a min: no upper bound is known
 
 Bounds are canonical scalars (see `nyala.schema.types`). Bounds of text and binary are shortened to
-32 bytes, text at a character border. A shortened upper bound is incremented, so that it stays above
-the values. NaN is not in the bounds and has a flag: it is greater than every other value and would
-make most blocks unbounded. -0.0 and 0.0 are equal, and a bound may be either.
+32
+bytes, text at a character border. A shortened upper bound is incremented, so that it stays above
+the
+values. NaN is greater than every other value, and as a bound would make most blocks unbounded. So
+bounds
+ignore NaN, and a flag says whether the block has one. -0.0 and 0.0 are equal, and a bound may be
+either.
 
 Whether a block can be skipped also depends on its deltas (rule Z1; see `rowset`).
 """
@@ -35,14 +39,14 @@ __all__ = ["Zone", "ZoneMap", "zone_of"]
 
 @dataclass(frozen=True)
 class Zone:
-    """What is known about a range of values without reading it."""
+    """The bounds and counts of a range of values, which are known without reading the values."""
 
     min: Any
     max: Any
     null_count: int
     row_count: int
     has_nan: bool = False
-    min_truncated: bool = False  # min was shortened and may be below the least value
+    min_truncated: bool = False  # min was shortened: it may be below the least value
     max_truncated: bool = False  # max was shortened: it may be above the greatest value, or None
 
     def merge(self, other: Zone) -> Zone:
@@ -80,7 +84,8 @@ def zone_of(form: Physical, stored: pa.Array) -> Zone:
             return Zone(least, greatest, nulls, rows)
     has_nan = False
     if form.type.is_floating:
-        # Arrow's min_max ignores quiet NaNs, but a signalling NaN makes it forget earlier values.
+        # Arrow's min_max ignores quiet NaNs, but a signalling NaN makes it forget the values before
+        # it.
         is_nan = pc.is_nan(stored)
         has_nan = bool(pc.any(is_nan).as_py())
         if has_nan:
@@ -101,7 +106,7 @@ def _decimal128_bounds(stored: pa.Array) -> tuple[int, int]:
     stored = stored.drop_null() if stored.null_count else stored
     words = np.frombuffer(stored.buffers()[1], "<u8")[2 * stored.offset :][: 2 * len(stored)].reshape(-1, 2)
     low, high = words[:, 0], words[:, 1].view("<i8")
-    # Compare the upper halves, and among equal ones the lower halves, which are unsigned.
+    # Compare the upper halves. Among equal ones compare the lower halves, which are unsigned.
     high_min, high_max = int(high.min()), int(high.max())
     return (
         (high_min << 64) + int(low[high == high_min].min()),
@@ -126,7 +131,7 @@ def cut_lower(value: bytes, is_text: bool) -> bytes:
 def cut_upper(value: bytes, is_text: bool) -> bytes | None:
     """Return an upper bound of `value` with at most 32 bytes: its beginning, incremented.
 
-    None if there is none.
+    None if no beginning can be incremented.
     """
     if len(value) <= format.ZONE_BOUND_BYTES:
         return value
@@ -158,7 +163,7 @@ class ZoneMap:
     row_counts: npt.NDArray[np.int64]
     null_counts: npt.NDArray[np.uint32]
     flags: npt.NDArray[np.uint8]
-    mins: _Bounds  # stored form: NumPy values or bytes; undefined where a flag says that there is none
+    mins: _Bounds  # in the stored form: NumPy values or bytes; undefined where a flag says that the bound is None
     maxs: _Bounds
 
     def __len__(self) -> int:
@@ -183,8 +188,7 @@ class ZoneMap:
     def number_bounds(self) -> tuple[int, int] | None:
         """Return the least and greatest integer, date, time or narrow decimal over all blocks.
 
-        None for other types, and if any block lacks a bound or has min > max. Cost: a few NumPy
-        calls.
+        None for other types, and if any block lacks a bound or has min > max.
         """
         if not self.form.holds_integers:
             return None
@@ -197,7 +201,7 @@ class ZoneMap:
     def excluded(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
         """Return one bool per block: whether `Constraint.excludes_range` excludes it.
 
-        Cost: a few NumPy calls for numbers and times; otherwise one call per block.
+        Cost: a few NumPy calls for numbers and times. For other types one call per block.
         """
         bounds = self._number_arrays(constraint)
         if bounds is None:
@@ -228,7 +232,9 @@ class ZoneMap:
         return out
 
     def _number_arrays(self, constraint: Constraint) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-        """Return (mins, maxs) as int64; None unless they and the constraint compare as int64."""
+        """Return (mins, maxs) as int64. None if these or the constraint's bounds are not 64-bit
+        integers.
+        """
         if not self.form.holds_integers or constraint.empty or constraint.null == "only":
             return None
         assert isinstance(self.mins, np.ndarray) and isinstance(self.maxs, np.ndarray)
@@ -263,10 +269,7 @@ class ZoneMap:
 
     @classmethod
     def decode(cls, form: Physical, data: bytes, row_counts: npt.NDArray[np.int64]) -> ZoneMap:
-        """Decode the bytes of `encode`.
-
-        Raises ValueError if they are not a zone map of these blocks.
-        """
+        """Decode the bytes of `encode`. Raises ValueError if they are not a zone map of these blocks."""
         count = len(row_counts)
         if len(data) < 5 * count:
             raise ValueError(f"expected null counts and flags of {count} blocks, found {len(data)} bytes")

@@ -1,4 +1,4 @@
-"""Inserts into bloom filters: a part of `compiled.pyx`, which includes it."""
+"""Inserts keys into bloom filters. `compiled.pyx` includes this file."""
 
 cdef enum:
     FILTER_WORDS = 8  # per block

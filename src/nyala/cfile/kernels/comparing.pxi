@@ -1,4 +1,4 @@
-"""Comparisons over the rows of a frame, and masks: a part of `compiled.pyx`, which includes it."""
+"""Compares the deltas of a frame, and lists the rows of a mask. `compiled.pyx` includes this file."""
 
 
 cdef void _compare(const word* tile, Py_ssize_t n, word least, word span, uint8_t* out) noexcept nogil:
@@ -134,7 +134,7 @@ def delta_at(data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t row)
     return delta
 
 
-cdef uint8_t _set_bits[256][8]  # per byte value: the positions of its ones, the lowest first, then zeros
+cdef uint8_t _set_bits[256][8]  # for each byte value: the positions of its ones in ascending order, then zeros
 cdef uint8_t _bit_count[256]
 
 
@@ -150,13 +150,13 @@ cdef void _count_bits() noexcept:
 _count_bits()
 
 
-# Fewer ones than this among 64 rows are read one by one.
+# If fewer than this many of 64 rows have a 1, the rows are read one by one.
 cdef enum:
     SPARSE = 16
 
 
 cdef Py_ssize_t _mask_positions(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t* out) noexcept nogil:
-    """Write the rows (counted from `row`) whose mask byte is 1, and return their count. May write up to n numbers."""
+    """Write the rows with mask byte 1, counted from `row`, and return how many. It may write up to n numbers."""
     cdef Py_ssize_t i = 0, j, k, found = 0
     cdef uint64_t eight, bits
     cdef const uint8_t* positions

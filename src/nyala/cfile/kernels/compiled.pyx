@@ -56,8 +56,8 @@ ctypedef fused number:
 
 cdef enum:
     TILE = 2048  # rows: with 8 bytes each, half of a first-level cache
-    # At least DENSE_MIN adjacent rows are gathered by unpacking a whole tile, if that costs less. The costs were
-    # measured, in 0.01 ns: gathering a row from one plane of whole bytes, or of bits; unpacking all planes of a row.
+    # At least DENSE_MIN nearby rows are gathered by unpacking a whole tile, if that costs less. The costs were measured,
+    # in 0.01 ns: of gathering a row from a plane of bytes or of bits, and of unpacking a row of at most 8, 16 or 32 bits.
     DENSE_MIN = 16
     GATHER_BYTES = 30
     GATHER_BITS = 90
@@ -205,9 +205,9 @@ cdef void _unpack_bytes(word* tile, const uint8_t* part, Py_ssize_t n, int plane
 
 
 cdef void _shifted(uint8_t* out, const uint8_t* part, Py_ssize_t n, uint8_t mask, int up, bint first) noexcept nogil:
-    """Shift the masked bits of each of n bytes left by `up` (right if negative), and store or OR them to `out`.
+    """Shift the masked bits of each of n bytes left by `up` (right if negative), and store them in `out` or OR them to it.
 
-    It shifts eight bytes at a time, because processors cannot shift single bytes; no bit leaves its byte.
+    It shifts eight bytes at a time, because processors cannot shift single bytes. No bit leaves its byte.
     """
     cdef uint64_t eight, there, eight_masks = <uint64_t>mask * <uint64_t>0x0101010101010101
     cdef int down = -up if up < 0 else 0
@@ -231,7 +231,7 @@ cdef void _shifted(uint8_t* out, const uint8_t* part, Py_ssize_t n, uint8_t mask
 
 
 cdef void _unpack_bits(uint8_t* tile, const Planes* planes, const uint8_t* part, Py_ssize_t row, Py_ssize_t n) noexcept nogil:
-    """Unpack the rows [row, row + n) of the planes narrower than a byte, the first of which is `part`."""
+    """Unpack the rows [row, row + n) of the planes narrower than a byte. The first of these planes begins at `part`."""
     cdef Py_ssize_t size, done, share, inside, some
     cdef int plane = 4, shift = 0
     while plane:
@@ -254,7 +254,7 @@ cdef void _unpack_bits(uint8_t* tile, const Planes* planes, const uint8_t* part,
 
 
 cdef void _unpack(const Planes* planes, Py_ssize_t row, Py_ssize_t n, word* tile) noexcept nogil:
-    """Unpack the deltas of the rows [row, row + n), at most a tile. The tile's words have at least `bits` bits."""
+    """Unpack the deltas of the rows [row, row + n), at most a tile. The words of the tile have at least `bits` bits."""
     cdef const uint8_t* part = planes.data
     cdef uint8_t low[TILE]
     cdef int plane = 64, shift = 0
@@ -285,7 +285,7 @@ cdef void _unpack(const Planes* planes, Py_ssize_t row, Py_ssize_t n, word* tile
 cdef void _narrow_line(
     const word* tile, Py_ssize_t n, Py_ssize_t row, const Line* line, number* out
 ) noexcept nogil:
-    """Write base + step · row + unit · delta in the width of `out`. The sums fit, but products may wrap around."""
+    """Write base + step · row + unit · delta in the width of `out`. The sums fit it, although products may wrap around."""
     cdef number base = <number>line.base, step = <number>line.step, unit = <number>line.unit
     cdef Py_ssize_t i
     if step:
@@ -358,7 +358,7 @@ cdef void _fill_range(const Job* job) noexcept nogil:
 
 
 cdef Job _flat(const Job* job, uint64_t base) noexcept nogil:
-    """Return a job that writes a tile's numbers after adding `base` only."""
+    """Return a job that adds only `base` to the numbers of a tile."""
     cdef Job flat = job[0]
     flat.line.base, flat.line.step, flat.line.unit = base, 0, 1
     return flat

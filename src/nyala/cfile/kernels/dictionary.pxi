@@ -1,4 +1,4 @@
-"""Dictionary codes to Arrow string views and to text: a part of `compiled.pyx`, which includes it."""
+"""Turns dictionary codes into Arrow string views or text. `compiled.pyx` includes this file."""
 
 
 cdef struct Sixteen:
@@ -33,7 +33,7 @@ cdef enum:
 cdef int64_t _entry_ends(
     const int32_t* codes, Py_ssize_t n, const int32_t* starts, Py_ssize_t count, int32_t* ends
 ) noexcept nogil:
-    """Return the total bytes of the entries; -1 if a code has no entry."""
+    """Write the end of each entry. Return the total bytes, or -1 if a code has no entry."""
     cdef Py_ssize_t i
     cdef int64_t at = 0
     cdef uint32_t code
@@ -66,7 +66,7 @@ cdef bint _copy_entries(
     const int32_t* codes, Py_ssize_t n, const int32_t* starts, Py_ssize_t count, const uint8_t* entries, int64_t size,
     const int32_t* ends, uint8_t* out, int64_t room,
 ) noexcept nogil:
-    """Copy the entries. Return False if a code has no entry, or an entry is outside of its bytes or does not fit."""
+    """Copy the entries. Return False if a code has no entry, or an entry is not within `entries` or does not fit `out`."""
     cdef Py_ssize_t i
     cdef int64_t at, into, length
     cdef uint32_t code
@@ -78,7 +78,7 @@ cdef bint _copy_entries(
         length = ends[i + 1] - into
         if length < 0 or at < 0 or into < 0 or length > size - at or length > room - into:
             return False
-        # Later entries overwrite the bytes that were copied beyond the end.
+        # The copies may write beyond the end of an entry. The next entry overwrites these bytes.
         if size - at >= 2 * SHORT and room - into >= 2 * SHORT:
             memcpy(out + into, entries + at, SHORT)
             if length > SHORT:

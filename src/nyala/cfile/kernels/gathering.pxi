@@ -1,11 +1,11 @@
-"""Gathers single rows of frames: a part of `compiled.pyx`, which includes it.
+"""Gathers single rows of frames, in one of two ways. `compiled.pyx` includes this file.
 
     from planes     one access per row and plane
     from a tile     unpacks all rows of a dense run, if that costs less
 """
 
 cdef void _gather_bytes(long_word* tile, const uint8_t* part, const uint32_t* positions, Py_ssize_t n, int plane, int shift) noexcept nogil:
-    """Combine the numbers of a plane of whole bytes with the tile by OR."""
+    """Combine n numbers of a plane of whole bytes with the tile by OR."""
     cdef Py_ssize_t i
     cdef uint16_t two
     cdef uint32_t four
@@ -31,12 +31,12 @@ cdef void _gather_bits(
     long_word* tile, const uint8_t* part, const uint32_t* positions, Py_ssize_t n, int plane, int shift, uint32_t size,
     uint32_t least, uint32_t greatest,
 ) noexcept nogil:
-    """Combine the numbers of a plane narrower than a byte. Mostly all are at the same bits of their bytes."""
+    """Combine n numbers of a plane narrower than a byte. In most calls all are at the same bits of their bytes."""
     cdef Py_ssize_t i
     cdef uint32_t share = least // size, position
     cdef int up = <int>share * plane
     cdef uint8_t mask = (1 << plane) - 1
-    cdef double inverse = 1.0 / size  # with 0.5 added, no product is so close to an integer that rounding errors matter
+    cdef double inverse = 1.0 / size  # 0.5 is added to the position, so no rounding error changes the integer part
     if share == greatest // size:
         part -= <size_t>share * size
         for i in range(n):
@@ -51,7 +51,7 @@ cdef void _gather_bits(
 cdef void _gather_planes(
     const Planes* planes, const uint32_t* positions, Py_ssize_t n, uint32_t least, uint32_t greatest, long_word* tile
 ) noexcept nogil:
-    """Gather the deltas of n rows between `least` and `greatest`; the tile is as for `_unpack`."""
+    """Gather the deltas of n rows between `least` and `greatest` into the tile. See `_unpack` for its words."""
     cdef const uint8_t* part = planes.data
     cdef Py_ssize_t size
     cdef int plane = 64, shift = 0
@@ -75,7 +75,7 @@ cdef void _gather_planes(
 cdef bint _positions_of(
     const Job* job, Py_ssize_t done, Py_ssize_t n, uint32_t* positions, uint32_t* least, uint32_t* greatest
 ) noexcept nogil:
-    """Compute the positions of n rows in the frame, and their minimum and maximum. False if one is outside."""
+    """Compute the positions of n rows in the frame, their minimum and maximum. Return False if one is outside."""
     cdef uint64_t first = <uint64_t>job.first, position, far = 0
     cdef uint32_t low = 0xFFFFFFFF, high = 0
     cdef Py_ssize_t i
@@ -102,7 +102,7 @@ cdef Py_ssize_t _rows_per_gather(int bits) noexcept nogil:
 
 
 cdef Py_ssize_t _dense_run(const Job* job, Py_ssize_t done, Py_ssize_t n) noexcept nogil:
-    """Return how many of the next (ascending) rows are in one tile and cost less to unpack than to gather; else 0."""
+    """Return how many of the next ascending rows are in one tile, if unpacking the tile costs less than gathering; else 0."""
     cdef uint64_t row = <uint64_t>job.rows[done]
     cdef Py_ssize_t some = 1, most = n, middle, share = _rows_per_gather(job.planes.bits)
     if n < DENSE_MIN or <uint64_t>job.rows[done + DENSE_MIN - 1] - row >= <uint64_t>(share * DENSE_MIN):
@@ -128,7 +128,7 @@ cdef void _gather_dense(
 
 
 cdef bint _gather_deltas(const Job* job, Py_ssize_t done, Py_ssize_t* count, uint32_t* positions, long_word* tile) noexcept nogil:
-    """Gather the deltas of at most `count` rows from `done` on, and set `count`. False if a row is outside.
+    """Gather the deltas of at most `count` rows from `done` on, and set `count`. Return False if a row is outside.
 
     Cost: about 0.5 ns per row and plane for single rows. In a dense run, all rows are unpacked for 0.05 to
     0.4 ns each.

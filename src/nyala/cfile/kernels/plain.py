@@ -1,7 +1,8 @@
 """The kernels in NumPy, used if the compiled ones do not exist.
 
 Each function has the contract of its namesake in `compiled.pyx`, and the tests compare the results
-of both. The cost is one NumPy call per plane and step, over vectors as long as the block.
+of
+both. The code is written to be simple: it is some times slower than the compiled kernels.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ __all__ = [
 ]
 __all__ += ["entry_ends", "gather_views", "scatter", "scatter_offsets"]
 
-# Raised here and in `compiled.pyx` with every change of a kernel's arguments or results, because
+# Increased here and in `compiled.pyx` with every change of a kernel's arguments or results, because
 # old compiled modules stay on disk until the next build.
 REVISION: Final = 24
 CHECKED: Final = False
 
 
 class Fill(NamedTuple):
-    """A job: write base + step · row + unit · delta for rows of a frame; results fit (FOR-fits)."""
+    """A job: write the numbers base + step · row + unit · delta of some rows of a frame.
+
+    The results fit their width (FOR-fits of `forms.frame`).
+    """
 
     data: pa.Buffer
     start: int  # offset of the planes in `data`
@@ -54,11 +58,13 @@ class Fill(NamedTuple):
     at: int  # position of the first result in `out`, counted in numbers
     width: int  # bytes of a number in `out`: 1, 2, 4, 8, or 16 for decimal128
     is_signed: bool  # whether numbers of 16 bytes are sign-extended
-    first: int = 0  # the value in `rows` that means the frame's first row
+    first: int = 0  # the number that the frame's first row has in `rows`
 
 
 def fill(jobs: Sequence[Fill]) -> None:
-    """Write the numbers of all jobs. The interpreter lock is released once for all of them."""
+    """Write the numbers of all jobs. The compiled kernel releases the interpreter lock once for all
+    of them.
+    """
     for job in jobs:
         _fill(job)
 
@@ -67,11 +73,11 @@ def in_range(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int, least: int, greatest: int,
     out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write 1 to `out` for each of the rows [lower, upper) whose delta is in [least, greatest],
-    else 0.
+    """Write 1 to `out` for each of the rows [lower, upper) with a delta in [least, greatest], else
+    0.
 
-    The frame has `count` rows with deltas of `bits` bits; least <= greatest, and both have at most
-    `bits` bits.
+    The frame has `count` rows with deltas of `bits` bits, from the byte `start` of `data` on. Both
+    bounds have at most `bits` bits, and least <= greatest.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
     number = deltas.dtype.type
@@ -82,9 +88,10 @@ def in_table(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int,
     table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write `table[delta]` to `out` for each row; at most 32 bits.
+    """Write `table[delta]` to `out` for each of the rows [lower, upper). Deltas have at most 32
+    bits.
 
-    Raises ValueError for a delta beyond the table.
+    Raises: ValueError for a delta beyond the table.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
     try:
@@ -94,10 +101,10 @@ def in_table(
 
 
 def mask_positions(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
-    """Write the ascending row numbers of the ones in a mask of 0 and 1 to `out`, and return their
-    count.
+    """Write the numbers of the rows with a 1, in a mask of 0 and 1, to `out` in ascending order.
 
     out: must have room for one number more than the mask has rows.
+    Returns: how many rows have a 1.
     """
     positions = np.flatnonzero(mask)
     out[: len(positions)] = positions
@@ -110,18 +117,15 @@ def max_delta(data: pa.Buffer, start: int, bits: int, count: int) -> int:
 
 
 def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
-    """Return the delta of one row.
-
-    The compiled kernel does not release the interpreter lock for it.
-    """
+    """Return the delta of one row. The compiled kernel does not release the interpreter lock for it."""
     if not 0 <= row < count:
         raise ValueError(f"expected a row below {count}, found {row}")
     return int(gather_bits(data, start, bits, count, np.array([row]))[0])
 
 
 def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
-    """Write values of 1, 2, 4, 8 or 16 bytes, in order, to the rows whose bit is 1, and zeros to
-    the others.
+    """Write values of 1, 2, 4, 8 or 16 bytes, in order, to the rows whose bit is 1. Other rows get
+    zeros.
 
     Raises: ValueError if the number of values is not the number of ones.
     """
@@ -136,7 +140,9 @@ def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa
 def scatter_offsets(
     bitmap: pa.Buffer, rows: int, offsets: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
 ) -> None:
-    """Scatter the n + 1 text offsets of n values; a row whose bit is 0 gets an empty value."""
+    """Write the text offsets of all rows from the n + 1 offsets of n values. A row whose bit is 0
+    gets an empty text.
+    """
     bits = _bits(bitmap, rows)
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
     out[0] = offsets[0]
@@ -146,12 +152,12 @@ def scatter_offsets(
 def bloom_insert(
     hashes: npt.NDArray[np.uint64], salts: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]
 ) -> None:
-    """Set the bits of these hashes in a bloom filter whose words (one row per block) are all 0."""
+    """Set the bits of these hashes in a bloom filter. Its words, one row per block, are all 0 before."""
     count, width = words.shape
     starts = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64) * (32 * width)
     keys = hashes.astype(np.uint32)
-    # Use one byte per bit and pack at the end. NumPy cannot set bits in place if two keys share a
-    # word.
+    # Use one byte per bit, and pack the bits at the end. In place, NumPy would lose bits if two
+    # keys share a word.
     bits = np.zeros(32 * words.size, np.uint8)
     for word, salt in enumerate(salts):
         bits[starts + (32 * word) + ((keys * salt) >> np.uint32(27))] = 1
@@ -159,9 +165,9 @@ def bloom_insert(
 
 
 def repeat_runs(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out: pa.Buffer) -> None:
-    """Write the value (1, 2, 4 or 8 bytes) of each run to all of its rows.
+    """Write the value (1, 2, 4 or 8 bytes) of each run to all rows of the run.
 
-    ends: the end of each run. Raises ValueError if they do not ascend to the number of rows in
+    ends: the row after each run. Raises ValueError if they do not ascend to the number of rows in
     `out`.
     """
     dtype = np.dtype(f"<u{width}")
@@ -170,9 +176,6 @@ def repeat_runs(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out:
     if int(lengths.min()) <= 0 or int(ends[-1]) != len(cells):
         raise ValueError(f"expected ends of runs that ascend to {len(cells)}, found others")
     cells[:] = np.repeat(np.frombuffer(values, dtype), lengths)
-
-
-# -- inside ------------------------------------------------------------------------------------------------
 
 
 def _bits(bitmap: pa.Buffer, rows: int) -> npt.NDArray[np.bool_]:
@@ -186,7 +189,7 @@ def _expect_ones(ones: int, count: int) -> None:
 
 
 def _fill(job: Fill) -> None:
-    """Compute the numbers modulo 2^64. Results that fit (FOR-fits) are right after the cast."""
+    """Write the numbers of one job, computed modulo 2^64: numbers that fit their width are right."""
     if job.rows is None:
         rows = np.arange(job.lower, job.upper)
         deltas = unpack_bits(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
@@ -207,7 +210,7 @@ def _fill(job: Fill) -> None:
 
 
 def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: pa.Buffer) -> None:
-    """Write the entry of each code to `out`; for a code without an entry, any entry.
+    """Write the entry of each code to `out`. For a code without an entry, write any entry.
 
     entries: Arrow string views of 16 bytes each, at least one.
     """
@@ -217,11 +220,11 @@ def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: p
 def entry_ends(
     codes: npt.NDArray[np.int32], starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32]
 ) -> int:
-    """Write 0 and the end of each code's entry to `ends`, as if the entries were copied back to
-    back.
+    """Write 0 and then the end of each code's entry to `ends`, as if the entries were copied one
+    after another.
 
-    starts: the ascending starts of all entries, and the end of the last one. `ends` has one number
-    more than `codes`.
+    starts: the ascending starts of all entries, and the end of the last one.
+    ends: must have one number more than `codes`.
     Returns: the total bytes. If they exceed 31 bits, the content of `ends` is undefined.
     Raises: ValueError for a code without an entry.
     """
@@ -240,8 +243,8 @@ def copy_entries(
     ends: npt.NDArray[np.int32],
     out: pa.Buffer,
 ) -> None:
-    """Copy the entries of the codes back to back into `out`, up to the `ends` that `entry_ends`
-    computed.
+    """Copy the entries of the codes one after another into `out`, up to the `ends` from
+    `entry_ends`.
 
     The bytes of `out` after the last entry are undefined.
     """

@@ -1,4 +1,4 @@
-"""Decodes runs: a part of `compiled.pyx`, which includes it."""
+"""Writes the values of runs to their rows. `compiled.pyx` includes this file."""
 
 cdef enum:
     AT_ONCE = 8
@@ -7,8 +7,8 @@ cdef enum:
 cdef bint _repeat_runs(const cell* values, const int64_t* ends, Py_ssize_t count, cell* out, Py_ssize_t rows) noexcept nogil:
     """Write the value of each run to its rows. Return False if the ends do not ascend to `rows`.
 
-    It writes eight rows at a time, also beyond the end of a run; the next run overwrites them. Otherwise
-    the processor would mispredict the end of each run.
+    It writes eight rows at a time, also beyond the end of a run, where the next run overwrites them. A loop
+    that stops at the end of each run would be slower, because the processor cannot predict the end.
     """
     cdef Py_ssize_t i, j, row = 0, end
     cdef cell value

@@ -1,4 +1,4 @@
-"""Scatters dense values to the rows of a bitmap: a part of `compiled.pyx`, which includes it."""
+"""Writes dense values to the rows that have one. `compiled.pyx` includes this file."""
 
 cdef extern from *:
     """
@@ -33,14 +33,14 @@ ctypedef fused cell:
 
 
 cdef inline uint64_t _bits_of(const uint8_t* bitmap, Py_ssize_t row, Py_ssize_t n) noexcept nogil:
-    """Return the bits of n rows (at most 64) from `row`, a multiple of 8."""
+    """Return the bits of n rows (at most 64) from `row` on, which is a multiple of 8."""
     cdef uint64_t word = 0
     memcpy(&word, bitmap + row // 8, (n + 7) // 8)
     return word if n == 64 else word & ((<uint64_t>1 << n) - 1)
 
 
 cdef bint _scatter(const uint8_t* bitmap, Py_ssize_t rows, const cell* values, Py_ssize_t count, cell* out) noexcept nogil:
-    """Return False if the number of values is not the number of ones."""
+    """Write the values to the rows with a 1. Return False if the number of values is not the number of ones."""
     cdef Py_ssize_t row = 0, done = 0, n, position
     cdef uint64_t word
     while row < rows:
