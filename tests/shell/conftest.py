@@ -33,5 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(made: Path, tmp_path: Path) -> Path:
-    """A store with tables `metrics` (host, time, value) and `numbers` (n: 0 to 49), and a tag `before`."""
+    """Create a store with the tables `metrics` (host, time, value) and `numbers` (n: 0 to 49), and
+    the tag `before`.
+    """
     return Path(shutil.copytree(made, tmp_path / "s"))

@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal, whose screen a test reads."""
+"""Runs a program on a pseudo-terminal, so that a test can type and read the screen."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the screen, without empty ones at the end."""
+        """Return the lines of the screen, without empty ones at the end."""
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip("\n").split("\n")
 
     def type(self, text: str) -> None:
@@ -67,7 +67,9 @@ class Terminal:
         os.write(self._main, text.encode())
 
     def wait_for(self, text: str) -> list[str]:
-        """Wait until something was printed and the last line of the screen is the text; return the lines."""
+        """Wait until the program printed something and the last line of the screen is `text`.
+        Return the lines.
+        """
         end_s = time.monotonic() + WAIT_S
         while not self._changed or self.lines[-1] != text:
             assert self.read(end_s - time.monotonic()), f"no {text!r} on the screen:\n" + "\n".join(
@@ -76,13 +78,15 @@ class Terminal:
         return self.lines
 
     def ended(self) -> tuple[int, list[str]]:
-        """Wait until the program ends, and return its exit code and the lines."""
+        """Wait until the program ends. Return its exit code and the lines of the screen."""
         while self.read(WAIT_S):
             pass
         return self.process.wait(WAIT_S), self.lines
 
     def read(self, timeout_s: float = WAIT_S) -> bool:
-        """Read what the program printed, and return False if it ended or printed nothing in time."""
+        """Read what the program printed. Return False if it ended, or printed nothing within the
+        time-out.
+        """
         if not select.select([self._main], [], [], max(timeout_s, 0))[0]:
             return False
         try:

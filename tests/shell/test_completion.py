@@ -1,4 +1,4 @@
-"""What Tab offers, and when Enter runs a text."""
+"""The candidates that Tab offers, and when Enter runs the text."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_candidates(text: str, word: str, expected: list[str]) -> None:
         ("SELECT 1 +\n.5", False),
     ],
 )
-def test_enter_runs_a_complete_text(text: str, expected: bool) -> None:
+def test_enter_runs_complete_statements(text: str, expected: bool) -> None:
     assert is_complete(text) is expected

@@ -1,4 +1,4 @@
-"""Rows in each mode: every type, NULL, signs that a format needs for itself, no rows, many batches."""
+"""The output modes: every type, NULL, special characters of a format, no rows, many batches."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ def test_no_rows(mode: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("mode", FORMATS)
-def test_batches_do_not_show(mode: str) -> None:
+def test_batches_do_not_change_the_output(mode: str) -> None:
     rows = pa.table({"a": list(range(10, 99)), "b": ["x"] * 89})
     assert printed(mode, rows, 7) == printed(mode, rows)
 
 
 def test_two_columns_with_one_name() -> None:
-    """JSON gives them different names, as DuckDB does; the others show the name twice."""
+    """JSON gives them different names, as DuckDB does. The other modes show the name twice."""
     rows = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     assert printed("json", rows) == '[{"a": 1, "a_1": 2}]\n'
     assert printed("table", rows) == "a  a\n1  2\n"
@@ -152,7 +152,9 @@ def test_two_columns_with_one_name() -> None:
 
 
 def test_a_text_of_several_lines() -> None:
-    """Only line breaks are kept: other control characters could move the cursor."""
+    """Line breaks are kept. Other control characters are replaced, because they could move the
+    cursor.
+    """
     rows = pa.table({"plan": ["one\n  two\x1b\n", "three"], "n": [1, 2], "rest": ["x", "y\nz"]})
     assert printed("table", rows).splitlines() == [
         "plan       n  rest",

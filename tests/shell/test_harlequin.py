@@ -1,4 +1,6 @@
-"""The adapter for Harlequin. `make test-harlequin` runs this with Harlequin; elsewhere it is skipped."""
+"""The adapter for Harlequin. Without Harlequin these tests are skipped; `make test-harlequin`
+installs it.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def test_harlequin_finds_the_adapter(adapter: Any) -> None:
 
 
 def test_the_program(adapter: Any, store: Path) -> None:
-    """Harlequin itself: it shows the catalogue, and runs a statement that is typed."""
+    """Starts Harlequin itself. It shows the catalogue, and runs a statement."""
 
     async def main() -> Any:
         app = harlequin.Harlequin(adapter=adapter((str(store),)))

@@ -1,4 +1,4 @@
-"""The shell on a terminal: what a person types, and the screen that they see."""
+"""The shell on a terminal: typed lines, keys, and the screen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_shell(store: Path, tmp_path: Path, *options: str, columns: int = 100) -
     )
     made.wait_for("nyala>")
     made.screen.reset()
-    made.type("\x0c")  # a clear screen, without the folder's name
+    made.type("\x0c")  # Ctrl-L clears the screen, which shows the folder's name
     made.wait_for("nyala>")
     return made
 
@@ -85,7 +85,7 @@ def test_a_moment_of_the_past(terminal: Terminal) -> None:
     assert terminal.wait_for("nyala>")[-4:] == ["n", "4", "1 row", "nyala>"]
 
 
-def test_words_of_other_shells(terminal: Terminal) -> None:
+def test_commands_of_other_shells(terminal: Terminal) -> None:
     for line in ("\\d", "\\dx", "select 1 as", "help", ";"):
         terminal.type(line + "\r")
         terminal.wait_for("    ->" if line in ("select 1 as", "help") else "nyala>")
@@ -127,7 +127,7 @@ def test_a_terminal_shows_the_first_rows(terminal: Terminal) -> None:
     assert terminal.wait_for("nyala>")[-3:] == ["49", "50 rows", "nyala>"]
 
 
-def test_ctrl_c_cancels_the_statement_and_not_the_shell(terminal: Terminal) -> None:
+def test_ctrl_c_cancels_only_the_statement(terminal: Terminal) -> None:
     terminal.type(f"SELECT 1; {SLOW} SELECT 'never';\r")
     terminal.wait_for("1 row")
     terminal.type("\x03")
@@ -167,7 +167,7 @@ def test_tab_completes(terminal: Terminal) -> None:
     assert terminal.wait_for("nyala>")[0] == "nyala> SELECT metrics.value FROM metrics;"
 
 
-def test_the_history_stays(store: Path, tmp_path: Path) -> None:
+def test_the_history_of_lines_is_kept(store: Path, tmp_path: Path) -> None:
     for _ in range(2):
         with open_shell(store, tmp_path) as terminal:
             terminal.type("SELECT 7;\r")
@@ -180,7 +180,7 @@ def test_the_history_stays(store: Path, tmp_path: Path) -> None:
     assert (tmp_path / "history").stat().st_mode & 0o777 == 0o600
 
 
-def test_beside_a_program(tmp_path: Path) -> None:
+def test_while_a_program_has_the_store_open(tmp_path: Path) -> None:
     with children(tmp_path / "s", 1) as [child]:
         child.run("t = db.create_table('t', {'k': 'int64'}, 'k'); t.insert([(1,)])")
         with open_shell(tmp_path / "s", tmp_path) as terminal:
@@ -190,7 +190,7 @@ def test_beside_a_program(tmp_path: Path) -> None:
                 child.run("t.insert([(2,)])") if expected == "1" else None
 
 
-def test_a_hang_up_ends_the_shell(terminal: Terminal) -> None:
+def test_closing_the_terminal_ends_the_shell(terminal: Terminal) -> None:
     terminal.process.send_signal(signal.SIGHUP)
     assert terminal.ended()[0] != 0
 
@@ -235,7 +235,7 @@ MODES = {
 
 
 def test_each_mode_on_the_screen(store: Path, tmp_path: Path) -> None:
-    """Wide characters take two columns of the terminal, combining marks none, and NULL is a word."""
+    """Wide characters take two columns of the terminal, combining characters none."""
     (tmp_path / "names.sql").write_text(
         "SELECT * FROM (VALUES (1, '漢字', 1), (2, '🐟', 22), (3, E'cafe\u0301\\nline 2', 1), (4, NULL, NULL)) "
         "AS t(id, name, w)"
@@ -250,7 +250,7 @@ def test_each_mode_on_the_screen(store: Path, tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal(store: Path, tmp_path: Path) -> None:
-    """Wide rows take several lines, and a line says how to read them better."""
+    """Wide rows take several lines, and a message suggests another mode."""
     wide = f"SELECT {', '.join(f'{number} AS column_{number}' for number in range(1000))};"
     (tmp_path / "wide.sql").write_text(wide)
     with open_shell(store, tmp_path, columns=30) as terminal:
@@ -266,7 +266,7 @@ def test_a_narrow_terminal(store: Path, tmp_path: Path) -> None:
 
 
 def test_a_history_that_cannot_be_written(store: Path, tmp_path: Path) -> None:
-    """The shell says so and works without one."""
+    """The shell prints a message and works without a history of lines."""
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "history"
     with Terminal("sql", store, environment={"NYALA_HISTORY": str(place)}, columns=200) as terminal:
@@ -278,7 +278,7 @@ def test_a_history_that_cannot_be_written(store: Path, tmp_path: Path) -> None:
 
 
 def test_an_error_in_the_middle_of_a_line(terminal: Terminal) -> None:
-    """Statements before it have run, those after it have not, and the shell goes on."""
+    """Statements before the error have run, later ones have not, and the shell continues."""
     terminal.type("DELETE FROM numbers WHERE n = 1; SELECT x; DELETE FROM numbers;\r")
     lines = terminal.wait_for("nyala>")
     assert lines[1] == "DELETE: 1 row" and lines[2].startswith("Error: there is no column 'x'")

@@ -1,4 +1,4 @@
-"""`nyala sql` with -c, -f and pipes: what it prints where, and its exit codes."""
+"""`nyala sql` with -c, -f and pipes: its output, and its exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCE}
 
 
 def ran(*arguments: object, stdin: str | None = None) -> tuple[int, str, str]:
-    """The exit code, stdout and stderr of `nyala ARGUMENTS`."""
+    """Run `nyala ARGUMENTS`. Return the exit code, stdout and stderr."""
     found = cli_runner().invoke(app, [str(each) for each in arguments], input=stdin, prog_name="nyala")
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception
@@ -58,11 +58,11 @@ def test_statements_of_an_argument_a_file_and_a_pipe(store: Path, tmp_path: Path
 
 def test_the_first_error_ends_the_run(store: Path) -> None:
     text = "SELECT 1 AS one; SELECT x FROM metrics; SELECT 2 AS two"
-    code, printed, said = ran("sql", store, "-c", text)
+    code, printed, output = ran("sql", store, "-c", text)
     assert (code, printed) == (1, "one\n  1\n")
-    assert said.startswith("Error: there is no column 'x'")
-    code, printed, said = ran("sql", store, "-c", text, "--keep-going")
-    assert (code, printed, said.count("Error")) == (1, PRINTED, 1)
+    assert output.startswith("Error: there is no column 'x'")
+    code, printed, output = ran("sql", store, "-c", text, "--keep-going")
+    assert (code, printed, output.count("Error")) == (1, PRINTED, 1)
 
 
 def test_several_commands_and_files_run_in_order(store: Path, tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_several_commands_and_files_run_in_order(store: Path, tmp_path: Path) ->
     assert ran("sql", store, "-c", ".quit", "-c", "SELECT 2 AS two") == (0, "", "")
     assert ran("sql", store, "-f", files[0], "-f", tmp_path / "none.sql")[:2] == (2, "")  # nothing ran
     (tmp_path / "latin.sql").write_bytes(b"SELECT '\xe4'")
-    code, _, said = ran("sql", store, "-f", tmp_path / "latin.sql")
-    assert (code, said.startswith(f"Error: {tmp_path / 'latin.sql'}: not UTF-8 text")) == (1, True)
+    code, _, output = ran("sql", store, "-f", tmp_path / "latin.sql")
+    assert (code, output.startswith(f"Error: {tmp_path / 'latin.sql'}: not UTF-8 text")) == (1, True)
 
 
-def test_words_of_other_shells(store: Path) -> None:
+def test_commands_of_other_shells(store: Path) -> None:
     tables = ran("sql", store, "-c", ".tables")
     columns = ran("sql", store, "-c", ".schema metrics")
     assert columns[1].startswith('CREATE TABLE "metrics" (')
@@ -94,11 +94,11 @@ def test_words_of_other_shells(store: Path) -> None:
     for word in ("exit", "EXIT;", "quit", "\\q"):
         assert ran("sql", store, "-c", f"SELECT 1 AS one;\n{word}\nSELECT 2") == (0, "one\n  1\n", ""), word
     for word in ("help", "\\?", "Help ;"):
-        code, printed, said = ran("sql", store, "-c", word)
-        assert (code, printed) == (0, "") and ".tables" in said, word
-    code, _, said = ran("sql", store, "-c", "\\x")
-    assert (code, said) == (1, "Error: there is no command \\x: .help lists the dot commands\n")
-    # Inside of a statement they are words as others.
+        code, printed, output = ran("sql", store, "-c", word)
+        assert (code, printed) == (0, "") and ".tables" in output, word
+    code, _, output = ran("sql", store, "-c", "\\x")
+    assert (code, output) == (1, "Error: there is no command \\x: .help lists the dot commands\n")
+    # Inside of a statement, these words have no special meaning.
     assert ran("sql", store, "-c", "SELECT 1 AS\nhelp\n;")[1] == "help\n   1\n"
 
 
@@ -110,40 +110,40 @@ def test_plans_are_readable(store: Path) -> None:
 
 
 def test_a_new_store(tmp_path: Path) -> None:
-    """`nyala sql NEW` creates the store; a run that fails without a table leaves no folder."""
+    """`nyala sql NEW` creates the store. If it fails without a table, it removes the folder."""
     new = tmp_path / "a" / "new"
     create = "CREATE TABLE t (k int PRIMARY KEY)"
     assert ran("sql", new, "-c", create) == (0, "", f"{new} is a new store.\nCREATE TABLE\n")
     assert ran("sql", new, "-c", "SELECT count(*) AS n FROM t") == (0, "n\n0\n", "")
     wrong = tmp_path / "b" / "wrong"
-    code, _, said = ran("sql", wrong, "-c", "SELECT x")
+    code, _, output = ran("sql", wrong, "-c", "SELECT x")
     assert code == 1 and not wrong.parent.exists()
-    assert said.splitlines()[0] == f"{wrong} is a new store."
-    assert said.splitlines()[-1] == f"{wrong} was removed: it had no table."
-    code, _, said = ran("sql", wrong, "--read-only", "-c", "SELECT 1")
-    assert code == 1 and f"nyala sql {wrong}" in said and not wrong.exists()
-    code, _, said = ran(wrong, "-c", create)
-    assert code == 2 and f"`nyala sql {wrong}` creates one" in said and not wrong.exists()
+    assert output.splitlines()[0] == f"{wrong} is a new store."
+    assert output.splitlines()[-1] == f"{wrong} was removed: it had no table."
+    code, _, output = ran("sql", wrong, "--read-only", "-c", "SELECT 1")
+    assert code == 1 and f"nyala sql {wrong}" in output and not wrong.exists()
+    code, _, output = ran(wrong, "-c", create)
+    assert code == 2 and f"`nyala sql {wrong}` creates one" in output and not wrong.exists()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("")
-    code, _, said = ran("sql", tmp_path / "other", "-c", create)
-    assert code == 1 and "other" in said
+    code, _, output = ran("sql", tmp_path / "other", "-c", create)
+    assert code == 1 and "other" in output
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["file"]
 
 
 def test_errors_as_json(store: Path) -> None:
-    code, printed, said = ran("sql", store, "--json", "-c", "SELECT 1 AS one; SELECT * FROM nothing")
+    code, printed, output = ran("sql", store, "--json", "-c", "SELECT 1 AS one; SELECT * FROM nothing")
     assert (code, json.loads(printed)) == (1, [{"one": 1}])
-    assert json.loads(said)["error"]["type"] == "TableNotFoundError"
+    assert json.loads(output)["error"]["type"] == "TableNotFoundError"
 
 
-def test_dot_commands_stand_on_lines_of_their_own(store: Path) -> None:
+def test_a_dot_command_is_a_line_of_its_own(store: Path) -> None:
     text = ".mode csv\nSELECT\n.5 AS half; .mode md\nSELECT 1 AS one;\n.quit\nSELECT 3"
     assert ran("sql", store, "-c", text) == (0, '"half"\n0.5\n| one |\n| --: |\n| 1 |\n', "")
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         (".table", "there is no dot command .table: did you mean .tables?"),
         (".xyz", "there is no dot command .xyz; .help lists them"),
@@ -160,17 +160,17 @@ def test_dot_commands_stand_on_lines_of_their_own(store: Path) -> None:
         (".schema nothing", "no table 'nothing' in this store"),
     ],
 )
-def test_wrong_dot_commands(store: Path, line: str, said: str) -> None:
+def test_wrong_dot_commands(store: Path, line: str, output: str) -> None:
     code, printed, error = ran("sql", store, "-c", f"{line}\nSELECT 1")
     assert (code, printed) == (1, "")
-    assert error.startswith(f"Error: {said}")
+    assert error.startswith(f"Error: {output}")
 
 
-def test_wrong_times_are_told_in_the_words_of_the_shell(store: Path) -> None:
+def test_errors_of_moments_name_dot_commands(store: Path) -> None:
     for line in (".at yesterday-ish", ".changes metrics yesterday-ish"):
-        code, _, said = ran("sql", store, "-c", line)
+        code, _, output = ran("sql", store, "-c", line)
         assert code == 1
-        assert "at=" not in said and "--" not in said and "since=" not in said, said
+        assert "at=" not in output and "--" not in output and "since=" not in output, output
 
 
 WRONG = """
@@ -195,17 +195,17 @@ BEGIN;
 """
 
 
-def test_errors_are_in_the_words_of_the_shell(store: Path) -> None:
-    _, _, said = ran("sql", store, "--keep-going", "-c", WRONG)
+def test_errors_name_sql_and_dot_commands(store: Path) -> None:
+    _, _, output = ran("sql", store, "--keep-going", "-c", WRONG)
     python = re.compile(r"\bdb\.|connect\(|\w\(\)|\.errors|\w=(?:…|True|\[)|without at=|--\w")
-    assert [line for line in said.splitlines() if python.search(line)] == []
-    assert said.count("Error") == 15
+    assert [line for line in output.splitlines() if python.search(line)] == []
+    assert output.count("Error") == 15
     for words in (
         "Error: SHOW PARTITIONS reads only the present: use .at now first\n",
         "UNDROP TABLE gone brings it back",
         "use UPSERT, or INSERT OR IGNORE\n",
     ):
-        assert words in said, said
+        assert words in output, output
     assert ran("sql", store, "--read-only", "-c", "DELETE FROM numbers")[2].endswith(
         "was opened with --read-only: start the shell without it to write\n"
     )
@@ -239,22 +239,22 @@ def test_returning_prints_the_rows(store: Path) -> None:
 
 def test_read_only_refuses_writes(store: Path) -> None:
     assert ran("sql", store, "--read-only", "-c", "SELECT count(*) AS n FROM numbers")[:2] == (0, " n\n50\n")
-    code, _, said = ran("sql", store, "--read-only", "-c", "DELETE FROM numbers")
+    code, _, output = ran("sql", store, "--read-only", "-c", "DELETE FROM numbers")
     assert code == 1
-    assert "read-only" in said or "read_only" in said
+    assert "read-only" in output or "read_only" in output
 
 
 def test_timing_goes_to_stderr(store: Path) -> None:
-    _, printed, said = ran("sql", store, "-c", ".timing on\nSELECT 1 AS one")
+    _, printed, output = ran("sql", store, "-c", ".timing on\nSELECT 1 AS one")
     assert printed == "one\n  1\n"
-    assert said.startswith("Time: ") and said.endswith(" ms\n")
+    assert output.startswith("Time: ") and output.endswith(" ms\n")
 
 
 def test_wrong_usage(store: Path, tmp_path: Path) -> None:
     assert ran("sql", store, "-c", "SELECT 1", "-f", "-")[0] == 2
     (tmp_path / "folder").mkdir()
-    code, _, said = ran(tmp_path / "folder")
-    assert code == 2 and "No such command" in said
+    code, _, output = ran(tmp_path / "folder")
+    assert code == 2 and "No such command" in output
 
 
 def test_without_prompt_toolkit_only_the_terminal_is_missing(store: Path) -> None:
@@ -267,31 +267,33 @@ def test_without_prompt_toolkit_only_the_terminal_is_missing(store: Path) -> Non
 
 
 def test_a_reader_that_ends_early(store: Path) -> None:
-    """`nyala sql … | head`: no error."""
+    """`nyala sql … | head` is no error."""
     command = f"{sys.executable} -m nyala sql {store} -c 'SELECT * FROM range(10000000)' | head -2"
     found = subprocess.run(command, shell=True, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert (found.stdout, found.stderr) == ("range\n    0\n", "")
 
 
 def test_an_error_in_the_middle_of_a_file(store: Path, tmp_path: Path) -> None:
-    """Statements before it have happened and those after it have not; an open transaction is rolled back."""
+    """Statements before the error have run, and later ones have not. An open transaction is rolled
+    back.
+    """
     file = tmp_path / "some.sql"
     count = "SELECT count(*) AS n FROM numbers;"
     file.write_text(f"DELETE FROM numbers WHERE n = 1;\n{count}\nSELECT x;\nDELETE FROM numbers;\n")
-    code, printed, said = ran("sql", store, "-f", file)
+    code, printed, output = ran("sql", store, "-f", file)
     assert (code, printed) == (1, " n\n49\n")
-    assert said.startswith("DELETE: 1 row\nError: there is no column 'x'")
+    assert output.startswith("DELETE: 1 row\nError: there is no column 'x'")
     file.write_text("BEGIN;\nDELETE FROM numbers;\nINSERT INTO numbers VALUES (1), (1);\nCOMMIT;\n")
-    code, _, said = ran("sql", store, "-f", file)
-    assert code == 1 and said.endswith("The open transaction was rolled back.\n")
+    code, _, output = ran("sql", store, "-f", file)
+    assert code == 1 and output.endswith("The open transaction was rolled back.\n")
     assert ran("sql", store, "-c", "SELECT count(*) AS n FROM numbers")[1] == " n\n49\n"
-    code, _, said = ran("sql", store, "-f", file, "--keep-going")
-    assert code == 1 and said.endswith("COMMIT\n")  # the refused INSERT left the transaction open
+    code, _, output = ran("sql", store, "-f", file, "--keep-going")
+    assert code == 1 and output.endswith("COMMIT\n")  # the refused INSERT left the transaction open
     assert ran("sql", store, "-c", "SELECT count(*) AS n FROM numbers")[1] == "n\n0\n"
 
 
 def test_a_file_of_windows(store: Path, tmp_path: Path) -> None:
-    """A byte order mark, and lines that end with CR and LF."""
+    """A byte order mark, and lines that end with CR LF."""
     file = tmp_path / "windows.sql"
     file.write_bytes("\ufeff.mode csv\r\nSELECT 1 AS one;\r\n-- ä\r\n.tables\r\nSELECT\r\n2 AS two".encode())
     expected = (0, '"one"\n1\n"table","key"\n"metrics","host, time"\n"numbers","n"\n"two"\n2\n', "")
@@ -300,7 +302,7 @@ def test_a_file_of_windows(store: Path, tmp_path: Path) -> None:
 
 
 def test_statements_in_comments_do_not_run(store: Path) -> None:
-    """Comments have others inside, as in PostgreSQL and DuckDB."""
+    """Comments can be nested, as in PostgreSQL and DuckDB."""
     comment = "/* DELETE FROM numbers; /* all of them */\nDELETE FROM numbers; */"
     text = f"{comment}\nSELECT count(*) AS n FROM numbers; /**/; -- ;"
     assert ran("sql", store, "-c", text) == (0, " n\n50\n", "")
@@ -316,21 +318,21 @@ def test_read_runs_a_file(store: Path, tmp_path: Path) -> None:
         0, "one\n  1\ntwo\n  2\nthree\n    3\nfour\n   4\n", "",
     )  # fmt: skip
     two.write_text("SELECT x; SELECT 2 AS two")
-    code, printed, said = ran("sql", store, "-c", f".read {one}\nSELECT 4 AS four")
-    assert (code, printed, said.count("Error")) == (1, "one\n  1\n", 1)
-    code, printed, said = ran("sql", store, "--keep-going", "-c", f".read {one}\n.quit")
-    assert (code, printed, said.count("Error")) == (1, "one\n  1\ntwo\n  2\nthree\n    3\n", 1)
+    code, printed, output = ran("sql", store, "-c", f".read {one}\nSELECT 4 AS four")
+    assert (code, printed, output.count("Error")) == (1, "one\n  1\n", 1)
+    code, printed, output = ran("sql", store, "--keep-going", "-c", f".read {one}\n.quit")
+    assert (code, printed, output.count("Error")) == (1, "one\n  1\ntwo\n  2\nthree\n    3\n", 1)
     two.write_text(f".read {two}")
-    code, _, said = ran("sql", store, "-c", f".read {two}")
-    assert (code, said) == (1, "Error: .read goes 20 files deep: see whether a file reads itself\n")
+    code, _, output = ran("sql", store, "-c", f".read {two}")
+    assert (code, output) == (1, "Error: .read goes 20 files deep: see whether a file reads itself\n")
     for name, words in (("none.sql", "No such file"), (".", "Is a directory")):
-        code, _, said = ran("sql", store, "-c", f".read {tmp_path / name}")
-        assert code == 1 and said.startswith(f"Error: .read {tmp_path / name}: {words}"), said
+        code, _, output = ran("sql", store, "-c", f".read {tmp_path / name}")
+        assert code == 1 and output.startswith(f"Error: .read {tmp_path / name}: {words}"), output
     two.write_bytes(b"SELECT '\xe4'")
     assert "not UTF-8 text" in ran("sql", store, "-c", f".read {two}")[2]
 
 
-def test_a_schema_makes_the_tables_again(store: Path, tmp_path: Path) -> None:
+def test_the_output_of_schema_creates_the_tables(store: Path, tmp_path: Path) -> None:
     _, printed, _ = ran("sql", store, "-c", ".schema")
     (tmp_path / "schema.sql").write_text(printed)
     assert ran("sql", tmp_path / "new", "-f", tmp_path / "schema.sql")[0] == 0
@@ -343,7 +345,8 @@ def test_a_schema_makes_the_tables_again(store: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_very_long_text_is_whole_and_widens_no_other_row(store: Path) -> None:
+def test_a_very_long_text_is_printed_whole(store: Path) -> None:
+    """Other rows do not become wider."""
     text = "SELECT repeat('x', 1000000) AS a, 1 AS n UNION ALL SELECT 'y', 2 ORDER BY n"
     lines = ran("sql", store, "-c", text)[1].splitlines()
     assert lines[1] == "x" * 1_000_000 + "  1"
@@ -361,12 +364,12 @@ def test_a_store_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         )]  # fmt: skip
         url = "s3://bucket/store"
         made = "CREATE TABLE t (id INT PRIMARY KEY, v INT); INSERT INTO t VALUES (1, 10)"
-        code, printed, said = ran("sql", url, *options, "-c", f"{made}; BEGIN; UPDATE t SET v = 11; COMMIT")
-        assert (code, printed) == (0, ""), said
-        assert said.endswith("CREATE TABLE\nINSERT: 1 row\nBEGIN\nUPDATE: 1 row\nCOMMIT\n")
+        code, printed, output = ran("sql", url, *options, "-c", f"{made}; BEGIN; UPDATE t SET v = 11; COMMIT")
+        assert (code, printed) == (0, ""), output
+        assert output.endswith("CREATE TABLE\nINSERT: 1 row\nBEGIN\nUPDATE: 1 row\nCOMMIT\n")
         assert ran("sql", url, *options, "--read-only", "-c", "FROM t") == (0, "id   v\n 1  11\n", "")
-        code, printed, said = ran("sql", url, *options, "--read-only", "-c", "DELETE FROM t")
-        assert (code, printed) == (1, "") and "read" in said
+        code, printed, output = ran("sql", url, *options, "--read-only", "-c", "DELETE FROM t")
+        assert (code, printed) == (1, "") and "read" in output
         with nyala.connect(url, storage_options=server.options, cache_dir=tmp_path / "other") as db:
             command = [sys.executable, "-m", "nyala", "sql", url, *options, "-c", "DELETE FROM t"]
             refused = subprocess.run(
@@ -379,7 +382,9 @@ def test_a_store_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def interrupting(act: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with a Ctrl-C after it, which the main thread hears before this thread goes on."""
+    """Return the function with a Ctrl-C after it. The main thread receives the signal before this
+    function returns.
+    """
 
     def wrapped(*arguments: Any, **options: Any) -> Any:
         made = act(*arguments, **options)
@@ -405,16 +410,16 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), CHANGES, ids=[said.split(":")[0] for _, said in CHANGES])
-def test_ctrl_c_that_comes_too_late(
-    store: Path, monkeypatch: pytest.MonkeyPatch, change: str, said: str
+@pytest.mark.parametrize(("change", "output"), CHANGES, ids=[output.split(":")[0] for _, output in CHANGES])
+def test_ctrl_c_after_a_commit_prints_the_result(
+    store: Path, monkeypatch: pytest.MonkeyPatch, change: str, output: str
 ) -> None:
-    """The result of a committed statement is printed, and not "Cancelled."; later statements do not run."""
+    """The output is not "Cancelled." Later statements do not run."""
     monkeypatch.setattr(SqlSession, "execute", interrupting(SqlSession.execute))
-    assert ran("sql", store, "-c", change) == (0, "", f"{said}\n")
+    assert ran("sql", store, "-c", change) == (0, "", f"{output}\n")
 
 
-def test_ctrl_c_that_comes_too_late_ends_the_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_after_a_commit_ends_the_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqlSession, "execute", interrupting(SqlSession.execute))
     for run in (["-c", f"{CHANGE}; DELETE FROM numbers"], ["-c", CHANGE, "-c", "DELETE FROM numbers"]):
         assert ran("sql", store, *run) == (
@@ -439,7 +444,7 @@ def test_ctrl_c_that_comes_too_late_ends_the_run(store: Path, monkeypatch: pytes
 def test_ctrl_c_while_rows_are_checked_and_written(
     store: Path, monkeypatch: pytest.MonkeyPatch, change: str, module: Any, function: str
 ) -> None:
-    """Before the commit starts, nothing changes, and no file stays."""
+    """Before the commit begins, Ctrl-C leaves no change and no file."""
     monkeypatch.setattr(module, function, interrupting(getattr(module, function)))
     assert ran("sql", store, "-c", change) == (130, "", "Cancelled.\n")
     monkeypatch.undo()
@@ -464,7 +469,7 @@ def test_ctrl_c_while_the_store_closes(store: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_ctrl_c_between_the_parts_of_a_commit(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the parts that are written are removed."""
+    """The files of the first parts are removed."""
     monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 1000)
     monkeypatch.setattr(changes, "release_pages", interrupting(rows.release_pages))
     assert ran("sql", store, "-c", CHANGE) == (130, "", "Cancelled.\n")
@@ -474,10 +479,10 @@ def test_ctrl_c_between_the_parts_of_a_commit(store: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "change", [change for change, _ in CHANGES], ids=[said.split(":")[0] for _, said in CHANGES]
+    "change", [change for change, _ in CHANGES], ids=[output.split(":")[0] for _, output in CHANGES]
 )
 def test_ctrl_c_before_the_commit(store: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    """Also between the SELECT of a statement and its commit."""
+    """Ctrl-C between the SELECT of a statement and its commit leaves no change."""
     for module in (target, create_table):
         monkeypatch.setattr(module, "collected", interrupting(rows.collected))
     assert ran("sql", store, "-c", f"{change}; SELECT 1") == (130, "", "Cancelled.\n")
@@ -493,7 +498,7 @@ def test_ctrl_c_before_the_commit(store: Path, monkeypatch: pytest.MonkeyPatch, 
     ids=["SELECT", "UPDATE"],
 )
 def test_ctrl_c(store: Path, statement: str) -> None:
-    """A statement that is cancelled changes nothing, and none behind it runs."""
+    """A cancelled statement changes nothing, and later statements do not run."""
     process = subprocess.Popen(
         [sys.executable, "-m", "nyala", "sql", str(store), "--mode", "csv", "-c",
          f"SELECT 1 AS one; BEGIN; COMMIT; {statement}; DELETE FROM numbers"],
@@ -502,10 +507,10 @@ def test_ctrl_c(store: Path, statement: str) -> None:
     assert process.stderr is not None
     assert [process.stderr.readline() for _ in range(2)] == ["BEGIN\n", "COMMIT\n"]
     process.send_signal(signal.SIGINT)
-    printed, said = process.communicate(timeout=60)
+    printed, output = process.communicate(timeout=60)
     assert (process.returncode, printed) == (130, '"one"\n1\n')
     # The signal can come a moment before the statement begins.
-    assert said in ("Cancelled.\n", "Cancelled: the later statements did not run.\n")
+    assert output in ("Cancelled.\n", "Cancelled: the later statements did not run.\n")
     with nyala.connect(store) as db:
         assert db["numbers"].count() == 50
         assert db["numbers"].count(where="n < 50") == 50

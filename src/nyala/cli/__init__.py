@@ -1,4 +1,4 @@
-"""The command `nyala` for the shell.
+"""The command line: `nyala`.
 
     nyala demo [FOLDER]                    make a small store and show what it can do
     nyala table list|describe|scan|changes|load|export|stats|compact|vacuum FOLDER [TABLE]
@@ -6,28 +6,29 @@
     nyala fs check FOLDER                  check all files of a store
     nyala fs copy SOURCE DESTINATION       copy a whole store between folders and buckets
     nyala fs probe URL                     test whether a bucket is fit for a store
-    nyala backup STORE FOLDER              back up tables; nyala restore FOLDER STORE brings them back
+    nyala backup STORE FOLDER              back up tables; `nyala restore FOLDER STORE` restores them
     nyala backups list|clean FOLDER        the backups in a folder
     nyala cfile dump FILE                  show the content of a column file
     nyala wal dump FOLDER                  show the content of the log
 
-    app       the root command: options of all commands, errors and exit codes
+    app          the root command, and how errors become messages and exit codes
     demo, sql, tables, load, export, alter, maintenance, backups, dumps     the commands
-    options   arguments and options of several commands
-    base      shared by all commands: options, errors, library messages in the words of the command line
-    stores    opening a store, finding a table in it
-    files     Parquet, CSV and JSON files, read in bounded memory
-    output, progress                       tables, JSON, bars, Ctrl-C
+    options      arguments and options that several commands have
+    base         what all commands share: options, errors, messages of the library in the terms of the command line
+    stores       opening a store, finding a table in it
+    files        reading Parquet, CSV and JSON files in bounded memory
+    output       printing tables and JSON
+    progress     the progress line, and what Ctrl-C does during a write
 
 Invariants
     L1  stdout has only the result; with `--json`, exactly one JSON document. Everything else goes to stderr.
     L2  Exit codes: 0 success, 1 error, 2 usage, 3 problems found by a check, 130 Ctrl-C.
-    L3  Commands that only read open the store read-only, so they work beside its writer.
-    L4  At load time, the modules import only click and the standard library. Commands import the library and pyarrow
-        when they run, so `--help` answers at once.
+    L3  Commands that only read open the store read-only, so they work while another process writes.
+    L4  The modules import only click and the standard library when they are loaded. Commands import Nyala's other
+        packages and pyarrow when they run, so that `--help` answers at once.
 
-The extra `cli` installs click and DuckDB. Without click, only `--version` works; all else prints how to install click.
-Not included: Kudu's shell, `perf loadgen`, `serve`.
+The extra `cli` installs click and DuckDB. Without click, only `--version` works; other commands print how to install
+click.
 Source: docs/how-to/command-line.md.
 """
 
@@ -43,7 +44,7 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """The console script. Never returns: it ends the process with the command's exit code (L2)."""
+    """Run the command line, and end the process with the command's exit code (L2)."""
     try:
         try:
             import click  # noqa: F401
@@ -64,7 +65,7 @@ def main() -> NoReturn:
 
 
 def _without_click(words: Sequence[str]) -> int:
-    """Print the version for `--version`, otherwise that click is missing. Returns the exit code."""
+    """Print the version for `--version`, otherwise how to install click. Return the exit code."""
     options = list(itertools.takewhile(lambda word: word.startswith("-"), words))
     if "--version" not in options:
         print("nyala: the commands need click: pip install 'nyala[cli]'", file=sys.stderr)
@@ -81,7 +82,7 @@ def _without_click(words: Sequence[str]) -> int:
 
 
 def _end_quietly_if_nobody_reads() -> None:
-    """Exit without an error message if the reader of stdout has ended (`nyala … | head`)."""
+    """Exit without a message if nobody reads stdout any more, as in `nyala … | head`."""
     try:
         if sys.__stdout__ is not None:
             sys.__stdout__.flush()

@@ -3,8 +3,7 @@
     nyala table alter STORE metrics "add unit string default=ms" "rename val value" "change value type=int64" \\
         "add-range 2027-01-01 2028-01-01" "drop-range 2020-01-01 2021-01-01"
 
-A step is one argument: a verb, names, and `what=value` pairs, quoted like words of a shell. The command opens the store
-as its writer, like `load`.
+A step is one argument: a verb, names, and `property=value` pairs. A value with spaces is quoted as in a shell.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["alter"]
 
 _EXAMPLES: Final = {
-    "add": "add NAME TYPE what=value",
+    "add": "add NAME TYPE property=value",
     "drop": "drop NAME",
     "rename": "rename OLD NEW",
-    "change": "change NAME what=value",
+    "change": "change NAME property=value",
     "add-range": "add-range LOWER UPPER",
     "drop-range": "drop-range LOWER UPPER purge=true",
     "undrop-range": "undrop-range LOWER UPPER",
@@ -39,7 +38,7 @@ _EXAMPLES: Final = {
     "comment": "comment 'SOME TEXT'",
     "history": "history 30d",
 }
-# The meaning of an empty value: `encoding=` sets the default.
+# An empty value, as in `encoding=`, sets these.
 _DEFAULTS: Final = {"encoding": "auto", "compression": "default"}
 
 
@@ -50,7 +49,7 @@ _DEFAULTS: Final = {"encoding": "auto", "compression": "default"}
 def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
     """Change a table's columns, ranges, history, name or comment, all or nothing.
 
-    STEP is one of: "add NAME TYPE [what=value…]", "drop NAME", "rename OLD NEW", "change NAME what=value…",
+    STEP is one of: "add NAME TYPE [property=value…]", "drop NAME", "rename OLD NEW", "change NAME property=value…",
     "add-range LOWER UPPER", "drop-range LOWER UPPER [purge=true]", "undrop-range LOWER UPPER",
     "rename-table NAME", "comment TEXT", "history HOW-LONG" (30d, 12h, 90s, forever).
     """
@@ -59,7 +58,7 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
         before = state_of(database, found.name)
         with found.alter() as alteration:
             for step in steps:
-                _take(alteration, before, step)
+                _apply_step(alteration, before, step)
         state = state_of(database, found.name)
         if settings().json:
             echo_json(
@@ -80,14 +79,17 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
         click.echo(f"{found.name}: {columns}; {partition_text(state)}, {len(state.tablets):,} tablets")
 
 
-def _take(alteration: Alteration, state: TableState, step: str) -> None:
-    """Apply one step. Raises: click.UsageError if it is not a step; errors of the library."""
+def _apply_step(alteration: Alteration, state: TableState, step: str) -> None:
+    """Apply one step to the alteration. Raises click.UsageError for invalid text, and the errors of the alteration."""
     try:
         verb, *words = shlex.split(step)
     except ValueError as error:
         raise click.UsageError(f"step {step!r}: {error}") from error
     verbs: Mapping[str, tuple[int, Callable[..., None]]] = {
-        "add": (2, lambda name, type, **pairs: alteration.add_column(name, type, **_described(type, pairs))),
+        "add": (
+            2,
+            lambda name, type, **pairs: alteration.add_column(name, type, **_column_options(type, pairs)),
+        ),
         "drop": (1, alteration.drop_column),
         "rename": (2, alteration.rename_column),
         "change": (1, lambda name, **pairs: _change(alteration, name, pairs)),
@@ -103,27 +105,31 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
     count, call = verbs[verb]
     names, pairs = words[:count], words[count:]
     takes_pairs = verb in ("add", "change", "drop-range")
-    strange = next((word for word in pairs if not takes_pairs or "=" not in word), None)
-    if len(names) < count or strange is not None:
-        what = f"unexpected {strange!r}" if strange is not None else f"expected {counted(count, 'word')}"
+    unexpected = next((word for word in pairs if not takes_pairs or "=" not in word), None)
+    if len(names) < count or unexpected is not None:
+        what = (
+            f"unexpected {unexpected!r}" if unexpected is not None else f"expected {counted(count, 'word')}"
+        )
         raise click.UsageError(
             f"step {step!r}: {what} after {verb!r}; quote the whole step, as in {_EXAMPLES[verb]!r}, and write "
-            "what=value"
+            "property=value"
         )
     call(*names, **dict(word.split("=", 1) for word in pairs))
 
 
 def _drop_range(alteration: Alteration, bounds: Sequence[Any], pairs: Mapping[str, str]) -> None:
-    """Drop a range. Raises: click.UsageError for anything but purge=true or purge=false."""
-    strange = next((f"{what}={text}" for what, text in pairs.items() if what != "purge"), None)
+    """Drop a range. Raises click.UsageError for other pairs than purge=true and purge=false."""
+    unexpected = next((f"{what}={text}" for what, text in pairs.items() if what != "purge"), None)
     purge = pairs.get("purge", "false").lower()
-    if strange is not None or purge not in TRUTH:
-        raise click.UsageError(f"{strange or f'purge={purge}'}: drop-range takes purge=true or purge=false")
+    if unexpected is not None or purge not in TRUTH:
+        raise click.UsageError(
+            f"{unexpected or f'purge={purge}'}: drop-range takes purge=true or purge=false"
+        )
     alteration.drop_range(*bounds, purge=TRUTH[purge])
 
 
 def _set_history(alteration: Alteration, text: str) -> None:
-    """Set the history. Raises: click.UsageError for a number without unit, which could discard history by mistake."""
+    """Set the history. Raises click.UsageError for a number without unit: seconds meant as days would lose history."""
     if text.isdigit() and int(text):
         raise click.UsageError(
             f"step 'history {text}': {text} has no unit; write {text}d for days, or {text}h, {text}m or {text}s"
@@ -132,13 +138,12 @@ def _set_history(alteration: Alteration, text: str) -> None:
 
 
 def _change(alteration: Alteration, name: str, pairs: dict[str, str]) -> None:
-    draft = alteration.schema
-    column = draft.by_name(name)
-    alteration.alter_column(name, **_described(pairs.get("type", column.type), pairs))
+    type = pairs.get("type", alteration.schema.by_name(name).type)
+    alteration.alter_column(name, **_column_options(type, pairs))
 
 
-def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, Any]:
-    """Convert `what=value` pairs into arguments. Raises: click.UsageError."""
+def _column_options(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, Any]:
+    """Convert `property=value` pairs to arguments of `add_column` and `alter_column`. Raises click.UsageError."""
     from nyala.schema.types import parse_type
 
     out: dict[str, Any] = {}
@@ -164,7 +169,7 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
 
 
 def _bounds(state: TableState, words: Sequence[str]) -> list[Any]:
-    """Parse two bounds: "-" is unbounded; commas separate the values of several columns."""
+    """Parse the bounds of a range. "-" means unbounded; commas separate the values of several columns."""
     types = [column.type for column in state.entry.partition_schema.range_columns(state.schema)]
     bounds: list[Any] = []
     for word in words:

@@ -1,4 +1,4 @@
-"""The root command, and how errors are printed.
+"""The root command, and how errors become messages and exit codes.
 
     nyala: App ── demo, sql
               ├── table: Group ── list, describe, scan, changes, commits, alter, load, export, drop, undrop, purge, …
@@ -9,8 +9,8 @@
               ├── fs: Group ── check, copy, probe
               └── cfile, wal: Group ── dump
 
-An error of the library is printed in a line or two on stderr; with `--json`, as one JSON object. `--debug` also shows
-the traceback. Unexpected exceptions always show their traceback, because they are bugs of Nyala.
+An error of the library is one or two lines on stderr, or one JSON object with `--json`. `--debug` also prints the
+traceback. Other exceptions always print their traceback, because they are faults of Nyala.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXIT_ERROR: Final = 1
 
 
 class App(Group):
-    """The root: turns exceptions into messages and exit codes (L2)."""
+    """The root command. It turns exceptions into messages and exit codes (L2)."""
 
     group_class = Group
 
@@ -51,9 +51,9 @@ class App(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; `sql` for a store. For `nyala list`, suggest `nyala table list`.
+        """Find the command. `nyala FOLDER` is `nyala sql FOLDER`, if FOLDER is a store.
 
-        Raises: click.UsageError.
+        Raises click.UsageError for an unknown command, with a suggestion: `nyala table list` for `nyala list`.
         """
         if self.get_command(ctx, args[0]) is None and is_store(args[0]):
             ctx.meta[OPENS_ONLY] = True
@@ -93,9 +93,8 @@ class App(Group):
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 # The program that read the output has ended, as in `nyala table scan … | head`.
                 os._exit(0)
-            if isinstance(
-                error.__cause__, KeyboardInterrupt
-            ):  # a second Ctrl-C interrupted a commit, and the error says with which outcome
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                # A second Ctrl-C interrupted a commit. The error says whether the batch was committed.
                 click.echo(f"Stopped: {error}", err=True)
                 ctx.exit(EXIT_INTERRUPTED)
             if settings(ctx).debug:
@@ -114,7 +113,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 
     try:
         click.echo(version_text(settings(context).json))
-    except Error as error:  # options are read before `App.invoke`, which would report it
+    except Error as error:  # `App.invoke` does not run, because options are read before it
         report(error, settings(context).json)
         context.exit(EXIT_ERROR)
     context.exit()
@@ -131,8 +130,8 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 def app() -> None:
     """Tables with an enforced key and a past: look into a store, load it, dump its files.
 
-    FOLDER is the store's folder, or the URL of a store in a bucket. Commands that only read work beside a process that
-    writes.
+    FOLDER is the store's folder, or the URL of a store in a bucket. Commands that only read work while another
+    process writes.
     """
 
 

@@ -1,6 +1,6 @@
 """`nyala backup`, `nyala restore` and `nyala backups list|clean`: backups without Spark.
 
-`backup` opens the store read-only, so it works beside a writer. `restore` is a writer.
+`backup` opens the store read-only, so another process may write to it. `restore` writes to the store.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import click
 
 from nyala.cli.base import Command, Group, settings, storage_options
 from nyala.cli.options import moment_option
-from nyala.cli.output import counted, duration, echo_json, echo_rows, moment, size
+from nyala.cli.output import counted, duration, echo_json, echo_result, echo_rows, moment, size
 from nyala.cli.progress import Bar
-from nyala.cli.stores import no_file, reader, writer
+from nyala.cli.stores import check_store_path, reader, storage_options_of_both, writer
 
 if TYPE_CHECKING:
     from nyala.api.results import TableBackup
@@ -32,28 +32,12 @@ def _backup_option(function: F) -> F:
         metavar="NAME=VALUE",
         multiple=True,
         callback=storage_options,
-        help="A storage option of FOLDER. Default: those of --option serve both, if both URLs are of one kind.",
+        help="A storage option of FOLDER. Default: the options of --option, if both URLs are of one kind.",
     )(function)
 
 
-def _options_of(
-    folder: str, store: str, given: dict[str, Any]
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Return the storage options of the backup's folder, and of the store. Raises: click.UsageError."""
-    from nyala.env.paths import is_bucket_url
-
-    if given and not is_bucket_url(folder):
-        raise click.UsageError(f"--backup-option is only for a bucket, but {folder!r} is a folder")
-    shared = settings().storage_options
-    kind, store_kind = (
-        path.partition(":")[0] if is_bucket_url(path) else "folder" for path in (folder, store)
-    )
-    own = given or (shared if store_kind in ("folder", kind) else {})
-    return (own or None) if kind != "folder" else None, {} if store_kind == "folder" else shared
-
-
 @click.command(cls=Command)
-@click.argument("store", type=click.Path(), callback=no_file)
+@click.argument("store", type=click.Path(), callback=check_store_path)
 @click.argument("folder", type=click.Path())
 @click.option("--table", "tables", metavar="NAME", multiple=True, help="Only this table. May be repeated.")
 @click.option("--full", is_flag=True, help="Back up all rows, also if the changes would be enough.")
@@ -61,43 +45,43 @@ def _options_of(
 def backup(
     store: str, folder: str, tables: tuple[str, ...], full: bool, backup_options: dict[str, Any]
 ) -> None:
-    """Back up all tables of a store at one moment: what changed since the last backup, or all rows.
+    """Back up all tables of a store at one moment: the changes since the last backup, or all rows.
 
-    STORE and FOLDER are folders or URLs. A process may write to the store meanwhile.
+    STORE and FOLDER are folders or URLs. Another process may write to the store meanwhile.
     """
     began_s = time.monotonic()
-    own, of_store = _options_of(folder, store, backup_options)
-    with reader(store, of_store) as database, Bar("backing up", 1.0, quiet=settings().json) as bar:
-        made = database.backup(
+    folder_options, store_options = storage_options_of_both("--backup-option", backup_options, folder, store)
+    with reader(store, store_options) as database, Bar("backing up") as bar:
+        result = database.backup(
             folder,
             list(tables) or None,
             full=full,
-            storage_options=own,
-            progress=lambda done, total: bar.update(done / max(total or 1, 1)),
+            storage_options=folder_options or None,
+            progress=bar.update,
         )
     seconds = time.monotonic() - began_s
     if settings().json:
-        document = {"store": store, "folder": folder, **moment(made.until)}
-        tables_made = [_described(each) for each in made.tables]
         echo_json(
             {
-                **document,
-                "tables": tables_made,
-                "unchanged": list(made.unchanged),
+                "store": store,
+                "folder": folder,
+                **moment(result.until),
+                "tables": [_document(each) for each in result.tables],
+                "unchanged": list(result.unchanged),
                 "seconds": round(seconds, 3),
             }
         )
         return
-    if made.tables:
-        _echo(list(made.tables))
-    if made.unchanged:
-        click.echo(f"Nothing was written since the last backup of {', '.join(made.unchanged)}.", err=True)
+    if result.tables:
+        _echo_backups(list(result.tables))
+    if result.unchanged:
+        click.echo(f"Nothing was written since the last backup of {', '.join(result.unchanged)}.", err=True)
     click.echo(f"Done in {duration(seconds)}.", err=True)
 
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path())
-@click.argument("store", type=click.Path(), callback=no_file)
+@click.argument("store", type=click.Path(), callback=check_store_path)
 @click.option(
     "--table",
     "tables",
@@ -106,11 +90,9 @@ def backup(
     help="Only this table. May be repeated. Default: all tables of the newest backup of the whole store.",
 )
 @click.option("--as", "new_name", metavar="NAME", help="Another name for the one table of --table.")
-@click.option(
+@moment_option(
     "--at",
-    metavar="TIME",
-    callback=moment_option,
-    help="The newest backup up to this time: ISO time (default UTC), an age (2h, 1d), or a Nyala timestamp.",
+    "The newest backup up to this time: ISO time (default UTC), an age (2h, 1d), or a Nyala timestamp.",
 )
 @_backup_option
 def restore(
@@ -121,7 +103,7 @@ def restore(
     at: Any,
     backup_options: dict[str, Any],
 ) -> None:
-    """Restore tables from backups into a store, which is made if it is missing.
+    """Restore tables from backups into a store, and create the store if it is missing.
 
     FOLDER and STORE are folders or URLs. Existing tables are never changed.
     """
@@ -130,29 +112,25 @@ def restore(
     if new_name is not None and len(tables) != 1:
         raise click.UsageError("--as needs exactly one --table")
     began_s = time.monotonic()
-    own, _ = _options_of(folder, store, backup_options)
-    wanted = {tables[0]: new_name} if new_name is not None else (list(tables) or None)
-    with (
-        writer(store, create=True, maintenance=False) as database,
-        Bar("restoring", 1.0, quiet=settings().json) as bar,
-    ):
-        made = restore_backup(
+    folder_options, _ = storage_options_of_both("--backup-option", backup_options, folder, store)
+    with writer(store, create=True, maintenance=False) as database, Bar("restoring") as bar:
+        restored = restore_backup(
             folder,
             database,
-            wanted,
+            {tables[0]: new_name} if new_name is not None else (list(tables) or None),
             at,
-            storage_options=own,
-            progress=lambda done, total: bar.update(done / max(total or 1, 1)),
+            storage_options=folder_options or None,
+            progress=bar.update,
         )
     seconds = time.monotonic() - began_s
     if settings().json:
-        restored = [
+        documents = [
             {"name": each.name, "source": each.source, "rows": each.rows, **moment(each.until)}
-            for each in made
+            for each in restored
         ]
-        echo_json({"folder": folder, "store": store, "tables": restored, "seconds": round(seconds, 3)})
+        echo_json({"folder": folder, "store": store, "tables": documents, "seconds": round(seconds, 3)})
         return
-    rows = [[each.name, f"{each.rows:,}", moment(each.until)["time"]] for each in made]
+    rows = [[each.name, f"{each.rows:,}", moment(each.until)["time"]] for each in restored]
     echo_rows(["table", "rows", "as of"], rows, ["rows"])
     click.echo(f"Done in {duration(seconds)}.", err=True)
 
@@ -170,34 +148,29 @@ def list_(folder: str) -> None:
 
     found = list_backups(folder, storage_options=settings().storage_options or None)
     if settings().json:
-        echo_json({"folder": folder, "backups": [_described(each) for each in found]})
+        echo_json({"folder": folder, "backups": [_document(each) for each in found]})
     elif found:
-        _echo(found)
+        _echo_backups(found)
     else:
         click.echo("The folder has no backups.", err=True)
 
 
 @backups.command("clean")
 @click.argument("folder", type=click.Path())
-@click.option(
+@moment_option(
     "--older-than",
-    metavar="TIME",
+    "Backups before this time: ISO time (default UTC), an age (30d), or a Nyala timestamp.",
     required=True,
-    callback=moment_option,
-    help="Backups before this time: ISO time (default UTC), an age (30d), or a Nyala timestamp.",
 )
 def clean(folder: str, older_than: Any) -> None:
-    """Remove backups before a time, except those on which a newer one depends."""
+    """Remove backups before a time, except those that a newer incremental backup needs."""
     from nyala.api.backups import clean_backups
 
     removed = clean_backups(folder, older_than, storage_options=settings().storage_options or None)
-    if settings().json:
-        echo_json({"folder": folder, "removed": removed})
-    else:
-        click.echo(f"Removed {counted(len(removed), 'backup')}.")
+    echo_result({"folder": folder, "removed": removed}, f"Removed {counted(len(removed), 'backup')}.")
 
 
-def _described(one: TableBackup) -> dict[str, Any]:
+def _document(one: TableBackup) -> dict[str, Any]:
     return {
         "table": one.table,
         "kind": one.kind,
@@ -211,7 +184,7 @@ def _described(one: TableBackup) -> dict[str, Any]:
     }
 
 
-def _echo(found: list[TableBackup]) -> None:
+def _echo_backups(found: list[TableBackup]) -> None:
     rows = [
         [
             moment(one.until)["time"],

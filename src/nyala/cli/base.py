@@ -1,4 +1,7 @@
-"""Base classes of all commands: shared options, the command line's own error, and rewriting library messages."""
+"""What all commands share: their options, their error class, and rules that reword messages of the library.
+
+A message of the library names Python arguments, such as `at=`. `cli_words` replaces them by options, such as `--at`.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ __all__ = [
     "storage_options",
 ]
 
-EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
+EXIT_INTERRUPTED: Final = 130  # what shells report after SIGINT: 128 + 2
 
 
 @dataclass
 class Settings:
-    """The values of `--json`, `--debug` and `--option`, which may be anywhere on the command line."""
+    """The values of `--json`, `--debug` and `--option`, which a user may write before or after a command."""
 
     json: bool = False
     debug: bool = False
@@ -39,7 +42,10 @@ class Settings:
 
 
 class Failure(Exception):
-    """An error of the command line itself, with exit code 1. Its JSON form contains `kind` and `details`."""
+    """An error of the command line itself, with exit code 1.
+
+    kind: the "type" of the error with `--json`; details: more members of that document.
+    """
 
     def __init__(self, message: str, kind: str = "Failure", details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -48,14 +54,14 @@ class Failure(Exception):
 
 
 def settings(context: click.Context | None = None) -> Settings:
-    """Return the settings of a command; None: of the running command."""
+    """Return the settings of the running program. context: default: the running command."""
     found = (context or click.get_current_context()).find_root().ensure_object(Settings)
     assert isinstance(found, Settings)
     return found
 
 
 def shared_options() -> list[click.Parameter]:
-    """Return `--json`, `--debug` and `--option`, which are allowed before and after every command."""
+    """Return new options `--json`, `--debug` and `--option`. Each command has its own."""
     return [
         click.Option(
             ["--option"],
@@ -75,7 +81,7 @@ def _switch(name: str, help: str) -> click.Option:
         if value:
             setattr(settings(context), name, True)
 
-    # Eager, because options such as --version print and exit while options are parsed.
+    # Eager options are read first. --version, which prints and exits while options are read, needs their values.
     return click.Option(
         [f"--{name}"], is_flag=True, expose_value=False, is_eager=True, callback=set_it, help=help
     )
@@ -94,7 +100,7 @@ def _note_storage_options(context: click.Context, parameter: click.Parameter, va
 def storage_options(
     context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Parse `name=value` words. Secrets are refused: other users of the machine see a command line."""
+    """Parse `name=value` words. Refuse secrets, because other users of the machine can see a command line."""
     found: dict[str, Any] = {}
     for word in value:
         name, equals, text = word.partition("=")
@@ -117,44 +123,44 @@ _SUMMARY_MAX: Final = 200
 
 
 class Command(click.Command):
-    """A command with the shared options."""
+    """A command that also has the shared options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += shared_options()
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the command's line in the help of its group. The group wraps the line instead of cutting it."""
+        """Return the command's line in the help of its group, whole: click would cut it at 45 characters."""
         return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 
 class Group(click.Group):
-    """A group of commands, such as `table`. Its commands have the shared options."""
+    """A group of commands, such as `nyala table`. Its commands have the shared options."""
 
     command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command. Raises click.UsageError, with a hint if the argument is a folder."""
-        # Before 8.2, click reads a path as an option, because of its first letter, and shows the help.
+        """Find the command. Raises click.UsageError, with advice if the argument is a folder."""
+        # Without this check, click before 8.2 takes a path for an option and prints the help.
         if self.get_command(ctx, args[0]) is None and os.path.isdir(args[0]):
-            hint = "Write the folder after a command, as in `table list FOLDER`."
-            raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
+            advice = "Write the folder after a command, as in `table list FOLDER`."
+            raise click.UsageError(f"No such command {args[0]!r}. {advice}", ctx)
         return super().resolve_command(ctx, args)
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Like `Command.get_short_help_str`."""
+        """Return the group's line in the help, whole."""
         return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 
 def program() -> str:
-    """Return how this program was called, for commands that messages suggest."""
+    """Return the beginning of commands that messages suggest: `nyala`, or for example `python -m nyala`."""
     called = os.path.basename(sys.argv[0])
     return called if called == "nyala" else f"{os.path.basename(sys.executable)} -m nyala"
 
 
-# Patterns in the library's messages, and their replacements in the words of the command line.
+# Regular expressions for parts of the library's messages, and what replaces them.
 _RULES: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
@@ -216,14 +222,14 @@ _RULES: Final = tuple(
 
 
 def cli_words(message: str) -> str:
-    """Return a message of the library in the words of the command line: `--at` for `at=`, and no Python."""
+    """Replace Python arguments and calls in a message of the library by options and commands: `at=` by `--at`."""
     for pattern, words in _RULES:
         message = pattern.sub(words, message)
     return message
 
 
 def report(error: Exception, as_json: bool | None = None, words: Callable[[str], str] = cli_words) -> None:
-    """Print an error on stderr. as_json: default: as --json says. words: rewrites the library's message."""
+    """Print an error on stderr. as_json: default: the value of `--json`; words: rewords the library's message."""
     from nyala.errors import bounded
 
     message = bounded(words(str(error) or type(error).__name__))

@@ -1,4 +1,4 @@
-"""`nyala tablet list`, `nyala cfile dump`, `nyala wal dump`: shows tablets, column files and the log."""
+"""`nyala tablet list`, `nyala cfile dump` and `nyala wal dump`: show tablets, column files and the log."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["cfile", "tablet", "wal"]
 
 @click.group(cls=Group)
 def tablet() -> None:
-    """Tablets: a table's parts."""
+    """Tablets: the partitions of a table."""
 
 
 @tablet.command("list")
 @folder_argument
 @table_argument
 def list_tablets(folder: str, table: str | None) -> None:
-    """The tablets of one table, or of all: partition, rowsets, rows, size."""
+    """List the tablets of one table, or of all: partition, rowsets, rows, size."""
     with reader(folder) as database:
         wanted = database.list_tables() if table is None else [table]
         found = [
@@ -72,10 +72,10 @@ class _FileOrUrl(click.Path):
     help="Print every byte: offset, hex, meaning. Long values: only the first 64 bytes.",
 )
 def dump_cfile(file: str, show_bytes: bool) -> None:
-    """Show the content of a column file or a delta file: columns, blocks, zones.
+    """Show the content of a column file or a delta file: columns, blocks, zone maps.
 
-    For a damaged file it shows everything up to the damage, and then the error. If the end of the file is missing, it
-    shows only the error, because the end has the positions of the columns. FILE may be the URL of an object.
+    For a damaged file it shows everything up to the damage, and then the error. If the end of the file is missing,
+    which has the positions of the columns, it shows only the error. FILE may be the URL of an object.
     """
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
@@ -87,12 +87,12 @@ def dump_cfile(file: str, show_bytes: bool) -> None:
             _echo_lines(file, dump(env.files, file, show_bytes))
         return
     if os.path.isdir(file):
-        raise click.UsageError(_which_file(file))
+        raise click.UsageError(_folder_message(file))
     _echo_lines(file, dump(SYSTEM.files, file, show_bytes))
 
 
-def _which_file(folder: str) -> str:
-    """Return the message for a folder that was given instead of a column file."""
+def _folder_message(folder: str) -> str:
+    """Return the error message for a folder in place of a column file. It names a column file in this folder."""
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.base"), recursive=True))
     if not found:
         return f"{folder!r} is a folder without column files; a store's column files are data/TABLET/*.base"
@@ -111,8 +111,8 @@ def wal() -> None:
 def dump_wal(folder: str, show_bytes: bool) -> None:
     """Show the content of the store's log: segments, records, rows by tablet, damage and torn tails.
 
-    FOLDER is the store's folder, or its folder of log segments. In a bucket it is the store's URL, or that of one
-    object of the log, and checkpoints and the writer's hint are shown too.
+    FOLDER is the store's folder, or its folder of log segments. In a bucket it is the URL of the store or of one
+    object of the log; then the checkpoints and the writer's hint are shown too.
     """
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
@@ -148,7 +148,7 @@ def _dump_bucket(url: str, show_bytes: bool) -> None:
 
 
 def _state_lines(data: bytes, path: str, store_id: str) -> Iterator[str]:
-    """Yield the catalogue in a checkpoint as JSON, an entry for each line."""
+    """Yield the catalogue of a checkpoint as JSON, one line per entry."""
     from nyala.catalog.checkpoint import decode_checkpoint
     from nyala.catalog.codec import encode_state
     from nyala.wal.dump import shortened
@@ -159,7 +159,7 @@ def _state_lines(data: bytes, path: str, store_id: str) -> Iterator[str]:
 
 
 def _echo_lines(path: str, lines: Iterator[str]) -> None:
-    """Print the lines as they arrive. The JSON document has the lines before an error too."""
+    """Print the lines as they arrive. The JSON document also has the lines before an error."""
     if not settings().json:
         for line in lines:
             click.echo(line)

@@ -1,7 +1,7 @@
-"""`nyala table export`: writes rows of one snapshot to a Parquet, CSV or JSON file.
+"""`nyala table export`: writes the rows of one snapshot to a Parquet, CSV or JSON file.
 
-pyarrow writes Parquet. DuckDB's COPY writes CSV and JSON: binary as hex, and in JSON NaN and infinities as text. The
-file is written under the name FILE.<pid>.partial, synced and renamed.
+pyarrow writes Parquet, and DuckDB writes CSV and JSON. Binary values become hexadecimal text, and in JSON NaN and
+infinities become text. The file has the name FILE.<pid>.partial until it is complete and synced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nyala.cli.files import (
 from nyala.cli.options import delimiter_option, folder_argument, format_option, scan_options
 from nyala.cli.output import duration, echo_json, moment
 from nyala.cli.progress import Bar
-from nyala.cli.stores import find_table, reader, tell_why_empty, utf8_files
+from nyala.cli.stores import check_file_names, echo_why_empty, find_table, reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ __all__ = ["export", "write_file"]
 @click.command(cls=Command)
 @folder_argument
 @click.argument("table")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), callback=utf8_files)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), callback=check_file_names)
 @scan_options
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @format_option
@@ -59,7 +59,7 @@ def export(
 ) -> None:
     """Write rows of a table to a Parquet, CSV or JSON file (a row per line); `-` is stdout, CSV or --format json.
 
-    The rows are those of one snapshot. Memory is bounded. FILE appears only when it is complete.
+    All rows are of one moment. Memory is bounded. FILE appears only when it is complete.
     """
     format = format_of(file, format_)
     if file == STDIO and settings().json:
@@ -78,19 +78,19 @@ def export(
             columns=columns, where=where, at=at, limit=limit, order_by_key=order
         )
         count = 0
-        with Bar(f"exporting {table}", None, quiet=settings().json or file == STDIO) as bar:
+        with Bar(f"exporting {table}", quiet=file == STDIO) as bar:
 
             def batches() -> Iterator[pa.RecordBatch]:
                 nonlocal count
                 for batch in rows.to_reader():
                     yield batch
                     count += batch.num_rows
-                    bar.update(count, f"{count:,} rows")
+                    bar.update(count, None, f"{count:,} rows")
 
             write_file(file, format, delimiter, rows.schema, batches())
         seconds = time.monotonic() - began_s
         if not count and not settings().json:
-            tell_why_empty(rows)
+            echo_why_empty(rows)
         if settings().json:
             echo_json(
                 {
@@ -115,17 +115,17 @@ def export(
 def write_file(
     file: str, format: Format, delimiter: str | None, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> None:
-    """Write the batches to a file that appears only when it is complete; `-` is stdout."""
+    """Write the batches to a file, which appears only when it is complete, or to stdout (`-`)."""
     with _path_of_stdout() if file == STDIO else _renamed_when_complete(file) as path:
         if format == "parquet":
             _write_parquet(path, schema, batches)
         else:
-            _copy(path, file, format, delimiter, schema, batches)
+            _write_text(path, file, format, delimiter, schema, batches)
 
 
 @contextmanager
 def _renamed_when_complete(file: str) -> Iterator[str]:
-    """Yield the path of a new file, which gets its name when the block has succeeded."""
+    """Yield the path of a temporary file, which is renamed to `file` after the block, or removed after an error."""
     unfinished = f"{file}.{os.getpid()}.partial"
     try:
         with open(unfinished, "xb") as written:
@@ -146,7 +146,7 @@ def _write_parquet(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatc
             parquet.write_batch(batch)
 
 
-def _copy(
+def _write_text(
     path: str,
     name: str,
     format: Format,
@@ -154,7 +154,7 @@ def _copy(
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> None:
-    """Write CSV or JSON by DuckDB. An error of the scan is raised as it is."""
+    """Write CSV or JSON by DuckDB's COPY. An error of the scan is raised unchanged."""
     import pyarrow as pa
 
     failed: list[BaseException] = []
@@ -168,8 +168,8 @@ def _copy(
 
     options = [f"FORMAT {format}", f"COMPRESSION {compression_of(name) or 'none'}", "USE_TMP_FILE false"]
     if format == "csv":
-        sign = delimiter or ("\t" if ".tsv" in name.lower() else ",")
-        options += ["HEADER true", f"DELIMITER {sql_text(sign)}"]
+        delimiter = delimiter or ("\t" if ".tsv" in name.lower() else ",")
+        options += ["HEADER true", f"DELIMITER {sql_text(delimiter)}"]
     columns = ", ".join(f"{_value(field, format)} AS {sql_name(field.name)}" for field in schema)
     with duckdb_session(name) as connection:
         connection.register("rows", pa.RecordBatchReader.from_batches(schema, guarded()))
@@ -184,7 +184,7 @@ def _copy(
 
 
 def _value(field: pa.Field, format: Format) -> str:
-    """Return the SQL of what the file holds for a value."""
+    """Return the SQL expression of a column for the file."""
     import pyarrow as pa
 
     name = sql_name(field.name)
@@ -197,9 +197,9 @@ def _value(field: pa.Field, format: Format) -> str:
 
 @contextmanager
 def _path_of_stdout() -> Iterator[str]:
-    """Yield a path whose bytes a thread writes to stdout.
+    """Yield the path of a pipe. A thread copies the pipe to stdout.
 
-    DuckDB would open /dev/stdout anew, and so truncate a file to which a shell appends.
+    DuckDB cannot write to /dev/stdout itself: it would truncate a file to which the shell appends (`>>`).
     """
     import shutil
     import threading
@@ -207,14 +207,14 @@ def _path_of_stdout() -> Iterator[str]:
     read_end, write_end = os.pipe()
     failed: list[OSError] = []
 
-    def pump() -> None:
+    def copy_to_stdout() -> None:
         try:
             with open(read_end, "rb") as source:
                 shutil.copyfileobj(source, sys.stdout.buffer)
-        except OSError as error:  # the reader of stdout has ended
+        except OSError as error:  # nobody reads stdout any more
             failed.append(error)
 
-    thread = threading.Thread(target=pump, name="nyala-stdout")
+    thread = threading.Thread(target=copy_to_stdout, name="nyala-stdout")
     thread.start()
     try:
         yield f"/dev/fd/{write_end}"

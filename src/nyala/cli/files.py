@@ -1,14 +1,14 @@
 """Reads Parquet, CSV and JSON files as Arrow batches in bounded memory.
 
-pyarrow reads Parquet. DuckDB reads CSV and JSON as text, and one SELECT converts each cell to its column's type. A cell
-that does not convert makes its row a bad row, and so does a CSV line that DuckDB rejects. The table checks the rest:
-ranges, lengths, dates and times.
+pyarrow reads Parquet. DuckDB reads CSV and JSON as text, and one SELECT converts each cell to the type of its column.
+A row is a *bad row* if one of its cells cannot be converted, or if DuckDB rejects its line. The table checks the rest
+when it writes the batch: ranges of numbers, lengths, dates and times.
 
-CSV: the first line names the columns; UTF-8; an empty field is NULL and "" is the empty text.
-JSON: a row per line, or one array of rows; nested values are read as JSON text.
+CSV: UTF-8; the first line has the names of the columns; an empty field is NULL, and "" is an empty string.
+JSON: one row per line, or one array of rows; nested values are read as JSON text.
 
-Stdin and pipes are copied to a temporary file first, because a CSV is read twice: DuckDB first lists the lines that it
-rejects, so that each later row has its right number.
+A CSV is read twice: first to find the lines that DuckDB rejects, so that the other rows get their right numbers. So
+stdin and pipes are copied to a temporary file.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = [
     "UNREADABLE",
     "CsvDialect",
     "DataFile",
+    "FileBatch",
     "Format",
-    "Part",
     "compression_of",
     "duckdb_session",
     "find_files",
     "format_of",
     "infer_schema",
     "lines_of",
-    "read_parts",
+    "read_batches",
     "row_error",
     "sql_name",
     "sql_text",
@@ -53,15 +53,15 @@ __all__ = [
 Format = Literal["parquet", "csv", "json"]
 STDIO: Final = "-"
 
-# A batch is one commit: large enough that its sync costs little, small enough that several fit into memory.
+# A batch is one commit. At this size its sync costs little, and several batches fit into memory.
 _BATCH_ROWS: Final = 100_000
 _BATCH_BYTES: Final = 32 << 20
 _READ_ROWS: Final = 8192
 _LINE_MAX_BYTES: Final = 16 << 20
 _INFERENCE_ROWS: Final = 200_000
-# The code of a row that cannot be read.
+# The error code of a bad row.
 UNREADABLE: Final = "unreadable"
-# Bad rows that a part describes; the others are only counted.
+# A batch describes at most this many bad rows, and counts the others.
 BAD_ROWS_MAX: Final = 100
 _CELL_SHOWN_MAX: Final = 40
 _LINE_SHOWN_MAX: Final = 80
@@ -80,7 +80,7 @@ _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 
 @dataclass(frozen=True)
 class CsvDialect:
-    """How a CSV is written. delimiter: None means "find out"; nulls: words for NULL besides the empty field."""
+    """The format of a CSV. delimiter: None: detect it in the first line; nulls: words that mean NULL."""
 
     delimiter: str | None = None
     nulls: tuple[str, ...] = ()
@@ -88,17 +88,18 @@ class CsvDialect:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file to read. name: as the user gave it; path: where its bytes are, a temporary file for a pipe."""
+    """A file to read. name: as in messages; path: the file to open, for a pipe its temporary copy."""
 
     name: str
     path: str
     format: Format
 
 
-class Part(NamedTuple):
-    """A batch of rows, their numbers in the file, and the bad rows among them.
+class FileBatch(NamedTuple):
+    """Rows of a file, and the bad rows between them.
 
-    done: the fraction of the file that is read, None if unknown; bad: the first `BAD_ROWS_MAX` of `bad_count` bad rows.
+    numbers: the row numbers in the file; done: the fraction of the file that has been read, None if unknown; bad: the
+    errors of the first `BAD_ROWS_MAX` bad rows; bad_count: the number of all bad rows.
     """
 
     batch: pa.RecordBatch
@@ -117,9 +118,10 @@ def row_error(
     column: str | None = None,
     cell: str | None = None,
 ) -> dict[str, Any]:
-    """Return a failing row as the JSON document of a load has it.
+    """Return the error of a row, as in the JSON document of `nyala table load`.
 
-    row: its number in the file, from 1, without the header; cell: the text that does not convert, or a rejected line.
+    row: the number in the file, counted from 1 without the header; cell: the text that cannot be converted, or the
+    rejected line. "line" is added later by `lines_of`.
     """
     return {
         "file": file.name, "row": row, "line": None, "code": code, "column": column, "cell": cell, "message": message,
@@ -128,9 +130,9 @@ def row_error(
 
 
 def format_of(path: str, given: str | None) -> Format:
-    """Return the format: `given`, or the one of the file's suffix; stdin and stdout are CSV.
+    """Return `given`, or the format of the file's suffix. Stdin and stdout are CSV.
 
-    Raises click.UsageError if the suffix is unknown.
+    Raises click.UsageError for an unknown suffix.
     """
     if given is not None:
         return cast(Format, given)
@@ -143,21 +145,22 @@ def format_of(path: str, given: str | None) -> Format:
 
 
 def compression_of(path: str) -> str | None:
-    """Return "gzip" or "zstd" by the last suffix, else None."""
+    """Return "gzip" or "zstd" for the suffixes .gz and .zst, otherwise None."""
     return _COMPRESSIONS.get(os.path.splitext(path.lower())[1])
 
 
 def _suffix(path: str) -> str:
+    """Return the suffix of the format, which is before one of compression: ".csv" of "a.csv.gz"."""
     stem, suffix = os.path.splitext(path.lower())
     return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
 
 
 @contextmanager
 def find_files(paths: Sequence[str], given: str | None) -> Iterator[list[DataFile]]:
-    """Yield the files, and those in folders by name, like Spark and DuckDB; pipes are copied to temporary files.
+    """Yield the files, and the files in folders, sorted by name. Pipes are copied to temporary files.
 
-    In folders, names that begin with `.` or `_` are skipped, and without a format `given` also unknown suffixes.
-    Raises click.UsageError for a folder without data files.
+    In a folder, names that begin with `.` or `_` are skipped, as in Spark. Files with unknown suffixes are skipped too,
+    unless the format is `given`. Raises click.UsageError for a folder without data files.
     """
     found: list[str] = []
     for path in paths:
@@ -187,7 +190,11 @@ def _files_in(path: str, given: str | None) -> list[str]:
 
 @contextmanager
 def _regular_file(path: str) -> Iterator[str]:
-    """Yield the path; a temporary copy of stdin or a pipe; a link to a file whose name is a pattern for DuckDB."""
+    """Yield the path of a file that DuckDB can read twice.
+
+    It is a temporary copy of stdin or of a pipe. If the name has characters of a pattern (`*?[`), which DuckDB would
+    search for, it is a symbolic link.
+    """
     import shutil
     import sys
     import tempfile
@@ -211,19 +218,18 @@ def _regular_file(path: str) -> Iterator[str]:
         yield copy.name
 
 
-# -- reading -----------------------------------------------------------------------------------------------
-
-
-def read_parts(
+def read_batches(
     file: DataFile,
     dialect: CsvDialect,
     types: Mapping[str, ColumnType],
     columns: Sequence[str] | None = None,
     key: Sequence[str] = (),
-) -> Iterator[Part]:
-    """Yield the file's rows in order. types: the table's columns; other columns of a CSV or JSON file stay text.
+) -> Iterator[FileBatch]:
+    """Yield the rows of a file in order.
 
-    Raises Failure with the file's name if it cannot be read.
+    types: the columns of the table; in CSV and JSON, other columns stay text. columns: the columns to read; default:
+    all. key: the names of the primary key, whose values are part of an error. Raises Failure if the file cannot be
+    read.
     """
     if file.format == "parquet":
         yield from _read_parquet(file, columns)
@@ -231,23 +237,23 @@ def read_parts(
         yield from _read_text(file, dialect, types, columns, key)
 
 
-def _read_parquet(file: DataFile, columns: Sequence[str] | None) -> Iterator[Part]:
+def _read_parquet(file: DataFile, columns: Sequence[str] | None) -> Iterator[FileBatch]:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # With a buffer and without pre-buffering, pages are read as they are needed, not whole row groups.
+        # With these settings pyarrow reads single pages. Otherwise it would read whole row groups into memory.
         with pq.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as parquet:
             meta = parquet.metadata
-            wanted = _projection(file, columns, parquet.schema_arrow.names)
+            projection = _projection(file, columns, parquet.schema_arrow.names)
             nbytes = sum(meta.row_group(group).total_byte_size for group in range(meta.num_row_groups))
             fitting = _BATCH_BYTES * meta.num_rows // nbytes if nbytes else _BATCH_ROWS
             done = 0
-            for batch in parquet.iter_batches(max(1, min(_BATCH_ROWS, fitting)), columns=wanted):
+            for batch in parquet.iter_batches(max(1, min(_BATCH_ROWS, fitting)), columns=projection):
                 numbers = np.arange(done + 1, done + batch.num_rows + 1)
                 done += batch.num_rows
-                yield Part(batch, numbers, done / meta.num_rows)
+                yield FileBatch(batch, numbers, done / meta.num_rows)
     except pa.ArrowInvalid as error:
         raise _unreadable(file.name, error) from error
 
@@ -258,8 +264,9 @@ def _read_text(
     types: Mapping[str, ColumnType],
     columns: Sequence[str] | None,
     key: Sequence[str],
-) -> Iterator[Part]:
+) -> Iterator[FileBatch]:
     import numpy as np
+    import pyarrow as pa
 
     with duckdb_session(file.name) as connection:
         total, rejected = None, np.empty(0, np.int64)
@@ -272,12 +279,13 @@ def _read_text(
                 connection, file, dialect, f"{source}, store_rejects = true)"
             )
             source += ", ignore_errors = true)"
-            if (
-                len(header) == 1 and not dialect.nulls
-            ):  # DuckDB skips empty lines only where there are more columns
+            if len(header) == 1 and not dialect.nulls:
+                # DuckDB skips empty lines only in files of several columns.
                 source = f"(FROM {source} WHERE {sql_name(header[0])} IS NOT NULL)"
             if bad:
-                yield Part(_no_rows(), rejected[:0], None, bad, len(rejected))
+                yield FileBatch(
+                    pa.RecordBatch.from_arrays([], names=[]), rejected[:0], None, bad, len(rejected)
+                )
         else:
             header = list(_json_schema(connection, file).names)
             texts = ", ".join(f"{sql_text(name)}: 'VARCHAR'" for name in header)
@@ -285,14 +293,14 @@ def _read_text(
         names = _projection(file, columns, header)
         for batch in _joined(connection.sql(_select(source, names, types)).to_arrow_reader(_READ_ROWS)):
             numbers = batch.column(0).to_numpy()
-            # The rejected lines before a line are those with at most this many rows before them.
+            # Row n of DuckDB comes after the rejected rows that have fewer than n good rows before them.
             numbers = numbers + np.searchsorted(rejected - np.arange(len(rejected)), numbers, "right")
-            yield _part(
+            yield _without_bad_rows(
                 file, batch, numbers, None if total is None else numbers[-1] / total, names, types, key
             )
 
 
-def _part(
+def _without_bad_rows(
     file: DataFile,
     batch: pa.RecordBatch,
     numbers: npt.NDArray[np.int64],
@@ -300,8 +308,8 @@ def _part(
     names: Sequence[str],
     types: Mapping[str, ColumnType],
     key: Sequence[str],
-) -> Part:
-    """Split a batch of `_select` into rows and bad rows."""
+) -> FileBatch:
+    """Split the result of `_select` into good rows and errors."""
     import numpy as np
     import pyarrow as pa
 
@@ -310,13 +318,13 @@ def _part(
     errors = batch.column(batch.num_columns - 1)
     rows = pa.RecordBatch.from_arrays(batch.columns[1:-1], names=list(names))
     if errors.null_count == len(errors):
-        return Part(rows, numbers, done)
+        return FileBatch(rows, numbers, done)
     good = pc.is_null(errors)
     places = np.flatnonzero(~good.to_numpy(zero_copy_only=False))
     bad = [_bad_row(file, rows, int(place), int(numbers[place]), errors[place].as_py(), types, key)
            for place in places[:BAD_ROWS_MAX]]  # fmt: skip
     numbers = numbers[good.to_numpy(zero_copy_only=False)]
-    return Part(rows.filter(good), numbers, done, bad, len(places))
+    return FileBatch(rows.filter(good), numbers, done, bad, len(places))
 
 
 def _bad_row(
@@ -330,20 +338,21 @@ def _bad_row(
 ) -> dict[str, Any]:
     from nyala.presentation.cells import json_columns
 
+    """Return the error of a row. error: the column and the text of the cell that cannot be converted."""
     column, cell = error["column"], error["cell"]
     found = [name for name in key if name in rows.schema.names]
     values = [values[0] for values in json_columns(rows.select(found).slice(place, 1))]
     type = types[column]
     message = (
         f"column {column!r}: {_short(cell, _CELL_SHOWN_MAX)!r} is not {type}: write "
-        f"{_WRITTEN.get(type.name, 'a whole number')}, or pass --null for a word that means NULL"
+        f"{_FORMAT_ADVICE.get(type.name, 'a whole number')}, or pass --null for a word that means NULL"
     )
     cells = dict(zip(found, values, strict=True)) | ({column: cell} if column in found else {})
     return row_error(file, number, UNREADABLE, message, cells, column, cell)
 
 
 def _select(source: str, names: Sequence[str], types: Mapping[str, ColumnType]) -> str:
-    """Return the SELECT of the row number, the converted columns, and the first cell that does not convert."""
+    """Return a SELECT of the row number, the converted columns, and the first cell that cannot be converted."""
     texts, values, errors = [], [], []
     for place, name in enumerate(names):
         texts.append(f"{sql_name(name)} AS t{place}")
@@ -358,8 +367,8 @@ def _select(source: str, names: Sequence[str], types: Mapping[str, ColumnType]) 
     )
 
 
-# Advice for the format of a type's values.
-_WRITTEN: Final = {
+# How to write a value of each type, for error messages.
+_FORMAT_ADVICE: Final = {
     "bool": "true or false",
     "binary": "hex such as 00ff",
     "float": "a number such as 1234.5",
@@ -369,9 +378,10 @@ _WRITTEN: Final = {
 
 
 def _converted(text: str, type: ColumnType) -> str:
-    """Return SQL for the value that the text means, NULL if it means none. Text, dates and times stay text.
+    """Return SQL that converts the text to the type, and is NULL if the text is not a value of the type.
 
-    DuckDB rounds '1.5' to a whole number and cuts the digits of decimals: the patterns keep such cells out.
+    Text, dates and times stay text. The patterns refuse texts that a cast of DuckDB would change without an error:
+    '1.5' as an integer, and decimals with too many digits.
     """
     if type.is_integer:
         return _if_matches(text, r"\s*[+-]?[0-9]+\s*", f"TRY_CAST({text} AS BIGINT)")
@@ -389,7 +399,7 @@ def _if_matches(text: str, pattern: str, value: str) -> str:
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join batches until they have `_BATCH_ROWS` rows or `_BATCH_BYTES`."""
+    """Join small batches to batches of about `_BATCH_ROWS` rows or `_BATCH_BYTES`."""
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []
@@ -405,36 +415,30 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
-def _no_rows() -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays([], names=[])
-
-
 def _short(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-# -- CSV and JSON by DuckDB --------------------------------------------------------------------------------
-
+# Advice for files that are not UTF-8.
 _RECODE: Final = "convert a file from Windows with iconv -f WINDOWS-1252 -t UTF-8 FILE > OTHER"
 
 
 def sql_text(text: str) -> str:
-    """Return a SQL literal."""
+    """Return the text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def sql_name(name: str) -> str:
-    """Return a SQL identifier."""
+    """Return the name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 @contextmanager
 def duckdb_session(name: str) -> Iterator[Any]:
-    """Yield a DuckDB connection in memory, with times in UTC, and one thread, so that rows keep their order.
+    """Yield a new DuckDB connection with times in UTC. It has one thread, so that rows keep their order.
 
-    DuckDB's errors become Failure with the file's name. Ctrl-C, which DuckDB reports as an error, is KeyboardInterrupt.
+    Errors of DuckDB become Failure with the name of the file. The error that DuckDB raises after Ctrl-C becomes
+    KeyboardInterrupt.
     """
     from nyala.optional import need
 
@@ -455,7 +459,7 @@ def duckdb_session(name: str) -> Iterator[Any]:
 
 
 def _unreadable(name: str, error: Exception) -> Failure:
-    """Return the error without the reader's own advice, such as names of options that only DuckDB has."""
+    """Return the error of DuckDB or pyarrow without their advice, which names options that only they have."""
     if "Error when sniffing" in str(error):
         advice = "check --delimiter, and look for a double quote that is never closed"
         return Failure(f"{name}: the rows do not match the columns of the first line; {advice}", "FileError")
@@ -467,7 +471,7 @@ def _unreadable(name: str, error: Exception) -> Failure:
 
 
 def _projection(file: DataFile, columns: Sequence[str] | None, names: Sequence[str]) -> list[str]:
-    """Return the columns to read. Raises ColumnNotFoundError for one that the file does not have."""
+    """Return the columns to read; default: all. Raises ColumnNotFoundError for an unknown column."""
     from nyala.errors import ColumnNotFoundError
     from nyala.schema.schema import name_hint
 
@@ -478,19 +482,19 @@ def _projection(file: DataFile, columns: Sequence[str] | None, names: Sequence[s
 
 
 def _lines(file: DataFile) -> Any:
-    """Open a CSV as text, unpacked."""
+    """Open a CSV as decompressed text."""
     import io
 
     import pyarrow as pa
 
-    packed = pa.input_stream(file.path, compression=compression_of(file.name))
-    return io.TextIOWrapper(packed, "utf-8-sig", errors="replace", newline="")
+    stream = pa.input_stream(file.path, compression=compression_of(file.name))
+    return io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
 
 
 def _header(file: DataFile, dialect: CsvDialect) -> tuple[list[str], str]:
-    """Return the names in the first line, and the delimiter.
+    """Return the column names and the delimiter of a CSV.
 
-    The delimiter, unless given, is the one of `,`, tab, `;` and `|` that the first line has most often.
+    If the dialect has no delimiter, it is the most frequent one of `,`, tab, `;` and `|` in the first line.
     """
     import csv
     from itertools import chain
@@ -526,10 +530,10 @@ def _compression(file: DataFile) -> str:
 def _rejected_lines(
     connection: Any, file: DataFile, dialect: CsvDialect, source: str
 ) -> tuple[int, npt.NDArray[np.int64], list[dict[str, Any]]]:
-    """Read a CSV once. Returns its number of rows, the numbers of those that DuckDB rejects, the first of them."""
+    """Find the rows that DuckDB rejects. Return the number of all rows, the numbers of these rows, and first errors."""
     import numpy as np
 
-    # Counts of all columns: DuckDB rejects text that is not UTF-8 only in columns that a query reads.
+    # The query counts each column, because DuckDB checks UTF-8 only in columns that a query reads.
     good = connection.execute(f"SELECT count(*), count(COLUMNS(*)) FROM {source}").fetchall()[0][0]
     found = connection.execute(
         "SELECT line - 1, any_value(csv_line), any_value(error_message), any_value(error_type)::VARCHAR "
@@ -546,7 +550,7 @@ def _rejected_lines(
 
 
 def _row_numbers(file: DataFile, dialect: CsvDialect, records: Sequence[int]) -> list[int]:
-    """Return the row numbers of records of a CSV; DuckDB's numbers of records count empty lines, row numbers do not."""
+    """Convert record numbers of DuckDB, which count empty lines, to row numbers, which do not."""
     numbers = {record: record for record in records}
     for record, (row, _) in enumerate(_records(file, dialect) if records else ()):
         if record in numbers:
@@ -557,7 +561,7 @@ def _row_numbers(file: DataFile, dialect: CsvDialect, records: Sequence[int]) ->
 
 
 def lines_of(file: DataFile, dialect: CsvDialect, rows: Sequence[int]) -> dict[int, int]:
-    """Return the line in which each of these rows of a CSV begins, the header in line 1."""
+    """Return, for rows of a CSV, the line in which the row begins. The header is line 1."""
     found: dict[int, int] = {}
     for row, line in _records(file, dialect):
         if row in rows:
@@ -568,9 +572,9 @@ def lines_of(file: DataFile, dialect: CsvDialect, rows: Sequence[int]) -> dict[i
 
 
 def _records(file: DataFile, dialect: CsvDialect) -> Iterator[tuple[int, int]]:
-    """Yield the row number and the first line of each record, read by Python's csv module; 0 and 1 for the header.
+    """Yield the row number and the first line number of each record of a CSV. The header is row 0 in line 1.
 
-    An empty line has the row number of the row before it.
+    An empty line is a record too, with the row number of the record before it.
     """
     import csv
 
@@ -590,16 +594,16 @@ def _json_options(file: DataFile) -> str:
 
 
 def _json_schema(connection: Any, file: DataFile) -> pa.Schema:
-    """Return the file's members with the types that DuckDB finds in all of its rows."""
+    """Return the columns of a JSON file, with the types that DuckDB finds in all rows."""
     found = connection.sql(f"SELECT * FROM read_json({_json_options(file)}, sample_size = -1) LIMIT 0")
     return found.to_arrow_table().schema
 
 
 def infer_schema(file: DataFile, dialect: CsvDialect, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns for a new table: a Parquet file's own, or the types that DuckDB finds.
+    """Return the columns of a new table for the file.
 
-    Of a CSV DuckDB looks at the first 200,000 rows. Types that a table does not have become text.
-    Raises Failure if the file cannot be read.
+    The types are those of a Parquet file, or those that DuckDB finds in a JSON file or in the first 200,000 rows of a
+    CSV. Types that tables do not have become text. Raises Failure if the file cannot be read.
     """
     import pyarrow as pa
 

@@ -1,12 +1,12 @@
 """`nyala table load` writes rows of Parquet, CSV and JSON files into a table; `apply-changes` applies change events.
 
-Each batch of a file is one atomic write. At its end a load flushes the store if much is in memory.
+Each batch of a file is one atomic write. After the last batch, a load flushes the store if much is in memory.
 
 Invariants
-    E1  A load that fails or is stopped leaves whole batches only, and prints how many rows they were. With --create it
-        leaves nothing: the table is dropped again, and so is the store if the load made it.
-    E2  The first Ctrl-C waits for the batch that is being written; a second one does not. Neither waits for the flush:
-        those rows are durable in the log already.
+    E1  A load that fails or is stopped leaves only whole batches, and prints their number of rows. A load that created
+        the table drops it again, and removes the store if it created the store too.
+    E2  The first Ctrl-C waits for the batch that is being written; a second Ctrl-C does not. Neither waits for the
+        flush, because the rows are already durable in the log.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from nyala.cli.files import (
     UNREADABLE,
     CsvDialect,
     DataFile,
-    Part,
+    FileBatch,
     find_files,
     infer_schema,
     lines_of,
-    read_parts,
+    read_batches,
     row_error,
 )
 from nyala.cli.options import delimiter_option, folder_argument, format_option, names, parse_value
 from nyala.cli.output import counted, duration, echo_json, moment
-from nyala.cli.progress import Bar, SecondInterrupt, finish_first
-from nyala.cli.stores import state_of, utf8_files, writer
+from nyala.cli.progress import Bar, SecondInterrupt, delay_interrupt
+from nyala.cli.stores import check_file_names, state_of, writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,16 +53,17 @@ OPERATIONS: Final = (
     "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore",
 )  # fmt: skip
 _BY_SEQUENCE: Final = ("upsert", "delete", "delete-ignore")
-# Change events are parsed one by one, so a batch of them is smaller than one of rows.
+# A batch of change events is smaller than a batch of rows, because events are parsed one by one.
 _EVENTS: Final = 10_000
-# Failing rows that are printed in full.
+# At most this many failing rows are printed, as text and with --json.
 _ERRORS_TEXT: Final = 5
 _ERRORS_JSON: Final = 100
-# A load flushes at its end if more memory than this is in use. Nothing flushes it later, and each following command
-# would replay it from the log, at 4 ms per MB. A flush costs 15 ms per MB once, but a small load makes a small rowset.
+# A load flushes the store if more than this is in memory. Otherwise each following command would replay these rows
+# from the log, which takes 4 ms per MB; the flush takes 15 ms per MB once. Small loads do not flush, because they would
+# leave many small rowsets.
 _FLUSH_BYTES: Final = 8 << 20
 
-# Messages of the library that name arguments, in terms of options.
+# For error codes of rows, messages that name options of the command line.
 _MESSAGES: Final = {
     "already-present": "duplicate key; --operation upsert updates the stored row, insert-ignore skips this one",
     "not-found": "no row has this key; --operation {verb}-ignore skips it",
@@ -78,7 +79,7 @@ _files_argument = click.argument(
     nargs=-1,
     required=True,
     type=click.Path(exists=True, allow_dash=True),
-    callback=utf8_files,
+    callback=check_file_names,
 )
 _message_option = click.option(
     "--message", metavar="TEXT", help="A text about the load, stored with each of its batches."
@@ -154,9 +155,9 @@ def load(
 ) -> None:
     """Load Parquet, CSV or JSON files, or folders of them, into a table, in batches; `-` is stdin, a CSV by default.
 
-    A batch is 100,000 rows, or fewer that take 32 MB: atomic, and durable when it is counted. Columns go by name; those
-    that the file lacks keep their values in an upsert or update, or get their defaults. In a CSV, an empty field is
-    NULL; in JSON, a member that a row lacks. JSON has a row per line, or one array of rows.
+    Each batch is atomic: 100,000 rows, or fewer if they take 32 MB. Columns are matched by name. An upsert or update
+    keeps the values of columns that the file does not have; new rows get the defaults. In a CSV an empty field is NULL,
+    and in JSON a missing member. JSON has one row per line, or one array of rows.
     """
     if create and not (key or not_unique):
         raise click.UsageError("--create needs --key: the columns that identify a row; or --not-unique")
@@ -186,16 +187,17 @@ def load(
                 else database.create_table(table, **spec, exist_ok=True)
             )
             if create and not settings().json:
-                # The types of a CSV are a guess, and those of the key cannot be changed later.
-                columns_made = state_of(database, table).schema.columns
-                shown = ", ".join(f"{column.name} {column.type}" for column in columns_made)
-                click.echo(f"{table} created: {shown}. Wrong type? Pass --type COLUMN=TYPE.", err=True)
-            counted_up = state_of(database, table).schema.auto_increment is not None
+                # The types of a CSV are a guess, and the types of the key cannot be changed later.
+                columns_text = ", ".join(
+                    f"{column.name} {column.type}" for column in state_of(database, table).schema.columns
+                )
+                click.echo(f"{table} created: {columns_text}. Wrong type? Pass --type COLUMN=TYPE.", err=True)
+            auto_increment = state_of(database, table).schema.auto_increment is not None
             load = _Load(
                 database,
                 target,
                 create,
-                operation or ("insert" if (create and newest_by is None) or counted_up else "upsert"),
+                operation or ("insert" if (create and newest_by is None) or auto_increment else "upsert"),
                 errors,
                 message,
                 dialect,
@@ -251,9 +253,9 @@ def apply_changes(
     errors: Literal["raise", "collect"],
     message: str | None,
 ) -> None:
-    """Apply change events of JSON files, a line each, in batches of 10,000: Debezium's, or rows with an operation.
+    """Apply change events of JSON files, one per line: events of Debezium, or rows with an operation.
 
-    With --sequence, late and repeated events change nothing. `-` is stdin.
+    A batch has 10,000 events. With --sequence, late and repeated events change nothing. `-` is stdin.
     """
     if files.count(STDIO) > 1:
         raise click.UsageError("FILE `-` (stdin) can be given only once")
@@ -262,7 +264,7 @@ def apply_changes(
         "operation": operation,
         "sequence": sequence,
         "sequence_column": sequence_column,
-        "columns": None if columns is None else _pairs("--columns", columns, alone=True),
+        "columns": None if columns is None else _pairs("--columns", columns, allow_single=True),
         "units": _pairs("--unit", units),
         "operations": _pairs("--word", words),
     }
@@ -274,12 +276,12 @@ def apply_changes(
         _echo_result(load, [file.name for file in found], time.monotonic() - began_s)
 
 
-def _pairs(option: str, texts: Sequence[str], *, alone: bool = False) -> dict[str, str]:
-    """The pairs `A=B`; alone: `A` is `A=A`. Raises: click.UsageError."""
+def _pairs(option: str, texts: Sequence[str], *, allow_single: bool = False) -> dict[str, str]:
+    """Parse the pairs `A=B`. allow_single: `A` means `A=A`. Raises click.UsageError."""
     found = {}
     for text in texts:
         left, sign, right = text.rpartition("=") if "=" in text else (text, "", text)
-        if not left or not right or not (sign or alone):
+        if not left or not right or not (sign or allow_single):
             raise click.UsageError(f"{option} {text!r}: write it as NAME=VALUE")
         found[left] = right
     return found
@@ -301,7 +303,7 @@ class _Load:
     rows: int = 0
     batches: int = 0
     counts: Counter[str] = field(default_factory=Counter)  # inserted, updated, deleted, ignored
-    failed: Counter[str] = field(default_factory=Counter)  # by code
+    failed: Counter[str] = field(default_factory=Counter)  # rows by error code
     errors: list[dict[str, Any]] = field(default_factory=list)
     timestamp: int = 0
 
@@ -312,86 +314,87 @@ class _Load:
         from nyala.errors import Error
 
         try:
-            with Bar(f"loading {self.table.name}", len(files), quiet=settings().json) as bar:
+            with Bar(f"loading {self.table.name}") as bar:
                 for number, file in enumerate(files):
                     self._load_file(
-                        file, lambda done, n=number: bar.update(n + done, f"{self.rows:,} {self.what}")
+                        file,
+                        lambda done, n=number: bar.update(n + done, len(files), f"{self.rows:,} {self.what}"),
                     )
         except BaseException as error:
             self._report_stop(error)
-            if not _is_impatient(error):
+            if not _ended_by_interrupt(error):
                 with contextlib.suppress(Error, KeyboardInterrupt):
                     self._flush()
             raise
-        kept = f"{counted(self._kept(), 'row')} loaded, so far only in the log"
+        text = f"{counted(self._loaded(), 'row')} loaded, so far only in the log"
         try:
             self._flush()
         except (KeyboardInterrupt, Error) as error:
-            stopped = isinstance(error, KeyboardInterrupt) or _is_impatient(error)
+            stopped = isinstance(error, KeyboardInterrupt) or _ended_by_interrupt(error)
             if not settings().json:
-                click.echo(kept + ("." if stopped else f": {cli_words(str(error))}"), err=True)
+                click.echo(text + ("." if stopped else f": {cli_words(str(error))}"), err=True)
             if stopped:
                 raise
         self.timestamp = self.timestamp or self.database.now()
 
-    def _kept(self) -> int:
+    def _loaded(self) -> int:
         """Return the number of rows that did not fail."""
         return self.rows - self.failed.total()
 
-    def _parts(self, file: DataFile) -> Iterator[Part]:
+    def _batches(self, file: DataFile) -> Iterator[FileBatch]:
         schema = state_of(self.database, self.table.name).schema
         types = {column.name: column.type for column in schema.columns}
-        return read_parts(file, self.dialect, types, self.columns, schema.key_names)
+        return read_batches(file, self.dialect, types, self.columns, schema.key_names)
 
-    def _write(self, file: DataFile, part: Part) -> WriteResult:
+    def _write(self, file: DataFile, batch: FileBatch) -> WriteResult:
         verb, _, ignore = self.operation.partition("-")
         given: dict[str, Any] = {"errors": self.on_error, "message": self.message}
         if verb == "insert":
-            return self.table.insert(part.batch, on_conflict="ignore" if ignore else "error", **given)
+            return self.table.insert(batch.batch, on_conflict="ignore" if ignore else "error", **given)
         if verb == "upsert":
-            return self.table.upsert(part.batch, newest_by=self.newest_by, **given)
+            return self.table.upsert(batch.batch, newest_by=self.newest_by, **given)
         missing: Literal["ignore", "error"] = "ignore" if ignore else "error"
         if verb == "update":
-            return self.table.update(part.batch, on_missing=missing, **given)
-        return self.table.delete(part.batch, on_missing=missing, newest_by=self.newest_by, **given)
+            return self.table.update(batch.batch, on_missing=missing, **given)
+        return self.table.delete(batch.batch, on_missing=missing, newest_by=self.newest_by, **given)
 
     def _load_file(self, file: DataFile, progress: Any) -> None:
         from nyala.errors import WriteError
 
         begin = len(self.errors)
-        for part in self._parts(file):
-            errors = list(part.bad)
+        for batch in self._batches(file):
+            errors = list(batch.bad)
             if errors and self.on_error == "raise":
-                raise self._failure(file, errors, part.bad_count, "FileError")
-            with finish_first():  # E2
-                if part.batch.num_rows:
+                raise self._failure(file, errors, batch.bad_count, "FileError")
+            with delay_interrupt():  # E2
+                if batch.batch.num_rows:
                     try:
-                        result = self._write(file, part)
+                        result = self._write(file, batch)
                     except WriteError as error:
-                        raise self._refused(error, file, part) from error
+                        raise self._write_failure(error, file, batch) from error
                     self.batches += 1
                     for name in ("inserted", "updated", "deleted", "ignored"):
                         self.counts[name] += getattr(result, name)
                     self.failed.update(result.errors.column("code").to_pylist())
                     self.timestamp = result.timestamp
-                    errors += self._row_errors(result.errors, file, part)
-                self.rows += part.batch.num_rows + part.bad_count
-                self.failed += Counter({UNREADABLE: part.bad_count})
+                    errors += self._row_errors(result.errors, file, batch)
+                self.rows += batch.batch.num_rows + batch.bad_count
+                self.failed += Counter({UNREADABLE: batch.bad_count})
                 self.errors += errors
                 del self.errors[_ERRORS_JSON:]
-            progress(part.done or 0)
+            progress(batch.done or 0)
         self.errors[begin:] = sorted(self.errors[begin:], key=lambda error: error["row"])
         self._add_lines(file, self.errors[begin:])
 
-    def _row_errors(self, errors: pa.Table, file: DataFile, part: Part) -> list[dict[str, Any]]:
-        """Return the first rows that the table refused, with their numbers in the file."""
+    def _row_errors(self, errors: pa.Table, file: DataFile, batch: FileBatch) -> list[dict[str, Any]]:
+        """Convert errors of the table: row numbers of the file, and messages that name options."""
         from nyala.presentation.cells import json_columns
 
         found = []
         for row, _, code, message, *key in zip(*json_columns(errors.slice(0, _ERRORS_JSON)), strict=True):
             column = _COLUMN.match(message)
             if duplicate := _DUPLICATE.match(message):
-                first, second = (part.numbers[int(place)] for place in duplicate.groups())
+                first, second = (batch.numbers[int(place)] for place in duplicate.groups())
                 message = (
                     f"duplicate key: rows {first:,} and {second:,} of the file have the same key; --operation upsert "
                     "keeps the later row, insert-ignore the first"
@@ -399,19 +402,19 @@ class _Load:
             else:
                 message = _MESSAGES.get(code, message).replace("{verb}", self.operation.partition("-")[0])
             key_cells = dict(zip(errors.column_names[4:], key, strict=True))
-            number = int(part.numbers[row])
+            number = int(batch.numbers[row])
             found.append(row_error(file, number, code, message, key_cells, column and column[1]))
         return found
 
-    def _refused(self, error: Any, file: DataFile, part: Part) -> Failure:
-        """Return the error of a batch in terms of the file."""
+    def _write_failure(self, error: Any, file: DataFile, batch: FileBatch) -> Failure:
+        """Convert the error of a rejected batch to one with the row numbers of the file."""
         if error.errors is None or not len(error.errors):
-            return Failure(f"{file.name}: {error}", type(error).__name__, {"rows_loaded": self._kept()})
-        found = self._row_errors(error.errors, file, part)
+            return Failure(f"{file.name}: {error}", type(error).__name__, {"rows_loaded": self._loaded()})
+        found = self._row_errors(error.errors, file, batch)
         return self._failure(file, found, len(error.errors), type(error).__name__)
 
     def _failure(self, file: DataFile, errors: list[dict[str, Any]], count: int, kind: str) -> Failure:
-        """Return the error that stops a load: the first failing rows, how many there are, and the way to go on."""
+        """Return the error that stops a load. It has the first failing rows, their number, and advice."""
         advice = "--errors collect skips such rows and loads the others"
         self._add_lines(file, errors)
         if settings().json or count == 1:
@@ -419,54 +422,53 @@ class _Load:
             message = f"{_row_text(errors[0])}{more}; {advice}"
         else:
             message = "\n".join([f"{count:,} rows of a batch fail; {advice}", *_error_lines(errors, count)])
-        return Failure(message, kind, {"rows_loaded": self._kept(), "failed": count, "errors": errors})
+        return Failure(message, kind, {"rows_loaded": self._loaded(), "failed": count, "errors": errors})
 
     def _add_lines(self, file: DataFile, errors: Sequence[dict[str, Any]]) -> None:
-        """Add to failing rows of a CSV the line in which each begins."""
+        """Set "line" of the errors of a CSV: the line in which the row begins."""
         if errors and file.format == "csv":
             lines = lines_of(file, self.dialect, [error["row"] for error in errors])
             for error in errors:
                 error["line"] = lines.get(error["row"])
 
     def _report_stop(self, error: BaseException) -> None:
-        """Print what an unfinished load leaves (E1)."""
-        kept = 0 if self.created else self._kept()
-        note = f"{kept:,} rows are loaded and stay; the others are not." if kept else ""
+        """Print which rows an unfinished load leaves, and drop the table if the load created it (E1)."""
+        loaded = 0 if self.created else self._loaded()
+        note = f"{loaded:,} rows are loaded and stay; the others are not." if loaded else ""
         if self.created:
             self.database.drop_table(self.table.name, missing_ok=True, purge=True)
             note = f"{self.table.name} was dropped again, because the load failed."
         if note and not settings().json:
             click.echo(note, err=True)
         if isinstance(error, Failure):
-            error.details["rows_loaded"] = kept
+            error.details["rows_loaded"] = loaded
 
     def _flush(self) -> None:
-        """Flush if much is in memory. Raises Error; then, and after a KeyboardInterrupt, the rows are in the log."""
+        """Flush if much is in memory. If this raises Error or KeyboardInterrupt, the rows stay in the log."""
         if self.database.stats().memory_bytes > _FLUSH_BYTES:
             self.database.flush()
 
 
 @dataclass
 class _EventLoad(_Load):
-    """A load of change events: the batches have one column, the events' JSON texts."""
+    """A load of change events. Its batches have one column: the events as JSON text."""
 
     options: Mapping[str, Any] = field(default_factory=dict)  # of `Table.apply_changes`
     what: ClassVar[str] = "events"
 
-    def _parts(self, file: DataFile) -> Iterator[Part]:
+    def _batches(self, file: DataFile) -> Iterator[FileBatch]:
         import numpy as np
         import pyarrow as pa
 
         lines: list[bytes] = []
         numbers: list[int] = []
 
-        def part() -> Part:
-            made = Part(
-                pa.record_batch({"event": pa.array(lines, pa.binary())}), np.array(numbers, np.int64), None
-            )
+        def batch() -> FileBatch:
+            events = pa.record_batch({"event": pa.array(lines, pa.binary())})
+            result = FileBatch(events, np.array(numbers, np.int64), None)
             lines.clear()
             numbers.clear()
-            return made
+            return result
 
         with pa.input_stream(file.path) as stream:
             for number, line in enumerate(io.BufferedReader(stream), 1):
@@ -474,13 +476,13 @@ class _EventLoad(_Load):
                     lines.append(line)
                     numbers.append(number)
                 if len(lines) == _EVENTS:
-                    yield part()
-        yield part()
+                    yield batch()
+        yield batch()
 
-    def _write(self, file: DataFile, part: Part) -> WriteResult:
+    def _write(self, file: DataFile, batch: FileBatch) -> WriteResult:
         from nyala.errors import Error, WriteError
 
-        events = part.batch.column("event").to_pylist()
+        events = batch.batch.column("event").to_pylist()
         try:
             return self.table.apply_changes(
                 events,
@@ -491,7 +493,9 @@ class _EventLoad(_Load):
         except WriteError:
             raise
         except Error as error:
-            text = _EVENT.sub(lambda found: f"{file.name}, line {part.numbers[int(found[1])]}", str(error), 1)
+            text = _EVENT.sub(
+                lambda found: f"{file.name}, line {batch.numbers[int(found[1])]}", str(error), 1
+            )
             error.args = (text, *error.args[1:])
             raise
 
@@ -508,8 +512,8 @@ def _error_lines(errors: Sequence[Mapping[str, Any]], count: int) -> list[str]:
     return [*lines, f"  … and {left:,} more: --json prints the first {_ERRORS_JSON}"] if left else lines
 
 
-def _is_impatient(error: BaseException) -> bool:
-    """Whether a Ctrl-C ended the write itself."""
+def _ended_by_interrupt(error: BaseException) -> bool:
+    """Whether a second Ctrl-C ended a write before its end."""
     return isinstance(error, SecondInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 
@@ -543,9 +547,9 @@ def _echo_result(load: _Load, files: Sequence[str], seconds: float) -> None:
             }
         )
         return
-    shown = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "nothing to do"
+    text = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "nothing to do"
     click.echo(
-        f"{load.table.name}: {load.rows:,} {load.what} in {duration(seconds)}: {shown}; "
+        f"{load.table.name}: {load.rows:,} {load.what} in {duration(seconds)}: {text}; "
         f"as of {when['time']} (timestamp {when['timestamp']})"
     )
     for code, count in load.failed.most_common():
@@ -554,13 +558,10 @@ def _echo_result(load: _Load, files: Sequence[str], seconds: float) -> None:
         click.echo(line, err=True)
 
 
-# -- a new table -------------------------------------------------------------------------------------------
-
-
 def _new_table(
     schema: pa.Schema, key: Sequence[str], hashes: Sequence[str], range_: str | None, types: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the arguments for `create_table`. Raises: click.UsageError, and the errors of `create_table`."""
+    """Return the arguments of `create_table` for the options of --create. Raises click.UsageError and SchemaError."""
     import nyala
     from nyala.errors import ColumnNotFoundError
     from nyala.schema.schema import name_hint

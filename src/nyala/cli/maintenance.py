@@ -1,7 +1,6 @@
 """`nyala table drop|undrop|purge|clone|compact|vacuum`, `nyala tag list|add|drop`, and `nyala fs check|copy|probe`.
 
-All but `tag list`, `fs check`, `fs copy` and `fs probe` are writers. While another process is the writer, they fail
-with a message that names it.
+Only `tag list`, `fs check`, `fs copy` and `fs probe` do not write to the store.
 """
 
 from __future__ import annotations
@@ -19,9 +18,16 @@ import click
 
 from nyala.cli.base import Command, Failure, Group, cli_words, settings, storage_options
 from nyala.cli.options import folder_argument, moment_option, table_argument
-from nyala.cli.output import counted, duration, echo_json, echo_list, echo_rows, moment, size
+from nyala.cli.output import counted, duration, echo_json, echo_list, echo_result, echo_rows, moment, size
 from nyala.cli.progress import Bar
-from nyala.cli.stores import no_file, readable_from, reader, state_of, writer
+from nyala.cli.stores import (
+    check_store_path,
+    readable_from,
+    reader,
+    state_of,
+    storage_options_of_both,
+    writer,
+)
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
@@ -37,11 +43,11 @@ def compact(folder: str, table: str | None) -> None:
     """Flush and compact one table, or all, until rowsets do not overlap and no REDO is left."""
     began_s = time.monotonic()
     done: list[dict[str, Any]] = []
-    with _caretaker(folder) as database:
-        for name in _wanted(database, table):
+    with _maintained_store(folder) as database:
+        for name in _table_names(database, table):
             before = asdict(database.table(name).stats())
-            with Bar(f"compacting {name}", 1.0, quiet=settings().json) as bar:
-                report = database._writing().compact(name, _Work(bar))
+            with Bar(f"compacting {name}") as bar:
+                report = database._writing().compact(name, _TableProgress(bar))
             after = asdict(database.table(name).stats())
             done.append(
                 {
@@ -81,25 +87,24 @@ def drop(folder: str, table: str, purge: bool, yes: bool) -> None:
     """Drop a table. `nyala table undrop` brings it back as long as its history lasts."""
     with writer(folder, maintenance=False) as database:
         rows = database.table(table).count()
-        has_past = database.table(table).description.history != dt.timedelta(0)
-        permanently = purge or not (has_past or state_of(database, table).entry.tagged)
-        if permanently:
-            _confirm(f"permanently drop{{}} {table} with {rows:,} rows", yes)
-        else:
-            _confirm(f"drop{{}} {table} with {rows:,} rows", yes)
+        has_history = database.table(table).description.history != dt.timedelta(0)
+        permanently = purge or not (has_history or state_of(database, table).entry.tagged)
+        _confirm(f"{'permanently ' if permanently else ''}drop{{}} {table} with {rows:,} rows", yes)
         database.drop_table(table, purge=purge)
-        until = next((each.recoverable_until for each in reversed(database.dropped_tables())), None)
-        if settings().json:
-            echo_json({"store": database.path, "table": table, "rows": rows, "purged": permanently})
-        elif permanently:
-            click.echo(f"Dropped {table} with {rows:,} rows.")
-        else:
-            kept = "until you purge it" if until is None else f"until {until.isoformat(timespec='seconds')}"
-            click.echo(f"Dropped {table} with {rows:,} rows. `nyala table undrop` can bring it back {kept}.")
+        text = f"Dropped {table} with {rows:,} rows."
+        if not permanently:
+            until = next((each.recoverable_until for each in reversed(database.dropped_tables())), None)
+            kept = "you purge it" if until is None else until.isoformat(timespec="seconds")
+            text += f" `nyala table undrop` can bring it back until {kept}."
+        document = {"store": database.path, "table": table, "rows": rows, "purged": permanently}
+        echo_result(document, text)
 
 
 def _confirm(what: str, yes: bool) -> None:
-    """Ask on a terminal. what: with "{}" for the "s" of a verb. Raises: click.UsageError without terminal and --yes."""
+    """Ask the user for confirmation. Raises click.UsageError if there is no terminal, and no --yes.
+
+    what: for example "drop{} t", which becomes "Drop t?" in the question and "this drops t" in the error.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
@@ -116,7 +121,7 @@ def tag() -> None:
 @tag.command("list")
 @folder_argument
 def list_tags(folder: str) -> None:
-    """The store's tags, in the order of their moments, and about how many bytes they keep."""
+    """List the store's tags, oldest moment first, and about how many bytes are kept for them."""
     with reader(folder) as database:
         tags = [{"name": each.name, **moment(each.timestamp)} for each in database.tags()]
         kept = database.stats().tag_bytes
@@ -133,66 +138,55 @@ def list_tags(folder: str) -> None:
 @tag.command("add")
 @folder_argument
 @click.argument("name")
-@click.option(
-    "--at",
-    metavar="TIME",
-    callback=moment_option,
-    help="The moment: ISO time (default UTC), an age (2h, 1d), a tag, or a Nyala timestamp. Default: now.",
+@moment_option(
+    "--at", "The moment: ISO time (default UTC), an age (2h, 1d), a tag, or a Nyala timestamp. Default: now."
 )
 def add_tag(folder: str, name: str, at: Any) -> None:
     """Name a moment, which then stays readable until the tag is dropped."""
     with writer(folder, maintenance=False) as database:
         made = database.tag(name, at)
-        if settings().json:
-            echo_json({"store": database.path, "name": made.name, **moment(made.timestamp)})
-        else:
-            click.echo(f"{made.name} names {moment(made.timestamp)['time']} (timestamp {made.timestamp}).")
+        when = moment(made.timestamp)
+        echo_result(
+            {"store": database.path, "name": made.name, **when},
+            f"{made.name} names {when['time']} (timestamp {made.timestamp}).",
+        )
 
 
 @tag.command("drop")
 @folder_argument
 @click.argument("name")
 def drop_tag(folder: str, name: str) -> None:
-    """Drop a tag. What only this tag kept readable cannot be read from then on."""
+    """Drop a tag. Moments that only this tag kept cannot be read any more."""
     with writer(folder, maintenance=False) as database:
         database.drop_tag(name)
-        if settings().json:
-            echo_json({"store": database.path, "name": name})
-        else:
-            click.echo(f"Dropped the tag {name}.")
+        echo_result({"store": database.path, "name": name}, f"Dropped the tag {name}.")
 
 
 @click.command(cls=Command)
 @folder_argument
 @click.argument("table")
 @click.option("--as", "new_name", metavar="NAME", help="A new name for the table.")
-@click.option("--at", metavar="TIME", callback=moment_option,
-              help="A time at which the table existed, if several dropped tables had its name.")  # fmt: skip
+@moment_option("--at", "A time at which the table existed, if several dropped tables had its name.")
 def undrop(folder: str, table: str, new_name: str | None, at: Any) -> None:
     """Bring back a dropped table, with its rows and its history. `nyala table list --dropped` lists them."""
     with writer(folder, maintenance=False) as database:
         found = database.undrop_table(table, new_name, at=at)
         rows = found.count()
-        if settings().json:
-            echo_json({"store": database.path, "table": found.name, "rows": rows})
-        else:
-            click.echo(f"Brought back {found.name} with {rows:,} rows.")
+        document = {"store": database.path, "table": found.name, "rows": rows}
+        echo_result(document, f"Brought back {found.name} with {rows:,} rows.")
 
 
 @click.command(cls=Command)
 @folder_argument
 @click.argument("table")
 @click.argument("new_name", metavar="NEW-NAME")
-@click.option("--at", metavar="TIME", callback=moment_option,
-              help="The time whose rows the clone has: ISO time, an age (2h, 1d), or a Nyala timestamp.")  # fmt: skip
+@moment_option("--at", "The time whose rows the clone has: ISO time, an age (2h, 1d), or a Nyala timestamp.")
 def clone(folder: str, table: str, new_name: str, at: Any) -> None:
-    """Make a table with the same rows that shares the files of the first; both can then change."""
+    """Make a table with the same rows, which shares the files of the first table. Both can change later."""
     with writer(folder, maintenance=False) as database:
         rows = database.clone_table(table, new_name, at).count()
-        if settings().json:
-            echo_json({"store": database.path, "table": table, "clone": new_name, "rows": rows})
-        else:
-            click.echo(f"Cloned {table} as {new_name}: {rows:,} rows.")
+        document = {"store": database.path, "table": table, "clone": new_name, "rows": rows}
+        echo_result(document, f"Cloned {table} as {new_name}: {rows:,} rows.")
 
 
 @click.command(cls=Command)
@@ -200,15 +194,13 @@ def clone(folder: str, table: str, new_name: str, at: Any) -> None:
 @table_argument
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def purge(folder: str, table: str | None, yes: bool) -> None:
-    """Remove dropped tables and dropped ranges at once: of one name, or all. Cannot be undone."""
+    """Remove dropped tables and dropped ranges at once: those of one table, or all. Cannot be undone."""
     with writer(folder, maintenance=False) as database:
         whose = "all dropped tables and ranges" if table is None else f"dropped tables and ranges of {table}"
         _confirm(f"permanently remove{{}} {whose}", yes)
         freed = database.purge_dropped(table)
-        if settings().json:
-            echo_json({"store": database.path, "table": table, "bytes": freed})
-        else:
-            click.echo(f"Removed {size(freed)} of {whose}.")
+        document = {"store": database.path, "table": table, "bytes": freed}
+        echo_result(document, f"Removed {size(freed)} of {whose}.")
 
 
 @click.command(cls=Command)
@@ -219,10 +211,10 @@ def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
     """Free the disk space of expired history, dead rows and unused files."""
     began_s = time.monotonic()
     done: list[dict[str, Any]] = []
-    with _caretaker(folder) as database:
-        for name in _wanted(database, table):
-            with Bar(f"vacuuming {name}", 1.0, quiet=settings().json) as bar:
-                found = database._writing().vacuum(name, dry_run, _Work(bar))
+    with _maintained_store(folder) as database:
+        for name in _table_names(database, table):
+            with Bar(f"vacuuming {name}") as bar:
+                found = database._writing().vacuum(name, dry_run, _TableProgress(bar))
             figures = {key: found[key] for key in ("files", "bytes", "rowsets_rewritten")}
             done.append({"name": name, **figures, **readable_from(found["oldest_readable"])})
         document = {
@@ -245,11 +237,11 @@ def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
 
 
 @contextmanager
-def _caretaker(folder: str) -> Iterator[Database]:
-    """Open the store without background maintenance, which could take rowsets from this compaction.
+def _maintained_store(folder: str) -> Iterator[Database]:
+    """Open the store to compact or vacuum it by hand.
 
-    Beside a running program, the program does the work. Raises: LockedError, if the store cannot be shared
-    with it; the message says that the program does this work too.
+    The store has no background maintenance meanwhile, which could use the same rowsets. Raises LockedError if another
+    process is the writer; the message then says that this process does such work by itself.
     """
     from nyala.errors import LockedError
 
@@ -263,12 +255,12 @@ def _caretaker(folder: str) -> Iterator[Database]:
         yield database
 
 
-def _wanted(database: Database, name: str | None) -> list[str]:
+def _table_names(database: Database, name: str | None) -> list[str]:
     return database.list_tables() if name is None else [database.table(name).name]
 
 
-class _Work:
-    """Progress of one table: the finished plans, and the rows of the running plan."""
+class _TableProgress:
+    """Shows the progress of one table: the finished compactions, and the rows of the running one."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -283,12 +275,13 @@ class _Work:
 
     def _show(self, part: float) -> None:
         note = f"{self._done} of {self._total}" if self._total > 1 else ""
-        self._bar.update((self._done + part) / self._total, note)
+        self._bar.update(self._done + part, self._total, note)
 
 
 def _echo_tables(
     document: dict[str, Any], seconds: float, columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
 ) -> None:
+    """Print the result of `compact` or `vacuum`. columns: as for `echo_list`."""
     if not echo_list({**document, "seconds": round(seconds, 3)}, "tables", columns, list(columns)[1:]):
         return
     if document["waiting_files"] and not document.get("dry_run"):
@@ -298,8 +291,6 @@ def _echo_tables(
         )
     click.echo(f"Done in {duration(seconds)}.", err=True)
 
-
-# -- fs check ----------------------------------------------------------------------------------------------
 
 EXIT_PROBLEMS: Final = 3
 
@@ -316,17 +307,17 @@ def fs() -> None:
 )
 @click.pass_context
 def check(context: click.Context, folder: str, repair: bool) -> None:
-    """Read and verify every byte of a store. Exit code 3: problems were found."""
+    """Read and verify every byte of a store. The exit code is 3 if there are problems."""
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
     from nyala.tablet.check import check_bucket, check_folder
     from nyala.tablet.repair import repair_bucket, repair_folder
 
     began_s = time.monotonic()
-    with Bar("checking rowsets", 1.0, quiet=settings().json) as bar:
+    with Bar("checking rowsets") as bar:
 
         def step(done: int, total: int) -> None:
-            bar.update(done / max(total, 1), f"{done:,} of {total:,}")
+            bar.update(done, total, f"{done:,} of {total:,}")
 
         if is_bucket_url(folder):
             report = (repair_bucket if repair else check_bucket)(folder, settings().storage_options, step)
@@ -359,31 +350,28 @@ def _echo_report(report: CheckReport, seconds: float, repair: bool) -> None:
     click.echo(f"Done in {duration(seconds)}.", err=True)
     if report.ok:
         return
-    mended = sum(problem.repairable for problem in report.problems)
-    if mended and not repair:
-        click.echo(f"--repair fixes {mended:,} of them without data loss.", err=True)
-    if mended < len(report.problems):
+    repairable = sum(problem.repairable for problem in report.problems)
+    if repairable and not repair:
+        click.echo(f"--repair fixes {repairable:,} of them without data loss.", err=True)
+    if repairable < len(report.problems):
         click.echo("Damaged data can only be restored from a backup.", err=True)
 
 
-# -- fs copy -----------------------------------------------------------------------------------------------
-
-
 @fs.command("copy")
-@click.argument("source", type=click.Path(), callback=no_file)
-@click.argument("destination", type=click.Path(), callback=no_file)
+@click.argument("source", type=click.Path(), callback=check_store_path)
+@click.argument("destination", type=click.Path(), callback=check_store_path)
 @click.option(
     "--to-option",
     "to_options",
     metavar="NAME=VALUE",
     multiple=True,
     callback=storage_options,
-    help="A storage option of DESTINATION. Default: those of --option serve both, if both URLs are of one kind.",
+    help="A storage option of DESTINATION. Default: the options of --option, if both URLs are of one kind.",
 )
 def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
     """Copy a whole store, with its history, to a new folder or prefix of a bucket.
 
-    SOURCE and DESTINATION are folders or URLs. The source's writer may go on writing.
+    SOURCE and DESTINATION are folders or URLs. Another process may write to SOURCE meanwhile.
     """
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
@@ -391,26 +379,23 @@ def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
     from nyala.tablet.copying import BucketDestination, FolderDestination, copy_store
     from nyala.tablet.store import Store
 
-    began_s, options = time.monotonic(), settings().storage_options
-    if to_options and not is_bucket_url(destination):
-        raise click.UsageError(f"--to-option is only for a bucket, but {destination!r} is a folder")
-    kind, to_kind = (url.partition(":")[0] if is_bucket_url(url) else "file" for url in (source, destination))
-    to_options = to_options or (options if kind in ("file", to_kind) else {})
+    began_s = time.monotonic()
+    to_options, options = storage_options_of_both("--to-option", to_options, destination, source)
     with (
-        reader(source, {} if kind == "file" else options) as database,
+        reader(source, options) as database,
         closing(
             BucketDestination(SYSTEM, open_objects(destination, to_options))
             if is_bucket_url(destination)
             else FolderDestination(SYSTEM, os.path.abspath(destination))
         ) as target,
-        Bar("copying", 1.0, quiet=settings().json) as bar,
+        Bar("copying") as bar,
     ):
         store = database._opened()
-        assert not isinstance(store, Store), "it was opened read-only"
+        assert not isinstance(store, Store), "`reader` opens read-only"
         report = copy_store(
             store,
             target,
-            lambda done, total: bar.update(done / max(total, 1), f"{size(done)} of {size(total)}"),
+            lambda done, total: bar.update(done, total, f"{size(done)} of {size(total)}"),
         )
     seconds, made = time.monotonic() - began_s, asdict(report)
     if settings().json:
@@ -422,9 +407,6 @@ def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
             f"{counted(report.log_records, 'record')} in the log."
         )
         click.echo(f"Done in {duration(seconds)}.", err=True)
-
-
-# -- fs probe ----------------------------------------------------------------------------------------------
 
 
 @fs.command("probe")

@@ -1,14 +1,13 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands have."""
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nyala.cli.stores import no_file
+from nyala.cli.stores import check_store_path
 
 if TYPE_CHECKING:
     from nyala.schema.types import ColumnType
@@ -27,12 +26,12 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-folder_argument = click.argument("folder", type=click.Path(), callback=no_file)
+folder_argument = click.argument("folder", type=click.Path(), callback=check_store_path)
 table_argument = click.argument("table", metavar="[TABLE]", required=False)
 
 
 def names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
-    """Parse names: `a,b`, or a JSON list for names with commas."""
+    """Parse column names: `a,b`, or a JSON list if a name contains a comma."""
     if value is None:
         return None
     if value.lstrip().startswith("["):
@@ -53,25 +52,25 @@ def names(context: click.Context, parameter: click.Parameter, value: str | None)
     return [str(name) for name in found]
 
 
-def moment_option(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | dt.datetime | None:
-    """Parse a moment: ISO time, a timestamp, or a time ago, such as 2h."""
-    from nyala.shell.moments import parse_moment
+def moment_option(name: str, help: str, required: bool = False) -> Callable[[F], F]:
+    """Return an option whose value is a moment: an ISO time, a timestamp, a tag, or an age such as 2h."""
 
-    return None if value is None else parse_moment(value)
+    def parse(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+        from nyala.shell.moments import parse_moment
+
+        return None if value is None else parse_moment(value)
+
+    return click.option(name, metavar="TIME", required=required, callback=parse, help=help)
 
 
 def scan_options(function: F) -> F:
-    """Add the options that scan and export share: rows, columns and moment."""
+    """Add the options of `scan` and `export`: --columns, --where, --at, --limit and --order."""
     for option in (
         click.option("--order", is_flag=True, help="Return rows in key order."),
         click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N rows."),
-        click.option(
+        moment_option(
             "--at",
-            metavar="TIME",
-            callback=moment_option,
-            help="Read as of this time: ISO time (default UTC), an age (2h, 1d), a tag, or a Nyala timestamp.",
+            "Read as of this time: ISO time (default UTC), an age (2h, 1d), a tag, or a Nyala timestamp.",
         ),
         click.option(
             "--where",
@@ -111,7 +110,7 @@ TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def parse_value(type: ColumnType, text: str) -> Any:
-    """Return a value of the type, as a person types it: times in ISO form, binary as its text.
+    """Convert text of the command line to a value of the type. Times are in ISO form; binary is UTF-8 text.
 
     Raises click.UsageError.
     """

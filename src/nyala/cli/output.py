@@ -1,6 +1,6 @@
-"""Prints results on stdout: tables, facts, JSON documents.
+"""Prints results on stdout, as aligned text or as JSON.
 
-Tables are plain aligned text, on a terminal and elsewhere. Rows are printed as they arrive, never collected first.
+Rows of a scan are printed as they arrive, in bounded memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "echo_facts",
     "echo_json",
     "echo_list",
+    "echo_result",
     "echo_rows",
     "echo_stream",
     "echo_stream_json",
@@ -32,9 +33,9 @@ __all__ = [
     "size",
 ]
 
-# The number of rows that a scan prints on a terminal without --limit.
+# A scan prints this many rows on a terminal, if --limit does not say another number.
 TERMINAL_ROWS: Final = 100
-# Plain text is printed in chunks of this many rows. A later chunk with wider cells has wider columns.
+# Rows are aligned in chunks of this many. Columns become wider in a later chunk with wider cells.
 _CHUNK_ROWS: Final = 1000
 
 
@@ -43,11 +44,8 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-# ------------------------------------------------------------------------------------------------ words
-
-
 def moment(timestamp: int) -> dict[str, Any]:
-    """Return a timestamp for JSON documents: Nyala's number, for --at, and ISO time."""
+    """Return a timestamp for JSON documents: as the number that --at accepts, and as ISO time."""
     from nyala.mvcc.timestamp import to_datetime
     from nyala.presentation.cells import json_value
 
@@ -75,15 +73,20 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-# ------------------------------------------------------------------------------------------------ small answers
-
-
-def echo_json(document: Any) -> None:
+def echo_json(document: Mapping[str, Any]) -> None:
     click.echo(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
 
 
+def echo_result(document: Mapping[str, Any], text: str) -> None:
+    """Print the document with `--json`, otherwise the text."""
+    if settings().json:
+        echo_json(document)
+    else:
+        click.echo(text)
+
+
 def echo_facts(facts: Mapping[str, str]) -> None:
-    """Print one line per fact with aligned names. Facts of several lines are indented to their column."""
+    """Print each name with its fact, in two aligned columns. A fact may have several lines."""
     width = max(map(len, facts))
     for name, fact in facts.items():
         lines = fact.split("\n")
@@ -92,7 +95,7 @@ def echo_facts(facts: Mapping[str, str]) -> None:
 
 
 def echo_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[str] = ()) -> None:
-    """Print a complete table. The columns in `right` are aligned right."""
+    """Print a table of texts. right: names of the columns that are aligned right."""
     from nyala.presentation.text_table import aligned
 
     flush_right = set(right)
@@ -105,9 +108,10 @@ def echo_list(
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
     right: Iterable[str],
 ) -> bool:
-    """Print `document` as JSON, or its list `what` as a table. columns: the cell of each heading for one of the list.
+    """Print `document` with `--json`, otherwise its list `document[what]` as a table, with one row per element.
 
-    Returns whether a table was printed.
+    columns: for each heading, a function that returns the cell of an element; right: headings of the columns that
+    are aligned right. Returns whether a table was printed.
     """
     if settings().json:
         echo_json(document)
@@ -120,11 +124,8 @@ def echo_list(
     return False
 
 
-# ------------------------------------------------------------------------------------------------ many rows
-
-
 def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """Print the rows of a scan as a table. Returns their number."""
+    """Print rows as a table. Return the number of rows."""
     from nyala.presentation.cells import is_number, text_columns
     from nyala.presentation.text_table import aligned
 
@@ -147,7 +148,7 @@ def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
 
 
 def echo_stream_json(head: Mapping[str, Any], names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> int:
-    """Print one JSON document: `head`, "rows" with one line per row, "row_count". Returns the number of rows."""
+    """Print one JSON document: the members of `head`, "rows" and "row_count". Return the number of rows."""
     from nyala.presentation.cells import json_columns
 
     click.echo(json.dumps(head, ensure_ascii=False)[:-1] + ', "rows": [', nl=False)

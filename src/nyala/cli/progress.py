@@ -1,4 +1,4 @@
-"""A progress line on a terminal's stderr for work of more than a second, and a Ctrl-C that waits for a batch."""
+"""A progress line for long commands, and a delayed Ctrl-C, so that a batch is never interrupted half-way."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ from typing import Final
 
 import click
 
-__all__ = ["Bar", "SecondInterrupt", "finish_first"]
+from nyala.cli.base import settings
 
-_QUIET_S: Final = 1.0
-_PAUSE_S: Final = 0.1
+__all__ = ["Bar", "SecondInterrupt", "delay_interrupt"]
+
+_FIRST_AFTER_S: Final = 1.0
+_INTERVAL_S: Final = 0.1
 
 
 class Bar:
-    """`with Bar("loading", total) as bar: bar.update(done, "3,000 rows")`; silent unless stderr is a terminal."""
+    """A progress line on stderr: `with Bar("loading") as bar: bar.update(3, 10, "3,000 rows")`.
 
-    def __init__(self, title: str, total: float | None, *, quiet: bool = False) -> None:
+    Prints nothing in the first second, with `--json`, or if stderr is not a terminal.
+    """
+
+    def __init__(self, title: str, *, quiet: bool = False) -> None:
         self._title = title
-        self._total = total
-        self._quiet = quiet or not sys.stderr.isatty()
-        self._next_s = time.monotonic() + _QUIET_S
+        self._quiet = quiet or settings().json or not sys.stderr.isatty()
+        self._next_s = time.monotonic() + _FIRST_AFTER_S
         self._shown = False
 
-    def update(self, done: float, note: str = "") -> None:
-        """Show that `done` of `total` is finished."""
+    def update(self, done: float, total: float | None, note: str = "") -> None:
+        """Show that `done` of `total` is finished; total: None if it is unknown."""
         now_s = time.monotonic()
         if self._quiet or now_s < self._next_s:
             return
-        share = "" if not self._total else f" {100 * done / self._total:.0f} %"
+        share = f" {100 * done / total:.0f} %" if total else ""
         click.echo(f"\r\x1b[K{self._title}{share}  {note}", nl=False, err=True)
-        self._next_s, self._shown = now_s + _PAUSE_S, True
+        self._next_s, self._shown = now_s + _INTERVAL_S, True
 
     def __enter__(self) -> Bar:
         return self
@@ -44,15 +48,15 @@ class Bar:
 
 
 class SecondInterrupt(KeyboardInterrupt):
-    """A second Ctrl-C, which does not wait for the batch."""
+    """A second Ctrl-C in a block of `delay_interrupt`: it ends the block at once."""
 
 
 @contextmanager
-def finish_first() -> Iterator[None]:
-    """Delay a Ctrl-C to the end of the block, so that a batch's outcome is known. A second one is not delayed.
+def delay_interrupt() -> Iterator[None]:
+    """Delay a Ctrl-C to the end of the block, so that the outcome of a batch is known.
 
-    Does nothing outside the main thread, which alone receives signals, or if the process ignores SIGINT (`nohup`, `&`).
-    Raises: KeyboardInterrupt after the block; SecondInterrupt inside.
+    Raises KeyboardInterrupt after the block, or SecondInterrupt in the block at a second Ctrl-C. Has no effect
+    outside of the main thread, or if the process ignores SIGINT (`nohup`, `&`).
     """
     import signal
     import threading
@@ -61,18 +65,18 @@ def finish_first() -> Iterator[None]:
     if not is_main or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield
         return
-    heard = False
+    interrupted = False
 
-    def hear(number: int, frame: object) -> None:
-        nonlocal heard
-        if heard:
+    def handle(number: int, frame: object) -> None:
+        nonlocal interrupted
+        if interrupted:
             raise SecondInterrupt
-        heard = True
+        interrupted = True
 
-    before = signal.signal(signal.SIGINT, hear)
+    before = signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if heard:
+    if interrupted:
         raise KeyboardInterrupt

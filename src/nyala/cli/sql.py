@@ -1,4 +1,4 @@
-"""`nyala sql`: the SQL shell, and SQL from an argument, a file or a pipe."""
+"""`nyala sql`: runs SQL in a shell on a terminal, or from an argument, a file or a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nyala.cli.stores import reader, store_exists, writer
 __all__ = ["OPENS_ONLY", "sql"]
 
 OPENS_ONLY: Final = "nyala.cli.sql.opens_only"
-"""In a context's `meta` for `nyala FOLDER`, which creates no store."""
+"""A key of the context's `meta`: the command was `nyala FOLDER`, which creates no store."""
 
 _MODES = ("table", "csv", "json", "md", "line")
 
@@ -61,8 +61,8 @@ def sql(
 ) -> None:
     """Run SQL on a store. On a terminal it opens a shell; otherwise it runs -c, -f or stdin.
 
-    A missing store is created. `nyala FOLDER` is the same for a store that exists. The shell works beside a program
-    that has the store open. Statements end with `;`.
+    A missing store is created. `nyala FOLDER` is the same for a store that exists. A running program may have the
+    store open. Statements end with `;`.
     """
     from nyala.shell.console import Settings
     from nyala.shell.dot_commands import Quit
@@ -71,24 +71,24 @@ def sql(
 
     if commands and files:
         raise click.UsageError("-c and -f cannot be combined")
-    asks = not commands and not files and sys.stdin.isatty() and sys.stdout.isatty()
-    if asks:
+    interactive = not commands and not files and sys.stdin.isatty() and sys.stdout.isatty()
+    if interactive:
         from nyala.optional import need
 
         need("prompt_toolkit", "cli")
-    creates = not read_only and OPENS_ONLY not in context.meta and not store_exists(folder)
+    create = not read_only and OPENS_ONLY not in context.meta and not store_exists(folder)
     with ExitStack() as stack:
-        if creates:
-            stack.callback(_tell_if_gone, folder)
-        stack.enter_context(_ctrl_c_as_before())
-        database = stack.enter_context(reader(folder) if read_only else writer(folder, create=creates))
-        # The results are printed already, and "Stopped." would deny them. Closing takes a moment only.
-        stack.callback(_ignore_ctrl_c)
-        if creates:
+        if create:
+            stack.callback(_echo_if_removed, folder)
+        stack.enter_context(_interrupt_handler_restored())
+        database = stack.enter_context(reader(folder) if read_only else writer(folder, create=create))
+        # Closing the store is short. Ctrl-C during it would print "Stopped." below complete results.
+        stack.callback(_ignore_interrupts)
+        if create:
             click.echo(f"{database.path} is a new store.", err=True)
-        chosen = Settings(mode or ("json" if settings().json else "table"))
-        shell = stack.enter_context(Shell(database, chosen, lambda error: report(error, words=_words)))
-        if asks:
+        shown = Settings(mode or ("json" if settings().json else "table"))
+        shell = stack.enter_context(Shell(database, shown, lambda error: report(error, words=_shell_words)))
+        if interactive:
             from nyala.shell.repl import run_repl
 
             run_repl(shell)
@@ -108,8 +108,8 @@ def sql(
 
 
 @contextmanager
-def _ctrl_c_as_before() -> Iterator[None]:
-    """Give Ctrl-C its effect back after the block."""
+def _interrupt_handler_restored() -> Iterator[None]:
+    """Restore the handler of SIGINT after the block."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -118,7 +118,7 @@ def _ctrl_c_as_before() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _ignore_ctrl_c() -> None:
+def _ignore_interrupts() -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -130,15 +130,15 @@ def _read(file: TextIO) -> str:
         raise Failure(f"{file.name}: not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-def _tell_if_gone(folder: str) -> None:
-    """Say that a new store was removed, because it has no table and the statements failed."""
+def _echo_if_removed(folder: str) -> None:
+    """Say that the new store was removed, because the statements failed and created no table."""
     from nyala.env.paths import is_bucket_url
 
     if not is_bucket_url(folder) and not os.path.lexists(os.path.expanduser(folder)):
         click.echo(f"{folder} was removed: it had no table.", err=True)
 
 
-# Patterns in the library's messages, as `cli_words` leaves them, and their replacements in the words of the shell.
+# Regular expressions for parts of messages that `cli_words` returns, and what replaces them in the shell.
 _RULES: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
@@ -176,8 +176,8 @@ _RULES: Final = tuple(
 )  # fmt: skip
 
 
-def _words(message: str) -> str:
-    """Return a message of the library in the words of the shell."""
+def _shell_words(message: str) -> str:
+    """Replace Python arguments and calls in a message of the library by SQL and commands of the shell."""
     message = cli_words(message)
     for pattern, words in _RULES:
         message = pattern.sub(words, message)

@@ -1,7 +1,7 @@
-"""Opens a store, finds a table in it, and describes tables.
+"""Opens stores, finds tables, and describes tables for output.
 
-Only `sql`, `load --create`, `restore` and `demo` make stores, so that a typing error makes no folder. `sql`,
-`load --create` and `restore` remove their new store if they fail and it got no table.
+Only `sql`, `load --create`, `restore` and `demo` create stores, so that a mistyped path creates no folder. If `sql`,
+`load --create` or `restore` fails, it removes its new store, unless the store has a table.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "block_size_text",
+    "check_file_names",
+    "check_store_path",
     "describe_columns",
+    "echo_why_empty",
     "find_table",
     "is_store",
-    "no_file",
     "partition_text",
     "readable_from",
     "reader",
     "require_bucket_store",
     "state_of",
+    "storage_options_of_both",
     "store_exists",
-    "tell_why_empty",
     "writer",
 ]
 
 
 @contextmanager
 def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[Database]:
-    """Open the store read-only; a writer may work meanwhile (L3).
+    """Open the store read-only, also while another process writes (L3).
 
     storage_options: default: those of `--option`.
     """
@@ -58,12 +60,12 @@ def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Ite
 
 @contextmanager
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
-    """Open the store to write. A missing store is made only if `create`.
+    """Open the store to write, and create it if it is missing and `create` is set.
 
-    If a running program has a store in a folder open, its process does the writes.
+    If a running program has the store's folder open, the process of this program does the writes.
 
-    If the block fails and the new store has no table, the store is removed. In a bucket it stays, and a line says so:
-    another process may take it over at any moment, and its writes must not be deleted.
+    If the block fails and a new store has no table, the store is removed. In a bucket it stays, and a message says so,
+    because another process may already be its writer.
     """
     from nyala.api.database import connect
     from nyala.env.paths import is_bucket_url
@@ -79,7 +81,7 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
                 yield database
             except BaseException:
                 if create and is_bucket_url(folder):
-                    _tell_of_empty_store(database, folder)
+                    _echo_empty_store(database, folder)
                 raise
     except BaseException:
         if made:
@@ -88,7 +90,7 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
 
 
 def _missing_folders(path: str) -> list[str]:
-    """Return the folders that `connect` would make, the store's first; none for a bucket."""
+    """Return the folders that `connect` would create, the store's own first. A bucket has none."""
     from nyala.env.paths import is_bucket_url
 
     if is_bucket_url(path):
@@ -101,7 +103,8 @@ def _missing_folders(path: str) -> list[str]:
     return found
 
 
-def _tell_of_empty_store(database: Database, url: str) -> None:
+def _echo_empty_store(database: Database, url: str) -> None:
+    """Say that a new store without tables stays in the bucket."""
     from nyala.errors import Error
 
     with contextlib.suppress(Error):
@@ -110,10 +113,10 @@ def _tell_of_empty_store(database: Database, url: str) -> None:
 
 
 def _remove_new_store(made: Sequence[str]) -> None:
-    """Remove a store without tables, and the folders that were made for it. In case of doubt, keep the store.
+    """Remove a new store and the folders above it that were created with it, if no process uses the store.
 
-    Another process may have opened the store meanwhile. A writer is detected by the store's lock, or by its tables,
-    which are checked under the lock. A reader is detected by its lease.
+    Another process may have opened the store. If it is a writer, it has the store's lock or has created tables. If it
+    is a reader, it has a lease. The store stays in these cases, and after any error.
     """
     from nyala.api.database import connect
     from nyala.catalog.format import LEASES_NAME
@@ -122,7 +125,7 @@ def _remove_new_store(made: Sequence[str]) -> None:
     from nyala.errors import Error
 
     path, *parents = made
-    gone = f"{path}.{os.getpid()}.gone"  # renamed first, so that no process sees a partly removed store
+    gone = f"{path}.{os.getpid()}.gone"  # renamed first, so that no process opens a partly removed store
     with contextlib.suppress(Error, OSError), StoreLock(SYSTEM, path):
         with connect(path, read_only=True) as database:
             is_used = bool(database.list_tables())
@@ -133,8 +136,8 @@ def _remove_new_store(made: Sequence[str]) -> None:
                 os.rmdir(parent)
 
 
-def utf8_files(context: click.Context, parameter: click.Parameter, files: Any) -> Any:
-    """Check FILE or FILES, and return them. Raises: InvalidArgumentError for a name that is not UTF-8."""
+def check_file_names(context: click.Context, parameter: click.Parameter, files: Any) -> Any:
+    """Return FILE or FILES. Raises InvalidArgumentError for a name that is not UTF-8."""
     from nyala.env.paths import utf8_path
 
     for file in [files] if isinstance(files, str) else files:
@@ -142,10 +145,10 @@ def utf8_files(context: click.Context, parameter: click.Parameter, files: Any) -
     return files
 
 
-def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> str:
-    """Check FOLDER, and return it; a bucket's URL is checked when it is opened.
+def check_store_path(context: click.Context, parameter: click.Parameter, folder: str) -> str:
+    """Return FOLDER. The URL of a bucket is checked later, when the bucket is opened.
 
-    Raises: StorageError for a file; InvalidArgumentError for another URL or invalid UTF-8.
+    Raises StorageError for a file, and InvalidArgumentError for an unknown kind of URL or invalid UTF-8.
     """
     from nyala.env.paths import is_bucket_url, utf8_path
     from nyala.tablet.state.store_folder import check_folder_path
@@ -162,6 +165,7 @@ def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> 
 
 
 def _require_store(folder: str) -> None:
+    """Raise StorageError, with advice for what FOLDER is instead, if there is no store."""
     from nyala.catalog.loading import find_store
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
@@ -176,7 +180,7 @@ def _require_store(folder: str) -> None:
             there = " (the folder does not exist; FOLDER comes first, then TABLE)"
         others = [] if there else sorted(os.listdir(folder))
         if {WAL_NAME, DATA_NAME} & set(others):
-            find_store(SYSTEM, folder)  # raises: a store that has lost `nyala.json`
+            find_store(SYSTEM, folder)  # raises if this is a store without its `nyala.json`
         if others:
             how = (
                 f"it has other files ({', '.join(others[:3])}); pass the folder that was passed to connect()"
@@ -190,14 +194,14 @@ def _require_store(folder: str) -> None:
 
 
 def is_store(path: str) -> bool:
-    """Whether the path is the folder of a store, or the URL of a bucket, in which a store may be."""
+    """Whether the path is the folder of a store, or the URL of any bucket."""
     from nyala.env.paths import is_bucket_url
 
     return is_bucket_url(path) or (os.path.isdir(path) and store_exists(path))
 
 
 def store_exists(path: str) -> bool:
-    """Whether there is a store in the folder or bucket. Raises: as `connect` for a bucket."""
+    """Whether there is a store in the folder or bucket. Raises the errors of `connect` for a bucket."""
     from nyala.catalog.checkpoint import birth_path
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
@@ -210,8 +214,27 @@ def store_exists(path: str) -> bool:
         return read_birth(SYSTEM, objects) is not None
 
 
+def storage_options_of_both(
+    option: str, given: dict[str, Any], path: str, store: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the storage options of `path`, and of `store`, when a command uses both.
+
+    given: what the user passed with `option` for `path`. Without it, the options of `--option` serve `path` too, if
+    `store` is a folder or both are URLs of one scheme. Raises click.UsageError if `option` was passed for a folder.
+    """
+    from nyala.env.paths import is_bucket_url
+
+    if given and not is_bucket_url(path):
+        raise click.UsageError(f"{option} is only for a bucket, but {path!r} is a folder")
+    shared = settings().storage_options
+    scheme, store_scheme = (url.partition(":")[0] if is_bucket_url(url) else "file" for url in (path, store))
+    if not given and store_scheme in ("file", scheme):
+        given = shared
+    return given if is_bucket_url(path) else {}, {} if store_scheme == "file" else shared
+
+
 def require_bucket_store(url: str) -> None:
-    """Raises: StorageError if there is no store: `connect` would make one."""
+    """Raise StorageError if the bucket has no store at the URL."""
     from nyala.errors import StorageError
 
     if not store_exists(url):
@@ -223,7 +246,10 @@ def require_bucket_store(url: str) -> None:
 
 
 def find_table(database: Database, name: str | None) -> Table:
-    """Return the table of a name; None: the store's only table. Raises: TableNotFoundError, click.UsageError."""
+    """Return a table; name: None means the only table of the store.
+
+    Raises TableNotFoundError, or click.UsageError if the name is None and the store has several tables.
+    """
     if name is not None:
         return database.table(name)
     names = database.list_tables()
@@ -236,36 +262,33 @@ def find_table(database: Database, name: str | None) -> Table:
     raise click.UsageError(f"the store has {len(names)} tables; pass the name of one: {', '.join(names)}")
 
 
-# -- describing a table. Uses the table's state where the public API has no method. ------------------------
-
-
 def state_of(database: Database, name: str) -> TableState:
-    """Return the table's definition and tablets. Raises: TableNotFoundError."""
+    """Return the table's definition and tablets, which the public API does not show. Raises TableNotFoundError."""
     return database._root().table(name)
 
 
 def partition_text(state: TableState) -> str:
-    """Return the partitioning as text: HASH (host, metric) BUCKETS 4, RANGE (time)."""
+    """Return the partitioning as text, such as `HASH (host, metric) BUCKETS 4, RANGE (time)`."""
     from nyala.partition.describe import describe_schema
 
     return describe_schema(state.entry.partition_schema, state.schema)
 
 
 def readable_from(oldest: int) -> dict[str, Any]:
-    """Return `Table.stats().oldest_readable` for JSON documents; the time is null if the whole history is readable."""
+    """Return the oldest readable moment for JSON documents. oldest: 0 if the whole history is readable."""
     from nyala.cli.output import moment
 
     return {"oldest_readable": oldest, "oldest_readable_time": moment(oldest)["time"] if oldest else None}
 
 
-def tell_why_empty(rows: Scan) -> None:
-    """Print why the scan has no row, if the reason is known."""
+def echo_why_empty(rows: Scan) -> None:
+    """Print why the scan has no rows, if Nyala knows a reason."""
     if why := rows._engine().why_empty():
         click.echo(cli_words(why), err=True)
 
 
 def describe_columns(state: TableState) -> list[dict[str, Any]]:
-    """Return the columns for JSON documents; `key` is the position in the primary key, from 1, or null."""
+    """Return the columns for JSON documents. "key": the position in the primary key, counted from 1, or null."""
     from nyala.presentation.cells import json_value
 
     return [
@@ -285,7 +308,7 @@ def describe_columns(state: TableState) -> list[dict[str, Any]]:
 
 
 def block_size_text(block_size_bytes: int | None) -> str:
-    """Return "blocks of 65,536"; empty if the column has no own block size."""
+    """Return for example "blocks of 65,536", or "" if the column has the default block size."""
     return "" if block_size_bytes is None else f"blocks of {block_size_bytes:,}"
 
 

@@ -1,4 +1,4 @@
-"""`nyala table list|describe|scan|stats|changes|commits`: reads a store, also beside a writer."""
+"""`nyala table list|describe|scan|stats|changes|commits`: read a store, also while another process writes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from nyala.cli.output import (
 from nyala.cli.stores import (
     block_size_text,
     describe_columns,
+    echo_why_empty,
     find_table,
     partition_text,
     readable_from,
     reader,
     state_of,
-    tell_why_empty,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def table() -> None:
 @folder_argument
 @click.option("--dropped", is_flag=True, help="The dropped tables that `nyala table undrop` can bring back.")
 def list_tables(folder: str, dropped: bool) -> None:
-    """The store's tables: key, partition, rows, size."""
+    """List the store's tables: key, partition, rows, size."""
     with reader(folder) as database:
         if dropped:
             _list_dropped(database)
@@ -117,7 +117,7 @@ def _list_dropped(database: Database) -> None:
 @folder_argument
 @table_argument
 def describe(folder: str, table: str | None) -> None:
-    """One table: columns, key, partition, history, size."""
+    """Show one table: columns, key, partition, history, size."""
     from nyala.tablet.state.history import describe_history
 
     with reader(folder) as database:
@@ -185,7 +185,7 @@ def describe(folder: str, table: str | None) -> None:
 
 
 def _size_text(stats: Mapping[str, Any]) -> str:
-    """Return the size in files and in memory. Rows in memory are also in the log, so "0 B on disk" would mislead."""
+    """Return the size in files and in memory. Rows in memory are on disk too, in the log."""
     in_files = f"{size(stats['bytes'])} in files"
     if not stats["memory_bytes"]:
         return in_files
@@ -193,6 +193,7 @@ def _size_text(stats: Mapping[str, Any]) -> str:
 
 
 def _readable_text(stats: Mapping[str, Any]) -> str:
+    """Return the oldest readable moment as text."""
     when = readable_from(stats["oldest_readable"])
     if when["oldest_readable_time"] is None:
         return "its beginning"
@@ -200,7 +201,7 @@ def _readable_text(stats: Mapping[str, Any]) -> str:
 
 
 def _past_text(stats: Mapping[str, Any]) -> str:
-    """Return the text of what the history costs; empty if it costs nothing."""
+    """Return how many bytes the history takes, and for what; "" if it takes none."""
     if not stats["history_bytes"]:
         return ""
     dead = stats["dead_rows"]
@@ -222,16 +223,16 @@ def scan(
     limit: int | None,
     order: bool,
 ) -> None:
-    """Rows of one table, as of now or of any moment of its history.
+    """Print rows of one table, as of now or of any moment of its history.
 
-    On a terminal the first 100 rows, unless --limit says otherwise; into a pipe, a file or JSON all of them.
+    On a terminal it prints the first 100 rows, or as many as --limit says; to a pipe, to a file or as JSON all rows.
     """
     as_json = settings().json
-    cut = limit is None and not as_json and is_terminal()
+    limited = limit is None and not as_json and is_terminal()
     with reader(folder) as database:
         found = find_table(database, table)
-        wanted = TERMINAL_ROWS + 1 if cut else limit
-        rows = found.scan(columns=columns, where=where, at=at, limit=wanted, order_by_key=order)
+        limit = TERMINAL_ROWS + 1 if limited else limit
+        rows = found.scan(columns=columns, where=where, at=at, limit=limit, order_by_key=order)
         if as_json:
             types = {
                 column.name: str(column.type) for column in state_of(database, found.name).schema.columns
@@ -244,20 +245,20 @@ def scan(
             }
             echo_stream_json(head, rows.schema.names, rows.to_reader())
             return
-        if not cut:
+        if not limited:
             count, more = echo_stream(rows.schema, rows.to_reader()), ""
         else:
             whole = rows.to_arrow()
             count = echo_stream(rows.schema, whole.slice(0, TERMINAL_ROWS).to_batches())
             more = "" if whole.num_rows <= TERMINAL_ROWS else "; the table has more rows, --limit N shows N"
         if not count:
-            tell_why_empty(rows)
+            echo_why_empty(rows)
         if is_terminal():
             when = moment(rows.timestamp)
             click.echo(f"{count:,} rows as of {when['time']} (timestamp {when['timestamp']}){more}")
 
 
-# In JSON, and as the heading of a column.
+# For each member of the JSON document of `stats`, the heading of its column.
 _FIGURES: Final = {
     "rows": "rows",
     "tablets": "tablets",
@@ -276,19 +277,12 @@ _FIGURES: Final = {
 @table.command()
 @folder_argument
 @table_argument
-@click.option(
+@moment_option(
     "--since",
+    "Changes after this time: ISO time, an age (2h, 1d), a tag, or a Nyala timestamp.",
     required=True,
-    metavar="TIME",
-    callback=moment_option,
-    help="Changes after this time: ISO time, an age (2h, 1d), a tag, or a Nyala timestamp.",
 )
-@click.option(
-    "--until",
-    metavar="TIME",
-    callback=moment_option,
-    help="Changes up to this time, in the formats of --since. Default: now.",
-)
+@moment_option("--until", "Changes up to this time, in the formats of --since. Default: now.")
 @click.option("--versions", type=click.Choice(["net", "all"]), default="net",
               help="net: one row per key with its last state; all: every version in between.")  # fmt: skip
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns besides the key's.")
@@ -306,14 +300,13 @@ def changes(
     columns: list[str] | None,
     before: bool,
 ) -> None:
-    """Rows of one table that changed between two moments: key, values, what happened and when.
+    """Print rows of one table that changed between two moments: key, values, kind of change, and time.
 
-    The key's columns come first; of a deleted row the others are NULL without --before.
+    The columns of the key come first. Without --before, the other columns of a deleted row are NULL.
     """
     with reader(folder) as database:
         found = find_table(database, table)
-        for option, given in (("--since", since), ("--until", until)):
-            _check_moment(database, option, given)
+        _check_moments(database, since, until)
         feed = found.changes(since, until, versions, columns, before=before)
         if not settings().json:
             echo_stream(feed.schema, feed.to_reader())
@@ -334,20 +327,15 @@ def changes(
 @table.command()
 @folder_argument
 @table_argument
-@click.option(
+@moment_option(
     "--since",
-    metavar="TIME",
-    callback=moment_option,
-    help="Commits after this time, in the formats of `changes --since`. Default: all that can be listed.",
+    "Commits after this time, in the formats of `changes --since`. Default: all that can be listed.",
 )
-@click.option(
-    "--until", metavar="TIME", callback=moment_option, help="Commits up to this time. Default: now."
-)
+@moment_option("--until", "Commits up to this time. Default: now.")
 def commits(folder: str, table: str | None, since: Any, until: Any) -> None:
-    """Commits of one table, or of all: when, how many rows changed in which tables, and the message."""
+    """List the commits of one table, or of all: time, tables, numbers of changed rows, and the message."""
     with reader(folder) as database:
-        for option, given in (("--since", since), ("--until", until)):
-            _check_moment(database, option, given)
+        _check_moments(database, since, until)
         source = database if table is None else database.table(table)
         rows = source.commits(since, until).to_arrow()
         if settings().json:
@@ -364,14 +352,15 @@ def commits(folder: str, table: str | None, since: Any, until: Any) -> None:
         echo_stream(rows.schema, rows.to_batches())
 
 
-def _check_moment(database: Database, option: str, given: str | dt.datetime | None) -> None:
-    """Raise InvalidArgumentError that names the option, if the moment is invalid."""
+def _check_moments(database: Database, since: Any, until: Any) -> None:
+    """Raise InvalidArgumentError with the name of the option, if a moment is invalid."""
     from nyala.errors import InvalidArgumentError
 
-    try:
-        database._view_at(given)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(cli_words(str(error)).replace("--at", option)) from error
+    for option, given in (("--since", since), ("--until", until)):
+        try:
+            database._view_at(given)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(cli_words(str(error)).replace("--at", option)) from error
 
 
 @table.command()
@@ -380,14 +369,13 @@ def _check_moment(database: Database, option: str, given: str | dt.datetime | No
 @click.option("--columns", "by_column", is_flag=True,
               help="For one table: how each column is stored, and its size.")  # fmt: skip
 def stats(folder: str, table: str | None, by_column: bool) -> None:
-    """Rows, rowsets and bytes of one table, or of all: base data, REDO, UNDO, history, memory."""
+    """Print the rows, rowsets and bytes of one table, or of all: base data, REDO, UNDO, history, memory."""
     with reader(folder) as database:
         if by_column:
             _column_stats(database, find_table(database, table))
             return
-        wanted = database.list_tables() if table is None else [table]
         documents = []
-        for name in wanted:
+        for name in database.list_tables() if table is None else [table]:
             one = asdict(database.table(name).stats())
             figures = {key: one[key] for key in _FIGURES}
             documents.append(
@@ -417,8 +405,8 @@ def _column_stats(database: Database, table: Table) -> None:
             [
                 one["name"],
                 one["type"],
-                _asked(one),
-                _stored(one["stored_as"]),
+                _settings_text(one),
+                _encodings_text(one["stored_as"]),
                 size(one["bytes"]),
                 f"{8 * one['bytes'] / one['rows']:.1f}" if one["rows"] else "",
             ]
@@ -430,13 +418,13 @@ def _column_stats(database: Database, table: Table) -> None:
         click.echo("Rows in memory are also in the log; a flush writes them to files.", err=True)
 
 
-def _asked(column: Mapping[str, Any]) -> str:
+def _settings_text(column: Mapping[str, Any]) -> str:
     storage = (column["encoding"], column["compression"], block_size_text(column["block_size"]))
     return ", ".join(filter(None, storage))
 
 
-def _stored(rows: Mapping[str, int]) -> str:
-    """Return the encodings of a column's rows, the most frequent first."""
+def _encodings_text(rows: Mapping[str, int]) -> str:
+    """Return the encodings of a column with their shares. rows: the number of rows of each encoding, sorted."""
     total = sum(rows.values())
     if len(rows) == 1:
         return next(iter(rows))

@@ -1,4 +1,4 @@
-"""Completes the word before the cursor: dot commands, keywords, tables and columns.
+"""Completes the word before the cursor to a dot command, a keyword, a table or a column.
 
 Source: docs/how-to/shell.md, "Keys".
 """
@@ -34,7 +34,7 @@ _PLAIN: Final = re.compile(r"[a-z_]\w*", re.IGNORECASE)
 
 
 class ShellCompleter(Completer):
-    """Completion for prompt_toolkit. catalogue: returns the tables and columns as they are now."""
+    """The completer of prompt_toolkit. catalogue: returns the present tables and columns."""
 
     def __init__(self, catalogue: Callable[[], Catalogue]) -> None:
         self._catalogue = catalogue
@@ -46,7 +46,7 @@ class ShellCompleter(Completer):
 
 
 def candidates(text: str, cursor: int, catalogue: Callable[[], Catalogue]) -> tuple[str, list[str]]:
-    """Return the word before the cursor, and the texts that can replace it, in their order."""
+    """Return the word before the cursor, and the texts that can replace it, best first."""
     before = text[:cursor]
     if before.lstrip().startswith("."):
         return _dot_candidates(before.lstrip(), catalogue)
@@ -78,7 +78,7 @@ def _dot_candidates(line: str, catalogue: Callable[[], Catalogue]) -> tuple[str,
 
 
 def _table_of(name: str, text: str, tables: Catalogue) -> str:
-    """Return the table that a name or an alias of the statement means."""
+    """Return the table of a name or an alias in the statement, or "" if there is none."""
     if name in tables:
         return name
     found = tokens(text)
@@ -94,10 +94,6 @@ def _matching(word: str, choices: Iterable[str]) -> list[str]:
 
 
 def _names(word: str, names: Iterable[str]) -> list[str]:
-    """Return the names that begin with the word, as a statement writes them."""
-    return [_written(name) for name in _matching(word.strip('"'), names)]
-
-
-def _written(name: str) -> str:
-    """Return a name as a statement writes it."""
-    return name if _PLAIN.fullmatch(name) else quoted(name)
+    """Return the names that begin with the word, in quotes if SQL needs quotes."""
+    found = _matching(word.strip('"'), names)
+    return [name if _PLAIN.fullmatch(name) else quoted(name) for name in found]

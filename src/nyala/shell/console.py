@@ -1,4 +1,4 @@
-"""The state of a shell, and how it prints: rows, and lines that are not part of a result.
+"""The settings of a shell, and how it prints rows and messages.
 
 Source: docs/how-to/shell.md.
 """
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["ROWS_SHOWN", "Console", "Settings"]
 
 ROWS_SHOWN: Final = 40
-"""On a terminal a table has at most this many rows; `.rows` changes it."""
+"""The number of rows of a result that a terminal shows, until `.rows` changes it."""
 
 
 @dataclass
 class Settings:
-    """What dot commands change. rows: the most rows of a table on a terminal; None: all. at: the moment to read."""
+    """The settings that dot commands change.
+
+    rows: how many rows of a result a terminal shows, None: all; at: the moment that SELECT reads, None: now.
+    """
 
     mode: str = "table"
     timing: bool = False
@@ -39,7 +42,7 @@ class Settings:
 
 
 class Console:
-    """A store, the thread of its statements, and the settings that dot commands change."""
+    """A store with a session on it, and the settings for printing."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self.database = database
@@ -47,10 +50,10 @@ class Console:
         self.runner = Runner(database)
 
     def print_result(self, result: Result, with_rows: bool) -> None:
-        """Print the rows of a statement, and what it changed, also if Ctrl-C came too late to cancel it.
+        """Print the rows of a statement, or the number of rows that it changed.
 
-        with_rows: whether the statement has RETURNING.
-        Raises: Cancelled for a statement that only reads.
+        with_rows: whether a statement that changes rows has RETURNING. Raises Cancelled if Ctrl-C ended the printing
+        of a query. After a statement that changed rows, Ctrl-C ends the printing too, but the number is printed.
         """
         if result.rowcount < 0 and (not isinstance(result, FixedResult) or result.columns):
             self.print_rows(self.runner.call(result.to_reader))
@@ -62,14 +65,13 @@ class Console:
             except Cancelled:
                 unprinted = True
         count = f": {_counted(result.rowcount)}" if result.rowcount >= 0 else ""
-        self.tell(f"{result.statement}{count}{'; the rows are not all shown' if unprinted else ''}")
+        self.note(f"{result.statement}{count}{'; the rows are not all shown' if unprinted else ''}")
 
     def print_rows(self, reader: pa.RecordBatchReader) -> None:
-        """Print rows in the mode of the shell, as they arrive."""
+        """Print rows in the mode of the settings, as they arrive."""
         mode = self.settings.mode
         on_terminal = sys.stdout.isatty()
-        most = self.settings.rows if on_terminal and mode not in STREAMED else None
-        shown = _Shown(most)
+        shown = _ShownRows(self.settings.rows if on_terminal and mode not in STREAMED else None)
         is_wide = False
         for text in FORMATS[mode](reader.schema, shown.first(self.runner.batches(reader))):
             is_wide = is_wide or (on_terminal and mode == "table" and _is_wide(text))
@@ -77,34 +79,34 @@ class Console:
             self.runner.check()
         sys.stdout.flush()
         if on_terminal and mode not in STREAMED:
-            self.tell(shown.summary() + ("; .mode line shows a column per line" if is_wide else ""))
+            self.note(shown.summary() + ("; .mode line shows a column per line" if is_wide else ""))
 
     def print_text(self, text: str) -> None:
-        """Print a text that is a result."""
+        """Print a text on stdout."""
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
     def flush(self) -> None:
         sys.stdout.flush()
 
-    def tell(self, line: str) -> None:
-        """Print a line that is not part of a result."""
+    def note(self, line: str) -> None:
+        """Print a message on stderr."""
         sys.stdout.flush()
         print(line, file=sys.stderr, flush=True)
 
 
-class _Shown:
-    """Passes the first rows on, and counts the rest as far as that is cheap."""
+class _ShownRows:
+    """Yields the first rows of a result, and counts all rows, up to `ROWS_COUNTED`."""
 
-    def __init__(self, most: int | None) -> None:
-        self._most = most
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
         self._passed = self._count = 0
 
     def first(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self._count += batch.num_rows
-            if self._most is not None:
-                batch = batch.slice(0, self._most - self._passed)
+            if self._limit is not None:
+                batch = batch.slice(0, self._limit - self._passed)
             if batch.num_rows:
                 self._passed += batch.num_rows
                 yield batch
@@ -120,7 +122,7 @@ class _Shown:
 
 
 def _is_wide(text: str) -> bool:
-    """Whether a line does not fit the terminal."""
+    """Whether a line of the text is wider than the terminal."""
     columns = shutil.get_terminal_size().columns
     return any(width_of(line) > columns for line in text.splitlines())
 

@@ -1,4 +1,4 @@
-"""The dot commands of the shell, such as `.tables`, and the words of other shells for them, such as `\\d`.
+"""The dot commands of the shell, such as `.tables`, and what other shells call them, such as `\\d`.
 
 Source: docs/how-to/shell.md, "Dot commands".
 """
@@ -33,10 +33,10 @@ class Quit(Exception):
 
 @dataclass(frozen=True)
 class DotCommand:
-    """A command and its help.
+    """A dot command and its help.
 
-    usage: the arguments; those in brackets may be left out.
-    run: gets the console and the arguments; returns statements to run, or None.
+    usage: the arguments; those in brackets are optional.
+    run: a function of the console and the arguments. It returns statements that the shell must run, or None.
     """
 
     usage: str
@@ -44,14 +44,14 @@ class DotCommand:
     run: Callable[[Console, Sequence[str]], str | None]
 
     def check(self, name: str, arguments: Sequence[str]) -> None:
-        """Raises: InvalidArgumentError for too few or too many arguments."""
-        wanted = self.usage.split()
-        required = sum(not word.startswith("[") for word in wanted)
-        if not required <= len(arguments) <= len(wanted):
+        """Raise InvalidArgumentError for too few or too many arguments."""
+        parameters = self.usage.split()
+        required = sum(not word.startswith("[") for word in parameters)
+        if not required <= len(arguments) <= len(parameters):
             raise InvalidArgumentError(f"write {f'{name} {self.usage}'.strip()}: {self.help}")
 
 
-# Words of psql, MySQL and DuckDB. A word without a backslash is a command only if it is the whole line.
+# Commands of psql, MySQL and DuckDB. One without a backslash must be the whole line.
 _OTHER_NAMES: Final = {
     "exit": ".quit",
     "quit": ".quit",
@@ -66,14 +66,14 @@ _PLAIN_WORD: Final = re.compile(r"(?:exit|quit|help)\s*;?\s*", re.IGNORECASE)
 
 
 def is_dot_command(line: str) -> bool:
-    """Whether a line, which begins where a statement could, is a dot command or a word of another shell."""
+    """Whether a line, at whose beginning a statement could begin, is a dot command or a command of another shell."""
     return line.startswith((".", "\\")) or _PLAIN_WORD.fullmatch(line) is not None
 
 
 def run_dot_command(console: Console, line: str) -> str | None:
-    """Run a line such as `.mode csv`; return the statements that the caller must run, those of `.read`.
+    """Run a line such as `.mode csv`. Return the statements of `.read`, which the caller must run, otherwise None.
 
-    Raises: InvalidArgumentError; as the methods of the store; Quit.
+    Raises InvalidArgumentError, the errors of the store, and Quit.
     """
     line = line.rstrip("; \t")
     if not line.startswith("."):
@@ -92,7 +92,7 @@ def run_dot_command(console: Console, line: str) -> str | None:
 
 
 def _translated(line: str) -> str:
-    """Return the dot command for a line in the words of another shell. Raises: InvalidArgumentError."""
+    """Return the dot command for a command of another shell. Raises InvalidArgumentError."""
     word, *rest = line.split(maxsplit=1)
     name = _OTHER_NAMES.get(word.lower().rstrip("+"))
     if name is None:
@@ -111,12 +111,12 @@ def _tables(console: Console, arguments: Sequence[str]) -> None:
 
 
 def _schema(console: Console, arguments: Sequence[str]) -> None:
-    """Print CREATE TABLE statements; as rows in the formats for programs."""
+    """Print the CREATE TABLE statements of tables: as text, or as rows in the modes csv and json."""
 
-    def texts() -> pa.Table:
+    def statements() -> pa.Table:
         database = console.database
-        there = database.list_tables()
-        names = [spelled(name, there) for name in arguments] or there
+        existing = database.list_tables()
+        names = [spelled(name, existing) for name in arguments] or existing
         return pa.table(
             {
                 "table": pa.array(names, pa.string()),
@@ -126,7 +126,7 @@ def _schema(console: Console, arguments: Sequence[str]) -> None:
             }
         )
 
-    found = console.runner.call(texts)
+    found = console.runner.call(statements)
     if console.settings.mode in STREAMED:
         console.print_rows(found.to_reader())
     else:
@@ -146,7 +146,7 @@ def _changes(console: Console, arguments: Sequence[str]) -> None:
 def _at(console: Console, arguments: Sequence[str]) -> None:
     settings = console.settings
     if not arguments:
-        console.tell(
+        console.note(
             "SELECT reads the present." if settings.at is None else f"SELECT reads {at_text(settings.at)}."
         )
     elif arguments[0].lower() == "now":
@@ -201,9 +201,9 @@ def _help(console: Console, arguments: Sequence[str]) -> None:
     usages = [f"{name} {command.usage}".rstrip() for name, command in DOT_COMMANDS.items()]
     width = max(map(len, usages))
     for usage, command in zip(usages, DOT_COMMANDS.values(), strict=True):
-        console.tell(f"{usage:<{width}}  {command.help}")
-    console.tell("A statement ends with ;. Ctrl-C cancels it, Ctrl-D ends the shell.")
-    console.tell("These work too: exit, quit, help, \\q, \\?, \\d (.tables), \\d TABLE (.schema TABLE).")
+        console.note(f"{usage:<{width}}  {command.help}")
+    console.note("A statement ends with ;. Ctrl-C cancels it, Ctrl-D ends the shell.")
+    console.note("These work too: exit, quit, help, \\q, \\?, \\d (.tables), \\d TABLE (.schema TABLE).")
 
 
 def _quit(console: Console, arguments: Sequence[str]) -> None:

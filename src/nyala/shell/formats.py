@@ -1,12 +1,12 @@
-"""Rows of a result as text, a piece at a time.
+"""The output modes: each converts the batches of a result to pieces of text.
 
     table   aligned columns; a text with line breaks takes several lines
-    csv     RFC 4180: NULL is an empty field, texts have quotes, binary is hex
-    json    one array with an object per row and line
+    csv     RFC 4180: NULL is an empty field, text has quotes if it needs them, binary is hexadecimal
+    json    one array, with an object per row in a line of its own
     md      a table in Markdown
     line    one column per line, and an empty line between rows
 
-JSON gives columns of equal names different ones; the other formats repeat the name.
+If two columns have the same name, JSON adds numbers to the names. The other modes repeat the name.
 
 Source: docs/how-to/shell.md, "Output".
 """
@@ -29,7 +29,7 @@ __all__ = ["FORMATS", "STREAMED", "Format"]
 
 Format: TypeAlias = Callable[[pa.Schema, Iterable[pa.RecordBatch]], Iterator[str]]
 
-# Rows are converted in chunks of this many. A later chunk of a table with wider cells has wider columns.
+# Rows are converted in chunks of this many. In the mode table, columns become wider in a later chunk with wider cells.
 _CHUNK_ROWS: Final = 1000
 
 
@@ -57,7 +57,7 @@ def _table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[str
 
 
 def _lines_of(row: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
-    """Return the lines of a row whose cells may have several."""
+    """Return the lines of a row. A cell may have several lines."""
     if not any("\n" in cell for cell in row):
         return (row,)
     return zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
@@ -78,12 +78,12 @@ def _csv_text(rows: pa.Table, header: bool) -> str:
 
 
 def _is_plain(type: pa.DataType) -> bool:
-    """Whether Arrow writes values of the type as Nyala does."""
+    """Whether Arrow writes values of the type as Nyala shows them."""
     return bool(is_number(type) or pa.types.is_boolean(type) or pa.types.is_string(type))
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:
-    """Return the values as text; NULL stays."""
+    """Convert the values to text. NULL stays NULL."""
     (values,) = json_columns(pa.Table.from_arrays([column], names=["value"]))
     texts = [value if value is None or isinstance(value, str) else _json(value) for value in values]
     return pa.array(texts, pa.string())
@@ -104,7 +104,7 @@ def _json_array(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Return the names with a number after each repeated one, as DuckDB does: a, a_1, a_2."""
+    """Return the names, with a number after each repeated name, as DuckDB does: a, a_1, a_2."""
     out: dict[str, None] = {}
     for name in names:
         numbered = (f"{name}_{number}" for number in count(1))
@@ -150,4 +150,4 @@ FORMATS: Final[Mapping[str, Format]] = {
     "line": _lines,
 }
 STREAMED: Final = frozenset({"csv", "json"})
-"""The formats for programs, which always have all rows."""
+"""Modes for programs. They print all rows, also on a terminal."""

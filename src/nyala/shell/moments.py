@@ -1,4 +1,4 @@
-"""A moment as a person types it."""
+"""Parses the moment of an option or of a dot command."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ _UNITS: Final = {
 
 
 def parse_moment(text: str) -> str | dt.datetime:
-    """Return an age such as `2h` as a time, and any other text as it is: ISO time, a tag, or a Nyala timestamp."""
+    """Convert an age such as `2h` to a time. Other text is returned unchanged: an ISO time, a tag, or a timestamp."""
     match = _AGO.fullmatch(text.strip().lower())
     return text if match is None else dt.datetime.now(dt.UTC) - int(match[1]) * _UNITS[match[2]]

@@ -1,10 +1,11 @@
-"""Asks for statements on a terminal: prompt, history, completion, and several lines for a statement.
+"""Reads statements on a terminal, with a prompt, a history of lines, and completion.
 
     nyala> SELECT …                      the present
     nyala*> SELECT …                     inside a transaction
     nyala @2026-11-20T10:00:00Z> …       `.at`: a moment of the past
 
-Enter runs a complete text, and otherwise begins a new line. Ctrl-C discards the text, Ctrl-D on an empty line ends.
+Enter runs a complete statement, and otherwise begins a new line. Ctrl-C discards the text. Ctrl-D on an empty line
+ends the shell.
 
 Source: docs/how-to/shell.md.
 """
@@ -41,7 +42,7 @@ def run_repl(shell: Shell) -> None:
         key_bindings=_keys(),
         prompt_continuation=lambda width, line, wrapped: "" if wrapped else "-> ".rjust(width),
     )
-    console.tell(f"{console.database.path}: a statement ends with ;, and .help lists the dot commands.")
+    console.note(f"{console.database.path}: a statement ends with ;, and .help lists the dot commands.")
     while True:
         try:
             text = session.prompt(_prompt(console))
@@ -49,7 +50,7 @@ def run_repl(shell: Shell) -> None:
         except KeyboardInterrupt:
             continue
         except Cancelled as cancelled:
-            console.tell(f"\n{cancelled}")  # the terminal has printed ^C
+            console.note(f"\n{cancelled}")  # the terminal has printed ^C
         except (EOFError, Quit):
             return
 
@@ -77,7 +78,10 @@ def _catalogue(console: Console) -> Catalogue:
 
 
 def history_path() -> Path | None:
-    """Return the file of the history: NYALA_HISTORY, or a file in the user's state folder; None: no history."""
+    """Return the file of the history of lines: NYALA_HISTORY, or a file in the user's state folder.
+
+    None means no history: NYALA_HISTORY is empty.
+    """
     named = os.environ.get("NYALA_HISTORY")
     if named is not None:
         return Path(named).expanduser() if named else None
@@ -94,6 +98,6 @@ def _history(console: Console) -> History:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         reason = "not a folder" if isinstance(error, FileExistsError) else error.strerror
-        console.tell(f"The history is not kept: {error.filename or path}: {reason}")
+        console.note(f"The history is not kept: {error.filename or path}: {reason}")
         return InMemoryHistory()
     return FileHistory(str(path))

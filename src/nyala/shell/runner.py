@@ -1,10 +1,10 @@
-"""Runs the statements of one session in a thread of its own, so that Ctrl-C can interrupt them.
+"""Runs the statements of a session in a worker thread, so that Ctrl-C can interrupt them.
 
-    main thread      submits work, waits, and hears Ctrl-C
+    main thread      submits work, waits for it, and receives Ctrl-C
     worker thread    calls the engine
 
-While a statement runs, Ctrl-C raises nothing. It sets a flag, and the main thread interrupts the session until the
-worker has ended. So the outcome of a statement is known: it was interrupted and changed nothing, or it has its result.
+While a statement runs, Ctrl-C raises no exception. It sets a flag, and the main thread interrupts the session until the
+statement ends. So its outcome is known: it was interrupted and changed nothing, or it has a result.
 
 Source: DuckDB, `duckdb_interrupt`.
 """
@@ -32,19 +32,19 @@ __all__ = ["Cancelled", "Runner"]
 
 T = TypeVar("T")
 
-# How often a waiting main thread looks for Ctrl-C, and interrupts again.
-_LOOK_S: Final = 0.05
+# The interval in which the main thread checks for Ctrl-C, and interrupts the session again.
+_CHECK_INTERVAL_S: Final = 0.05
 
 
 class Cancelled(Exception):
-    """Ctrl-C ended a text. Its text says what has happened."""
+    """Ctrl-C ended the run of a text. The message says what happened."""
 
     def __init__(self, message: str = "Cancelled.") -> None:
         super().__init__(message)
 
 
 class Runner:
-    """A session on a store, and the thread that runs its statements."""
+    """A session on a store, and the worker thread that runs its statements."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -58,15 +58,15 @@ class Runner:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether Ctrl-C came since `hearing` began."""
+        """Whether Ctrl-C came since the block of `interruptible` began."""
         return self._cancelled.is_set()
 
     def execute(self, statement: str, at: int | None) -> Result:
-        """Execute one statement. Raises: as `Database.sql`; Cancelled, and then nothing has changed."""
+        """Execute one statement. Raises the errors of `Database.sql`, or Cancelled if nothing has changed."""
         return self.call(lambda: self._session.execute(statement, at=at))
 
     def batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        """Yield the batches, each read in the worker thread. Raises: as `Database.sql`; Cancelled."""
+        """Yield the batches, which the worker thread reads. Raises the errors of `Database.sql`, or Cancelled."""
         while True:
             batch = self.call(lambda: next(reader, None))
             if batch is None:
@@ -75,10 +75,10 @@ class Runner:
             self.check()
 
     def call(self, act: Callable[[], T]) -> T:
-        """Call `act` in the worker thread, and return its result. Raises: what it raises; Cancelled."""
+        """Call `act` in the worker thread, and return its result. Raises the errors of `act`, or Cancelled."""
         self.check()
         future = self._worker.submit(act)
-        while not wait([future], _LOOK_S).done:
+        while not wait([future], _CHECK_INTERVAL_S).done:
             if self._cancelled.is_set():
                 self._session.interrupt()
         try:
@@ -87,28 +87,31 @@ class Runner:
             raise Cancelled from error
 
     def check(self) -> None:
-        """Raises: Cancelled after Ctrl-C."""
+        """Raise Cancelled after Ctrl-C."""
         if self._cancelled.is_set():
             raise Cancelled
 
     @contextmanager
-    def hearing(self) -> Iterator[None]:
-        """Let Ctrl-C interrupt the work of the block instead of the main thread, if this is the main thread."""
+    def interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C interrupt the statements of the block, and not the main thread.
+
+        Has no effect outside of the main thread, which alone receives signals.
+        """
         self._cancelled.clear()
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGINT, self._hear)
+        before = signal.signal(signal.SIGINT, self._handle_interrupt)
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _hear(self, number: int, frame: Any) -> None:
+    def _handle_interrupt(self, number: int, frame: Any) -> None:
         self._cancelled.set()
 
     def close(self) -> bool:
-        """Roll back an open transaction, and return whether there was one. A second call does nothing."""
+        """Roll back an open transaction, and end the thread. Return whether there was a transaction."""
         was_open = self.in_transaction
         try:
             if was_open:

@@ -1,7 +1,7 @@
 """Runs texts of SQL statements and dot commands on a store.
 
-A line that begins with `.` where a statement could begin is a dot command. So are the words of other shells, such as
-`exit` and `\\d`. A statement ends with `;`. The last statement needs no `;`.
+A line is a dot command if it begins with `.`, or if it is a command of another shell, such as `exit` and `\\d`.
+Other text is SQL. A statement ends with `;`, which the last one does not need.
 
 Source: docs/how-to/shell.md.
 """
@@ -23,21 +23,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "is_complete"]
 
-_READING_MAX: Final = 20
+_READ_DEPTH_MAX: Final = 20
 
 
 class Shell:
-    """Runs texts on a store. Close it with `close`, or use it in a `with` block.
-
-    report: prints an error.
-    """
+    """Runs texts on a store. Close it with `close`, or use it in a `with` block. report: prints an error."""
 
     def __init__(self, database: Database, settings: Settings, report: Callable[[Exception], None]) -> None:
         self.console = Console(database, settings)
         self.succeeded = True
         """Whether all statements so far succeeded."""
         self._report = report
-        self._reading = 0
+        self._read_depth = 0
 
     def __enter__(self) -> Shell:
         return self
@@ -46,20 +43,19 @@ class Shell:
         self.close()
 
     def run(self, text: str, *, keep_going: bool = False) -> bool:
-        """Run the statements and dot commands of the text, and return whether all succeeded.
+        """Run the statements and dot commands of a text. Return whether all succeeded.
 
-        keep_going: run the rest after a failed statement.
-        Raises: Cancelled after Ctrl-C; Quit.
+        keep_going: after a failed statement, run the later ones. Raises Cancelled after Ctrl-C, and Quit.
         """
-        with self.console.runner.hearing():
-            return self._run_parts(text, keep_going)
+        with self.console.runner.interruptible():
+            return self._run_all(text, keep_going)
 
-    def _run_parts(self, text: str, keep_going: bool) -> bool:
+    def _run_all(self, text: str, keep_going: bool) -> bool:
         all_succeeded = True
-        for part in _parts(text):
+        for command in _commands(text):
             self.check_not_cancelled()
             try:
-                succeeded = self._run_part(part, keep_going)
+                succeeded = self._run_one(command, keep_going)
             except Error as error:
                 self.console.flush()
                 self._report(error)
@@ -70,43 +66,43 @@ class Shell:
         return all_succeeded
 
     def check_not_cancelled(self) -> None:
-        """Raises: Cancelled if the last statement was faster than Ctrl-C: no later statement runs."""
+        """Raise Cancelled if Ctrl-C came too late to cancel the last statement, so that no later one runs."""
         if self.console.runner.is_cancelled:
             raise Cancelled("Cancelled: the later statements did not run.")
 
     def _run_file(self, text: str, keep_going: bool) -> bool:
-        """Run the statements of `.read`. Raises: InvalidArgumentError if files read each other without end."""
-        if self._reading == _READING_MAX:
+        """Run the statements of `.read`. Raises InvalidArgumentError if files read each other without end."""
+        if self._read_depth == _READ_DEPTH_MAX:
             raise InvalidArgumentError(
-                f".read goes {_READING_MAX} files deep: see whether a file reads itself"
+                f".read goes {_READ_DEPTH_MAX} files deep: see whether a file reads itself"
             )
-        self._reading += 1
+        self._read_depth += 1
         try:
-            return self._run_parts(text, keep_going)
+            return self._run_all(text, keep_going)
         finally:
-            self._reading -= 1
+            self._read_depth -= 1
 
-    def _run_part(self, part: str, keep_going: bool) -> bool:
+    def _run_one(self, command: str, keep_going: bool) -> bool:
         console = self.console
-        if is_dot_command(part):
-            text = run_dot_command(console, part)
+        if is_dot_command(command):
+            text = run_dot_command(console, command)
             return text is None or self._run_file(text, keep_going)
         began_s = time.monotonic()
-        result = console.runner.execute(part, console.settings.at)
-        console.print_result(result, any(token.keyword == "RETURNING" for token in tokens(part)))
+        result = console.runner.execute(command, console.settings.at)
+        console.print_result(result, any(token.keyword == "RETURNING" for token in tokens(command)))
         if console.settings.timing:
-            console.tell(f"Time: {(time.monotonic() - began_s) * 1000:,.1f} ms")
+            console.note(f"Time: {(time.monotonic() - began_s) * 1000:,.1f} ms")
         return True
 
     def close(self) -> bool:
-        """Roll back an open transaction with a line, and return whether there was one."""
+        """Roll back an open transaction, with a message. Return whether there was one."""
         was_open = self.console.runner.close()
         if was_open:
-            self.console.tell("The open transaction was rolled back.")
+            self.console.note("The open transaction was rolled back.")
         return was_open
 
 
-def _parts(text: str) -> Iterator[str]:
+def _commands(text: str) -> Iterator[str]:
     """Yield the statements and dot commands of the text."""
     place = 0
     while True:
@@ -129,7 +125,7 @@ def _line_end(text: str, place: int) -> int:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs the text: every statement ends with `;`, a dot command follows, or the text is empty."""
+    """Whether Enter runs the text. It does so if every statement ends with `;`, or at a dot command, or for no text."""
     place: int | None = after_space(text, 0)
     while place is not None and place < len(text):
         if is_dot_command(text[place : _line_end(text, place)]):

@@ -1,4 +1,4 @@
-"""Commands run in this process through click's runner, and a small store for them to look at."""
+"""Runs commands in the test's own process, and creates small stores for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nyala.cli.app import app
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command left: its exit code and what it said."""
+    """The result of a command: its exit code, its output, and the exception that ended it."""
 
     exit_code: int
     stdout: str
@@ -42,7 +42,9 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def run() -> Run:
-    """run("table", "list", folder): exit code 0 is expected unless `code` says otherwise."""
+    """Return a function that runs a command, as run("table", "list", folder). It asserts that the
+    exit code is `code`.
+    """
 
     def run_it(*args: object, code: int = 0, stdin: str | bytes | None = None) -> Ran:
         found = cli_runner().invoke(app, [str(arg) for arg in args], input=stdin, prog_name="nyala")
@@ -98,7 +100,9 @@ def all_types_table() -> pa.Table:
 
 @dataclass(frozen=True)
 class Example:
-    """A store with tables `metrics` (six rows, hash and range) and `types`; `first`: before the last update."""
+    """A store with the tables `metrics` (six rows, hash and range partitions) and `types`. first: a
+    moment before its last update.
+    """
 
     path: Path
     first: int
@@ -107,7 +111,7 @@ class Example:
 
 @pytest.fixture
 def example(made: Example, tmp_path: Path) -> Example:
-    """A copy of the store, which the test may change."""
+    """Return a copy of the example store, which the test may change."""
     return replace(made, path=Path(shutil.copytree(made.path, tmp_path / "store")))
 
 
@@ -147,7 +151,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Example:
 
 @pytest.fixture
 def numbers(tmp_path: Path) -> Path:
-    """A store with table t (k int64, v int8, s string): keys 0 to 4."""
+    """Create a store with the table t (k int64, v int8, s string), with keys 0 to 4."""
     path = tmp_path / "numbers"
     with nyala.connect(path) as db:
         table = db.create_table("t", {"k": "int64", "v": "int8", "s": "string"}, "k")

@@ -1,4 +1,4 @@
-"""`nyala table alter`: steps in words, all or nothing."""
+"""`nyala table alter` applies all steps, or none."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_all_kinds_of_steps_at_once(run: Run, store: str) -> None:
     assert (unit["encoding"], unit["compression"], unit["block_size"]) == ("dictionary", "zstd", 4096)
 
 
-def test_a_step_that_is_refused_changes_nothing(run: Run, store: str) -> None:
+def test_an_invalid_step_changes_nothing(run: Run, store: str) -> None:
     told = run("table", "alter", store, "t", "drop old", "drop k", code=1)
     assert "'k' is part of the primary key" in told.stderr
     told = run("table", "alter", store, "t", "drop old", "drop k", "--json", code=1)
@@ -69,7 +69,7 @@ def test_a_step_that_is_refused_changes_nothing(run: Run, store: str) -> None:
         ("drop old v", "unexpected 'v'"),
         (
             "add x int8 7",
-            "unexpected '7' after 'add'; quote the whole step, as in 'add NAME TYPE what=value', and write",
+            "unexpected '7' after 'add'; quote the whole step, as in 'add NAME TYPE property=value', and write",
         ),
         ("add x int8 default=seven", "'seven' is not int8"),
         ("add x double default=seven", "'seven' is not double"),
@@ -79,7 +79,7 @@ def test_a_step_that_is_refused_changes_nothing(run: Run, store: str) -> None:
         ("comment 'open", "No closing quotation"),
     ],
 )
-def test_what_is_no_step_is_a_mistake_of_usage(run: Run, store: str, step: str, message: str) -> None:
+def test_text_that_is_not_a_step_is_a_usage_error(run: Run, store: str, step: str, message: str) -> None:
     if not step:
         assert "unknown step ''" in run("table", "alter", store, "t", "''", code=2).stderr
         return
@@ -87,20 +87,19 @@ def test_what_is_no_step_is_a_mistake_of_usage(run: Run, store: str, step: str, 
 
 
 def test_a_block_size_below_the_least_is_refused(run: Run, store: str) -> None:
-    said = run("table", "alter", store, "t", "change v block_size=511", code=1).stderr
-    assert "block_size must be 512 to 16777216 bytes" in said.replace("\n", " ")
+    output = run("table", "alter", store, "t", "change v block_size=511", code=1).stderr
+    assert "block_size must be 512 to 16777216 bytes" in output.replace("\n", " ")
     assert "got 'big'" in run("table", "alter", store, "t", "change v block_size=big", code=1).stderr
 
 
-def test_what_is_written_at_a_shell_is_what_the_message_says(run: Run, store: str) -> None:
-    """ "None is the default", and whoever writes block_size=none is told the same again."""
-    said = run("table", "alter", store, "t", "change v block_size=none", code=1).stderr.replace("\n", " ")
-    assert "such as 65536 or 64KiB, or empty (block_size=) for the default" in said
-    assert "None" not in said
+def test_the_message_about_a_block_size_names_no_python_value(run: Run, store: str) -> None:
+    """The library's message says None for the default. At a shell that is the empty value."""
+    output = run("table", "alter", store, "t", "change v block_size=none", code=1).stderr.replace("\n", " ")
+    assert "such as 65536 or 64KiB, or empty (block_size=) for the default" in output
+    assert "None" not in output
 
 
-def test_an_empty_word_is_the_default(run: Run, store: str) -> None:
-    """Without it nobody could undo an encoding from the shell: it said "unknown encoding ''"."""
+def test_an_empty_value_restores_the_default(run: Run, store: str) -> None:
     run("table", "alter", store, "t", "change v encoding=rle compression=zstd block_size=4096")
     run(
         "table",
@@ -115,9 +114,8 @@ def test_an_empty_word_is_the_default(run: Run, store: str) -> None:
 
 
 def test_a_block_size_in_kibibytes_and_back_to_the_default(run: Run, store: str) -> None:
-    """It could be set at a shell, and not be taken back."""
-    for said, stored in (("64KiB", 65_536), ("8192", 8192), ("", None)):
-        run("table", "alter", store, "t", f"change v block_size={said}")
+    for output, stored in (("64KiB", 65_536), ("8192", 8192), ("", None)):
+        run("table", "alter", store, "t", f"change v block_size={output}")
         columns = run("table", "describe", store, "t", "--json").json["columns"]
         assert [one["block_size"] for one in columns if one["name"] == "v"] == [stored]
 
@@ -135,6 +133,6 @@ def test_bounds_of_several_columns(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_history_without_a_unit_is_refused(run: Run, store: str) -> None:
-    """30 seconds for who means days: the past is gone with the next vacuum."""
-    said = run("table", "alter", store, "t", "history 30", code=2).stderr
-    assert "30 has no unit; write 30d for days" in said
+    """ "history 30" would mean 30 seconds, and a user who means days would lose the history."""
+    output = run("table", "alter", store, "t", "history 30", code=2).stderr
+    assert "30 has no unit; write 30d for days" in output

@@ -1,4 +1,4 @@
-"""The root command: help, version, errors, exit codes, Ctrl-C, and what it loads."""
+"""The root command: help, version, errors, exit codes, Ctrl-C, and the modules that it imports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 def commands(
     command: click.Command, path: tuple[str, ...] = ()
 ) -> list[tuple[tuple[str, ...], click.Command]]:
-    """Every command that does something, with the words that name it."""
+    """Return every command that is not a group, with the words that name it."""
     if not isinstance(command, click.Group):
         return [(path, command)]
     return [found for name, child in command.commands.items() for found in commands(child, (*path, name))]
@@ -44,30 +44,30 @@ def commands(
 
 @pytest.mark.parametrize("path", [path for path, _ in commands(app)], ids=" ".join)
 def test_every_command_has_help_and_the_shared_options(run: Run, path: tuple[str, ...]) -> None:
-    """A command that explains nothing is found out by trial and error, on real data."""
     for flag in ("--help", "-h"):
-        said = run(*path, flag).stdout
-        assert f"Usage: nyala {' '.join(path)}" in said
-        assert "--json" in said and "--debug" in said
-        assert len(said.splitlines()[2].strip()) > 10
+        output = run(*path, flag).stdout
+        assert f"Usage: nyala {' '.join(path)}" in output
+        assert "--json" in output and "--debug" in output
+        assert len(output.splitlines()[2].strip()) > 10
 
 
-def test_a_forgotten_folder_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`nyala table describe flights`, typed in the store's folder, would only say that there is no store."""
+def test_a_forgotten_folder_is_a_usage_error_with_advice(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `nyala table describe flights` the table's name is taken for the folder."""
     monkeypatch.chdir(tmp_path)
     assert "FOLDER comes first, then TABLE" in run("table", "describe", "flights", code=1).stderr
 
 
 def test_version(run: Run) -> None:
-    """A bug report cannot say what it is about, or whether compiled kernels took part in it."""
+    """`--version` also says whether compiled kernels are used, for bug reports."""
     used = kernels.described()
     assert run("--version").stdout == f"nyala {nyala.__version__} (kernels: {used})\n"
     expected = {"version": nyala.__version__, "kernels": used}
     assert run("--json", "--version").json == run("--version", "--json").json == expected
 
 
-def test_a_setting_that_is_none_is_an_error_with_a_sentence() -> None:
-    """What is wrong is the environment: a traceback of imports would have it look like a broken installation."""
+def test_an_invalid_environment_variable_is_an_error_without_traceback() -> None:
     code = "import sys; from nyala.cli import main; sys.argv = ['nyala', '--version']; main()"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
@@ -94,7 +94,6 @@ def test_a_setting_that_is_none_is_an_error_with_a_sentence() -> None:
     ],
 )
 def test_usage_errors_are_exit_code_2(run: Run, line: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """A script cannot tell a slip in its own text from a store that is in trouble."""
     monkeypatch.chdir(tmp_path)
     ran = run(*line.split(), code=2)
     assert ran.stdout == "" and "Error: " in ran.stderr
@@ -102,7 +101,6 @@ def test_usage_errors_are_exit_code_2(run: Run, line: str, tmp_path: Path, monke
 
 
 def test_an_error_is_one_line_and_exit_code_1(run: Run, example: Example) -> None:
-    """A person meets a traceback instead of the sentence that helps."""
     ran = run("table", "scan", example.path, "metric", code=1)
     assert ran.stdout == ""
     assert ran.stderr == "Error: no table 'metric' in this store; its tables are: metrics, types\n"
@@ -112,7 +110,6 @@ def test_an_error_is_one_line_and_exit_code_1(run: Run, example: Example) -> Non
 
 
 def test_an_error_in_json(run: Run, example: Example) -> None:
-    """A program that asked for JSON has to parse prose."""
     for line in (["--json", "table", "scan"], ["table", "scan", "--json"]):
         ran = run(*line, example.path, "metrics", "--where", "value >", code=1)
         assert ran.stdout == ""
@@ -137,10 +134,12 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
         ("table load S/data/x t F --create --key k", "is inside the folder of another store"),
     ],
 )  # fmt: skip
-def test_advice_is_in_the_words_of_the_command_line(
+def test_advice_names_options_and_commands(
     run: Run, example: Example, tmp_path: Path, line: str, says: str
 ) -> None:
-    """Told to pass `exist_ok=True`, a person at a shell has nowhere to pass it."""
+    """Messages of the library name Python arguments, such as `exist_ok=True`, which a shell does
+    not have.
+    """
     nyala.connect(tmp_path / "empty").close()
     with nyala.connect(tmp_path / "short") as db:
         db.create_table("t", {"k": "int64"}, "k", history=0).insert({"k": [1]})
@@ -149,14 +148,14 @@ def test_advice_is_in_the_words_of_the_command_line(
     places["H"] = tmp_path / "short"
     words = [re.sub(r"^[SELFH]\b", lambda found: str(places[found[0]]), word) for word in shlex.split(line)]
     nyala.connect(places["L"]).close()
-    with StoreLock(SYSTEM, str(places["L"])):  # as another process has it
-        said = run(*words, code=1).stderr
-    assert says in said
-    assert not re.search(r"\w+\(|[a-z_]=|=True|\bNone\b|read_only", said.replace("(pid", "")), said
+    with StoreLock(SYSTEM, str(places["L"])):  # as if another process were the writer
+        output = run(*words, code=1).stderr
+    assert says in output
+    assert not re.search(r"\w+\(|[a-z_]=|=True|\bNone\b|read_only", output.replace("(pid", "")), output
 
 
-def test_a_verb_without_its_noun(run: Run) -> None:
-    """`nyala list` is what everybody types first."""
+def test_a_command_without_its_group_is_a_usage_error_with_a_suggestion(run: Run) -> None:
+    """`nyala list` suggests `nyala table list`."""
     for line, meant in (
         (
             "list x",
@@ -176,14 +175,12 @@ def test_a_folder_in_place_of_a_command(run: Run, tmp_path: Path) -> None:
 
 
 def test_debug_shows_the_traceback(run: Run, example: Example) -> None:
-    """Whoever reports an error cannot show where it arose."""
     ran = run("table", "scan", example.path, "nothing", "--debug", code=1)
     assert "Traceback" in ran.stderr and ran.stderr.splitlines()[-1].startswith("Error: no table")
 
 
 @pytest.mark.parametrize("folder", ["nothing", "empty", "other"])
-def test_reading_what_is_no_store(run: Run, tmp_path: Path, folder: str) -> None:
-    """A mistyped folder becomes an empty store, and the command says that there are no tables."""
+def test_commands_that_read_create_no_store(run: Run, tmp_path: Path, folder: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "photo.jpg").touch()
@@ -203,7 +200,7 @@ def test_reading_what_is_no_store(run: Run, tmp_path: Path, folder: str) -> None
      "fs check F --repair", "wal dump F", "demo F"],
 )  # fmt: skip
 def test_a_file_in_the_place_of_the_folder(run: Run, tmp_path: Path, line: str) -> None:
-    """ "A part of the path is a file" was said of a path that is the file, and of names inside it that nobody gave."""
+    """The message names the path that the user gave, and says that it is a file."""
     file = tmp_path / "x.csv"
     file.write_text("k\n1\n")
     words = [str(file) if word == "F" else word for word in shlex.split(line)]
@@ -212,7 +209,7 @@ def test_a_file_in_the_place_of_the_folder(run: Run, tmp_path: Path, line: str) 
 
 
 def test_a_store_that_lost_its_catalogue(run: Run, example: Example, tmp_path: Path) -> None:
-    """ "There is no store, but other files" sends somebody elsewhere who has lost one file, and has a backup."""
+    """The message says what is missing, because the user may have a backup of it."""
     (example.path / "nyala.json").unlink()
     with pytest.raises(nyala.StorageError, match="restore it from a backup") as error:
         nyala.connect(example.path)
@@ -221,8 +218,6 @@ def test_a_store_that_lost_its_catalogue(run: Run, example: Example, tmp_path: P
 
 
 def test_ctrl_c_is_exit_code_130(run: Run, example: Example, monkeypatch: Any) -> None:
-    """A shell loop goes on with its next command although the person pressed Ctrl-C."""
-
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
@@ -232,7 +227,7 @@ def test_ctrl_c_is_exit_code_130(run: Run, example: Example, monkeypatch: Any) -
 
 
 def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
-    """Of the demo, with a second process of its own at work, a traceback is the last that a newcomer sees."""
+    """Ctrl-C during the demo prints no traceback, also while the second process runs."""
     with subprocess.Popen(
         [sys.executable, "-u", "-m", "nyala", "demo", str(tmp_path / "d")],
         stdout=subprocess.PIPE,
@@ -248,12 +243,14 @@ def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
         os.killpg(demo.pid, signal.SIGINT)
         complaint = demo.stderr.read()
     assert complaint == "Stopped.\n"
-    # Python ends itself by the signal where an interrupt met code that C had started; to a shell both are 130.
+    # Python may also end by the signal itself, which a shell reports as 130 too.
     assert demo.returncode in (130, -signal.SIGINT)
 
 
-def test_an_interrupt_that_a_commit_had_to_explain(run: Run, example: Example, monkeypatch: Any) -> None:
-    """A second Ctrl-C may hit a commit behind its log record: still 130, and what it means is said."""
+def test_a_second_ctrl_c_in_a_commit_is_exit_code_130_with_the_outcome(
+    run: Run, example: Example, monkeypatch: Any
+) -> None:
+    """The message says whether the batch was committed."""
 
     def interrupted(*args: object) -> None:
         raise nyala.StorageError("its outcome is known later") from KeyboardInterrupt()
@@ -266,7 +263,7 @@ def test_an_interrupt_that_a_commit_had_to_explain(run: Run, example: Example, m
 
 
 def test_a_reader_that_goes_away_is_no_error(example: Example) -> None:
-    """`nyala table scan … | head` ends in a traceback about a broken pipe."""
+    """`nyala table scan … | head` prints no traceback about a broken pipe."""
     with nyala.connect(example.path) as db:
         long = db.create_table("long", {"k": "int64", "text": "string"}, "k")
         long.insert({"k": list(range(20_000)), "text": ["x" * 40] * 20_000})
@@ -283,8 +280,8 @@ def test_a_reader_that_goes_away_is_no_error(example: Example) -> None:
     assert complaint == b""
 
 
-def test_a_reader_that_is_gone_before_the_first_line(example: Example) -> None:
-    """The little that was waiting to be written becomes a complaint of the interpreter's at its end."""
+def test_a_reader_that_ended_before_the_first_line_is_no_error(example: Example) -> None:
+    """The interpreter prints no error when it flushes stdout at its end."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -301,18 +298,17 @@ def test_a_reader_that_is_gone_before_the_first_line(example: Example) -> None:
 
 
 def test_without_click_there_is_one_sentence() -> None:
-    """Who installed the library without its extra `cli` meets a ModuleNotFoundError."""
+    """Without the extra `cli`, the command says what to install."""
     found = python("import sys; sys.modules['click'] = None; import nyala.cli; nyala.cli.main()")
     assert found.returncode == 1 and found.stdout == ""
     assert found.stderr == "nyala: the commands need click: pip install 'nyala[cli]'\n"
 
 
-def test_without_click_the_version_is_said() -> None:
-    """A bug report of who installed the library alone cannot say what it is about."""
+def test_without_click_the_version_is_printed() -> None:
     code = "import sys; sys.modules['click'] = None; import nyala.cli; nyala.cli.main()"
-    said = f"nyala {nyala.__version__} (kernels: {kernels.described()})\n"
+    output = f"nyala {nyala.__version__} (kernels: {kernels.described()})\n"
     assert (
-        (found := python(code, "--version")).stdout == said and found.returncode == 0 and found.stderr == ""
+        (found := python(code, "--version")).stdout == output and found.returncode == 0 and found.stderr == ""
     )
     found = python(code, "--json", "--version")
     assert json.loads(found.stdout) == {"version": nyala.__version__, "kernels": kernels.described()}
@@ -322,10 +318,10 @@ def test_without_click_the_version_is_said() -> None:
     assert found.returncode == 1 and found.stderr.startswith("Error: the environment variable NYALA_KERNELS")
 
 
-def test_the_commands_load_nothing_heavy_before_one_runs() -> None:
-    """`nyala --help` and every Tab of a shell's completion wait for pyarrow, rich and the whole library.
+def test_help_imports_only_click_and_the_standard_library() -> None:
+    """`nyala --help` and completion in a shell answer at once (L4).
 
-    The package's own `__init__` is left out here: it is not the command line's.
+    The test does not count what the `__init__` of the package `nyala` imports.
     """
     code = f"""
 import json, sys, types
@@ -349,7 +345,7 @@ print(json.dumps(sorted(heavy) + [name for name in sys.modules if name.startswit
 
 
 def test_readers_are_read_only(run: Run, example: Example, monkeypatch: Any) -> None:
-    """Looking at a table locks out the program that writes it, or fails beside it."""
+    """Commands that only read work while another process writes, and do not lock it out."""
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("opened for writing")
@@ -369,8 +365,7 @@ def test_readers_are_read_only(run: Run, example: Example, monkeypatch: Any) -> 
             run(*line.format(example.path).split())
 
 
-def test_a_second_writer_is_told_who_the_first_is(run: Run, example: Example, tmp_path: Path) -> None:
-    """A load that cannot start does not say which process to end, or wait for."""
+def test_a_second_writer_names_the_process_of_the_first(run: Run, example: Example, tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text("host,time\na,2026-01-01\n")
     with StoreLock(SYSTEM, str(example.path)):

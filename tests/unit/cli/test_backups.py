@@ -9,14 +9,16 @@ import nyala
 from .conftest import Example, Run
 
 
-def test_there_and_back(run: Run, example: Example, tmp_path: Path) -> None:
-    """Full, then incremental, beside nobody; all of the store into a new one, and one table under another name."""
+def test_backup_and_restore(run: Run, example: Example, tmp_path: Path) -> None:
+    """A full and an incremental backup are restored to a new store, and one table under another
+    name.
+    """
     backups, new = tmp_path / "backups", tmp_path / "new"
     made = run("backup", example.path, backups, "--json").json
     names = [table["table"] for table in made["tables"]]
     assert {table["kind"] for table in made["tables"]} == {"full"} and "metrics" in names
-    said = run("backup", example.path, backups)
-    assert said.stdout == "" and "Nothing was written since the last backup of" in said.stderr
+    output = run("backup", example.path, backups)
+    assert output.stdout == "" and "Nothing was written since the last backup of" in output.stderr
     with nyala.connect(example.path) as db:
         rows = db["metrics"].count()
         db["metrics"].delete(where="TRUE")
@@ -38,9 +40,7 @@ def test_there_and_back(run: Run, example: Example, tmp_path: Path) -> None:
     assert run("backups", "clean", backups, "--older-than", "2100-01-01").stdout != "Removed 0 backups.\n"
 
 
-def test_what_goes_wrong_is_said_in_the_words_of_the_command_line(
-    run: Run, example: Example, tmp_path: Path
-) -> None:
+def test_errors_name_options_of_the_command_line(run: Run, example: Example, tmp_path: Path) -> None:
     backups, new = tmp_path / "backups", tmp_path / "new"
     assert "does not exist" in run("restore", backups, new, code=1).stderr and not new.exists()
     run("backup", example.path, backups, "--table", "metrics")
@@ -51,6 +51,6 @@ def test_what_goes_wrong_is_said_in_the_words_of_the_command_line(
     assert "with --table and --as" in run("restore", backups, new, "--table", "metrics", code=1).stderr
     assert "--as needs exactly one --table" in run("restore", backups, new, "--as", "y", code=2).stderr
     assert "is inside the store's folder" in run("backup", example.path, example.path / "b", code=1).stderr
-    said = run("backup", example.path, backups, "--backup-option", "region=x", code=2).stderr
-    assert "--backup-option is only for a bucket" in said
+    output = run("backup", example.path, backups, "--backup-option", "region=x", code=2).stderr
+    assert "--backup-option is only for a bucket" in output
     assert "there is no Nyala store" in run("backup", tmp_path / "nowhere", backups, code=1).stderr

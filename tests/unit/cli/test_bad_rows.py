@@ -1,4 +1,4 @@
-"""Rows of a CSV that are no rows of the table: which they are, what is wrong with them, what is loaded all the same."""
+"""Bad rows of a CSV: their numbers and errors, and which other rows are loaded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 import nyala
 from nyala.cli import files as cli_files
-from nyala.cli.files import CsvDialect, DataFile, lines_of, read_parts
+from nyala.cli.files import CsvDialect, DataFile, lines_of, read_batches
 from nyala.schema.types import parse_type
 
 from .conftest import Run, csv, rows
 
 
 def test_a_bad_field_in_a_csv(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """Of a file of a million lines it is not said which cannot be read."""
+    """The error names the row, the column and the text."""
     collect = "; --errors collect skips such rows and loads the others"
     write = "write a whole number, or pass --null for a word that means NULL"
     width = "Expected Number of Columns: 2 Found"
@@ -54,8 +54,7 @@ n/a,1,1.5,,1,true,2026-01-01,x
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_collect_leaves_out_what_cannot_be_read(run: Run, tmp_path: Path, packed: bool) -> None:
-    """One cell of a million rows ends the load, or the row to mend is another than the one that is told."""
+def test_collect_skips_bad_rows_and_numbers_them(run: Run, tmp_path: Path, packed: bool) -> None:
     with nyala.connect(tmp_path / "s") as db:
         types = {
             "d": "decimal(10,2)",
@@ -69,10 +68,10 @@ def test_collect_leaves_out_what_cannot_be_read(run: Run, tmp_path: Path, packed
     file = tmp_path / ("x.csv.gz" if packed else "x.csv")
     file.write_bytes(gzip.compress(MIXED.encode()) if packed else MIXED.encode())
     line = ("table", "load", tmp_path / "s", "t", file, "--errors", "collect")
-    said = run(*line, "--json").json
-    assert (said["rows"], said["inserted"], said["failed"]) == (12, 2, 10)
+    output = run(*line, "--json").json
+    assert (output["rows"], output["inserted"], output["failed"]) == (12, 2, 10)
     assert [row["k"] for row in rows(tmp_path / "s", "t")] == [1, 10]
-    found = [(e["row"], e["line"], e["code"], e["column"], e["cell"], e["key"]) for e in said["errors"]]
+    found = [(e["row"], e["line"], e["code"], e["column"], e["cell"], e["key"]) for e in output["errors"]]
     assert found == [
         (2, 5, "unreadable", "v", "many", {"k": 2}),
         (3, 6, "out-of-range", "v", None, {"k": 3}),
@@ -93,8 +92,7 @@ def test_collect_leaves_out_what_cannot_be_read(run: Run, tmp_path: Path, packed
     assert [(e["row"], e["line"]) for e in ran.json["errors"]] == [(row, line) for row, line, *_ in found]
 
 
-def test_a_batch_with_many_bad_rows_tells_the_first(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """A hundred lines of errors push what is to be done out of sight."""
+def test_only_the_first_errors_of_a_batch_are_printed(run: Run, numbers: Path, tmp_path: Path) -> None:
     for bad, kind in (("many", "FileError"), ("1000", "InvalidValueError")):
         file = csv(tmp_path, "k,v\n" + "".join(f"{k},{bad}\n" for k in range(250)))
         first, *told, last = run("table", "load", numbers, "t", file, code=1).stderr.splitlines()
@@ -108,8 +106,7 @@ def test_a_batch_with_many_bad_rows_tells_the_first(run: Run, numbers: Path, tmp
         assert error["errors"][99]["line"] == 101 and len(error["message"].splitlines()) == 1
 
 
-def test_a_csv_in_another_coding(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """What Excel saved ends in a traceback, or becomes a column of bytes."""
+def test_a_csv_that_is_not_utf8_is_an_error_with_advice(run: Run, numbers: Path, tmp_path: Path) -> None:
     with nyala.connect(numbers) as db:
         db.create_table("u", {"k": "int64", "s": "string"}, "k")
     for data in (
@@ -130,7 +127,9 @@ def test_a_csv_in_another_coding(run: Run, numbers: Path, tmp_path: Path) -> Non
 @example(["odd", *["good"] * 6] * 6 + ["bad", "empty", "odd", "lines"])
 @given(st.lists(st.sampled_from(["good", "odd", "bad", "empty", "lines"]), max_size=60))
 def test_every_row_keeps_its_number(tmp_path_factory: pytest.TempPathFactory, kinds: list[str]) -> None:
-    """Batches, rejected lines, empty lines and fields of several lines do not shift the numbers of later rows."""
+    """Batches, rejected lines, empty lines and fields of several lines do not shift the numbers of
+    later rows.
+    """
     text, lines, expected = "k,v\n", 2, []
     for kind in kinds:
         row = len(expected)
@@ -148,7 +147,7 @@ def test_every_row_keeps_its_number(tmp_path_factory: pytest.TempPathFactory, ki
         patch.setattr(cli_files, "_READ_ROWS", 5)
         patch.setattr(cli_files, "_BATCH_ROWS", 7)
         types = {"k": parse_type("int64"), "v": parse_type("string")}
-        for part in read_parts(file, CsvDialect(), types, None, ["k"]):
+        for part in read_batches(file, CsvDialect(), types, None, ["k"]):
             if part.batch.num_rows:
                 good += list(zip(part.numbers.tolist(), part.batch.column("k").to_pylist(), strict=True))
             bad += [row["row"] for row in part.bad]
@@ -158,7 +157,7 @@ def test_every_row_keeps_its_number(tmp_path_factory: pytest.TempPathFactory, ki
     assert lines_of(file, CsvDialect(), bad) == {n: expected[n - 1][1] for n in bad}
 
 
-def test_behind_a_long_field_lines_are_still_known(tmp_path: Path) -> None:
-    """Python's csv module stops at fields of 128 kB unless it is told otherwise."""
+def test_line_numbers_after_a_field_of_more_than_128_kb(tmp_path: Path) -> None:
+    """By default, Python's csv module stops at such a field."""
     path = str(csv(tmp_path, f"k,v\n1,{'x' * 200_000}\n2?,y\n"))
     assert lines_of(DataFile(path, path, "csv"), CsvDialect(), [2]) == {2: 3}

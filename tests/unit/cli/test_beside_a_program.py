@@ -1,4 +1,6 @@
-"""Commands that write, beside a program that has the store open: the program's process does the work."""
+"""Commands that write while a running program has the store open. The process of the program does
+the work.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from .conftest import Run
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Child]]:
-    """A store that another process has open."""
+    """Start another process that has a new store open."""
     path = tmp_path_factory.mktemp("program") / "s"
     with children(path, 1) as [child]:
         child.run(
@@ -52,10 +54,10 @@ def test_compact_and_vacuum(run: Run, program: tuple[Path, Child]) -> None:
     child.run("db.maintenance.resume()")
 
 
-def test_a_program_that_was_stopped(
+def test_a_program_that_does_not_answer(
     run: Run, program: tuple[Path, Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line in the words of a shell: what to do, and nothing about Python."""
+    """The error is one line with advice for a shell, not for Python."""
     import signal
 
     from nyala.handover import remote_writer
@@ -64,8 +66,8 @@ def test_a_program_that_was_stopped(
     path, child = program
     child.signal(signal.SIGSTOP)
     try:
-        said = run("table", "drop", path, "t", "--yes", code=1).stderr
+        output = run("table", "drop", path, "t", "--yes", code=1).stderr
     finally:
         child.signal(signal.SIGCONT)
-    assert f"process {child.process.pid}" in said and said.count("\n") == 1
-    assert "commands that only read work meanwhile" in said and "read_only" not in said
+    assert f"process {child.process.pid}" in output and output.count("\n") == 1
+    assert "commands that only read work meanwhile" in output and "read_only" not in output

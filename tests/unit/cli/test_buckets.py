@@ -1,4 +1,4 @@
-"""Commands on a store in a bucket: a URL in place of a folder, `--option`, and what works on folders only."""
+"""Commands on a store in a bucket: URLs, `--option`, and commands that need a folder."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def csv(tmp_path: Path) -> Path:
     return tmp_path / "rows.csv"
 
 
-def test_a_table_lives_in_a_bucket(run: Run, server: S3Server, csv: Path, tmp_path: Path) -> None:
-    """Each kind of command: writers, readers, maintenance, a check."""
+def test_commands_on_a_table_in_a_bucket(run: Run, server: S3Server, csv: Path, tmp_path: Path) -> None:
+    """Commands that write, read, maintain and check."""
     to = options(server)
     run("table", "load", URL, "t", csv, "--create", "--key", "k", *to)
     assert run("table", "list", URL, "--json", *to).json["tables"][0]["rows"] == 2
@@ -50,7 +50,7 @@ def test_a_table_lives_in_a_bucket(run: Run, server: S3Server, csv: Path, tmp_pa
     assert run("table", "scan", URL, "--order", "--json", *to).json["rows"] == rows
     assert (
         len(run(*to, "table", "changes", URL, "--since", "1h", "--json").json["rows"]) == 2
-    )  # in front, too
+    )  # --option before the command works too
     run("table", "export", URL, "t", tmp_path / "out.parquet", *to)
     assert run("tablet", "list", URL, "--json", *to).json["store"] == URL
     checked = run("fs", "check", URL, "--json", *to).json
@@ -59,7 +59,7 @@ def test_a_table_lives_in_a_bucket(run: Run, server: S3Server, csv: Path, tmp_pa
     assert run("table", "list", URL, "--json", *to).json["tables"] == []
 
 
-def test_a_mistyped_url_makes_no_store(run: Run, server: S3Server, csv: Path) -> None:
+def test_a_mistyped_url_creates_no_store(run: Run, server: S3Server, csv: Path) -> None:
     for words in (["table", "list", URL], ["table", "load", URL, "t", csv], ["fs", "check", URL]):
         assert f"there is no Nyala store at '{URL}'" in run(*words, *options(server), code=1).stderr
     assert not server.requests["PUT"]
@@ -71,9 +71,11 @@ def test_commands_beside_a_writer(run: Run, server: S3Server, csv: Path) -> None
     with closing(open_objects(URL, server.options)) as objects:
         objects.put(WRITER_KEY, WriterHint("host", 1, "epoch", since_us=0, alive_us=0, closed=False).encode())
     assert run("table", "list", URL, "--json", *options(server)).json["tables"][0]["rows"] == 1
-    said = run("table", "load", URL, "t", csv, *options(server), code=1).stderr
-    assert "process 1 on host host writes to the store" in said and "wait until it is closed there" in said
-    assert "take_over" not in said and "read_only" not in said
+    output = run("table", "load", URL, "t", csv, *options(server), code=1).stderr
+    assert (
+        "process 1 on host host writes to the store" in output and "wait until it is closed there" in output
+    )
+    assert "take_over" not in output and "read_only" not in output
 
 
 @pytest.mark.parametrize(
@@ -85,13 +87,13 @@ def test_commands_beside_a_writer(run: Run, server: S3Server, csv: Path) -> None
         (["table", "list", "s3://bucket/a?region=x"], 1, "give --option NAME=VALUE"),
     ],
 )
-def test_what_needs_a_folder_says_so(run: Run, words: list[str], code: int, advice: str) -> None:
-    said = " ".join(run(*words, code=code).stderr.split())
-    assert advice in said
+def test_commands_that_need_a_folder_refuse_a_url(run: Run, words: list[str], code: int, advice: str) -> None:
+    output = " ".join(run(*words, code=code).stderr.split())
+    assert advice in output
 
 
 def test_objects_are_dumped_by_their_urls(run: Run, server: S3Server, csv: Path, tmp_path: Path) -> None:
-    """The log with all kinds of records, a checkpoint as text, the hint, and a data file."""
+    """Dumps the log with all kinds of records, a checkpoint, the writer's hint, and a data file."""
     to = options(server)
     with nyala.connect(URL, storage_options=server.options, group_interval=0, maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "string"}, "k")
@@ -154,8 +156,8 @@ def test_a_store_is_copied_into_a_bucket_and_back(
     to = options(server)
     run("table", "load", tmp_path / "a", "t", csv, "--create", "--key", "k")
     run("fs", "copy", tmp_path / "a", URL, *to)
-    said = run("fs", "copy", URL, tmp_path / "b", *to).stdout
-    assert f"{tmp_path / 'b'} is a copy of {URL}" in said
+    output = run("fs", "copy", URL, tmp_path / "b", *to).stdout
+    assert f"{tmp_path / 'b'} is a copy of {URL}" in output
     assert run("table", "scan", tmp_path / "b").stdout == run("table", "scan", URL, *to).stdout
     assert "there is a store" in run("fs", "copy", URL, tmp_path / "a", *to, code=1).stderr
     assert "there is no Nyala store" in run("fs", "copy", tmp_path, URL + "2", *to, code=1).stderr
@@ -168,17 +170,21 @@ def test_a_copy_between_two_services_has_options_for_each(
     with S3Server() as second:
         to = [word.replace("--option", "--to-option") for word in options(second)]
         run("fs", "copy", URL, URL, *options(server), *to)
-        run("fs", "copy", URL, f"file://{tmp_path}/b", *options(second))  # other kinds: not for the second
+        run(
+            "fs", "copy", URL, f"file://{tmp_path}/b", *options(second)
+        )  # --option is not for a URL of another scheme
         expected = run("table", "scan", URL, *options(server)).stdout
         assert run("table", "scan", URL, *options(second)).stdout == expected
     assert run("table", "scan", f"file://{tmp_path}/b").stdout == expected
-    said = run("fs", "copy", URL, tmp_path / "c", *options(server), "--to-option", "region=x", code=2).stderr
-    assert "--to-option is only for a bucket" in " ".join(said.split())
+    output = run(
+        "fs", "copy", URL, tmp_path / "c", *options(server), "--to-option", "region=x", code=2
+    ).stderr
+    assert "--to-option is only for a bucket" in " ".join(output.split())
     assert "is a secret" in run("fs", "copy", URL, URL, "--to-option", "session_token=x", code=2).stderr
 
 
 def test_sql_creates_a_store(run: Run, server: S3Server) -> None:
-    """The shortcut without `sql`, and a shell that only reads, create none."""
+    """`nyala URL` and `sql --read-only` create none."""
     to = options(server)
     create = ["-c", "CREATE TABLE t (k int PRIMARY KEY)", *to]
     assert f" sql {URL}`" in run(URL, *create, code=1).stderr
@@ -190,11 +196,11 @@ def test_sql_creates_a_store(run: Run, server: S3Server) -> None:
 def test_a_load_that_fails_says_that_the_new_store_is_empty(
     run: Run, server: S3Server, csv: Path, tmp_path: Path
 ) -> None:
-    """It is not removed: another process may take it over at any moment."""
+    """The new store is not removed, because another process may already be its writer."""
     (tmp_path / "bad.csv").write_text("k,v\n1,a\n1,b\n")
     load = ["table", "load", URL, "t", "--create", "--key", "k", *options(server)]
-    said = run(*load, tmp_path / "bad.csv", code=1).stderr
-    assert f"{URL} is now a store without tables; `table load --create` adds one" in said
+    output = run(*load, tmp_path / "bad.csv", code=1).stderr
+    assert f"{URL} is now a store without tables; `table load --create` adds one" in output
     run(*load, csv)
     assert "without tables" not in run(*load[:3], "u", *load[4:], tmp_path / "bad.csv", code=1).stderr
 
@@ -209,11 +215,11 @@ def test_a_load_that_fails_says_that_the_new_store_is_empty(
     ],
 )
 def test_an_invalid_option_is_an_error(run: Run, option: str, code: int, message: str) -> None:
-    said = " ".join(run("table", "list", URL, "--option", option, code=code).stderr.split())
-    assert message in said
+    output = " ".join(run("table", "list", URL, "--option", option, code=code).stderr.split())
+    assert message in output
 
 
 def test_an_option_with_a_folder_is_an_error(run: Run, tmp_path: Path) -> None:
     nyala.connect(tmp_path / "store").close()
-    said = run("table", "list", tmp_path / "store", "--option", "region=x", code=1).stderr
-    assert "--option is for a store in a bucket" in said
+    output = run("table", "list", tmp_path / "store", "--option", "region=x", code=1).stderr
+    assert "--option is for a store in a bucket" in output

@@ -1,4 +1,6 @@
-"""docs/how-to/command-line.md says what the commands do: names, options, exit codes, JSON keys; its examples run."""
+"""docs/how-to/command-line.md agrees with the commands: names, options, exit codes and JSON keys.
+Its examples run.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,22 @@ COMMANDS = commands(app)
 
 
 def section(heading: str) -> str:
-    """The text under a heading, up to the next one."""
+    """Return the text between a heading and the next one."""
     parts = re.split(rf"^#+ {re.escape(heading)}$", PAGE, flags=re.MULTILINE)
     assert len(parts) == 2, f"the page has no heading {heading!r}, or two"
     return re.split(r"^#+ ", parts[1], flags=re.MULTILINE)[0]
 
 
 def heading_of(path: tuple[str, ...], command: click.Command) -> str:
-    # As the usage says them; how to ask one argument for it depends on click's version.
-    # click keeps the help option that the first context asks for, so it must be the one of `nyala`.
+    # The names of arguments as in the usage line. click keeps the help option of the first context that it sees, so
+    # this context needs the settings of `nyala`.
     context = click.Context(command, **app.context_settings)
     arguments = command.collect_usage_pieces(context)[bool(command.options_metavar) :]
     return f"`{' '.join(['nyala', *path, *arguments])}`"
 
 
 def options_of(parameters: list[click.Parameter]) -> dict[str, str]:
-    """Option, with the metavar that it was given, to help."""
+    """Return the help of each option, by the option with its metavar."""
     return {
         f"{p.opts[0]} {p.metavar}" if p.metavar else p.opts[0]: p.help or ""
         for p in parameters
@@ -52,15 +54,13 @@ def options_in(text: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `(--[^`]+)` \| (.*) \|$", text, re.MULTILINE))
 
 
-def test_every_command_has_its_section_and_no_other() -> None:
-    """A command is found by nobody, or a command is described that is not there."""
+def test_every_command_has_a_section_and_every_section_a_command() -> None:
     headings = re.findall(r"^### (.*)$", PAGE, re.MULTILINE)
     assert sorted(headings) == sorted(heading_of(path, command) for path, command in COMMANDS)
 
 
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
 def test_every_option_is_described(path: tuple[str, ...], command: click.Command) -> None:
-    """An option is found by nobody, or does not do what the page says."""
     shared = options_of(shared_options())
     expected = {name: help for name, help in options_of(command.params).items() if name not in shared}
     assert options_in(section(heading_of(path, command))) == expected
@@ -68,7 +68,6 @@ def test_every_option_is_described(path: tuple[str, ...], command: click.Command
 
 
 def test_exit_codes() -> None:
-    """A script tests for a number that never comes."""
     codes = re.findall(r"^\| (\d+) \| (\S+)", PAGE, re.MULTILINE)
     assert [int(code) for code, _ in codes] == [
         0,
@@ -80,19 +79,19 @@ def test_exit_codes() -> None:
 
 
 def test_the_sizes_of_a_load() -> None:
-    """Who splits a file by what the page says of batches gets others, or waits for a flush that never comes."""
-    said = section("`nyala table load FOLDER TABLE FILE|FOLDER...`")
+    """The page and the help have the sizes of batches and flushes that the code uses."""
+    output = section("`nyala table load FOLDER TABLE FILE|FOLDER...`")
     for words in (
         f"{files._BATCH_ROWS:,} rows, or fewer if they take {files._BATCH_BYTES >> 20} MB",
         f"if it holds more than {load._FLUSH_BYTES >> 20} MB",
     ):
-        assert words in " ".join(said.split()), words
-    said = " ".join((load.load.help or "").split())
-    assert f"{files._BATCH_ROWS:,} rows, or fewer that take {files._BATCH_BYTES >> 20} MB" in said
+        assert words in " ".join(output.split()), words
+    output = " ".join((load.load.help or "").split())
+    assert f"{files._BATCH_ROWS:,} rows, or fewer if they take {files._BATCH_BYTES >> 20} MB" in output
 
 
 def keys_of(document: Any) -> set[str]:
-    """All keys but those that are a user's column names."""
+    """Return the keys of a JSON document, without those that are column names."""
     if isinstance(document, list):
         return {key for one in document for key in keys_of(one)}
     if not isinstance(document, dict):
@@ -130,7 +129,6 @@ def keys_of(document: Any) -> set[str]:
     ],
 )
 def test_json_keys(run: Run, example: Example, tmp_path: Path, line: str) -> None:
-    """A program asks for a key that the page promises and the document has not."""
     (tmp_path / "x.csv").write_text("host,time,unit\na,2026-01-01,%\nb,2026-01-01,\n")
     cfile = min((example.path / "data").rglob("*.base"))
     with nyala.connect(example.path, read_only=True) as db:
@@ -144,7 +142,7 @@ def test_json_keys(run: Run, example: Example, tmp_path: Path, line: str) -> Non
         "cfile": cfile,
     }
     words = shlex.split(line.format(**places))
-    if "{orphaned}" in line:  # with a problem, so that its keys are seen
+    if "{orphaned}" in line:  # a store with a problem, so that the JSON document has the keys of a problem
         cfile.with_name("orphan").touch()
     heading = next(
         heading_of(path, command) for path, command in COMMANDS if path == tuple(words[: len(path)])
@@ -158,10 +156,9 @@ def test_json_keys(run: Run, example: Example, tmp_path: Path, line: str) -> Non
 
 
 def test_the_examples_run(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    """The first lines that a newcomer copies do not work."""
     monkeypatch.setenv(
         "PYTHONPATH", ENVIRONMENT["PYTHONPATH"]
-    )  # a relative one would not survive the next line
+    )  # absolute, because a later line changes the working folder
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo_module, "TIMES", 50)
     block = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)

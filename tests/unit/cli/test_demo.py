@@ -1,4 +1,4 @@
-"""`nyala demo`: once as a person runs it, otherwise with fewer rows."""
+"""`nyala demo`: once in a process of its own, otherwise with few rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def small(monkeypatch: Any) -> None:
 
 @pytest.fixture
 def alone(small: None, monkeypatch: Any) -> None:
-    """Small, and without the second process, whose start takes longer than all the rest."""
+    """Make the demo small, without its second process, whose start would take most of the time."""
     monkeypatch.setattr(demo_module, "_second_process", lambda folder, table: None)
 
 
 @pytest.mark.timeout(60)
-def test_the_demo_as_a_person_runs_it(tmp_path: Path) -> None:
-    """The first thing a newcomer does fails, says nothing of what to do next, or what it says does not work."""
+def test_the_demo_in_a_process(tmp_path: Path) -> None:
+    """The commands that the demo suggests at its end work."""
     command = [sys.executable, "-m", "nyala", "demo"]
     found = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, cwd=tmp_path, encoding="utf-8"
@@ -40,14 +40,14 @@ def test_the_demo_as_a_person_runs_it(tmp_path: Path) -> None:
     assert found.stderr == "" and os.listdir(tmp_path) == ["nyala-demo"]
     for number in range(1, 7):
         assert f"\n{number} of 6  " in found.stdout
-    for said in (
+    for output in (
         "300,000 rows",
         "5,000 rows updated",
         "no copy was made",
         "DuplicateKeyError: ",
         "it read the row that",
     ):
-        assert said in found.stdout
+        assert output in found.stdout
     lines = re.findall(r"^  python\S* -m nyala (.*)$", found.stdout, re.MULTILINE)
     assert len(lines) == 3
     typed = f"{sys.executable} -m nyala {lines[2]}"
@@ -61,10 +61,9 @@ def test_in_json(run: Run, tmp_path: Path, alone: None) -> None:
     assert found["before"]["timestamp"] < found["timestamp"] and found["seconds"] > 0
 
 
-def test_what_it_leaves_can_be_used(run: Run, tmp_path: Path, alone: None) -> None:
-    """The store that the last lines invite to look at is not what they say."""
-    said = run("demo", tmp_path / "d").stdout
-    at = re.search(r"--at (\d+)", said)
+def test_the_store_has_the_rows_that_the_demo_describes(run: Run, tmp_path: Path, alone: None) -> None:
+    output = run("demo", tmp_path / "d").stdout
+    at = re.search(r"--at (\d+)", output)
     assert at is not None
     where = "host = 'host-03' AND metric = 'cpu'"
     with nyala.connect(tmp_path / "d", read_only=True) as db:
@@ -75,15 +74,13 @@ def test_what_it_leaves_can_be_used(run: Run, tmp_path: Path, alone: None) -> No
     assert {row["unit"] for row in now} == {"%"}
 
 
-def test_a_second_demo_begins_anew(run: Run, tmp_path: Path, alone: None) -> None:
-    """The demo works once, and shows rows of the first one in the second."""
+def test_a_second_demo_replaces_the_table(run: Run, tmp_path: Path, alone: None) -> None:
     for _ in range(2):
         assert run("demo", tmp_path / "d", "--json").json["rows"] == 3000
     assert run("table", "stats", tmp_path / "d", "--json").json["tables"][0]["rows"] == 3000
 
 
-def test_a_folder_with_something_else_is_left_alone(run: Run, tmp_path: Path, small: None) -> None:
-    """The demo writes between a person's files, or drops a table of theirs."""
+def test_a_folder_with_other_files_or_tables_is_refused(run: Run, tmp_path: Path, small: None) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("Dear")
     ran = run("demo", tmp_path / "letters", code=1)
@@ -102,21 +99,18 @@ def test_a_folder_with_something_else_is_left_alone(run: Run, tmp_path: Path, sm
 
 
 def test_ctrl_c_in_the_demo(run: Run, tmp_path: Path, alone: None, monkeypatch: Any) -> None:
-    """After Ctrl-C the folder can neither be read nor be used for the next demo."""
+    """After Ctrl-C the store can be read, and the next demo works."""
 
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(demo_module, "_correct", interrupted)
+        patch.setattr(demo_module, "_update", interrupted)
         assert run("demo", tmp_path / "d", code=130).stderr == "Stopped.\n"
     assert run("table", "list", tmp_path / "d", "--json").json["tables"][0]["rows"] == 3000
     run("demo", tmp_path / "d")
 
 
-def test_a_demo_that_finds_something_wrong_says_so(
-    run: Run, tmp_path: Path, small: None, monkeypatch: Any
-) -> None:
-    """The demo praises answers that nobody compared."""
+def test_the_demo_fails_if_a_result_is_wrong(run: Run, tmp_path: Path, small: None, monkeypatch: Any) -> None:
     monkeypatch.setattr(demo_module, "_mean", lambda table, at=None: (1.0, 50))
     assert "values were halved" in run("demo", tmp_path / "d", code=1).stderr

@@ -18,7 +18,6 @@ from .conftest import Example, Run
 
 
 def test_tablets(run: Run, example: Example) -> None:
-    """An operator cannot see that one tablet holds all the rows."""
     lines = run("tablet", "list", example.path, "metrics").lines
     assert re.split("  +", lines[0]) == [
         "table", "tablet", "rows", "rowsets", "in files", "in memory", "partition",
@@ -40,7 +39,7 @@ def cfile(example: Example) -> Path:
 
 @pytest.mark.parametrize("flags", [[], ["--bytes"]])
 def test_cfile_dump(run: Run, cfile: Path, flags: list[str]) -> None:
-    """What stands in a column file is shown cut, or as something else."""
+    """The command prints what `nyala.cfile.dump` returns."""
     expected = list(dump_cfile(SYSTEM.files, str(cfile), bool(flags)))
     assert len(expected) > 20
     assert run("cfile", "dump", *flags, cfile).lines == expected
@@ -48,7 +47,7 @@ def test_cfile_dump(run: Run, cfile: Path, flags: list[str]) -> None:
 
 
 def test_cfile_dump_of_a_damaged_file(run: Run, cfile: Path) -> None:
-    """Of a damaged file nothing is shown, or nothing is said of the damage."""
+    """It prints everything up to the damage, and then the error."""
     whole = run("cfile", "dump", "--bytes", cfile).lines
     data = bytearray(cfile.read_bytes())
     last_block = re.findall(
@@ -65,19 +64,19 @@ def test_cfile_dump_of_a_damaged_file(run: Run, cfile: Path) -> None:
     assert ran.stdout == "" and json.loads(ran.stderr)["error"]["type"] == "CorruptionError"
 
 
-def test_a_folder_in_the_place_of_a_column_file(run: Run, example: Example, tmp_path: Path) -> None:
-    """Somebody knows the store's folder, and not what is in it."""
-    said = run("cfile", "dump", example.path, code=2).stderr.replace("\n", " ")
-    path = re.search(r"pass a column file, such as '(.*?)', one of \d+ in it", said)
+def test_a_folder_in_place_of_a_column_file(run: Run, example: Example, tmp_path: Path) -> None:
+    """The error names a column file in the folder."""
+    output = run("cfile", "dump", example.path, code=2).stderr.replace("\n", " ")
+    path = re.search(r"pass a column file, such as '(.*?)', one of \d+ in it", output)
     assert path is not None and run("cfile", "dump", path[1]).lines
     (tmp_path / "empty").mkdir()
-    said = run("cfile", "dump", tmp_path / "empty", code=2).stderr.replace("\n", " ")
-    assert "is a folder without column files; a store's column files are data/TABLET/*.base" in said
+    output = run("cfile", "dump", tmp_path / "empty", code=2).stderr.replace("\n", " ")
+    assert "is a folder without column files; a store's column files are data/TABLET/*.base" in output
 
 
 @pytest.mark.parametrize("flags", [[], ["--bytes"]])
 def test_wal_dump(run: Run, example: Example, flags: list[str]) -> None:
-    """What stands in the log is shown cut, or only when one knows its folder inside the store."""
+    """FOLDER may be the store's folder or its folder of log segments."""
     log = example.path / "wal"
     expected = list(dump_wal(SYSTEM.files, str(log), bool(flags)))
     assert any("update 1 rows" in line for line in expected)

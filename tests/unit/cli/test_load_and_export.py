@@ -26,25 +26,24 @@ import nyala
 from nyala.cli import files as cli_files
 from nyala.cli import load
 from nyala.cli.export import write_file
-from nyala.cli.files import CsvDialect, DataFile, read_parts
+from nyala.cli.files import CsvDialect, DataFile, read_batches
 from nyala.schema.types import parse_type
 
 from .conftest import ALL_TYPES, Example, Run, csv, rows
 
-# -- there and back ------------------------------------------------------------------------------------------
+# -- export and load back ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.tsv", "t.csv.gz", "t.csv.zst"])
-def test_what_export_wrote_load_reads_back(run: Run, example: Example, tmp_path: Path, name: str) -> None:
-    """A backup, or a move to another store, changes values on the way."""
+def test_load_restores_what_export_wrote(run: Run, example: Example, tmp_path: Path, name: str) -> None:
     file = tmp_path / name
-    said = run("table", "export", example.path, "types", file, "--json").json
-    assert said["rows"] == 3 and said["bytes"] == file.stat().st_size and said["file"] == str(file)
+    output = run("table", "export", example.path, "types", file, "--json").json
+    assert output["rows"] == 3 and output["bytes"] == file.stat().st_size and output["file"] == str(file)
     types = [f"--type={column}={type}" for column, type in ALL_TYPES.items()]
-    said = run(
+    output = run(
         "table", "load", tmp_path / "new", "types", file, "--create", "--key", "k", *types, "--json"
     ).json
-    assert (said["rows"], said["inserted"], said["failed"], said["created"]) == (3, 3, 0, True)
+    assert (output["rows"], output["inserted"], output["failed"], output["created"]) == (3, 3, 0, True)
     assert repr(rows(tmp_path / "new", "types")) == repr(rows(example.path, "types"))
     assert os.listdir(tmp_path).count(name) == 1 and not any("partial" in one for one in os.listdir(tmp_path))
 
@@ -64,10 +63,10 @@ CELLS = {
     st.lists(st.tuples(*(cells for cells, _ in CELLS.values())), min_size=1, max_size=10),
     st.sampled_from(",;|\t"),
 )
-def test_any_csv_comes_back(
+def test_any_text_survives_a_csv(
     tmp_path_factory: pytest.TempPathFactory, found: list[tuple[Any, ...]], sign: str
 ) -> None:
-    """Some text, a quote or an empty field, comes back as another value, or as NULL."""
+    """Quotes, empty text and NULL stay distinct."""
     types = {name: parse_type(type) for name, (_, type) in CELLS.items()}
     schema = pa.schema([(name, type.arrow) for name, type in types.items()])
     batch = pa.RecordBatch.from_pylist([dict(zip(CELLS, row, strict=True)) for row in found], schema=schema)
@@ -75,7 +74,7 @@ def test_any_csv_comes_back(
     dialect = CsvDialect(sign)
     write_file(path, "csv", sign, schema, iter([batch]))
     file = DataFile(path, path, "csv")
-    back = pa.Table.from_batches([part.batch for part in read_parts(file, dialect, types)])
+    back = pa.Table.from_batches([part.batch for part in read_batches(file, dialect, types)])
     texts = back.column("t").to_pylist()
     times = pa.array(
         [None if text is None else dt.datetime.fromisoformat(text) for text in texts], schema.field("t").type
@@ -85,7 +84,6 @@ def test_any_csv_comes_back(
 
 
 def test_an_export_is_one_moment(run: Run, example: Example, tmp_path: Path) -> None:
-    """A file holds rows of two moments, or others than the scan with the same words."""
     file = tmp_path / "x.parquet"
     words = (
         "--at",
@@ -98,8 +96,8 @@ def test_an_export_is_one_moment(run: Run, example: Example, tmp_path: Path) -> 
         "--limit",
         3,
     )
-    said = run("table", "export", example.path, "metrics", file, *words, "--json").json
-    assert said["timestamp"] == example.first
+    output = run("table", "export", example.path, "metrics", file, *words, "--json").json
+    assert output["timestamp"] == example.first
     assert pq.read_table(file).to_pylist() == [
         {"value": 1.0, "host": "a"},
         {"value": 2.0, "host": "a"},
@@ -108,14 +106,12 @@ def test_an_export_is_one_moment(run: Run, example: Example, tmp_path: Path) -> 
 
 
 def test_export_to_stdout(run: Run, example: Example) -> None:
-    """A pipe gets more, or less, than the CSV."""
     ran = run("table", "export", example.path, "metrics", "-", "--order", "--limit", 1, "--delimiter", ";")
     assert ran.stdout == "host;time;value;unit\na;2026-01-01 00:00:00+00;;%\n" and ran.stderr == ""
     run("table", "export", example.path, "metrics", "-", "--json", code=2)
 
 
 def test_export_does_not_overwrite(run: Run, example: Example, tmp_path: Path) -> None:
-    """A slip of the finger replaces a file."""
     file = tmp_path / "x.csv"
     file.write_text("mine")
     assert "--overwrite" in run("table", "export", example.path, "metrics", file, code=1).stderr
@@ -125,8 +121,7 @@ def test_export_does_not_overwrite(run: Run, example: Example, tmp_path: Path) -
     assert "--format" in run("table", "export", example.path, "metrics", tmp_path / "x.dat", code=2).stderr
 
 
-def test_a_failed_export_leaves_nothing(run: Run, example: Example, tmp_path: Path, monkeypatch: Any) -> None:
-    """Half a file looks like a whole one."""
+def test_a_failed_export_leaves_no_file(run: Run, example: Example, tmp_path: Path, monkeypatch: Any) -> None:
     file = tmp_path / "x.parquet"
     file.write_text("mine")
 
@@ -139,7 +134,7 @@ def test_a_failed_export_leaves_nothing(run: Run, example: Example, tmp_path: Pa
     assert file.read_text() == "mine" and sorted(os.listdir(tmp_path)) == ["store", "x.parquet"]
 
 
-# -- load into a table that is there -------------------------------------------------------------------------
+# -- load into an existing table -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -154,13 +149,12 @@ def test_a_failed_export_leaves_nothing(run: Run, example: Example, tmp_path: Pa
 def test_operations(
     run: Run, numbers: Path, tmp_path: Path, operation: str, columns: str, expected: dict[int, Any]
 ) -> None:
-    """A load does something else to the rows than it was told to."""
     file = csv(tmp_path, "k,v\n3,7\n4,7\n5,7\n")
-    said = run(
+    output = run(
         "table", "load", numbers, "t", file, "--operation", operation, "--columns", columns, "--json"
     ).json
-    assert said["operation"] == operation and said["rows"] == 3 and said["created"] is False
-    assert said["inserted"] + said["updated"] + said["deleted"] + said["ignored"] == 3
+    assert output["operation"] == operation and output["rows"] == 3 and output["created"] is False
+    assert output["inserted"] + output["updated"] + output["deleted"] + output["ignored"] == 3
     assert {row["k"]: (row["v"], row["s"]) for row in rows(numbers, "t") if row["k"] > 2} == expected
 
 
@@ -170,7 +164,7 @@ def test_operations(
 def test_a_failing_row_stops_the_load(
     run: Run, numbers: Path, tmp_path: Path, operation: str, code: str
 ) -> None:
-    """A load half done is told as done, or the row to mend is not named."""
+    """The error names the row, and says how many rows are loaded."""
     file = csv(tmp_path, "k,v\n" + ("9,1\n3,1\n" if operation == "insert" else "3,1\n9,1\n"))
     columns = "k" if operation == "delete" else "k,v"
     before = rows(numbers, "t")
@@ -189,7 +183,7 @@ def test_a_failing_row_stops_the_load(
 def test_a_key_twice_in_a_file_names_both_rows(
     run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """The key is not in the table, so "taken" sends the reader to look in the wrong place."""
+    """The message does not say that the key is in the table."""
     monkeypatch.setattr(cli_files, "_BATCH_ROWS", 3)
     file = tmp_path / "x.parquet"
     pq.write_table(pa.table({"k": [10, 11, 12, 13, 14, 13], "v": [1] * 6}), file)
@@ -204,15 +198,17 @@ def test_a_key_twice_in_a_file_names_both_rows(
     ]  # fmt: skip
 
 
-def test_collected_rows_are_named(run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """Of a long file with bad rows it is not known which they are, counted over batches and files."""
+def test_collected_errors_have_row_numbers_of_their_files(
+    run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Rows are counted over all batches of a file."""
     monkeypatch.setattr(cli_files, "_BATCH_ROWS", 4)
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     pq.write_table(pa.table({"k": list(range(10, 20)), "v": [1] * 5 + [1000] + [1] * 4}), files[0])
     pq.write_table(pa.table({"k": [20, 21, 22], "v": [1, 1, -129]}), files[1])
-    said = run("table", "load", numbers, "t", *files, "--errors", "collect", "--json").json
-    assert (said["rows"], said["batches"], said["inserted"], said["failed"]) == (13, 4, 11, 2)
-    assert [(one["file"], one["row"], one["code"], one["key"]) for one in said["errors"]] == [
+    output = run("table", "load", numbers, "t", *files, "--errors", "collect", "--json").json
+    assert (output["rows"], output["batches"], output["inserted"], output["failed"]) == (13, 4, 11, 2)
+    assert [(one["file"], one["row"], one["code"], one["key"]) for one in output["errors"]] == [
         (str(files[0]), 6, "out-of-range", {"k": 15}),
         (str(files[1]), 3, "out-of-range", {"k": 22}),
     ]
@@ -223,12 +219,12 @@ def test_collected_rows_are_named(run: Run, numbers: Path, tmp_path: Path, monke
 
 
 def test_decimals_and_binary_of_a_csv(run: Run, tmp_path: Path) -> None:
-    """A decimal goes through a float and loses its last digit; bad hex is loaded as something."""
+    """Decimals keep all digits, and invalid hex is an error."""
     with nyala.connect(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64", "d": "decimal(38,2)", "b": "binary"}, "k")
     file = csv(tmp_path, "k,d,b\n1,123456789012345678901234567890123456.78,0x00FF\n2,0.005,\n3,100.000,\n")
-    said = run("table", "load", tmp_path / "s", "t", file, "--errors", "collect", "--json").json
-    assert [(error["row"], error["code"]) for error in said["errors"]] == [(2, "unreadable")]
+    output = run("table", "load", tmp_path / "s", "t", file, "--errors", "collect", "--json").json
+    assert [(error["row"], error["code"]) for error in output["errors"]] == [(2, "unreadable")]
     found = run("table", "scan", tmp_path / "s", "--order", "--json").json["rows"]
     assert found[0] == {"k": 1, "d": "123456789012345678901234567890123456.78", "b": "00ff"}
     assert found[1] == {"k": 3, "d": "100.00", "b": None}
@@ -240,7 +236,7 @@ def test_decimals_and_binary_of_a_csv(run: Run, tmp_path: Path) -> None:
 
 
 def test_null_in_a_csv(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """The country code NA is loaded as NULL; or a file's own word for NULL as text."""
+    """Only an empty field and the words of --null are NULL, so the country code NA is text."""
     text = 'k,s\n10,NA\n11,\n12,""\n13,nan\n'
     run("table", "load", numbers, "t", csv(tmp_path, text))
     assert [row["s"] for row in rows(numbers, "t", where="k >= 10")] == ["NA", None, "", "nan"]
@@ -249,7 +245,7 @@ def test_null_in_a_csv(run: Run, numbers: Path, tmp_path: Path) -> None:
 
 
 def test_stdin(run: Run, numbers: Path) -> None:
-    """A pipe is read as a CSV by default, as another format with --format, and can make a table."""
+    """Stdin is a CSV by default, or what --format says, and can create a table."""
     assert run("table", "load", numbers, "t", "-", "--json", stdin="k;v\n50;5\n").json["inserted"] == 1
     assert rows(numbers, "t")[-1] == {"k": 50, "v": 5, "s": None}
     run("table", "load", numbers, "t", "-", "--format", "json", stdin='{"k": 51, "v": 6}\n')
@@ -259,8 +255,7 @@ def test_stdin(run: Run, numbers: Path) -> None:
     run("table", "load", numbers, "t", "-", "-", stdin="", code=2)
 
 
-def test_columns_that_are_not_there(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """A column is left out without a word, because its name is written otherwise."""
+def test_unknown_columns_are_an_error(run: Run, numbers: Path, tmp_path: Path) -> None:
     file = csv(tmp_path, "k,w\n1,2\n")
     assert "an unknown column 'w'" in run("table", "load", numbers, "t", file, code=1).stderr
     assert (
@@ -276,27 +271,26 @@ def test_columns_that_are_not_there(run: Run, numbers: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"no parquet at all"])
-def test_what_is_no_parquet_file(run: Run, numbers: Path, tmp_path: Path, data: bytes) -> None:
-    """A download that was cut off ends in a traceback of Arrow's."""
+def test_a_damaged_parquet_file_is_an_error_without_traceback(
+    run: Run, numbers: Path, tmp_path: Path, data: bytes
+) -> None:
     file = tmp_path / "x.parquet"
     file.write_bytes(data)
     ran = run("table", "load", numbers, "t", file, code=1)
     assert ran.stderr == f"Error: {file}: not a Parquet file, or a truncated one\n"
 
 
-def test_a_file_without_rows(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """An empty delivery is an error, and the nightly job stops."""
+def test_a_file_without_rows_is_no_error(run: Run, numbers: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"k": pa.array([], pa.int64())}), tmp_path / "x.parquet")
     for file in (csv(tmp_path, "k,v\n"), tmp_path / "x.parquet"):
-        said = run("table", "load", numbers, "t", file, "--json").json
-        assert said["rows"] == 0 and said["failed"] == 0 and said["timestamp"] > 0
+        output = run("table", "load", numbers, "t", file, "--json").json
+        assert output["rows"] == 0 and output["failed"] == 0 and output["timestamp"] > 0
     assert "nothing to do" in run("table", "load", numbers, "t", tmp_path / "x.csv").stdout
 
 
 def test_ctrl_c_ends_a_load_between_batches(
     run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Ctrl-C during a load leaves a batch half told, or a store that has to be mended."""
     monkeypatch.setattr(cli_files, "_BATCH_ROWS", 4)
     file = tmp_path / "a.parquet"
     pq.write_table(pa.table({"k": list(range(10, 30))}), file)
@@ -321,7 +315,9 @@ def test_ctrl_c_ends_a_load_between_batches(
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of 20 batches that is more than what may stay in memory; the last row does not fit into `v`."""
+    """Write a file of 20 batches, larger than the memory limit of a load. The last row does not fit
+    into `v`.
+    """
     monkeypatch.setattr(cli_files, "_BATCH_ROWS", 1000)
     monkeypatch.setattr(load, "_FLUSH_BYTES", 100_000)
     file = tmp_path / "large.parquet"
@@ -335,9 +331,9 @@ def memory_and_rowsets(run: Run, store: Path) -> tuple[int, int]:
 
 
 def test_a_large_load_is_flushed(run: Run, numbers: Path, large: Path) -> None:
-    """Each later command replays the log of a load whose process, and its background, are long gone."""
-    said = run("table", "load", numbers, "t", large, "--errors", "collect", "--json").json
-    assert (said["rows"], said["failed"]) == (20_000, 1)
+    """Otherwise each later command would replay the log."""
+    output = run("table", "load", numbers, "t", large, "--errors", "collect", "--json").json
+    assert (output["rows"], output["failed"]) == (20_000, 1)
     assert memory_and_rowsets(run, numbers) == (0, 1)
     assert len(rows(numbers, "t")) == 20_004
 
@@ -346,7 +342,7 @@ def test_a_large_load_is_flushed(run: Run, numbers: Path, large: Path) -> None:
 def test_ctrl_c_ends_the_flush(
     run: Run, numbers: Path, large: Path, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """Who loses patience at the end of a load is left with rows half there, or cannot stop it at all."""
+    """The rows stay in the log."""
 
     def interrupted(*args: Any) -> Any:
         raise KeyboardInterrupt
@@ -356,7 +352,9 @@ def test_ctrl_c_ends_the_flush(
         words = ("--errors", "raise" if late else "collect")
         ran = run("table", "load", numbers, "t", large, *words, code=1 if late else 130)
     if late:
-        assert "row 20000" in ran.stderr.splitlines()[-1]  # what stopped the load is told, whatever came then
+        assert (
+            "row 20000" in ran.stderr.splitlines()[-1]
+        )  # the error that stopped the load, also if the flush fails later
     else:
         assert ran.stderr == "19,999 rows loaded, so far only in the log.\nStopped.\n"
     memory, rowsets = memory_and_rowsets(run, numbers)
@@ -368,17 +366,16 @@ def test_ctrl_c_ends_the_flush(
 
 
 def test_create(run: Run, tmp_path: Path) -> None:
-    """A new table has other types, another key or other partitions than the words said."""
     file = csv(
         tmp_path,
         "zip,day,at,n,share,ok,note,price,clock\n00501,2026-11-20,2026-11-20T10:00:00Z,7,0.5,true,,1.20,10:00:00\n",
     )
-    said = run(
+    output = run(
         "table", "load", tmp_path / "s", "t", file, "--create", "--key", "zip, day",
         "--hash", "zip/3", "--range", "day=2026-01-01,2026-07-01", "--type", "zip=varchar(5)", "--type", "n=int16",
         "--type", "price=decimal(9,2)", "--json",
     ).json  # fmt: skip
-    assert said["created"] and said["inserted"] == 1
+    assert output["created"] and output["inserted"] == 1
     found = run("table", "describe", tmp_path / "s", "--json").json
     assert found["key"] == ["zip", "day"] and found["tablets"] == 9
     assert found["partition"] == "HASH (zip) BUCKETS 3, RANGE (day)"
@@ -405,8 +402,10 @@ def test_create(run: Run, tmp_path: Path) -> None:
         (["--delimiter", "||"], "must be one character"),
     ],
 )
-def test_words_that_make_no_table(run: Run, tmp_path: Path, words: list[str], complaint: str) -> None:
-    """A slip in the words makes a table with another key or other partitions, or a store with none."""
+def test_invalid_options_of_create_are_usage_errors(
+    run: Run, tmp_path: Path, words: list[str], complaint: str
+) -> None:
+    """No store is created."""
     ran = run("table", "load", tmp_path / "s", "t", csv(tmp_path, "k,v\n1,2\n"), *words, code=2)
     assert complaint in ran.stderr and not (tmp_path / "s").exists()
 
@@ -423,8 +422,8 @@ def test_words_that_make_no_table(run: Run, tmp_path: Path, words: list[str], co
         (["--key", "v"], "v"),
     ],
 )
-def test_a_table_that_cannot_be(run: Run, tmp_path: Path, words: list[str], complaint: str) -> None:
-    """What is wrong with a new table is not said, or the table is made all the same."""
+def test_an_invalid_new_table_is_an_error(run: Run, tmp_path: Path, words: list[str], complaint: str) -> None:
+    """No table is created."""
     file = csv(tmp_path, "k,v\n1,2.5\n")
     ran = run("table", "load", tmp_path / "s", "t", file, "--create", *words, code=1)
     assert complaint in ran.stderr and sorted(os.listdir(tmp_path)) == ["x.csv"]
@@ -432,7 +431,7 @@ def test_a_table_that_cannot_be(run: Run, tmp_path: Path, words: list[str], comp
 
 @pytest.mark.parametrize("sign", [";", "\t", "|", ","])
 def test_the_delimiter_is_found_in_the_header(run: Run, tmp_path: Path, sign: str) -> None:
-    """Excel writes semicolons in half of Europe: the file must not become one column with a long name."""
+    """Excel writes semicolons in many countries."""
     file = csv(tmp_path, sign.join("kv") + "\n" + sign.join("12") + "\n")
     run("table", "load", tmp_path / "s", "t", file, "--create", "--key", "k")
     pipe, end = os.pipe()
@@ -445,7 +444,7 @@ def test_the_delimiter_is_found_in_the_header(run: Run, tmp_path: Path, sign: st
 
 @pytest.mark.parametrize("name", ["a[1].csv", "what?.csv", "*.json", "it's.csv"])
 def test_a_file_whose_name_is_a_pattern_or_has_a_quote(run: Run, tmp_path: Path, name: str) -> None:
-    """DuckDB reads patterns as several files; errors name the file as the user does."""
+    """DuckDB would read a pattern as several files. Errors show the name that the user gave."""
     file = csv(tmp_path, '{"k": 1}\n' if name.endswith("json") else "k\n1\n\n", name)
     run("table", "load", tmp_path / "s", "t", file, "--create", "--key", "k")
     run("table", "export", tmp_path / "s", "t", file, "--overwrite")
@@ -456,14 +455,13 @@ def test_a_file_whose_name_is_a_pattern_or_has_a_quote(run: Run, tmp_path: Path,
 
 
 def test_a_given_delimiter_wins(run: Run, tmp_path: Path) -> None:
-    """The header has more commas than semicolons, and its one column name contains them."""
+    """The delimiter of --delimiter is used, although the header has another one more often."""
     file = csv(tmp_path, "k;a,b,c\n1;x\n")
     run("table", "load", tmp_path / "s", "t", file, "--create", "--key", "k", "--delimiter", ";")
     assert rows(tmp_path / "s", "t") == [{"k": 1, "a,b,c": "x"}]
 
 
-def test_create_twice(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """A second --create replaces the table of the first."""
+def test_a_second_create_adds_to_the_table(run: Run, numbers: Path, tmp_path: Path) -> None:
     ran = run("table", "load", numbers, "t", csv(tmp_path, "k\n1\n"), "--create", "--key", "k", code=1)
     assert "'t'" in ran.stderr
     assert len(rows(numbers, "t")) == 5
@@ -471,8 +469,8 @@ def test_create_twice(run: Run, numbers: Path, tmp_path: Path) -> None:
     assert "no table 'u'" in ran.stderr and "--create" in ran.stderr
 
 
-def test_a_new_table_that_got_nothing_is_gone(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """After mending the file, the same line fails because the table is there, with too narrow a column."""
+def test_a_failed_load_drops_its_new_table(run: Run, numbers: Path, tmp_path: Path) -> None:
+    """The same command can then be repeated with a corrected file."""
     line = ("table", "load", numbers, "u", tmp_path / "x.csv", "--create", "--key", "k")
     csv(tmp_path, "k,v\n1,1000\n")
     assert "row 1, line 2 (k = 1)" in run(*line, "--type", "v=int8", code=1).stderr
@@ -482,20 +480,21 @@ def test_a_new_table_that_got_nothing_is_gone(run: Run, numbers: Path, tmp_path:
     assert rows(numbers, "u") == [{"k": 1, "v": 1000}]
 
 
-def test_a_new_store_that_got_nothing_is_gone(run: Run, tmp_path: Path) -> None:
-    """A slip in a line leaves folders, and of the table "made" is the last that is said."""
+def test_a_failed_load_removes_its_new_store(run: Run, tmp_path: Path) -> None:
     file = csv(tmp_path, "k,v\n1,1000\n")
     words = ("t", file, "--create", "--key", "k", "--type", "v=int8")
-    said = run("table", "load", tmp_path / "a" / "b" / "s", *words, code=1).stderr.splitlines()
-    assert said[0].startswith("t created: ") and said[1] == "t was dropped again, because the load failed."
-    assert "row 1, line 2" in said[2] and os.listdir(tmp_path) == ["x.csv"]
+    output = run("table", "load", tmp_path / "a" / "b" / "s", *words, code=1).stderr.splitlines()
+    assert (
+        output[0].startswith("t created: ") and output[1] == "t was dropped again, because the load failed."
+    )
+    assert "row 1, line 2" in output[2] and os.listdir(tmp_path) == ["x.csv"]
     (tmp_path / "a").mkdir()
     run("table", "load", tmp_path / "a" / "s", *words, code=1)
     assert os.listdir(tmp_path / "a") == [], "what was there before stays"
 
 
 def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
-    """A Parquet file's own types and NOT NULL are lost."""
+    """The table has the types and NOT NULL of the file."""
     schema = pa.schema(
         [
             pa.field("k", pa.int32(), nullable=False),
@@ -506,8 +505,12 @@ def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
     )
     data = pa.table({"k": [1], "d": ["x"], "n": [dt.datetime(2026, 1, 1)], "r": [0.5]}).cast(schema)
     pq.write_table(data, tmp_path / "x.parquet")
-    said = run("table", "load", tmp_path / "s", "t", tmp_path / "x.parquet", "--create", "--key", "k").stderr
-    assert "t created: k int32, d string, n timestamp, r float. Wrong type? Pass --type COLUMN=TYPE." in said
+    output = run(
+        "table", "load", tmp_path / "s", "t", tmp_path / "x.parquet", "--create", "--key", "k"
+    ).stderr
+    assert (
+        "t created: k int32, d string, n timestamp, r float. Wrong type? Pass --type COLUMN=TYPE." in output
+    )
     assert "is a file" in run("table", "list", tmp_path / "x.parquet", code=1).stderr
     columns = run("table", "describe", tmp_path / "s", "--json").json["columns"]
     assert [(one["name"], one["type"], one["nullable"]) for one in columns] == [
@@ -522,7 +525,9 @@ def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_new_table_reports_a_repeated_key(run: Run, tmp_path: Path) -> None:
-    """--create inserts, so that a row is not replaced without a word; a second run of the line upserts."""
+    """With --create the default operation is insert, so that no row silently replaces another one.
+    A second run upserts.
+    """
     line = ("table", "load", tmp_path / "s", "t", csv(tmp_path, "k,v\n1,1\n1,2\n"), "--create", "--key", "k")
     assert "duplicate key: rows 1 and 2 of the file have the same key" in run(*line, code=1).stderr
     assert not (tmp_path / "s").exists()
@@ -532,8 +537,8 @@ def test_a_new_table_reports_a_repeated_key(run: Run, tmp_path: Path) -> None:
     assert (again["created"], again["operation"], again["updated"]) == (False, "upsert", 2)
 
 
-def test_json_lines_come_back_the_same(run: Run, tmp_path: Path) -> None:
-    """Of every type, with NULL, NaN, nested values and compression, by DuckDB's reader and writer."""
+def test_json_lines_keep_all_values(run: Run, tmp_path: Path) -> None:
+    """Every type, NULL, NaN, nested values, and compression."""
     types = {
         "k": "int64", "b": "bool", "s": "string", "x": "binary", "d": "date", "t": "timestamp", "f": "double",
         "n": "decimal(9,3)",
@@ -560,8 +565,8 @@ def test_json_lines_come_back_the_same(run: Run, tmp_path: Path) -> None:
     assert json.loads(lines.splitlines()[0]) == {"k": 1, "s": 'q"\n\\é'}
 
 
-def test_json_makes_a_table(run: Run, tmp_path: Path) -> None:
-    """Lines with different members, and one array of rows; what cannot be read names the file."""
+def test_create_from_json(run: Run, tmp_path: Path) -> None:
+    """Rows may have different members, or be one array. An error names the file."""
     file = tmp_path / "rows.jsonl"
     file.write_text('{"id": 1, "v": "x", "o": {"a": [1]}}\n{"id": 2, "at": "2026-01-01T00:00:00Z"}\n')
     run("table", "load", tmp_path / "s", "t", file, "--create", "--key", "id")
@@ -578,7 +583,9 @@ def test_json_makes_a_table(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_files(run: Run, tmp_path: Path) -> None:
-    """Its files and those of folders in it, by name; what Spark writes beside its data is left out."""
+    """Files are read in the order of their names, also in folders below. Files of Spark that are
+    not data are skipped.
+    """
     for name, text in (
         ("b.csv", "k,v\n2,2\n"),
         ("a/x.csv", "k,v\n1,1\n"),
@@ -598,8 +605,7 @@ def test_a_folder_of_files(run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_drop(run: Run, numbers: Path) -> None:
-    """A slip of the finger does not drop a table: without a terminal --yes is needed."""
+def test_drop_without_a_terminal_needs_yes(run: Run, numbers: Path) -> None:
     assert "add --yes" in run("table", "drop", numbers, "t", code=2).stderr
     assert "no table 'x'" in run("table", "drop", numbers, "x", "--yes", code=1).stderr
     run("table", "drop", numbers, "t", "--yes")
@@ -607,11 +613,11 @@ def test_drop(run: Run, numbers: Path) -> None:
         assert db.list_tables() == []
 
 
-def test_moments_by_how_long_ago(run: Run, numbers: Path) -> None:
-    """2h, 1d and so on, where a moment is taken."""
+def test_ages_are_moments(run: Run, numbers: Path) -> None:
+    """Options for moments accept 2h, 1d and so on."""
     assert run("table", "changes", numbers, "t", "--since", "1h", "--json").json["row_count"]
-    said = run("table", "scan", numbers, "t", "--at", "2h", code=1).stderr
-    assert "did not exist" in said
+    output = run("table", "scan", numbers, "t", "--at", "2h", code=1).stderr
+    assert "did not exist" in output
     assert (
         "neither a timestamp nor an ISO time"
         in run("table", "scan", numbers, "t", "--at", "2 fortnights", code=1).stderr
@@ -619,7 +625,7 @@ def test_moments_by_how_long_ago(run: Run, numbers: Path) -> None:
 
 
 def test_a_reader_that_ends_early_is_no_error(tmp_path: Path) -> None:
-    """`nyala table scan … | head -1` ends with 0."""
+    """The exit code of `nyala table scan … | head -1` is 0."""
     with nyala.connect(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64"}, "k").insert({"k": range(200_000)})
     command = f"{shlex.quote(sys.executable)} -m nyala table scan {shlex.quote(str(tmp_path / 's'))} t"
@@ -635,23 +641,23 @@ def test_a_reader_that_ends_early_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [RuntimeError("Query interrupted"), duckdb.InterruptException("INTERRUPT Error")]
 )
-def test_ctrl_c_while_duckdb_reads_is_no_error_of_the_file(error: Exception) -> None:
+def test_ctrl_c_while_duckdb_reads_is_exit_code_130(error: Exception) -> None:
     with pytest.raises(KeyboardInterrupt), cli_files.duckdb_session("x.csv"):
         raise error
     with pytest.raises(RuntimeError, match="other"), cli_files.duckdb_session("x.csv"):
         raise RuntimeError("other")
 
 
-def test_without_duckdb_the_way_to_get_it_is_said(
+def test_without_duckdb_the_error_says_what_to_install(
     run: Run, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    said = run("table", "load", numbers, "t", csv(tmp_path, "k\n1\n"), code=1).stderr
-    assert "pip install 'nyala[cli]'" in said and "Traceback" not in said
+    output = run("table", "load", numbers, "t", csv(tmp_path, "k\n1\n"), code=1).stderr
+    assert "pip install 'nyala[cli]'" in output and "Traceback" not in output
 
 
 def test_the_message_of_a_load(run: Run, example: Example, tmp_path: Path) -> None:
-    """Nobody knows later which load wrote a row; a message that is too long stops the load before it begins."""
+    """A message that is too long is refused before the first batch."""
     file = csv(tmp_path, "host,time,value\nnew,2026-02-01T00:00:00Z,1.0\n")
     run("table", "load", example.path, "metrics", file, "--message", "the load of May")
     with nyala.connect(example.path, read_only=True) as db:
@@ -690,12 +696,12 @@ def write_events(path: Path, events: list[Any]) -> Path:
 def test_events_are_applied_in_batches(
     run: Run, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Late ones change nothing, also in a later batch, another file or a second run."""
+    """Late events change nothing, also in a later batch, another file or a second run."""
     monkeypatch.setattr(load, "_EVENTS", 2)
     file = write_events(tmp_path / "e.jsonl.gz", EVENTS)
     how = ["--sequence", "ts_ms", "--unit", "at=ms"]
-    said = run("table", "apply-changes", shop, "t", file, file, *how, "--json").json
-    assert {name: said[name] for name in ("rows", "batches", "inserted", "updated", "ignored", "operation")} == {
+    output = run("table", "apply-changes", shop, "t", file, file, *how, "--json").json
+    assert {name: output[name] for name in ("rows", "batches", "inserted", "updated", "ignored", "operation")} == {
         "rows": 10, "batches": 6, "inserted": 1, "updated": 1, "ignored": 8, "operation": "apply-changes",
     }  # fmt: skip
     events = "".join(json.dumps(event) + "\n" for event in EVENTS)
@@ -705,7 +711,7 @@ def test_events_are_applied_in_batches(
     assert (row["k"], row["v"], row["ts_ms"], row["at"].second) == (1, "c", 5, 5)
 
 
-def test_events_with_words_of_their_own(run: Run, shop: Path, tmp_path: Path) -> None:
+def test_events_with_other_names_of_operations(run: Run, shop: Path, tmp_path: Path) -> None:
     flat = [{"do": "I", "id": 1, "v": "a"}, {"do": "I", "id": 2, "v": "b"}, {"do": "D", "id": 1}, {"do": "?"}]
     file = write_events(tmp_path / "e.json", flat)
     words = ["--operation", "do", "--word", "I=upsert", "--word", "D=delete", "--word", "?=skip"]
@@ -732,7 +738,7 @@ def test_events_with_words_of_their_own(run: Run, shop: Path, tmp_path: Path) ->
         ([{"op": "c", "k": 1, "at": "soon"}], [], "e.json, row 1.*: column 'at'"),
     ],
 )  # fmt: skip
-def test_events_that_do_not_fit_in_the_words_of_a_shell(
+def test_errors_of_events_name_options(
     run: Run, shop: Path, tmp_path: Path, events: list[Any], words: list[str], says: str
 ) -> None:
     file = write_events(tmp_path / "e.json", events)
@@ -741,17 +747,19 @@ def test_events_that_do_not_fit_in_the_words_of_a_shell(
     assert rows(shop, "t") == []
 
 
-def test_failing_events_are_numbered_by_lines(run: Run, shop: Path, tmp_path: Path) -> None:
+def test_failing_events_have_line_numbers(run: Run, shop: Path, tmp_path: Path) -> None:
     events = [EVENTS[0], {**EVENTS[1], "ts_ms": None}, {**EVENTS[1], "after": {"k": None, "v": "x"}}]
     file = write_events(tmp_path / "e.json", events)
     how = ["--sequence", "ts_ms", "--unit", "at=ms", "--errors", "collect", "--json"]
-    said = run("table", "apply-changes", shop, "t", file, *how).json
-    assert (said["inserted"], said["failed"]) == (1, 2)
-    assert [error["row"] for error in said["errors"]] == [3, 5]
+    output = run("table", "apply-changes", shop, "t", file, *how).json
+    assert (output["inserted"], output["failed"]) == (1, 2)
+    assert [error["row"] for error in output["errors"]] == [3, 5]
 
 
 def test_a_load_of_late_rows(run: Run, shop: Path, tmp_path: Path) -> None:
-    """--newest-by: a row that is older than what the table has, or than a delete, changes nothing."""
+    """With --newest-by, a row that is older than the stored row, or than its delete, changes
+    nothing.
+    """
     csv(tmp_path, "k,v,ts_ms\n1,new,7\n", "new.csv")
     csv(tmp_path, "k,ts_ms\n2,7\n", "gone.csv")
     csv(tmp_path, "k,v,ts_ms\n1,old,6\n2,old,6\n3,old,6\n", "old.csv")

@@ -1,4 +1,4 @@
-"""`nyala table compact|vacuum`: what they do, what they say, and when they refuse."""
+"""`nyala table compact|vacuum`: their effect, their output and their errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from .conftest import Run
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Table `t`: three rowsets of the same keys, REDO in each, 100 of 400 rows deleted, no history; `other`: empty."""
+    """Create a store with the tables `t` and `other`.
+
+    t: three rowsets with REDO files, whose keys overlap; 100 of 400 rows are deleted; no history. other: empty.
+    """
     path = tmp_path / "s"
     with nyala.connect(path, maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0)
@@ -43,7 +46,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_compact(run: Run, store: Path) -> None:
-    """After a night of updates nobody can make a table as quick as it was, without writing a program."""
     before = rows_of(store)
     found = run("table", "compact", store, "t", "--json").json
     assert found["store"] == str(store) and found["waiting_files"] == 0 and found["seconds"] >= 0
@@ -60,19 +62,17 @@ def test_compact(run: Run, store: Path) -> None:
     assert again["compactions"] == 0 and again["bytes_before"] == again["bytes"]
 
 
-def test_compact_takes_all_tables_and_says_what_became_of_them(run: Run, store: Path) -> None:
-    """A person sees numbers without what they were before."""
-    said = run("table", "compact", store)
-    names, other, table = said.lines
+def test_compact_prints_all_tables_with_values_before_and_after(run: Run, store: Path) -> None:
+    output = run("table", "compact", store)
+    names, other, table = output.lines
     assert names.split() == ["table", "compactions", "rowsets", "REDO", "in", "files"]
     assert re.split(r"\s{2,}", other) == ["other", "0", "0 → 0", "0 B → 0 B", "0 B → 0 B"]
     cells = re.split(r"\s{2,}", table)
     assert cells[:3] == ["t", "1", "3 → 1"] and cells[3].endswith("KB → 0 B")
-    assert re.fullmatch(r"Done in \d+ ms\.\n|Done in \d+\.\d s\.\n", said.stderr)
+    assert re.fullmatch(r"Done in \d+ ms\.\n|Done in \d+\.\d s\.\n", output.stderr)
 
 
-def test_compact_brings_in_what_is_in_memory(run: Run, store: Path) -> None:
-    """Rows that a program left in the log are left out of what `compact` promises."""
+def test_compact_flushes_first(run: Run, store: Path) -> None:
     with nyala.connect(store, maintenance=False) as db:
         db["t"].insert({"k": [1000], "v": [1]})
     run("table", "compact", store)
@@ -81,8 +81,6 @@ def test_compact_brings_in_what_is_in_memory(run: Run, store: Path) -> None:
 
 
 def test_vacuum_dry_run_changes_nothing(run: Run, store: Path) -> None:
-    """Who asks what would go finds it gone."""
-
     def files() -> dict[str, int]:
         return {str(path): path.stat().st_size for path in (store / "data").rglob("*") if path.is_file()}
 
@@ -97,7 +95,7 @@ def test_vacuum_dry_run_changes_nothing(run: Run, store: Path) -> None:
 
 
 def test_vacuum(run: Run, store: Path) -> None:
-    """Deleted rows and a past that nobody can read keep their place on the disk."""
+    """Vacuum frees deleted rows and expired history."""
     before, rows = run("table", "stats", store, "t", "--json").json["tables"][0], rows_of(store)
     found = run("table", "vacuum", store, "--json").json
     assert found["dry_run"] is False and [one["name"] for one in found["tables"]] == ["other", "t"]
@@ -109,8 +107,8 @@ def test_vacuum(run: Run, store: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["compact", "vacuum"])
-def test_a_store_that_another_process_writes(run: Run, store: Path, verb: str) -> None:
-    """A person learns neither who has the store, nor that the work is done there already."""
+def test_the_error_about_another_writer_names_its_process(run: Run, store: Path, verb: str) -> None:
+    """The message also says that this process does the work itself."""
     with StoreLock(SYSTEM, str(store)):
         ran = run("table", verb, store, "--json", code=1)
         error = json.loads(ran.stderr)["error"]
@@ -120,11 +118,9 @@ def test_a_store_that_another_process_writes(run: Run, store: Path, verb: str) -
         assert not re.search(r"read_only|lock_timeout|close\(", error["message"])
 
 
-def test_a_store_that_another_process_writes_in_the_words_of_a_shell(
+def test_the_error_about_another_writer_names_no_python_argument(
     run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The advice to wait, and the remark that there is nothing to wait for, run into one another."""
-
     def taken(*args: object, **options: object) -> None:
         raise nyala.LockedError(
             "the store s is already written by process 7 on h, open since noon: open it with read_only=True, "
@@ -139,8 +135,8 @@ def test_a_store_that_another_process_writes_in_the_words_of_a_shell(
 
 
 @pytest.mark.parametrize("verb", ["compact", "vacuum"])
-def test_mistakes(run: Run, store: Path, verb: str, tmp_path: Path) -> None:
-    """A mistyped name makes a store, or looks as if there was nothing to do."""
+def test_wrong_folders_and_tables(run: Run, store: Path, verb: str, tmp_path: Path) -> None:
+    """A mistyped name creates no store."""
     assert "there is no Nyala store at" in run("table", verb, tmp_path / "no", code=1).stderr
     (tmp_path / "other").mkdir()
     assert "demo" in run("table", verb, tmp_path / "other", code=1).stderr
@@ -154,18 +150,17 @@ def test_mistakes(run: Run, store: Path, verb: str, tmp_path: Path) -> None:
     assert run("table", verb, tmp_path / "empty", "--json").json["tables"] == []
 
 
-def test_files_that_a_reader_has_are_waited_for(run: Run, store: Path) -> None:
-    """The disk is as full as before, and nothing says why."""
+def test_files_of_a_reader_are_deleted_later(run: Run, store: Path) -> None:
+    """The command says so."""
     with nyala.connect(store, read_only=True) as db:
         scan = db["t"].scan()
-        said = run("table", "compact", store, "t").stderr
-        assert re.match(r"\d+ more files are deleted when their readers have finished", said)
+        output = run("table", "compact", store, "t").stderr
+        assert re.match(r"\d+ more files are deleted when their readers have finished", output)
         assert scan.count() == 300
     assert run("table", "vacuum", store, "--json").json["waiting_files"] == 0
 
 
 def test_ctrl_c_changes_nothing(run: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who loses patience is left with a store that is half compacted, or with files that nobody names."""
     before = rows_of(store)
 
     def interrupted(*args: object) -> None:
@@ -179,8 +174,8 @@ def test_ctrl_c_changes_nothing(run: Run, store: Path, monkeypatch: pytest.Monke
     assert run("table", "compact", store, "t", "--json").json["tables"][0]["rowsets"] == 1
 
 
-def test_the_bar_moves_within_a_compaction() -> None:
-    """One merge of a large tablet takes minutes, in which the bar stands still."""
+def test_the_bar_moves_during_a_compaction() -> None:
+    """One compaction of a large tablet takes minutes."""
     shown: list[tuple[float, str]] = []
 
     class Bar:

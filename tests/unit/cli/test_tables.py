@@ -1,4 +1,4 @@
-"""`nyala table list|describe|scan|stats` and values as they are shown."""
+"""`nyala table list|describe|scan|stats|changes|commits` and `nyala tag`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from .conftest import Example, Run
 
 
 def test_list(run: Run, example: Example) -> None:
-    """A person does not learn what is in the store."""
     lines = run("table", "list", example.path).lines
     assert lines[0].split() == ["table", "rows", "size", "tablets", "key", "partition"]
     assert lines[1].startswith("metrics     6  ")
@@ -45,7 +44,6 @@ def test_list(run: Run, example: Example) -> None:
 
 
 def test_an_empty_store(run: Run, tmp_path: Path) -> None:
-    """A new store looks like a broken one."""
     nyala.connect(tmp_path / "s").close()
     assert run("table", "list", tmp_path / "s").stdout == ""
     assert run("table", "list", tmp_path / "s", "--json").json["tables"] == []
@@ -55,7 +53,7 @@ def test_an_empty_store(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_empty_table(run: Run, tmp_path: Path) -> None:
-    """A table without rows is shown without its columns, or as an error."""
+    """The names of the columns are printed."""
     with nyala.connect(tmp_path / "s") as db:
         db.create_table("t", {"key": "int64", "v": "string"}, "key")
     assert run("table", "scan", tmp_path / "s").lines == ["key  v"]
@@ -64,7 +62,6 @@ def test_an_empty_table(run: Run, tmp_path: Path) -> None:
 
 
 def test_describe(run: Run, example: Example) -> None:
-    """A person cannot see by which key rows are told apart, what a column may hold, how far back it goes."""
     lines = run("table", "describe", example.path, "metrics").lines
     assert lines[:6] == [
         "table      metrics",
@@ -87,7 +84,7 @@ def test_describe(run: Run, example: Example) -> None:
 
 
 @pytest.mark.parametrize(
-    ("history", "said"),
+    ("history", "output"),
     [
         ("forever", "forever"),
         ("7d", "7 days"),
@@ -98,15 +95,13 @@ def test_describe(run: Run, example: Example) -> None:
         (0, "the present only"),
     ],
 )
-def test_history(run: Run, tmp_path: Path, history: Any, said: str) -> None:
-    """A person believes that more, or less, of the past can be read than can."""
+def test_history(run: Run, tmp_path: Path, history: Any, output: str) -> None:
     with nyala.connect(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64"}, "k", history=history)
-    assert f"history    {said}" in run("table", "describe", tmp_path / "s").lines
+    assert f"history    {output}" in run("table", "describe", tmp_path / "s").lines
 
 
-def test_which_table(run: Run, example: Example) -> None:
-    """Without a table's name the wrong table is shown."""
+def test_the_table_may_be_left_out_if_there_is_only_one(run: Run, example: Example) -> None:
     ran = run("table", "scan", example.path, code=2)
     assert "pass the name of one: metrics, types" in ran.stderr
     with nyala.connect(example.path) as db:
@@ -115,7 +110,6 @@ def test_which_table(run: Run, example: Example) -> None:
 
 
 def test_scan(run: Run, example: Example) -> None:
-    """The rows at the shell are not those that the library reads."""
     assert run("table", "scan", example.path, "metrics", "--order").lines == [
         "host  time                  value  unit",
         "a     2026-01-01T00:00:00Z   NULL  %",
@@ -133,7 +127,7 @@ def test_scan(run: Run, example: Example) -> None:
 
 
 def test_scan_json(run: Run, example: Example) -> None:
-    """A program cannot tell which moment it was given, or whether the end of the answer is missing."""
+    """The document has the moment of the rows, and their number at its end."""
     found = run("table", "scan", example.path, "metrics", "--order", "--limit", 2, "--json").json
     assert found.pop("timestamp") >= example.last and found.pop("time").endswith("Z")
     assert found == {
@@ -154,7 +148,6 @@ def test_scan_json(run: Run, example: Example) -> None:
 
 
 def test_scan_at(run: Run, example: Example) -> None:
-    """Time travel at the shell shows another moment than the one asked for."""
     line = (
         "table",
         "scan",
@@ -175,19 +168,21 @@ def test_scan_at(run: Run, example: Example) -> None:
     assert run(*line, "--at", example.first).json["timestamp"] == example.first
     assert [row["value"] for row in run(*line, "--at", example.last).json["rows"]] == [None, 2.0]
     assert "neither a timestamp nor an ISO time" in run(*line, "--at", "yesterday", code=1).stderr
-    said = run(*line, "--at", "2040-01-01", code=1).stderr
-    assert "--at 2040-01-01T00:00:00Z is in the future: it is " in said
-    assert "no zone" not in said, "which zone it is in is not what is wrong"
-    assert "+00:00" not in said.partition(" now, ")[0]
+    output = run(*line, "--at", "2040-01-01", code=1).stderr
+    assert "--at 2040-01-01T00:00:00Z is in the future: it is " in output
+    assert "no zone" not in output, "which zone it is in is not what is wrong"
+    assert "+00:00" not in output.partition(" now, ")[0]
 
 
-def test_a_moment_before_the_table_was_made(run: Run, tmp_path: Path) -> None:
-    """A user who is one hour off gets an error with the first readable moment, not an empty table."""
+def test_a_moment_before_the_table_was_created(run: Run, tmp_path: Path) -> None:
+    """It is an error with the first readable moment, not an empty table."""
     with nyala.connect(tmp_path / "s") as db:
         before = db.create_table("other", {"k": "int64"}, "k").insert({"k": [1]}).time
         made = db.create_table("t", {"k": "int64"}, "k").insert({"k": [1]}).timestamp
     naive = before.replace(tzinfo=None).isoformat()
-    years_ago = before.replace(tzinfo=None, year=2001).isoformat()  # no zone is so far from UTC
+    years_ago = before.replace(
+        tzinfo=None, year=2001
+    ).isoformat()  # earlier than the table in every time zone
     for at, noted in ((naive + "Z", False), (naive, True), (years_ago, False), (made, None)):
         code = 0 if noted is None else 1
         scan = run("table", "scan", tmp_path / "s", "t", "--at", at, code=code)
@@ -199,16 +194,16 @@ def test_a_moment_before_the_table_was_made(run: Run, tmp_path: Path) -> None:
             assert ("it has no zone and was taken as UTC" in ran.stderr) is (
                 noted is not None and at[-1] != "Z"
             )
-            said = ran.stderr.partition("; it has no zone")[0]
-            assert "+00:00" not in said and said.count("Z") == (0 if noted is None else 2)
+            output = ran.stderr.partition("; it has no zone")[0]
+            assert "+00:00" not in output and output.count("Z") == (0 if noted is None else 2)
     ran = run("table", "scan", tmp_path / "s", "t", "--where", "k = 2")
-    assert ran.stderr == ""  # none for another reason
+    assert ran.stderr == ""  # a scan that is empty for another reason prints nothing
     ran = run("table", "scan", tmp_path / "s", "t", "--where", "k = NULL")
     assert "use k IS NULL to find NULLs" in ran.stderr
 
 
 def test_scan_values(run: Run, example: Example) -> None:
-    """A value of some type is shown as another value, or breaks the table or the JSON."""
+    """Values of every type, as text and as JSON."""
     found = run("table", "scan", example.path, "types", "--order", "--json").json["rows"]
     assert found[1] == {
         "k": 1,
@@ -244,8 +239,8 @@ def test_scan_values(run: Run, example: Example) -> None:
     assert r"text\nof" in text[1]
 
 
-def test_rows_that_are_in_memory_only_are_said_to_be_in_the_log(run: Run, tmp_path: Path) -> None:
-    """ "0 B on disk" of a table that was just written reads as if a crash would lose it."""
+def test_rows_in_memory_are_shown_as_being_in_the_log(run: Run, tmp_path: Path) -> None:
+    """ "0 B on disk" would read as if a crash could lose them."""
     with nyala.connect(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         table.insert({"k": list(range(1000))})
@@ -255,17 +250,16 @@ def test_rows_that_are_in_memory_only_are_said_to_be_in_the_log(run: Run, tmp_pa
             return next(line.partition("  ")[2].strip() for line in lines if line.startswith("size"))
 
         assert re.fullmatch(r"\d+\.\d KB in memory and in the log, 0 B in files", size())
-        said = run("table", "stats", tmp_path / "s")
-        assert said.stderr == "Rows in memory are also in the log; a flush writes them to files.\n"
+        output = run("table", "stats", tmp_path / "s")
+        assert output.stderr == "Rows in memory are also in the log; a flush writes them to files.\n"
         db.flush()
         assert re.fullmatch(
             r"1\.\d KB in files", size()
-        )  # mostly headers and footers: numbers in sequence take little
+        )  # mostly headers and footers, because numbers in sequence take few bytes
         assert run("table", "stats", tmp_path / "s").stderr == ""
 
 
 def test_stats(run: Run, example: Example) -> None:
-    """An operator cannot see what takes the room."""
     lines = run("table", "stats", example.path).lines
     assert lines[0].split("  ")[0] == "table" and len(lines) == 3
     all_tables = run("table", "stats", example.path, "--json").json
@@ -282,14 +276,13 @@ def test_stats(run: Run, example: Example) -> None:
 
 
 def test_stats_of_columns(run: Run, tmp_path: Path) -> None:
-    """An operator cannot see which column takes the room."""
     columns = {"k": "int64", "v": nyala.column("double", block_size=65_536), "later": "string"}
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", columns, "k")
         assert run("table", "stats", tmp_path / "s", "--columns").lines[-1].endswith("0 B")
         table.insert({"k": range(10_000), "v": [n * n * 7919 % 99_991 / 4 for n in range(10_000)]})
-        said = run("table", "stats", tmp_path / "s", "t", "--columns")
-        assert "a flush writes them to files" in said.stderr
+        output = run("table", "stats", tmp_path / "s", "t", "--columns")
+        assert "a flush writes them to files" in output.stderr
         db.flush()
         found = table.column_stats()
         table.insert({"k": range(20_000, 60_000), "v": [1 / (n + 3) for n in range(40_000)]})
@@ -303,8 +296,7 @@ def test_stats_of_columns(run: Run, tmp_path: Path) -> None:
     assert set(document["columns"][0]) == set(asdict(found[0]))
 
 
-def test_what_history_costs(run: Run, tmp_path: Path) -> None:
-    """An operator cannot see how far back a table reaches, nor what of its size only its past takes."""
+def test_the_size_of_the_history(run: Run, tmp_path: Path) -> None:
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         table.insert({"k": list(range(1000)), "v": [0] * 1000})
@@ -320,16 +312,18 @@ def test_what_history_costs(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_moment_before_the_history(run: Run, tmp_path: Path) -> None:
-    """A person is not told which is the oldest moment that can be asked for."""
+    """The error names the oldest readable moment."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0)
         first = table.insert({"k": [1], "v": [1]})
         last = table.update({"k": [1], "v": [2]})
     for line in (["scan", "--at", first.timestamp], ["changes", "--since", first.timestamp]):
-        said = run("table", line[0], tmp_path / "s", *line[1:], code=1).stderr
+        output = run("table", line[0], tmp_path / "s", *line[1:], code=1).stderr
         oldest = last.time.isoformat().replace("+00:00", "Z")
-        assert f"that can be read is {oldest} (timestamp {last.timestamp})" in said and "+00:00" not in said
-        assert "is the present only, and" in said and "create_table" not in said
+        assert (
+            f"that can be read is {oldest} (timestamp {last.timestamp})" in output and "+00:00" not in output
+        )
+        assert "is the present only, and" in output and "create_table" not in output
     when = f"{last.time.isoformat()[:-6]}Z (timestamp {last.timestamp})"
     assert f"readable   from {when} on" in run("table", "describe", tmp_path / "s").lines
     found = run("table", "describe", tmp_path / "s", "--json").json
@@ -337,7 +331,6 @@ def test_a_moment_before_the_history(run: Run, tmp_path: Path) -> None:
 
 
 def test_changes(run: Run, example: Example) -> None:
-    """What happened since yesterday takes a program to find out."""
     line = ("table", "changes", example.path, "metrics", "--since")
     last = nyala.to_datetime(example.last).isoformat().removesuffix("+00:00").rstrip("0") + "Z"
     assert run(*line, example.first, "--columns", "value").lines == [
@@ -359,8 +352,8 @@ def test_changes(run: Run, example: Example) -> None:
 
 
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.floats()), st.binary()), max_size=20))
-def test_text_is_one_line_a_row_and_json_is_json(rows: list[tuple[str, float | None, bytes]]) -> None:
-    """Some text of a user's breaks the lines of a table, or the document."""
+def test_control_characters_do_not_break_the_output(rows: list[tuple[str, float | None, bytes]]) -> None:
+    """As text each row is one line; as JSON the document is valid."""
     batch = pa.record_batch(
         {
             "s": pa.array([row[0] for row in rows], pa.string()),
@@ -378,7 +371,6 @@ def test_text_is_one_line_a_row_and_json_is_json(rows: list[tuple[str, float | N
 
 
 def test_commits(run: Run, example: Example, tmp_path: Path) -> None:
-    """Which load wrote these rows takes a program to find out."""
     with nyala.connect(example.path, maintenance=False) as db:
         with db.batch(message="both, at once") as b:
             b.delete("metrics", [("a", nyala.to_datetime(0).replace(year=1999))], on_missing="ignore")
@@ -394,12 +386,11 @@ def test_commits(run: Run, example: Example, tmp_path: Path) -> None:
     assert found["table"] == "types" and row["tables"] == ["types"] and row["message"] == "both, at once"
     assert row["inserted"] == 1 and row["timestamp"] == at.timestamp and row["time"].endswith("Z")
     assert run("table", "commits", example.path, "--since", at.timestamp, "--json").json["row_count"] == 0
-    said = run("table", "commits", example.path, "--since", "soon", code=1).stderr
-    assert "--since 'soon' is neither a timestamp nor an ISO time" in said and "has no tags" in said
+    output = run("table", "commits", example.path, "--since", "soon", code=1).stderr
+    assert "--since 'soon' is neither a timestamp nor an ISO time" in output and "has no tags" in output
 
 
 def test_tags(run: Run, example: Example) -> None:
-    """A moment that a person wants to read later is gone with the history."""
     assert "no tags" in run("tag", "list", example.path).stderr
     made = run("tag", "add", example.path, "before-load", "--json").json
     assert made["name"] == "before-load" and made["timestamp"] >= example.last
@@ -414,8 +405,8 @@ def test_tags(run: Run, example: Example) -> None:
         run("table", "scan", example.path, "metrics", "--at", at, "--json").json["row_count"]
         for at in (example.first, example.last)
     ]
-    said = run("table", "scan", example.path, "metrics", "--at", "befor-load", code=1).stderr
-    assert "--at 'befor-load'" in said and "did you mean 'before-load'?" in said
+    output = run("table", "scan", example.path, "metrics", "--at", "befor-load", code=1).stderr
+    assert "--at 'befor-load'" in output and "did you mean 'before-load'?" in output
     assert (
         run("table", "changes", example.path, "metrics", "--since", "first", "--json").json["row_count"] == 1
     )
