@@ -291,8 +291,6 @@ def _convert_column(
     """
     where = f"column {column.name!r}: "
     wanted = column.type if truncate else column.type.without_length
-    memory: list[tuple[int, int]] = []
-    whole = False
     max_cell_bytes = limits.max_cell_bytes
     long: LongColumn | None = None
     array: Any
@@ -313,14 +311,9 @@ def _convert_column(
             else:
                 array = long
         elif isinstance(raw, _ARROW):
-            source = one_array(raw)
-            array, failures = cast_array(source, wanted, max_cell_bytes)
-            # `one_array` has copied several chunks into one array.
-            if isinstance(raw, pa.Array) or raw.num_chunks < 2:
-                whole = array is source
-                memory = [] if whole else _memory_of(source)
+            array, failures = cast_array(one_array(raw), wanted, max_cell_bytes)
         elif isinstance(raw, np.ndarray):
-            array, failures = _cast_numpy(raw, wanted, memory, max_cell_bytes)
+            array, failures = _cast_numpy(raw, wanted, max_cell_bytes)
         else:
             array, failures = cast_list(raw, wanted, max_cell_bytes)
     except SchemaError as error:
@@ -336,7 +329,7 @@ def _convert_column(
             nulls = nulls[given[nulls]]
         if len(nulls):
             errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
-    return array, long is not None or whole or _shares(array, memory)
+    return array, _may_share_memory(raw)
 
 
 def _null_rows(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -385,27 +378,15 @@ def _length_of(value: Any) -> int:
     return len(value) if isinstance(value, str | bytes | bytearray) else 0
 
 
-def _memory_of(array: pa.Array) -> list[tuple[int, int]]:
-    return [
-        (buffer.address, buffer.address + buffer.size) for buffer in array.buffers() if buffer is not None
-    ]
+def _may_share_memory(raw: Any) -> bool:
+    """Whether `raw` may use the same memory after `_convert_column`, which copies Python objects."""
+    if isinstance(raw, pa.ChunkedArray):
+        return raw.num_chunks < 2  # `one_array` copies several chunks to one array
+    return isinstance(raw, pa.Array) or (isinstance(raw, np.ndarray) and raw.dtype != object)
 
 
-def _shares(array: pa.Array, memory: list[tuple[int, int]]) -> bool:
-    """Whether `array` uses `memory`, given as ranges of addresses. Only some casts copy, so the addresses decide."""
-    return array.offset != 0 or any(
-        buffer is not None and any(start <= buffer.address < end for start, end in memory)
-        for buffer in array.buffers()
-    )
-
-
-def _cast_numpy(
-    values: npt.NDArray[Any], wanted: ColumnType, memory: list[tuple[int, int]], max_cell_bytes: int
-) -> Cast:
-    """Cast a one-dimensional NumPy array; masked values become NULL.
-
-    Appends the address ranges that the result may share to `memory`.
-    """
+def _cast_numpy(values: npt.NDArray[Any], wanted: ColumnType, max_cell_bytes: int) -> Cast:
+    """Cast a one-dimensional NumPy array; masked values become NULL."""
     if values.dtype == object:
         return cast_list(values.tolist(), wanted, max_cell_bytes)
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
@@ -422,7 +403,6 @@ def _cast_numpy(
         raise SchemaError(f"expected {wanted}, got the unsupported type {values.dtype}") from None
     if mask is not None and mask.any():
         array = pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
-    memory += _memory_of(array)
     result, more = cast_array(array, wanted, max_cell_bytes)
     return result, failures + more
 

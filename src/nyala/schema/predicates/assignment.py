@@ -1,10 +1,11 @@
-"""Values for `update(set={column: …})`: a constant, or an SQL expression over the row.
+"""The new values of `update(set={column: …})`: constants, or SQL expressions over the row.
 
-A `str` is always a constant. An expression is `nyala.expr("n + 1")`, or built from `nyala.col`.
+A `str` is always a constant. An expression is `nyala.expr("n + 1")`, or it is built from `nyala.col`. Its language is
+that of `where=` (`expressions/parser.py`).
 
-`set=` and `where=` share one language (`expressions/parser.py`). Integers are computed in 64 bits and decimals with all
-their digits. A row fails as out-of-range if its result does not fit the column or would have to be rounded; the user
-can write round(x, 2). Only a float column rounds doubles.
+Integers are computed in 64 bits, and decimals with all their digits. A row fails with the code out-of-range if the
+result does not fit the column, or fits only after rounding: the user can write round(x, 2). Only a float column rounds
+its values, which are computed as doubles.
 
 Source: docs/how-to/expressions.md.
 """
@@ -35,22 +36,25 @@ __all__ = ["Assigned", "Expression", "parse_assignment"]
 
 
 class TooMuchText(InvalidArgumentError):
-    """The text of the result is larger than an Arrow array can hold: evaluate fewer rows at a time."""
+    """The result has more text than one Arrow array can hold. The caller evaluates fewer rows at a time."""
 
 
-# A longer constant is returned as a dictionary array with one entry.
+# A longer constant is returned as dictionary codes with one entry, and not once per row.
 _REPEATED_BYTES_MAX: Final = 1 << 10
 
 
 class Assigned(NamedTuple):
-    """A column's new values, in its canonical type or a dictionary of it, and the failed rows (NULL in `array`)."""
+    """The new values of a column, with NULL in failed rows, and the errors of these rows.
+
+    The values have the canonical type of the column, or are dictionary codes.
+    """
 
     array: pa.Array
     errors: RowErrors
 
 
 class Expression:
-    """A value for one column, computed from the row. Immutable, thread-safe; `str()` is its text."""
+    """The new value of one column, as a function of the row. Immutable, thread-safe; `str()` returns its text."""
 
     columns: frozenset[str]
 
@@ -62,9 +66,9 @@ class Expression:
     def evaluate(self, arrays: Arrays, n: int) -> Assigned:
         """Compute the values of n rows.
 
-        arrays: column name to Arrow array of n canonical values, at least for `columns`.
-        Errors: codes out-of-range (overflow, division by zero, a value that does not fit), null (in a NOT NULL
-                column), value-too-large; each message names the column.
+        arrays: at least the `columns`, by name, as Arrow arrays of n values of the canonical types.
+        A row may fail with the codes out-of-range (overflow, division by zero, or a value that does not fit), null (in
+        a NOT NULL column) and value-too-large.
         """
         errors = RowErrors()
         array, failures = self._values(arrays, n, errors)
@@ -89,7 +93,7 @@ class Expression:
 
 
 class _Constant(Expression):
-    """One Python value for every row. A value that does not fit fails each row; without rows there is no error."""
+    """The same value in every row. If it does not fit the column, every row fails, and no exception is raised."""
 
     columns: frozenset[str] = frozenset()
 
@@ -115,13 +119,13 @@ class _Constant(Expression):
 
 
 class _Computed(Expression):
-    """A computed value, cast to the column's type."""
+    """A computed value that is cast to the type of the column."""
 
     def __init__(self, target: ColumnSchema, value: Value, text: str, limits: Limits) -> None:
         super().__init__(target, text, limits)
         self.columns = value.columns
         self._value = value
-        self._fit(pa.array([], value.type))  # raises type errors now
+        self._fit(pa.array([], value.type))  # raises an error if the types are incompatible
 
     def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
         try:
@@ -139,11 +143,11 @@ class _Computed(Expression):
         return self._fit(array)
 
     def _fit(self, array: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Cast the array to the target's type; also return the rows that do not fit."""
+        """Cast the array to the type of the column; also return the rows that do not fit."""
         wanted = self.target.type
         failures: list[Failure] = []
         if wanted.name == "date" and (array.type == pa.int64() or is_decimal(array.type)):
-            # Usually a mistake: 2013 - 01 - 01 is 2011, which would be stored as days since 1970.
+            # Usually a mistake: 2013 - 01 - 01 is the number 2011, and would become the 2011th day after 1970.
             raise SchemaError(
                 f"column {self.target.name!r}: {quote(self._text)} is a number, not a date; write DATE '2013-01-31'"
             )
@@ -159,7 +163,7 @@ class _Computed(Expression):
 
 
 def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema) -> list[Failure]:
-    """Return the rows that are not NULL and do not fit, with a message that shows the value."""
+    """Return the rows that do not fit and are not NULL. Each message shows the value."""
     bad = ~fits
     if array.null_count:
         bad &= array.is_valid().to_numpy(zero_copy_only=False)
@@ -177,19 +181,19 @@ def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema)
 
 
 def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
-    """Convert doubles to integers or decimals; a double fits if it is the nearest double to such a value."""
+    """Convert doubles to integers or decimals. A double fits if it is the double nearest to such a value."""
     type, values = column.type, number_values(array)
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     if type.is_integer:
         assert type.value_min is not None and type.value_max is not None
-        # value_max + 1 is a power of two and so exactly a double; value_max of int64 is not.
+        # value_max + 1 is a power of two, which is exactly a double. The value_max of int64 is not.
         fits = (values >= float(type.value_min)) & (values < float(type.value_max + 1))
         fits &= np.trunc(values) == values
         result = pa.array(np.where(fits, values, 0).astype(np.int64), mask=nulls | ~fits)
         return result, _failing(array, fits, column)
     assert type.precision is not None and type.scale is not None
     fits = np.abs(values) < 10.0 ** (type.precision - type.scale)
-    # 76 digits have room for rounding up at the limit; `cast_array` then checks the column's precision.
+    # 76 digits have room for a value that is rounded up beyond the column's precision. `cast_array` checks this later.
     result = pa.array(np.where(fits, values, 0.0)).cast(pa.decimal256(76, type.scale))  # to the nearest
     fits &= decimal_doubles(result) == values
     return pc.if_else(pa.array(fits & ~nulls), result, pa.scalar(None, result.type)), _failing(
@@ -198,7 +202,7 @@ def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, l
 
 
 def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
-    """Round doubles to floats. A finite double that would become infinite does not fit."""
+    """Round doubles for a float column. A finite double that becomes infinite does not fit."""
     if column.type.name == "double":
         return array, []
     values = number_values(array)
@@ -215,9 +219,9 @@ def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array,
 def parse_assignment(
     value: Any, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
 ) -> Expression:
-    """Build the expression for one column of `set=`: from a constant, `expr(...)`, `col(...)` or a condition.
+    """Build the new value of column `target` from what the user gave: a constant, an expression or a condition.
 
-    Raises: SchemaError when the value's type does not match the column's, InvalidArgumentError, ColumnNotFoundError.
+    Raises: SchemaError if the types do not match, InvalidArgumentError, ColumnNotFoundError.
     """
     if not isinstance(value, Expr | Node):
         return _Constant(target, value, limits)

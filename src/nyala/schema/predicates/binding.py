@@ -1,4 +1,4 @@
-"""Binds a predicate to a table: resolves names, converts literals to column types, pushes NOT down.
+"""Binds a tree to a table: checks names, converts literals to column types, and builds what evaluates the tree.
 
     bind_node             tree -> tree         checks names, converts literals to the types of their columns
     build_condition       tree -> Bound        pushes NOT down; a Bound computes which rows are TRUE (`evaluate`)
@@ -6,13 +6,12 @@
     derive_constraints    Bound -> Constraint  for each column, a condition that all selected rows satisfy
 
 Invariants
-    B1  A comparison with a literal that the column cannot hold is rewritten to values that it can hold:
-        int8 < 300 is IS NOT NULL, int8 = 300 is FALSE, n < 2.5 is n <= 2, d > 1.234 is d >= 1.24.
-    B2  Binding the text of a bound tree gives the same tree: a canonical literal has exactly one text form.
-    B3  Constraints are necessary conditions: a row that is TRUE satisfies all of them. A predicate that no row can
-        satisfy is BoundConstant(False), or has an empty constraint.
+    B1  A comparison with a literal that the column cannot hold becomes one that it can hold, or a constant:
+        n < 300 becomes n IS NOT NULL for an int8, n = 300 becomes FALSE, n < 2.5 becomes n <= 2 for an integer.
+    B2  Each value has one canonical literal. So binding the text of a bound tree returns the same tree.
+    B3  A row in which a condition is TRUE satisfies all its constraints.
 
-Source: SQL:2016 part 2, 8.2 and 8.4; De Morgan's laws hold in three-valued logic.
+Source: SQL:2016 part 2, 8.2 and 8.4. De Morgan's laws, by which NOT moves into AND and OR, hold for NULL too.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ from nyala.schema.types import from_canonical
 __all__ = ["bind_condition", "bind_node", "build_condition", "build_value", "derive_constraints"]
 
 _NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-# Words that parse as column names but probably mean something else, with the advice for the user.
+# Words that the parser takes for column names although users mean something else, and what to write in their place.
 _ADVICE_ON_NAMES: Final = {
     "none": "nothing equals NULL; write IS NULL or IS NOT NULL",
     "nan": "write 'NaN', in quotes",
@@ -113,10 +112,10 @@ _FALSE: Final = BoundConstant(False)
 
 
 def bind_node(node: Node, schema: Schema) -> Node:
-    """Check all names and types, and return the tree with canonical literals (B2).
+    """Check all names and types of a tree, and return it with canonical literals (B2).
 
-    Raises: ColumnNotFoundError, SchemaError for a literal of another type than its column,
-    InvalidArgumentError for a malformed literal.
+    Raises: ColumnNotFoundError, SchemaError for a literal of another type than its column, InvalidArgumentError for an
+    invalid literal.
     """
     match node:
         case And(parts):
@@ -179,7 +178,7 @@ def bind_node(node: Node, schema: Schema) -> Node:
 
 
 def bind_condition(node: Node, schema: Schema) -> Node:
-    """`bind_node` for a node that must be a condition."""
+    """Check that the tree is a condition, and bind it as `bind_node` does."""
     bound = bind_node(node, schema)
     if isinstance(bound, Column):
         _canonical_literal(schema.by_name(bound.name), True)  # raises if the column is not bool
@@ -192,7 +191,10 @@ def bind_condition(node: Node, schema: Schema) -> Node:
 
 
 def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
-    """Return the column, or for a computed value a column of its type. NULL gives None, or a column of type `null`."""
+    """Return the column of a node; for a computed value, a column of its type.
+
+    For the literal NULL it returns None, or a bool column if `null` is given.
+    """
     if isinstance(node, Column):
         return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
     value = build_value(node, schema)
@@ -200,7 +202,7 @@ def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
 
 
 def build_value(node: Node, schema: Schema) -> Value:
-    """Build the value that a tree computes. Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError."""
+    """Return the value that computes a tree. Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError."""
     match node:
         case Literal(value):
             return ConstantValue(literal_scalar(value))
@@ -228,7 +230,10 @@ def build_value(node: Node, schema: Schema) -> Value:
 
 
 def _compared_column(name: str, other: str, schema: Schema) -> ColumnSchema:
-    """Return the column `name`, which is compared with `other`. The error helps if the user meant a text or number."""
+    """Return the column `name`, which is compared with the name `other`.
+
+    If there is no such column, the user may have meant a text, a number or NULL: the error says how to write it.
+    """
     if name not in schema and (meant := _ADVICE_ON_NAMES.get(name.lower())) is not None:
         raise ColumnNotFoundError(f"no column {name!r}; {meant}")
     if name not in schema and literals.is_number_like(name):
@@ -244,7 +249,7 @@ def _check_op(op: str) -> None:
 
 
 def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
-    """Return the canonical form of a literal that is compared with this column (B2)."""
+    """Return the one literal for all literals that are equal when compared with this column (B2)."""
     if literal is None:
         return None
     type = column.type
@@ -261,7 +266,7 @@ def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> liter
     if type.is_floating:
         place = float_of_literal(column, literal)
         if place.beyond:
-            return literal  # finite for the user, infinite for the type
+            return literal  # beyond all finite values of the type, but not infinite
         if not math.isfinite(place.value):
             return place.value
         shortest = str(np.float32(place.value)) if type.name == "float" else repr(place.value)
@@ -275,7 +280,7 @@ def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> liter
     if exact and in_range:
         return from_canonical(type, floor)  # type: ignore[no-any-return]
     if isinstance(literal, float):
-        # An infinity becomes a number that no column can hold, because a number has a text form.
+        # Compared with this column, an infinity is the same as a number that is too large for it.
         return decimal.Decimal("-1E+9999" if literal < 0 else "1E+9999")
     return literal
 
@@ -283,20 +288,20 @@ def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> liter
 def _canonical_list(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> tuple[literals.Literal, ...] | pa.Array:
-    """Return the canonical values of a list. A long list becomes an array of the values that the column can hold."""
+    """Return the literals of an IN list in canonical form; for a long list, an array of values of the column."""
     placed = _values_for_column(column, values)
     if placed is not None:
         return placed
     items = values if isinstance(values, tuple) else value_lists.literals_of(values)
     canonical = tuple(_canonical_literal(column, literal) for literal in items)
-    placed = _values_for_column(column, canonical)  # the values may have one type now
+    placed = _values_for_column(column, canonical)  # they may have one type now, as an array needs
     return canonical if placed is None else placed
 
 
 def _values_for_column(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> pa.Array | None:
-    """Return a long list as an array in the column's type, with at most one NULL; None if that is impossible."""
+    """Return a long list as an array of the column's type, with at most one NULL; None if `value_lists` cannot."""
     array = value_lists.as_array(values)
     placed = None if array is None else value_lists.values_for_column(column, array.drop_null())
     if array is None or not placed:
@@ -305,10 +310,10 @@ def _values_for_column(
 
 
 def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]:
-    """Return the columns that an Arrow expression reads, in the schema's order.
+    """Return the columns that an Arrow expression reads, in the order of the schema.
 
-    Arrow has no function for this, so the expression is evaluated on empty tables that each lack one column.
-    Raises: ColumnNotFoundError, InvalidArgumentError when Arrow cannot evaluate it on this schema.
+    Arrow has no function for this. So the expression is evaluated on empty tables, each without one column.
+    Raises: ColumnNotFoundError, InvalidArgumentError if Arrow cannot evaluate it on this schema.
     """
     empty = schema.arrow_schema().empty_table()
     try:
@@ -322,7 +327,7 @@ def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]
         raise InvalidArgumentError(f"the pyarrow expression {expression} is refused: {error}") from None
     if result.type != pa.bool_():
         raise InvalidArgumentError(f"the pyarrow expression {expression} gives {result.type}, not bool")
-    if "FieldPath(" in str(expression):  # it refers to columns by position, so no column may be dropped
+    if "FieldPath(" in str(expression):  # it refers to a column by its position, so no column may be missing
         return schema.names
     return tuple(name for name in schema.names if _needs(expression, empty, name))
 
@@ -335,11 +340,14 @@ def _needs(expression: pc.Expression, empty: pa.Table, name: str) -> bool:
     return False
 
 
-# --- lowering: NOT pushed down ----------------------------------------------------------------------
+# --- building conditions ----------------------------------------------------------------------------
 
 
 def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
-    """Return a condition for the rows where `node` is TRUE (`negated`: FALSE). `node` comes from `bind_node`."""
+    """Return the condition that selects the rows in which `node` is TRUE, or FALSE if `negated`.
+
+    node: a result of `bind_node`.
+    """
     match node:
         case And(parts):
             bound = [build_condition(part, schema, negated) for part in parts]
@@ -381,7 +389,10 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
-    """Return the column to compare, and a function that maps a condition on it to one on the table's columns."""
+    """Return the column that a condition tests, and a function that the condition must pass through.
+
+    For a computed value the column is one of its type, and the function lets the condition test the value.
+    """
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound
     value = build_value(node, schema)
@@ -406,7 +417,7 @@ def _condition_of_is_true(part: Node, schema: Schema, wanted: bool, negated: boo
         return found
     match part:
         case Column() | Compare(Column(), _, Literal()) | Like(Column()):
-            # The part is NULL exactly where the column is NULL, and that allows pruning.
+            # The part is NULL exactly where the column is NULL. This condition has a constraint, a BoundNot has none.
             name = next(iter(column_names_in(part)))
             return _any(
                 [build_condition(part, schema, wanted), BoundNull(schema.by_name(name), negated=False)]
@@ -417,9 +428,9 @@ def _condition_of_is_true(part: Node, schema: Schema, wanted: bool, negated: boo
 def _condition_of_rows(
     parts: tuple[Node, ...], rows: tuple[tuple[Any, ...], ...], schema: Schema, negated: bool
 ) -> Bound:
-    """Lower (a, b) IN rows: to one look-up if a and b are columns, otherwise to an OR over the rows."""
+    """Build (a, b) IN rows: as one look-up if a and b are columns, otherwise as an OR of comparisons."""
     columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
-    whole = [row for row in rows if None not in row]  # a row with NULL never matches
+    whole = [row for row in rows if None not in row]  # rows with NULL are never equal to another row
     never_null = len(whole) == len(rows) and not any(column.nullable for column in columns)
     countable = all(not column.type.is_floating and column.type.name != "bool" for column in columns)
     if whole and len(columns) == len(parts) and countable and (never_null or not negated):
@@ -456,7 +467,7 @@ def _condition_of_rows(
 
 
 def _positions_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
-    """Return the distinct, ascending values that the column can hold, and the position of each given value in them."""
+    """Return the values that the column can hold, ascending and distinct, and each given value's position in them."""
     bound = [_condition_of_compare(column, "=", value) for value in values]
     held = [one.value if isinstance(one, BoundCompare) else None for one in bound]
     ordered = Constraint.one_of([value for value in held if value is not None]).values or ()
@@ -482,7 +493,7 @@ def _condition_of_compare(column: ColumnSchema, op: str, literal: literals.Liter
             return BoundCompare(column, op, value)
         if op in ("=", "<>"):
             return not_null if op == "<>" else _FALSE
-        # Beyond the finite values there is only the infinity of that sign (and NaN above +infinity).
+        # `value` is an infinity. Beyond the finite values, the column can hold only it, and NaN above the positive one.
         if beyond > 0:
             return BoundCompare(column, "<" if op in ("<", "<=") else ">=", value)
         return BoundCompare(column, "<=" if op in ("<", "<=") else ">", value)
@@ -509,9 +520,9 @@ def _condition_of_in(
             column, Constraint.of_ascending(value_lists.canonical(column.type, values.drop_null())), negated
         )
     if not values:
-        return BoundConstant(negated)  # for every row, also where the column is NULL
+        return BoundConstant(negated)  # in every row, even where the column is NULL
     if negated and None in values:
-        return _FALSE  # no row is known to differ from NULL
+        return _FALSE  # NOT IN is never TRUE: no value is known to differ from NULL
     found: list[Any] = []
     for value in values:
         bound = _condition_of_compare(column, "=", value)  # drops NULL and values that the column cannot hold
@@ -523,7 +534,7 @@ def _condition_of_in(
 
 
 def _in(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bound:
-    """Lower `IN`. `allowed` has a list of values, or is empty."""
+    """Build `column IN` or NOT IN. allowed: a constraint with a list of values, or an empty one."""
     ordered = allowed.values
     if ordered is None:
         return BoundNull(column, negated=True) if negated else _FALSE
@@ -569,7 +580,7 @@ def _any(parts: list[Bound]) -> Bound:
 
 
 def _merge_equalities(parts: list[Bound]) -> list[Bound]:
-    """Merge x = 1 OR x = 2 OR x IN (3, 4) into one IN. Programs generate such chains with thousands of terms."""
+    """Merge x = 1 OR x = 2 OR x IN (3, 4) into one IN list. Programs write such chains with thousands of terms."""
     values: dict[str, list[Any]] = {}
     columns: dict[str, ColumnSchema] = {}
     merged: list[Bound] = []
@@ -590,7 +601,7 @@ def _merge_equalities(parts: list[Bound]) -> list[Bound]:
 
 
 def derive_constraints(bound: Bound) -> dict[str, Constraint] | None:
-    """Derive the constraints by column name, or None when no row can be TRUE."""
+    """Return the constraints by column name, or None if the condition is TRUE in no row."""
     if isinstance(bound, BoundConstant):
         return {} if bound.value else None
     if isinstance(bound, BoundAnd):
@@ -620,7 +631,7 @@ def derive_constraints(bound: Bound) -> dict[str, Constraint] | None:
 
 
 def _nullable_only(constraints: dict[ColumnSchema, Constraint]) -> dict[str, Constraint]:
-    """Return the constraints by name, without those that only exclude NULL from a NOT NULL column."""
+    """Return the constraints by column name, without those that only exclude NULL from a NOT NULL column."""
     not_null = Constraint(null="none")
     return {c.name: found for c, found in constraints.items() if c.nullable or found != not_null}
 
@@ -656,4 +667,4 @@ def _derive_any(parts: Iterable[Bound]) -> dict[str, Constraint] | None:
     merged = possible[0]
     for found in possible[1:]:
         merged = {name: c.union(found[name]) for name, c in merged.items() if name in found}
-    return {name: constraint for name, constraint in merged.items() if not constraint.is_any}
+    return {name: constraint for name, constraint in merged.items() if constraint != ANY}

@@ -1,16 +1,16 @@
-"""Splits a predicate into tests of single columns and a rest that needs several columns.
+"""Splits a predicate into tests that need one column each, and a rest that needs several columns.
 
     kind <> 'x' AND n > 3 AND n < m AND (mode = 'a' OR mode LIKE 'b%')
 
-        kind, n, mode    one ColumnTest each: a scan filters by each column separately
-        n < m            the rest: a scan evaluates it on the remaining rows
+        kind, n, mode    one ColumnTest each: a scan first filters by one column after the other
+        n < m            the rest: a scan evaluates it on the rows that remain
 
-Some encodings can evaluate a test without decoding: numbers through an exact constraint, dictionaries through their
-entries.
+Some encodings can test a column without decoding it: a dictionary tests its entries, and packed numbers are compared
+with the bounds of a constraint that is equivalent to the test.
 
 Invariants
-    T1  A row satisfies the predicate if and only if it satisfies all column tests and the rest.
-    T2  A test never raises: terms that may fail are in the rest.
+    T1  The predicate is TRUE in exactly the rows that pass all column tests and the rest.
+    T2  A test never raises an error. Terms that may fail are in the rest.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ __all__ = ["ColumnTest", "has_exact_constraint", "split_by_column"]
 
 @dataclass(frozen=True, eq=False)
 class ColumnTest:
-    """All terms of an AND that use only this column. Compared by identity."""
+    """All terms of an AND that use only this column. An object equals only itself."""
 
     column: ColumnSchema
     parts: tuple[Bound, ...]
     constraint: Constraint | None
-    """Equivalent to the parts; None if no constraint is."""
+    """A constraint that is equivalent to the parts; None if there is none."""
     admits_null: bool
+    """Whether NULL passes the test."""
 
     @staticmethod
     def of(column: ColumnSchema, parts: Iterable[Bound], constraint: Constraint | None) -> ColumnTest:
-        """Build a test. The column's `constraint` is kept only if each part is a range or a list of values."""
+        """Build a test of the parts, with the column's constraint if it is equivalent to them."""
         parts = tuple(sorted(parts, key=lambda part: part.rank))
         exact = constraint if all(map(has_exact_constraint, parts)) else None
         null = pa.nulls(1, column.type.arrow)
@@ -50,13 +51,13 @@ class ColumnTest:
 
     @property
     def is_costly(self) -> bool:
-        """Whether testing a value costs more than gathering it from an array."""
+        """Whether the test of a value takes longer than gathering the value from an array."""
         return any(part.rank >= _COSTLY_RANK for part in self.parts)
 
     def mask(self, values: pa.Array) -> Mask:
-        """Return a new mask of the values that satisfy the test; values may be NULL.
+        """Return a new mask of the values that pass the test.
 
-        values: in the column's type, dictionary-encoded, or as narrow decimals.
+        values: in the canonical type of the column, as dictionary codes, or as decimals of 4 or 8 bytes.
         Cost: one or two NumPy or Arrow calls per part.
         """
         arrays = {self.column.name: values}
@@ -69,14 +70,17 @@ class ColumnTest:
         return mask
 
 
-# LIKE and more expensive tests: see `Bound.rank`.
+# `Bound.rank` of LIKE and of more expensive conditions.
 _COSTLY_RANK = 10
 
 
 def split_by_column(
     terms: Iterable[Bound], constraints: Mapping[str, Constraint], columns: Iterable[ColumnSchema]
 ) -> tuple[tuple[ColumnTest, ...], Bound | None]:
-    """Return the tests of single columns, cheapest first, and the remaining terms (T1)."""
+    """Return the column tests, the cheapest first, and the AND of the other terms, or None without any (T1).
+
+    terms: of an AND. constraints: by column name. columns: at least those that the terms read.
+    """
     of_columns: dict[str, list[Bound]] = {}
     rest: list[Bound] = []
     for term in terms:
@@ -92,7 +96,7 @@ def split_by_column(
 
 
 def has_exact_constraint(part: Bound) -> bool:
-    """Whether the condition is equivalent to its constraint: a range or a list of values."""
+    """Whether the condition is a range or an IN list, so that its constraint is equivalent to it."""
     return (isinstance(part, BoundCompare) and part.op != "<>" and not part.column.type.is_floating) or (
         isinstance(part, BoundIn) and not part.negated and not part.column.type.is_floating
     )

@@ -1,20 +1,22 @@
-"""Constraint: a necessary condition on one column, used to skip partitions, rowsets and blocks.
+"""Constraint: what a predicate demands of a single column, as a range or a list of values.
 
-    a > 3 AND a IN (1, 5, 9) AND (b = 'x' OR b = 'z')        a: values (5, 9)     b: values ('x', 'z')
+    a > 3 AND a IN (1, 5, 9) AND (b = 'x' OR b = 'z')        a: 5 or 9       b: 'x' or 'z'
     c IS NULL OR c < 10                                      c: below 10, or NULL
 
-A row that the predicate selects satisfies the constraint of every column; the reverse need not hold.
-Bounds and values are canonical scalars (`nyala.schema.types`): int for integers, date, timestamp and decimal;
-float, str, bytes or bool otherwise. They sort as they compare: text by its UTF-8 bytes, NaN equal to NaN and
-greater than all other values, -0.0 equal to 0.0.
+Scans skip partitions, rowsets and blocks in which no value satisfies the constraint. A constraint may be weaker than
+the predicate: every row that the predicate selects satisfies the constraints of all columns, but other rows may too.
+
+Bounds and values are in canonical form (`nyala.schema.types`). Their order is that of comparisons: text by its UTF-8
+bytes, NaN equal to NaN and greater than all other values, -0.0 equal to 0.0.
 
 Invariants
-    C1  `values`, if set, are ascending and distinct. The first is `lower` and the last is `upper`, both inclusive.
-    C2  `lower` is below `upper`; equal bounds become one value. An unsatisfiable constraint has `empty` and no bounds.
-    C3  Bounds of countable types are inclusive. A bound at the type's minimum or maximum is None.
-    C4  null "only" has no bounds: only NULL satisfies it.
+    C1  `values`, if set, are ascending and distinct. The first equals `lower` and the last `upper`, both inclusive.
+    C2  `lower` is below `upper`. A range of one value is a list of this value. A constraint that nothing satisfies has
+        `empty` and no bounds.
+    C3  Bounds of an integer, date, timestamp or decimal are inclusive, and None at the least or greatest value.
+    C4  If `null` is "only", only NULL satisfies the constraint, and it has no bounds.
 
-Not represented: `<>` and NOT IN, because they are not ranges. They only exclude NULL (null "none").
+The conditions `<>` and NOT IN are no ranges. Their constraint only excludes NULL.
 Source: Kudu's ColumnPredicate (canonical forms, merging); docs/design/rules.md, Z1.
 """
 
@@ -37,7 +39,7 @@ Nullness = Literal["any", "only", "none"]
 
 
 def order_key(value: Any) -> Any:
-    """Return a sort key in comparison order: NaN last, text as bytes, so that a str compares with a truncated bound."""
+    """Return a sort key for the order of comparisons: NaN last, and text as bytes, because a zone map may cut it."""
     if isinstance(value, float):
         return (value != value, 0.0 if value != value else value)
     return value.encode() if isinstance(value, str) else value
@@ -46,27 +48,27 @@ def order_key(value: Any) -> Any:
 @compared_as_tuples
 @dataclass(frozen=True)
 class Constraint(LazyValues):
-    """A necessary condition on one column. Built by `between`, `one_of`, `intersect` and `union`."""
+    """What a predicate demands of one column. `between` and `one_of` build it, `intersect` and `union` combine two."""
 
     lower: Any = None
     lower_inclusive: bool = True
     upper: Any = None
     upper_inclusive: bool = True
     values: tuple[Any, ...] | None = None
-    null: Nullness = "any"  # NULL and values satisfy it, only NULL does, or only values do
+    null: Nullness = "any"  # "any": NULL satisfies it too; "only": nothing else does; "none": NULL does not
     empty: bool = False
 
     # --- building -------------------------------------------------------------------------------
 
     @staticmethod
     def one_of(values: Iterable[Any]) -> Constraint:
-        """Build: equal to one of the values, which may come in any order."""
+        """Return the constraint to be one of the values, which may be in any order."""
         keyed = {order_key(value): value for value in values}
         return Constraint.of_ascending(tuple(keyed[key] for key in sorted(keyed)))
 
     @staticmethod
     def of_ascending(values: tuple[Any, ...], null: Nullness = "none") -> Constraint:
-        """Build: equal to one of the values, which are distinct and ascending. `null` says whether NULL matches."""
+        """Return the constraint to be one of the values, or NULL if `null` says so. The values are ascending."""
         if not values:
             return EMPTY if null == "none" else NULL_ONLY
         return Constraint(values[0], True, values[-1], True, values, null)
@@ -80,7 +82,7 @@ class Constraint(LazyValues):
         lower_inclusive: bool = True,
         upper_inclusive: bool = True,
     ) -> Constraint:
-        """Build: not NULL and within the bounds, in canonical form (C2, C3). None is unbounded."""
+        """Return the constraint to lie between two bounds and not to be NULL. None is no bound."""
         if type.value_min is not None:
             assert type.value_max is not None
             if lower is not None:
@@ -95,10 +97,10 @@ class Constraint(LazyValues):
                 upper = upper if upper < type.value_max else None
         return Constraint(
             lower, lower_inclusive or lower is None, upper, upper_inclusive or upper is None, None, "none"
-        )._checked()
+        )._canonical()
 
-    def _checked(self) -> Constraint:
-        """Return this range in the canonical form of C2."""
+    def _canonical(self) -> Constraint:
+        """Return this range in the form of C2: as one value if the bounds are equal, or empty."""
         if self.lower is None or self.upper is None:
             return self
         lower, upper = order_key(self.lower), order_key(self.upper)
@@ -112,16 +114,11 @@ class Constraint(LazyValues):
     # --- combining ------------------------------------------------------------------------------
 
     @property
-    def is_any(self) -> bool:
-        """Whether every value and NULL satisfy it."""
-        return self == ANY
-
-    @property
     def _has_bounds(self) -> bool:
         return self.lower is not None or self.upper is not None
 
     def intersect(self, other: Constraint) -> Constraint:
-        """Return the constraint that both hold; canonical if both are."""
+        """Return the constraint that values satisfy if they satisfy both."""
         if self.empty or other.empty:
             return EMPTY
         null: Nullness = "any"
@@ -133,12 +130,10 @@ class Constraint(LazyValues):
             a, b = (self, other) if self.values is not None else (other, self)
             assert a.values is not None
             return Constraint.of_ascending(a._values_admitted_by(b), null)
-        lower, lower_inclusive = _tighter(self, other, -1)
-        upper, upper_inclusive = _tighter(self, other, +1)
-        return Constraint(lower, lower_inclusive, upper, upper_inclusive, None, null)._checked()
+        return Constraint(*_bounds_of(self, other, strict=True), None, null)._canonical()
 
     def union(self, other: Constraint) -> Constraint:
-        """Return a constraint that holds if at least one does: the hull of two ranges, or the values of both."""
+        """Return a constraint that values satisfy if they satisfy one of both. Gaps between two ranges are lost."""
         if self.empty or other.empty:
             return other if self.empty else self
         if self.null == other.null == "only":
@@ -150,14 +145,12 @@ class Constraint(LazyValues):
         if self.values is not None and other.values is not None:
             both = Constraint.one_of(self.values + other.values)
             return Constraint(both.lower, True, both.upper, True, both.values, null)
-        lower, lower_inclusive = _looser(self, other, -1)
-        upper, upper_inclusive = _looser(self, other, +1)
-        return Constraint(lower, lower_inclusive, upper, upper_inclusive, None, null)
+        return Constraint(*_bounds_of(self, other, strict=False), None, null)
 
     # --- testing --------------------------------------------------------------------------------
 
     def admits(self, value: Any) -> bool:
-        """Whether a canonical scalar satisfies the constraint; None stands for NULL."""
+        """Whether a canonical value satisfies the constraint. None is NULL."""
         if self.empty:
             return False
         if value is None:
@@ -180,7 +173,7 @@ class Constraint(LazyValues):
         return True
 
     def _values_admitted_by(self, other: Constraint) -> tuple[Any, ...]:
-        """Return our values that satisfy `other`. We have `values`, and `other` is not empty."""
+        """Return the items of `values` that satisfy `other`, which is not empty."""
         assert self.values is not None
         if other.values is not None:
             theirs = set(other._value_keys)
@@ -210,14 +203,13 @@ class Constraint(LazyValues):
         row_count: int,
         has_nan: bool = False,
     ) -> bool:
-        """Whether no row of a zone can satisfy the constraint, so that a scan may skip the zone.
+        """Whether no row of a zone, such as a block, can satisfy the constraint. Then a scan may skip the zone.
 
-        min, max:   inclusive bounds of the values that are neither NULL nor NaN. They need not occur in the zone:
-                    text may be truncated (`max`: truncated and incremented). Text may be str or UTF-8 bytes.
-                    None: unknown, or no such value.
-        null_count: number of NULLs among the `row_count` rows; None if unknown.
-        has_nan:    whether the values may include NaN.
-        False is always safe; True is returned only if no row matches.
+        min, max:   inclusive bounds of the values that are neither NULL nor NaN; None if unknown, or if there are no
+                    such values. Text is a str or its UTF-8 bytes. Bounds need not be values of the zone: a long
+                    text is cut, and a cut `max` is increased.
+        null_count: how many of the `row_count` rows are NULL; None if unknown.
+        has_nan:    whether there may be NaN.
         """
         if self.empty or row_count <= 0:
             return True
@@ -256,7 +248,7 @@ class Constraint(LazyValues):
         return False
 
     def check(self) -> None:
-        """Assert the numbered invariants that need no type."""
+        """Assert C1, C2 and C4."""
         if self.empty or self.null == "only":
             assert (self.lower, self.upper, self.values) == (None, None, None), "C2, C4"
             return
@@ -286,32 +278,27 @@ class Constraint(LazyValues):
         return text + (" or NULL" if self.null == "any" else "")
 
 
-def _bound(constraint: Constraint, side: int) -> tuple[Any, bool]:
-    if side < 0:
-        return constraint.lower, constraint.lower_inclusive
-    return constraint.upper, constraint.upper_inclusive
+def _bounds_of(a: Constraint, b: Constraint, strict: bool) -> tuple[Any, bool, Any, bool]:
+    """Return lower, lower_inclusive, upper and upper_inclusive: of the stricter bounds, or of the looser ones."""
+    lower = _choose_bound((a.lower, a.lower_inclusive), (b.lower, b.lower_inclusive), strict, greater=strict)
+    upper = _choose_bound(
+        (a.upper, a.upper_inclusive), (b.upper, b.upper_inclusive), strict, greater=not strict
+    )
+    return *lower, *upper
 
 
-def _tighter(a: Constraint, b: Constraint, side: int) -> tuple[Any, bool]:
-    """Return the stricter bound of `side` (-1 lower, +1 upper)."""
-    (x, x_inclusive), (y, y_inclusive) = _bound(a, side), _bound(b, side)
-    if x is None or y is None:
-        return (y, y_inclusive) if x is None else (x, x_inclusive)
-    x_key, y_key = order_key(x), order_key(y)
-    if x_key == y_key:
-        return x, x_inclusive and y_inclusive
-    return (x, x_inclusive) if (x_key < y_key) == (side > 0) else (y, y_inclusive)
-
-
-def _looser(a: Constraint, b: Constraint, side: int) -> tuple[Any, bool]:
-    """Return the looser bound of `side`."""
-    (x, x_inclusive), (y, y_inclusive) = _bound(a, side), _bound(b, side)
-    if x is None or y is None:
-        return None, True
-    x_key, y_key = order_key(x), order_key(y)
-    if x_key == y_key:
-        return x, x_inclusive or y_inclusive
-    return (x, x_inclusive) if (x_key < y_key) == (side < 0) else (y, y_inclusive)
+def _choose_bound(
+    a: tuple[Any, bool], b: tuple[Any, bool], strict: bool, *, greater: bool
+) -> tuple[Any, bool]:
+    """Return the greater or the lesser of two bounds, each with whether it is inclusive. None is no bound."""
+    if a[0] is None or b[0] is None:
+        if not strict:
+            return None, True
+        return b if a[0] is None else a
+    a_key, b_key = order_key(a[0]), order_key(b[0])
+    if a_key == b_key:
+        return a[0], a[1] and b[1] if strict else a[1] or b[1]
+    return a if (a_key > b_key) == greater else b
 
 
 ANY: Final = Constraint()

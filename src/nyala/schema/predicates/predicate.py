@@ -1,19 +1,19 @@
-"""Predicates: binds a `where=` condition to a table, evaluates it, and derives constraints for pruning.
+"""Predicates: the condition of `where=`, checked against a table and ready to be evaluated.
 
     "host = 'a' AND n < 2.5"  or  (col("host") == "a") & (col("n") < 2.5)
-        |  parser.py, nodes.py       the syntax tree, the same as that of expressions
+        |  parser.py, nodes.py       reads the text, or takes the tree that Python operators built
         v
-    bind(where, schema)              resolves names, converts literals to column types (binding.py, literals.py)
+    bind(where, schema)              checks names, converts literals to column types (binding.py, literals.py)
         |
-        |- .evaluate(arrays, n)      a mask of the rows that are TRUE (evaluate.py, like.py, values.py)
-        |- .constraints()            conditions for skipping partitions, rowsets and blocks (constraint.py)
-        |- .column_tests, .rest      filters of single columns, and the rest (column_test.py)
+        |- .evaluate(arrays, n)      a mask of the rows in which it is TRUE (evaluate.py, like.py, values.py)
+        |- .constraints()            what it demands of each column, to skip partitions and blocks (constraint.py)
+        |- .column_tests, .rest      one filter per column, and the terms that need several columns (column_test.py)
         '- str(), .to_json()         text for another process (nodes.py, nodes_json.py)
 
 Invariants
-    P1  A row is selected if and only if the predicate is TRUE: a comparison with NULL never selects a row.
-    P2  A zone that `constraints()` exclude contains no selected row.
-    P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p, unless p holds a
+    P1  A predicate selects exactly the rows in which it is TRUE. A comparison with NULL is not TRUE.
+    P2  A zone of rows that `constraints()` exclude contains no selected row.
+    P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p for every predicate p without a
         pyarrow expression.
 
 Source: docs/how-to/expressions.md; Kudu's ColumnPredicate and ScanSpec.
@@ -43,9 +43,9 @@ __all__ = ["BoundPredicate", "Constraint", "bind", "col", "expr", "from_json", "
 
 
 def parse_where(where: Any, params: Parameters) -> Any:
-    """Return `where` with the values of `params` filled in.
+    """Return the condition `where`; if there are `params`, parse it with these values for its parameters.
 
-    Raises: InvalidArgumentError, also when `params` is given and `where` is not text.
+    Raises: InvalidArgumentError for invalid text or parameters, and for `params` with a `where` that is not text.
     """
     if params is None:
         return where
@@ -55,10 +55,10 @@ def parse_where(where: Any, params: Parameters) -> Any:
 
 
 def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> BoundPredicate | None:
-    """Bind a user's `where` to a schema; None gives None.
+    """Check a user's `where` against a schema, and return the predicate; None stays None.
 
-    Raises: InvalidArgumentError for invalid text or a malformed literal, ColumnNotFoundError,
-    SchemaError for a literal of another type than its column.
+    Raises: InvalidArgumentError for an invalid text or literal, ColumnNotFoundError, SchemaError for a literal of
+    another type than its column.
     """
     if where is None:
         return None
@@ -73,9 +73,10 @@ def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> Bou
 
 
 class BoundPredicate(LazyValues):
-    """A predicate bound to one schema. Immutable, thread-safe; equal if the canonical texts are equal.
+    """A predicate on the columns of one schema. Immutable, thread-safe; equal if the texts are equal.
 
-    `columns` are the columns that `evaluate` reads; `tree` is the syntax tree with canonical literals.
+    columns: the names of the columns that `evaluate` reads.
+    tree:    the syntax tree, with literals in their canonical form.
     """
 
     def __init__(self, tree: Node, schema: Schema) -> None:
@@ -87,10 +88,10 @@ class BoundPredicate(LazyValues):
         self._types = tuple((column.name, column.type) for column in self._columns)
 
     def evaluate(self, arrays: Arrays, n: int) -> Mask:
-        """Return a new mask of the n rows that are TRUE.
+        """Return a new mask of the n rows in which the predicate is TRUE.
 
-        arrays: column name to Arrow array of n canonical or dictionary-encoded values, at least for `columns`.
-                Arrays are looked up when needed, so the mapping may decode lazily.
+        arrays: at least the `columns`, by name, as Arrow arrays of n values in their canonical type or with dictionary
+                codes. A column is looked up when it is needed, so the mapping may decode it then.
         Cost:   one or two NumPy or Arrow calls per comparison.
         """
         mask = self._bound.mask(arrays, n)
@@ -98,9 +99,9 @@ class BoundPredicate(LazyValues):
         return mask
 
     def constraints(self) -> Mapping[str, Constraint]:
-        """Return the constraint of each column that has one.
+        """Return the constraints by column name, without columns that may have any value.
 
-        If no row can be selected (`empty`), every column of the predicate has the empty constraint.
+        If the predicate selects no row at all, all its columns have the empty constraint.
         """
         return self._constraints
 
@@ -111,17 +112,17 @@ class BoundPredicate(LazyValues):
 
     @lazy_value
     def has_exact_constraints(self) -> bool:
-        """Whether the predicate equals its constraints: an AND of ranges and value lists of single columns."""
+        """Whether the constraints together mean the same as the predicate: an AND of ranges and IN lists."""
         return all(map(has_exact_constraint, self._terms))
 
     @property
     def column_tests(self) -> tuple[ColumnTest, ...]:
-        """The tests of single columns, cheapest first."""
+        """The tests that need one column each, the cheapest first."""
         return self._split[0]
 
     @property
     def rest(self) -> Bound | None:
-        """The terms beyond `column_tests`: those that use several columns, or functions that may fail."""
+        """The condition that remains beside `column_tests`: terms that use several columns, or that may fail."""
         return self._split[1]
 
     @lazy_value
@@ -135,7 +136,7 @@ class BoundPredicate(LazyValues):
 
     @property
     def selects_none(self) -> bool:
-        """Whether no row of any table can be selected."""
+        """Whether it is known that the predicate selects no row, such as a < 1 AND a > 2."""
         return self._derived is None
 
     @lazy_value
@@ -144,32 +145,32 @@ class BoundPredicate(LazyValues):
 
     @property
     def selects_all(self) -> bool:
-        """Whether every row is selected."""
+        """Whether it is known that the predicate selects every row."""
         return self._bound == BoundConstant(True)
 
     @property
     def null_note(self) -> str:
-        """Advice if the predicate compares a column with NULL, which never matches; otherwise empty."""
+        """Advice for a user who compares a column with NULL, which selects no row; otherwise an empty text."""
         column = next(_compared_with_null(self.tree), None)
         return "" if column is None else f"nothing equals NULL; use {column} IS NULL to find NULLs"
 
     @property
     def prunes(self) -> bool:
-        """Whether a scan can skip data with it."""
+        """Whether the predicate has constraints, by which scans can skip data."""
         return self.selects_none or bool(self._constraints)
 
     @property
     def has_arrow_expression(self) -> bool:
-        """Whether a part is a pyarrow expression, which cannot prune and has no text form."""
+        """Whether a part is a pyarrow expression, which has no constraints and no text."""
         return has_arrow(self._bound)
 
     def to_json(self) -> str:
-        """Return one line of JSON; `from_json` reads it. Raises: InvalidArgumentError for a pyarrow expression."""
+        """Return one line of JSON that `from_json` reads. Raises: InvalidArgumentError for a pyarrow expression."""
         return to_json(self.tree)
 
     @staticmethod
     def from_json(text: str, schema: Schema) -> BoundPredicate:
-        """Read the text of `to_json`. Raises: as `bind`, and InvalidArgumentError for any other text."""
+        """Read the text of `to_json`. Raises: InvalidArgumentError for any other text, and errors as `bind`."""
         return BoundPredicate(from_json(text), schema)
 
     def __str__(self) -> str:
@@ -181,7 +182,7 @@ class BoundPredicate(LazyValues):
     def __eq__(self, other: Any) -> bool:
         if not isinstance(other, BoundPredicate):
             return NotImplemented
-        # Compares the texts, not the trees, so that NaN literals are equal (E3).
+        # Texts are compared and not trees, so that predicates with NaN are equal.
         same = str(self) == str(other) and self._types == other._types
         return same and (not self.has_arrow_expression or self.tree == other.tree)
 
@@ -190,7 +191,7 @@ class BoundPredicate(LazyValues):
 
 
 def _compared_with_null(node: Node) -> Iterator[str]:
-    """Yield the texts of operands that are compared with NULL."""
+    """Yield the text of each operand that the tree compares with NULL."""
     if isinstance(node, nodes.Compare) and node.right == Literal(None):
         yield str(node.left)
     if isinstance(node, nodes.And | nodes.Or | nodes.Not):
