@@ -1,10 +1,14 @@
-"""A store's metadata: tables, tablets, rowsets and files, changed one record of the log at a time.
+"""The catalogue: which tables, tablets, rowsets and files a store has. And who may use these files.
 
-format       names of files, and the format's version
-model        the catalogue as an immutable value, and a change of it
-codec        both as JSON
-checkpoint   the whole catalogue in a file
-loading      a checkpoint and the log's changes after it
-store_lock   the lock of the one writer
-leases       the leases of readers
+Each change of the catalogue is one record of the store's log.
+
+format         names of files, and the format's version
+model          the catalogue as an immutable value, and a change of it
+codec          both as JSON
+checkpoint     the whole catalogue in a file
+loading        reads a checkpoint, and applies the changes that follow in the log
+store_lock     the lock of the one writer
+leases         the leases of readers, in a folder
+object_leases  the leases of readers, in a bucket
+job_leases     the leases of jobs, in a folder or a bucket
 """

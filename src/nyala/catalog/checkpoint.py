@@ -1,17 +1,16 @@
-"""The two kinds of file that hold the catalogue beside the log.
+"""Reads and writes `nyala.json` and the checkpoints of the catalogue.
 
-    nyala.json             the birth of the store: its id, format and time; written once
-    checkpoints/<version>  the whole catalogue at one version; newer changes are in the log
+    nyala.json             the store's id, format version and time of creation
+    checkpoints/<version>  the whole catalogue at one version
 
-A store is a folder with `nyala.json`. The catalogue is the newest checkpoint plus the change
-records of the log with higher versions (`loading.py`). A store without a checkpoint begins with the
-empty catalogue.
+A folder with `nyala.json` is a store. Its catalogue is the newest checkpoint, changed by the change
+records of the log with higher versions (`loading`). Without a checkpoint it begins empty.
 
 Invariants
-    K1  `nyala.json` never changes. Every other file of the store repeats its store id.
-    K2  A checkpoint is written under a temporary name, synced and renamed, so it is whole or absent.
-    K3  The log keeps all change records with versions above the newest checkpoint's. So log
-        segments are removed only if that checkpoint does not need them.
+    K1  `nyala.json` is written once. Every other file of the store repeats its store id.
+    K2  A checkpoint is written under a temporary name, synced and renamed. So it is whole or absent.
+    K3  The log keeps all change records with higher versions than the newest checkpoint. Other log
+        segments may be removed.
 
 Source: docs/format/catalog.md.
 """
@@ -72,7 +71,7 @@ _STORE_ID: Final = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Birth:
-    """What `nyala.json` says: the store's id, and when it was created (wall time)."""
+    """The content of `nyala.json`: the store's id, and the wall time of its creation."""
 
     store_id: str
     created_us: int
@@ -83,7 +82,10 @@ class Birth:
 
     @staticmethod
     def decode(data: bytes, path: str) -> Birth:
-        """Raises: CorruptionError; StorageError for another format version."""
+        """Decode and check `nyala.json`.
+
+        Raises: CorruptionError; StorageError if the format version differs.
+        """
         try:
             fields = json.loads(data)
             if "first_epoch" in fields:
@@ -120,7 +122,7 @@ class Birth:
         return Birth(store_id, created_us)
 
     def catalogue(self) -> CatalogState:
-        """The first version of the store's catalogue."""
+        """Return the first version of the store's catalogue, which is empty."""
         return CatalogState.empty(self.store_id, self.created_us)
 
 
@@ -133,7 +135,7 @@ def birth_path(directory: str) -> str:
 
 
 def write_birth(env: Env, directory: str) -> Birth:
-    """Make the folder a store. Raises: StorageError, also if it is one already."""
+    """Make the folder a store. Raises: StorageError, also if the folder is a store already."""
     path = birth_path(directory)
     if env.files.exists(path):
         raise StorageError(f"cannot create {path}: the folder is a store already: open it", path=path)
@@ -143,7 +145,7 @@ def write_birth(env: Env, directory: str) -> Birth:
 
 
 def read_birth(files: Files, directory: str) -> Birth:
-    """Raises: MissingFileError, CorruptionError, StorageError for another format version."""
+    """Read `nyala.json`. Raises: MissingFileError if it is missing; as `Birth.decode`."""
     path = birth_path(directory)
     if files.size(path) > _BIRTH_BYTES_MAX:
         raise CorruptionError("this file names the store, and it is too long: restore it from a backup", path)
@@ -155,20 +157,20 @@ def checkpoint_path(directory: str, version: int) -> str:
 
 
 def checkpoint_versions(files: Files, directory: str) -> list[int]:
-    """The versions of the checkpoints in a store's folder, oldest first."""
+    """Return the versions of a store's checkpoints, oldest first."""
     names = files.list_dir(os.path.join(directory, CHECKPOINTS_NAME))
     return sorted(int(name) for name in names if _NAME.fullmatch(name))
 
 
 def write_checkpoint(files: Files, directory: str, state: CatalogState) -> str:
-    """Write the state durably as a checkpoint (K2); returns its path. Raises: StorageError."""
+    """Write a durable checkpoint (K2); return its path. Raises: StorageError."""
     path = checkpoint_path(directory, state.version)
     files.write_atomic(path, encode_checkpoint(state))
     return path
 
 
 def encode_checkpoint(state: CatalogState) -> bytes:
-    """The bytes of a checkpoint. Cost: as `encode_state`."""
+    """Return the bytes of a checkpoint. Cost: as `encode_state`."""
     plain = encode_state(state)
     stored = pa.compress(plain, codec=_CODEC, asbytes=True)
     header = CHECKPOINT.encode(
@@ -186,12 +188,16 @@ def encode_checkpoint(state: CatalogState) -> bytes:
 
 
 def read_checkpoint(files: Files, path: str, store_id: str) -> CatalogState:
-    """Raises: MissingFileError, CorruptionError, StorageError for a future format version."""
+    """Read a checkpoint. Raises: MissingFileError; as `decode_checkpoint`."""
     return decode_checkpoint(files.read_all(path), path, store_id)
 
 
 def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
-    """The state in these bytes, which were read at `path`. Raises: as `read_checkpoint`."""
+    """Return the catalogue in the bytes of a checkpoint.
+
+    path: where the bytes were read, for errors.
+    Raises: CorruptionError; StorageError if the format version differs.
+    """
     size = CHECKPOINT.size_bytes
     if data[: len(MAGIC)] != MAGIC:
         raise CorruptionError(f"expected a checkpoint, which starts with {MAGIC!r}", path, 0)
@@ -227,7 +233,7 @@ def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
 
 
 def newest_checkpoint(files: Files, directory: str, birth: Birth) -> CatalogState:
-    """The state of the newest checkpoint; without one, the empty catalogue.
+    """Return the catalogue in the newest checkpoint; an empty one if there is no checkpoint.
 
     Raises: as `read_checkpoint`.
     """
@@ -239,6 +245,6 @@ def newest_checkpoint(files: Files, directory: str, birth: Birth) -> CatalogStat
         try:
             return read_checkpoint(files, path, birth.store_id)
         except MissingFileError:
-            # The writer has just replaced it, or the name exists without a file.
+            # The writer has just removed this checkpoint for a newer one: try again.
             if checkpoint_versions(files, directory) == versions:
                 raise

@@ -1,4 +1,4 @@
-"""The names of a store's files, and the version of its format. On disk: never renumber.
+"""The names of a store's files, and the version of its format. They are on disk: never change them.
 
 Source: docs/format/store.md.
 """
@@ -22,4 +22,4 @@ LOCK_NAME: Final = "lock"
 LEASES_NAME: Final = "leases"
 SOCKET_NAME: Final = "writer.sock"
 
-FORMAT_VERSION: Final = 5  # of the store; in `nyala.json` and in every checkpoint
+FORMAT_VERSION: Final = 5  # in `nyala.json` and in every checkpoint

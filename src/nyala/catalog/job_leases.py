@@ -1,8 +1,8 @@
-"""Leases of jobs whose processes come and go, such as the tasks of a Spark job.
+"""Leases of jobs, which keep files for processes that come and go, such as the tasks of a Spark job.
 
-Any process that knows the name of a job lease can renew it. The lease ends if no process renews it for
-its time to live. In a folder it is a file with an expiry (`catalog.leases`, "remote"). In a bucket it
-is an object, whose age decides (`catalog.object_leases`).
+Any process that knows the name of a job's lease can renew the lease. It ends when no process has
+renewed it for its time to live. In a folder the lease is a file with an expiry (a "remote" lease of
+`leases`). In a bucket it is an object that ends at a certain age (`object_leases`).
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ RENEWED_BELOW: Final = leases.RENEWED_BELOW
 
 
 class JobLease(Protocol):
-    """One job's lease. Used by one thread at a time. All raise HistoryExpiredError if it has ended."""
+    """The lease of a job. One thread at a time uses it.
+
+    Every method except `release` raises HistoryExpiredError if the lease has ended.
+    """
 
     @property
     def name(self) -> str: ...
     def announce(self, version: int) -> None:
-        """Set the oldest version of the catalogue that the job needs; it never goes back (P1)."""
+        """Set the oldest version of the catalogue that the job needs. It never decreases (P1)."""
         ...
 
     def renew_for(self, ttl_s: float) -> None:
-        """Let the lease live for `ttl_s` seconds from now, unless it lives longer already."""
+        """Let the lease live for at least `ttl_s` seconds from now."""
         ...
 
     def left_s(self) -> float:
-        """Return how many seconds the lease lives, at most, without a renewal."""
+        """Return the most seconds that the lease lives without a renewal."""
         ...
 
     def keep_file(self, name: str, *parts: bytes) -> str:
-        """Write a file that lives as long as the lease; returns its path."""
+        """Write a file that is removed when the lease ends; return its path."""
         ...
 
     def release(self) -> None:
@@ -46,10 +49,11 @@ class JobLease(Protocol):
 
 
 def create_job_lease(env: Env, place: str, ttl_s: float, owner: str | None = None) -> JobLease:
-    """Create a lease that lives for `ttl_s` seconds, at first on everything (P1).
+    """Create a lease on everything (P1) that lives for `ttl_s` seconds.
 
-    place: the store's folder or URL. owner: mark of the process whose end also ends the lease; in a
-    bucket only the time counts. Raises: StorageError.
+    place: the store's folder or URL.
+    owner: the mark of a process. When that process has ended, the lease ends too. A bucket ignores it.
+    Raises: StorageError.
     """
     bucket = bucket_of(env)
     if bucket is not None:
@@ -59,7 +63,7 @@ def create_job_lease(env: Env, place: str, ttl_s: float, owner: str | None = Non
 
 
 def open_job_lease(env: Env, place: str, name: str) -> JobLease:
-    """Open the lease of this name, in any process. Raises: HistoryExpiredError if it has ended."""
+    """Open the lease of this name. Raises: HistoryExpiredError if it has ended."""
     bucket = bucket_of(env)
     if bucket is not None:
         return ObjectJobLease.open(bucket, name)
@@ -67,7 +71,7 @@ def open_job_lease(env: Env, place: str, name: str) -> JobLease:
 
 
 def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
-    """Renew a lease. In a folder, do nothing while most of its time is left.
+    """Renew a lease. In a folder, only if less than RENEWED_BELOW of its time is left.
 
     Raises: HistoryExpiredError if it has ended.
     """
@@ -77,7 +81,7 @@ def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
 
 
 def is_living(env: Env, place: str, name: str) -> bool:
-    """Whether this lease lives; removes it if it has ended."""
+    """Return whether this lease lives. In a folder, remove it if it has ended."""
     bucket = bucket_of(env)
     if bucket is not None:
         return object_leases.is_living(bucket, name)

@@ -1,34 +1,34 @@
-"""Leases: they tell the writer which old files somebody may still read.
+"""Leases: files by which readers tell the store's writer which old files they may still read.
 
     reader                                        writer
-    1. create lease, locked, "needs everything"
-    2. read the catalogue: version 17             commit version 18; file f becomes garbage at 18
-    3. announce(17)                               oldest_needed() is 0 until here, then 17: f stays
-    ...                                           ...
-    4. release()                                  oldest_needed() is None: f is unlinked
+    1. create a lease on everything               oldest_needed() is 0: keep all files
+    2. read the catalogue: version 17             commit version 18, in which file f is garbage
+    3. announce(17)                               oldest_needed() is 17: keep f
+    4. read files, f among them
+    5. release()                                  oldest_needed() is None: delete f
 
-`leases/` has two kinds of file, distinguished by name:
+The folder `leases/` has two kinds of lease, distinguished by name:
 
-    reader-<pid>-<token>   belongs to a living process, which holds a lock on the file. The system
-                           drops the lock when the process dies in any way, so an unlocked lease is
-                           dead.
-    remote-<token>         belongs to readers that come and go (the tasks of a Spark job). It has no
-                           lock but an expiry, which each `renew` moves on. It ends earlier if it
-                           names an owner process that has certainly ended (`env.is_gone`). Beside
-                           it there may be a folder remote-<token>.parts: files that live as long as
-                           the lease (`keep_file`).
+    reader-<pid>-<token>   belongs to one process, which holds a lock on the file while it lives. The
+                           system releases the lock when the process dies, so an unlocked lease has
+                           ended.
+    remote-<token>         belongs to processes that come and go, such as tasks of a Spark job. It has
+                           an expiry instead of a lock, and `renew` moves the expiry on. It ends
+                           earlier if it names an owner process that has ended (`env.is_gone`). Files
+                           that live as long as the lease (`keep_file`) are in the folder
+                           remote-<token>.parts beside it.
 
 Invariants
-    P1  A lease exists, locked and on "everything" (version 0), before its reader looks at the
-        catalogue. A locked file with unreadable content counts as "everything".
-    P2  A file that became garbage in version g is needed by leases with a version < g, and by no
-        others (`collectable`). The leases are listed after that transaction.
-    L1  A renewal that returns was written before the old expiry, by this machine's clock, so the
-        lease never lapsed. A renewal that comes too late raises HistoryExpiredError.
+    P1  A reader has a locked lease on everything (version 0) before it reads the catalogue. A locked
+        file with unreadable content counts as a lease on everything.
+    P2  A file that became garbage in version g is needed by leases on a version < g, and by no
+        others (`collectable`). The leases are listed after version g was committed.
+    L1  `renew` returns only if it was written before the old expiry, by this machine's clock. So the
+        lease lived without a gap. A renewal that comes too late raises HistoryExpiredError.
 
-The clocks of machines that share a store must agree much better than the length of an expiry.
-Left out: a crash during `write_atomic` may leave a partial `.tmp` file of some 100 bytes here. A
-complete one is removed like a lease.
+The clocks of machines that share a store may differ by much less than the time of a lease.
+
+A crash during `write_atomic` may leave a partial `.tmp` file of about 100 bytes in the folder.
 Source: docs/design/rules.md, P1 and P2.
 """
 
@@ -68,9 +68,9 @@ __all__ = [
 LeaseKind: TypeAlias = Literal["reader", "remote"]
 
 RENEWED_BELOW: Final = 0.75
-"""A remote lease is rewritten (and synced) only if less than this share of its time is left."""
+"""A remote lease is rewritten, with a sync, only if less than this share of its time is left."""
 
-EVERYTHING: Final = 0  # older than every version of the catalogue, which begin at 1
+EVERYTHING: Final = 0  # a version before all others, so that every file is kept
 
 _TEMPORARY_SUFFIX = ".tmp"  # of `Files.write_atomic`
 _PARTS_SUFFIX = ".parts"
@@ -79,19 +79,18 @@ _REMOTE_NAME: Final = re.compile(r"remote-[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class LivingLease:
-    """The content of a lease file. `version` EVERYTHING: its reader may need any file."""
+    """The name and the content of a lease file. `expires_us`: None for the lease of one process."""
 
     name: str
-    kind: LeaseKind
     version: int
-    pid: int | None
-    host: str | None
-    expires_us: int | None
+    pid: int | None = None
+    host: str | None = None
+    expires_us: int | None = None
     owner: str | None = None
 
 
 class Lease:
-    """One lease of this process, or a remote lease that it renews. Used by one thread at a time."""
+    """A lease of this process, or a remote lease that this process renews. One thread at a time."""
 
     def __init__(
         self, env: Env, path: str, kind: LeaseKind, lock: FileLock | None, expires_us: int | None
@@ -109,7 +108,7 @@ class Lease:
         return os.path.basename(self.path)
 
     def announce(self, version: int) -> None:
-        """Set the oldest version of the catalogue that this reader needs; it never goes back (P1).
+        """Set the oldest version of the catalogue that this reader needs. It never decreases (P1).
 
         Raises: HistoryExpiredError if a remote lease has expired.
         """
@@ -122,7 +121,7 @@ class Lease:
             self.version = version
 
     def renew_for(self, ttl_s: float) -> None:
-        """Do `renew` to `ttl_s` seconds from now."""
+        """Let a remote lease live for `ttl_s` seconds from now."""
         self.renew(self._env.clock.now_us() + int(ttl_s * 1e6))
 
     def left_s(self) -> float:
@@ -131,7 +130,7 @@ class Lease:
         return (self.expires_us - self._env.clock.now_us()) / 1e6
 
     def renew(self, expires_us: int) -> None:
-        """Move the expiry of a remote lease on, never back.
+        """Move the expiry of a remote lease to this time, unless it is later already.
 
         Raises: HistoryExpiredError if it has already expired (L1).
         """
@@ -139,7 +138,7 @@ class Lease:
         self._rewrite_remote(None, expires_us)
 
     def check(self) -> None:
-        """Raise HistoryExpiredError if a remote lease has expired: files may be gone then."""
+        """Raise HistoryExpiredError if a remote lease has expired, because files may be gone."""
         if self.kind == "remote":
             self._read_remote()
 
@@ -152,9 +151,9 @@ class Lease:
             _end_remote(self._env, self.path)
 
     def keep_file(self, name: str, *parts: bytes) -> str:
-        """Write a file that lives as long as this remote lease; returns its absolute path.
+        """Write a file that is removed when this remote lease ends; return its absolute path.
 
-        The file is not synced: its readers do not survive a crash of the machine.
+        The file is not synced, because after a crash of the machine nobody reads it.
         Raises: HistoryExpiredError if the lease has expired; StorageError.
         """
         assert self.kind == "remote" and os.path.basename(name) == name
@@ -176,41 +175,34 @@ class Lease:
         self.release()
 
     def _rewrite_remote(self, version: int | None, expires_us: int | None) -> None:
-        found = self._read_remote()
+        found, old_expires_us = self._read_remote()
         self.version = found.version if version is None else version
-        self.expires_us = found.expires_us if expires_us is None else max(found.expires_us, expires_us)
-        if (self.version, self.expires_us) == (found.version, found.expires_us):
+        self.expires_us = max(old_expires_us, expires_us or 0)
+        if (self.version, self.expires_us) == (found.version, old_expires_us):
             return
         self._env.files.write_atomic(self.path, _encode(self.version, self.expires_us, found.owner))
-        if self._env.clock.now_us() >= found.expires_us:
-            # The writer may have removed the lease between our read and our write: do not revive
-            # it.
+        if self._env.clock.now_us() >= old_expires_us:
+            # The lease expired before it was written, and the writer may have removed it.
             self._env.files.unlink(self.path, missing_ok=True)
             raise lease_expired(self.name)
 
-    def _read_remote(self) -> _RemoteContent:
+    def _read_remote(self) -> tuple[LivingLease, int]:
+        """Read a remote lease; return it and its expiry. Raises: HistoryExpiredError."""
         try:
-            content = _decode(self._env.files.read_lock_content(self.path))
+            content = _read(self._env, self.path)
         except MissingFileError:
             if (missing := no_store_here(self._env, self.path)) is not None:
                 raise missing from None
             content = None
         if content is None or content.expires_us is None or self._env.clock.now_us() >= content.expires_us:
             raise lease_expired(self.name)
-        return _RemoteContent(content.version, content.expires_us, content.owner)
-
-
-@dataclass(frozen=True)
-class _RemoteContent:
-    version: int
-    expires_us: int
-    owner: str | None
+        return content, content.expires_us
 
 
 def no_store_here(env: Env, path: str) -> StorageError | None:
-    """The error for a file that is missing because this host cannot see its store; else None.
+    """Return the error for a missing file if this host does not see the file's store, else None.
 
-    path: the absolute path of a store's file, at any depth, or its URL, which every host sees.
+    path: the absolute path or the URL of a file in a store. Every host sees a URL.
     """
     if is_bucket_url(path):
         return None
@@ -235,14 +227,13 @@ def create_lease(
     expires_us: int | None = None,
     owner: str | None = None,
 ) -> Lease:
-    """Create a lease in the store at `directory`, at first on everything (P1).
+    """Create a lease on everything (P1) in the store at `directory`.
 
-    kind:       "reader" lives as long as this process; "remote" until `expires_us`.
-    expires_us: microseconds since the epoch; required for a remote lease, and only for one.
-    owner:      the mark of the process that a remote lease belongs to; None: only the expiry ends
-                it.
+    kind: "reader" lives as long as this process, "remote" until `expires_us`.
+    expires_us: microseconds since the epoch; only for a remote lease.
+    owner: the mark of a process. When that process has ended, a remote lease ends too.
     On a full disk it uses the store's reserve of space.
-    Raises:     StorageError if the folder cannot be written.
+    Raises: StorageError if the folder cannot be written.
     """
     assert (kind == "remote") == (expires_us is not None), "a remote lease has an expiry, a reader's has none"
     return Reserve(env.files, directory).take(lambda: _create_lease(env, directory, kind, expires_us, owner))
@@ -252,7 +243,7 @@ def _create_lease(
     env: Env, directory: str, kind: LeaseKind, expires_us: int | None, owner: str | None
 ) -> Lease:
     folder = os.path.join(directory, LEASES_NAME)
-    if not env.files.exists(directory):  # moved or removed: do not create a folder for a lease
+    if not env.files.exists(directory):  # the store was moved or removed: do not create its folder
         raise StorageError(f"there is no store in {directory}: check the path", path=directory)
     env.files.make_dirs(folder)
     while True:
@@ -263,7 +254,7 @@ def _create_lease(
             env.files.write_atomic(path, _encode(EVERYTHING, expires_us, owner))
             return Lease(env, path, kind, None, expires_us)
         lock = env.files.lock(path)
-        if lock is None:  # the writer found the new file before it was locked: use another name
+        if lock is None:  # the writer has just locked the file to remove it: use another name
             continue
         try:
             lock.write(_encode(EVERYTHING, None))
@@ -274,11 +265,11 @@ def _create_lease(
 
 
 def reader_lease(env: Env, directory: str) -> Lease | None:
-    """Create a lease of this process as a reader.
+    """Create a lease of this process.
 
-    Returns None if this process may not write in the store's folder, or if the disk and its reserve
-    are full.
-    Raises: StorageError for any other reason.
+    Returns: None if this process may not write in the store's folder, or if the disk and the
+        store's reserve are full.
+    Raises: StorageError for any other error.
     """
     try:
         return create_lease(env, directory)
@@ -289,19 +280,19 @@ def reader_lease(env: Env, directory: str) -> Lease | None:
 
 
 def open_remote_lease(env: Env, directory: str, name: str) -> Lease:
-    """Open the remote lease of this name, to renew or release it. Used by tasks that got the name.
+    """Open the remote lease of this name, to renew or release it.
 
     Raises: HistoryExpiredError if it has expired.
     """
     assert name.startswith("remote-") and os.path.basename(name) == name, name
     lease = Lease(env, os.path.join(directory, LEASES_NAME, name), "remote", None, None)
-    found = lease._read_remote()
-    lease.version, lease.expires_us = found.version, found.expires_us
+    found, lease.expires_us = lease._read_remote()
+    lease.version = found.version
     return lease
 
 
 def check_remote_name(name: str) -> None:
-    """Raises: InvalidArgumentError if `name` is not the name of a remote lease."""
+    """Raise InvalidArgumentError if `name` is not the name of a remote lease."""
     if _REMOTE_NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
             f"{name[:80]!r} is not the name of a job's lease: use the same version of Nyala in both processes"
@@ -309,9 +300,9 @@ def check_remote_name(name: str) -> None:
 
 
 def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
-    """The leases of living readers; removes leases that have expired or whose reader is dead.
+    """Return the leases that live, and remove those that have ended.
 
-    Cost: a lock attempt or a small read per file in `leases/`.
+    Cost: an attempt to lock, or a small read, for each file in `leases/`.
     """
     folder = os.path.join(directory, LEASES_NAME)
     found = []
@@ -321,15 +312,17 @@ def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
             if name.startswith("reader-"):
                 living = _living_reader(env, name, path)
             elif name.endswith(_PARTS_SUFFIX):
-                # The folder is created after its lease, so without a lease a crash left it.
+                # The folder is younger than its lease. So a folder without a lease is from a crash.
                 if not env.files.exists(path.removesuffix(_PARTS_SUFFIX)):
                     env.files.remove_tree(path)
                 continue
             elif name.endswith(_TEMPORARY_SUFFIX):
-                _remove_broken_off(env, path, now_us)
+                unfinished = _read(env, path)
+                if unfinished is not None and _has_ended(unfinished, now_us):
+                    env.files.unlink(path, missing_ok=True)
                 continue
             elif name.startswith("remote-"):
-                living = _living_remote(env, name, path, now_us)
+                living = _living_remote(env, path, now_us)
             else:
                 continue
         except MissingFileError:
@@ -343,20 +336,21 @@ def is_living(env: Env, directory: str, name: str) -> bool:
     """Whether this remote lease lives; removes it if it has expired or its owner has ended."""
     path = os.path.join(directory, LEASES_NAME, name)
     try:
-        return _living_remote(env, name, path, env.clock.now_us()) is not None
+        return _living_remote(env, path, env.clock.now_us()) is not None
     except MissingFileError:
         return False
 
 
 def oldest_needed(env: Env, directory: str, now_us: int) -> int | None:
-    """The smallest version that a living lease needs: EVERYTHING (0) for all; None: no lease."""
+    """Return the smallest version that a living lease needs; None if no lease lives."""
     return min((lease.version for lease in living_leases(env, directory, now_us)), default=None)
 
 
 def collectable(garbage: Mapping[str, int], oldest: int | None) -> list[str]:
-    """The garbage paths (path to the version it came with) that nobody needs any more (P2).
+    """Return the paths of garbage that no reader needs (P2).
 
-    oldest: the result of `oldest_needed`, taken after the transaction that made the newest garbage.
+    garbage: for each path, the version of the catalogue in which the file became garbage.
+    oldest: the result of `oldest_needed` after the newest of these versions was committed.
     """
     return [path for path, version in garbage.items() if oldest is None or version <= oldest]
 
@@ -364,50 +358,35 @@ def collectable(garbage: Mapping[str, int], oldest: int | None) -> list[str]:
 def _living_reader(env: Env, name: str, path: str) -> LivingLease | None:
     lock = env.files.lock(path, create=False)
     if lock is not None:
-        lock.release(unlink=True)  # the lock was free: its process is dead
+        lock.release(unlink=True)  # the lock was free, so the process of the lease has ended
         return None
-    content = _decode(env.files.read_lock_content(path)) or _Content(EVERYTHING, None, None, None)
-    return LivingLease(name, "reader", content.version, content.pid, content.host, None)
+    return _read(env, path) or LivingLease(name, EVERYTHING)
 
 
-def _living_remote(env: Env, name: str, path: str, now_us: int) -> LivingLease | None:
-    content = _decode(env.files.read_lock_content(path))
-    # Written by rename, so unreadable content is damage, and counts as expired.
-    over = content is None or content.expires_us is None or content.expires_us <= now_us
-    if content is None or over or (content.owner is not None and is_gone(content.owner)):
+def _living_remote(env: Env, path: str, now_us: int) -> LivingLease | None:
+    lease = _read(env, path)
+    # The file was written by a rename, so unreadable content is damaged. It counts as ended.
+    if lease is None or _has_ended(lease, now_us):
         _end_remote(env, path)
         return None
-    return LivingLease(
-        name, "remote", content.version, content.pid, content.host, content.expires_us, content.owner
-    )
+    return lease
 
 
-def _remove_broken_off(env: Env, path: str, now_us: int) -> None:
-    """Remove an unfinished lease file if its time has passed or its owner has ended."""
-    content = _decode(env.files.read_lock_content(path))
-    if content is not None and content.expires_us is not None and (
-        content.expires_us <= now_us or (content.owner is not None and is_gone(content.owner))
-    ):  # fmt: skip
-        env.files.unlink(path, missing_ok=True)
+def _has_ended(lease: LivingLease, now_us: int) -> bool:
+    """Whether a remote lease has expired, or its owner has ended."""
+    if lease.expires_us is None or lease.expires_us <= now_us:
+        return True
+    return lease.owner is not None and is_gone(lease.owner)
 
 
 def _end_remote(env: Env, path: str) -> None:
-    """Remove the lease first: its files are unprotected then, whatever happens in between."""
+    """Remove a lease and then its files, so that a crash in between leaves no lease without files."""
     env.files.unlink(path, missing_ok=True)
     env.files.remove_tree(path + _PARTS_SUFFIX)
 
 
-@dataclass(frozen=True)
-class _Content:
-    version: int
-    pid: int | None
-    host: str | None
-    expires_us: int | None
-    owner: str | None = None
-
-
 def _encode(version: int, expires_us: int | None, owner: str | None = None) -> bytes:
-    """One line: CRC-32C as eight hexadecimal digits, a space, JSON, a newline."""
+    """Return the content of a lease file: CRC-32C as eight hexadecimal digits, a space, JSON, a newline."""
     fields: dict[str, int | str] = {"version": version, "pid": os.getpid(), "host": socket.gethostname()}
     if expires_us is not None:
         fields["expires_us"] = expires_us
@@ -417,20 +396,19 @@ def _encode(version: int, expires_us: int | None, owner: str | None = None) -> b
     return b"%08x %s\n" % (google_crc32c.value(text), text)
 
 
-def _decode(content: bytes) -> _Content | None:
-    """Decode a complete line made by `_encode`; None for anything else."""
-    line, newline, _ = content.partition(b"\n")
+def _read(env: Env, path: str) -> LivingLease | None:
+    """Read a lease file; None if its content is not complete. Raises: MissingFileError."""
+    line, newline, _ = env.files.read_lock_content(path).partition(b"\n")
     crc, _, text = line.partition(b" ")
     if not newline or crc != b"%08x" % google_crc32c.value(text):
         return None
     fields = json.loads(text)
-    return _Content(
-        fields["version"], fields["pid"], fields["host"], fields.get("expires_us"), fields.get("owner")
-    )
+    pid, host, expires_us, owner = (fields.get(name) for name in ("pid", "host", "expires_us", "owner"))
+    return LivingLease(os.path.basename(path), fields["version"], pid, host, expires_us, owner)
 
 
 def lease_expired(name: str) -> HistoryExpiredError:
-    """The error for a lease of a job that has ended."""
+    """Return the error for a job's lease that has ended."""
     return HistoryExpiredError(
         f"the lease {name} of this read or job has expired, and files that it needs may be gone: start the job or load "
         "again, with a longer `lease`"

@@ -1,9 +1,9 @@
-"""Loads the catalogue: the newest checkpoint, and the changes that the log has after it.
+"""Loads the catalogue: reads the newest checkpoint, and applies the later changes in the log.
 
-    checkpoint, version 40  +  change 40 (skipped), 41, 42  ──►  version 42
+    checkpoint of version 40, changes 40 (skipped), 41, 42 of the log  ──►  version 42
 
-The writer at open and its readers use `apply_changes`; whoever only needs the catalogue, such as a
-task of a Spark job, uses `read_catalogue`.
+A process that opens a store calls `apply_changes`. A process that only needs the catalogue, such as
+a task of a Spark job, calls `read_catalogue`.
 
 Source: docs/format/catalog.md; docs/design/log-and-recovery.md, "The catalogue".
 """
@@ -36,16 +36,16 @@ __all__ = [
     "without_collector",
 ]
 
-# Files that an interrupted creation may have left in a folder that is not yet a store.
+# Files that an interrupted creation of a store may leave.
 _FORERUNNERS: Final = frozenset({LOCK_NAME, LEASES_NAME, SOCKET_NAME, ".DS_Store"})
 _LOADS_MAX: Final = 20
 _INVALID: Final = "a change of the catalogue is invalid: "
 
 
 def find_store(env: Env, directory: str) -> bool:
-    """Whether this folder has a store; False: it has none, and one may be created.
+    """Whether this folder is a store. If it is not, a store may be created there.
 
-    Raises: StorageError if the folder has other files, or is not a folder.
+    Raises: StorageError if the folder has other files, or if it is not a folder.
     """
     if env.files.exists(os.path.join(directory, BIRTH_NAME)):
         return True
@@ -86,10 +86,10 @@ def find_store(env: Env, directory: str) -> bool:
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Pause Python's garbage collector while hundreds of thousands of entries are created.
+    """Pause Python's garbage collector while a large catalogue is loaded.
 
-    None of them is garbage, and the collector's repeated passes would take as long as creating
-    them.
+    The collector would go through the new entries again and again, which takes as long as creating
+    them, and would find no garbage.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -101,9 +101,10 @@ def without_collector() -> Iterator[None]:
 
 
 def apply_changes(state: CatalogState, changes: Iterable[ChangeRecord]) -> CatalogState:
-    """The state after these changes, in the log's order; those that it already has are skipped.
+    """Return the catalogue after these changes, which are in the order of the log.
 
-    Raises: CorruptionError for a change that is invalid, or that does not follow the one before.
+    Changes up to the version of `state` are skipped.
+    Raises: CorruptionError if a change is invalid, or if a version is missing.
     """
     last: ChangeRecord | None = None
     for record in changes:
@@ -124,10 +125,9 @@ def apply_changes(state: CatalogState, changes: Iterable[ChangeRecord]) -> Catal
 
 
 def check_log_exists(env: Env, directory: str, wal: str, state: CatalogState) -> None:
-    """Refuse a store whose log is gone: without it nothing says which data files are needed.
+    """Raise CorruptionError if the log is missing although the store has changes or data files.
 
-    The last change is always in the log, so only a store without any change has no segment.
-    Raises: CorruptionError.
+    The last change is always in the log. So only a store without changes has no segment.
     """
     if segment_numbers(env.files, wal):
         return
@@ -143,7 +143,7 @@ def check_log_exists(env: Env, directory: str, wal: str, state: CatalogState) ->
 
 
 def version_of(record: ChangeRecord) -> int:
-    """The version of the catalogue that a change makes. Raises: CorruptionError."""
+    """Return the version of the catalogue after a change. Raises: CorruptionError."""
     try:
         return decode_change(record.data)[0]
     except ValueError as error:
@@ -154,12 +154,14 @@ def version_of(record: ChangeRecord) -> int:
 def read_catalogue(
     env: Env, directory: str, wal: str, upto: LogPosition | None
 ) -> tuple[CatalogState, LogPosition]:
-    """The catalogue as of a position of the log, and how far the log was read.
+    """Return the catalogue at a position of the log, and the position up to which the log was read.
 
-    directory: the store's folder. wal: the folder of its log. upto: None: the last intact record
-    (R6); then the caller compares with the position record.
-    Raises: CorruptionError; StorageError, also without a store.
-    Cost:   the checkpoint (10,000 rowsets of 20 columns: 0.8 s), and one pass over the log's bytes.
+    directory: the store's folder.
+    wal: the folder of its log.
+    upto: None: the last intact record (R6). The caller then compares the returned position with the
+        published one.
+    Raises: CorruptionError; StorageError, also if there is no store.
+    Cost: reads the checkpoint (0.8 s for 10,000 rowsets of 20 columns) and the log's bytes once.
     """
     birth = read_birth(env.files, directory)
     for _ in range(_LOADS_MAX):
@@ -178,7 +180,7 @@ def read_catalogue(
             if failure is not None:
                 raise failure
             return state, reader.position
-        # A writer has written a checkpoint, and may have removed segments before it.
+        # The writer wrote a checkpoint meanwhile, and may have removed log segments: try again.
     raise StorageError(
         f"the writer of {directory!r} writes checkpoints faster than this process can read them: try again",
         path=directory,

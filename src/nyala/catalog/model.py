@@ -1,40 +1,40 @@
 """The catalogue as an immutable value, and a change of it as another value.
 
-    CatalogState  version 17                    CatalogChange
+    CatalogState, version 17                    CatalogChange
       tables    1 orders                          put_rowsets   9
-      tablets   1, 2 of table 1                   put_tablets   2 (inserts_durable raised)
-      rowsets   7, 8 of tablet 2       ──────►    drop_deltas   4
+      tablets   1, 2 of table 1                   put_tablets   2 (with a new inserts_durable)
+      rowsets   7, 8 of tablet 2                  drop_deltas   4
       parts     5 of rowset 7                     garbage       data/2/4.redo
       deltas    4 of rowset 7
       garbage   data/1/3.base since version 12
 
-`apply(state, change)` is version 18. Version 17 does not change.
+`apply(state, change)` returns version 18 and leaves version 17 unchanged. Garbage is a file that no
+entry names and that has not been deleted yet.
 
 Invariants
     M1  The table of every tablet, the tablet of every rowset, and the rowset of every part and
         delta exist.
     M2  An id is never reused: the `next_…` ids are greater than all ids ever used.
-    M3  Names of tables that are not dropped are unique; a table's current schema is among its
+    M3  Tables that are not dropped have different names. A table's current schema is among its
         schemas.
-    M4  Paths are relative to the store's folder and stay inside it. Only entries of different
-        tables name one file, with one id: clones. `shared` has all such paths. No file in use is
-        garbage.
+    M4  Paths are relative to the store's folder and stay inside it. Two entries may name one file
+        only if they are of different tables (a table and its clone), and give the file the same id.
+        `shared` contains all such paths. No file in use is garbage.
     M5  Each schema version of a table has a start timestamp. The timestamps ascend with the
         version, and the highest version is current.
-    M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold for those
-        that are not dropped.
+    M6  The tablets of a table are its partitions. Those that are not dropped satisfy T1, T2 and T4
+        of `partition.model`.
     M7  A delta file is UNDO or REDO, and names its columns by id.
-    M8  No rowset's key_min is greater than its key_max.
-    M9  Version, ids and timestamps are far enough below 2^63, the limit of 64 bits.
+    M8  A rowset's key_min is not greater than its key_max.
+    M9  Version, ids and timestamps are far below 2^63.
     M10 A rowset has at most 2^20 rows per byte of its file: a block has at most 2^20 rows and at
         least one byte.
-    M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
+    M11 Every file has an id of 32 hexadecimal digits, which its head and footers repeat.
     M12 The moments at which a table or tablet was dropped and undropped ascend, after its creation.
-    M13 Each moment in a table's `tagged` is that of a tag.
-    T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
+    M13 Each moment in a table's `tagged` is the moment of a tag.
+    T1  `timestamp_max` is at least every timestamp in any version of the catalogue so far.
 
-Left out: when files are written and when data may be dropped (`nyala.tablet`); staged files of
-running jobs.
+Staged files of running jobs are not in the catalogue.
 Source: docs/design/log-and-recovery.md, "The catalogue"; docs/design/rules.md,
 R2, P2 and T1.
 """
@@ -77,21 +77,25 @@ __all__ = [
 ]
 
 
-# Far more numbers than a store can ever use remain below that limit.
+# The numbers between this limit and 2^63 are more than a store can use (M9).
 _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
 _FILE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def existed_at(created: int, drops: Sequence[int], timestamp: int) -> bool:
-    """Whether something existed at a moment that was created, and then dropped, undropped, …"""
+    """Whether a table or tablet existed at a moment.
+
+    drops: the timestamps at which it was dropped, undropped, dropped, and so on.
+    """
     return created <= timestamp and bisect.bisect_right(drops, timestamp) % 2 == 0
 
 
 @dataclass(frozen=True)
 class PurgedRange:
-    """A dropped range partition whose rows were removed; its range keys are [lower, upper).
+    """A dropped range partition whose rows were removed.
 
-    A read at a moment at which it existed raises an error if it needs these keys. None: unbounded.
+    It had the range keys from `lower` to below `upper` (None: no bound). A read of these keys, at a
+    moment when the partition existed, raises an error.
     """
 
     lower: bytes | None
@@ -101,29 +105,28 @@ class PurgedRange:
 
     @property
     def dropped(self) -> int:
-        """The moment from which on the range did not exist."""
+        """The moment at which the partition was dropped for the last time."""
         return self.drops[-1]
 
     def missing_at(self, timestamp: int) -> bool:
-        """Whether the range existed at that moment."""
+        """Whether the partition existed at that moment, so that a read would miss its rows."""
         return existed_at(self.created, self.drops, timestamp)
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A table: its current schema, and all earlier versions that a readable snapshot may have (M5).
+    """A table, with its current schema and the earlier schemas that snapshots may need (M5).
 
-    history_us:    how long history is kept, in microseconds; None: forever.
-    history_start: the greatest timestamp at which history was discarded; earlier moments cannot be
-    read.
-    created:       the timestamp of its creation; nothing exists before.
-    schema_since:  by version, the timestamp from which it holds; without an entry, from the
-                   beginning.
-    purged:        range partitions whose rows readable snapshots would need, oldest first.
-    rewritten:     the timestamp at which a repartition rewrote all rows without history; 0: never.
-    drops:         the timestamps at which it was dropped, undropped, dropped, and so on.
-    tagged:        the moments of tags at which the table existed, ascending (M13).
-    purged_keys:   the timestamp of the last purge of rows by key, after its delete; 0: never.
+    history_us: how long history is kept, in microseconds; None: forever.
+    history_start: moments before this timestamp cannot be read, because history was discarded.
+    created: the timestamp of the table's creation.
+    schema_since: for each schema version, the timestamp from which it holds. Without an entry it
+        holds from the beginning.
+    purged: dropped range partitions without rows that snapshots may need, oldest first.
+    rewritten: the timestamp at which a repartition rewrote all rows without history; 0: never.
+    drops: the timestamps at which the table was dropped, undropped, dropped, and so on.
+    tagged: the moments of tags at which the table existed, ascending (M13).
+    purged_keys: the timestamp of the last purge of rows by key, after its delete; 0: never.
     """
 
     id: int
@@ -152,7 +155,7 @@ class TableEntry:
         return existed_at(self.created, self.drops, timestamp)
 
     def schema_at(self, timestamp: int) -> Schema:
-        """The schema at a moment; before the table's creation, the first schema."""
+        """Return the schema at a moment. Before the table's creation it is the first schema."""
         found = min(self.schemas)
         for version in self.schemas:
             if version > found and self.schema_since.get(version, 0) <= timestamp:
@@ -169,7 +172,7 @@ class TableEntry:
         ]
 
     def without_past(self, cut: int) -> TableEntry:
-        """The entry without schemas and purged ranges that no snapshot from `cut` on needs."""
+        """Return the entry without schemas and purged ranges that no snapshot since `cut` needs."""
         kept = {schema.version: schema for schema in (*self.earlier_schemas(cut), self.schema)}
         purged = tuple(gone for gone in self.purged if gone.dropped > cut)
         if len(kept) == len(self.schemas) and len(purged) == len(self.purged):
@@ -180,11 +183,11 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class TabletEntry:
-    """One horizontal partition of a table.
+    """A tablet: one partition of a table.
 
-    inserts_durable: rule R2.
-    drops:           the timestamps at which its range partition was dropped, undropped, and so on.
-    auto_id:         at least the greatest value of an auto-incrementing key in its files; 0: none.
+    inserts_durable: inserts up to this timestamp are in files (rule R2).
+    drops: the timestamps at which the range partition was dropped, undropped, and so on.
+    auto_id: at least the greatest value of an auto-incrementing key in the files; 0: none.
     """
 
     id: int
@@ -209,9 +212,10 @@ class TabletEntry:
 class RowSetEntry:
     """A DiskRowSet and its base file.
 
-    file_id:        the id in the file's head and footers (M11).
-    places:         the location of each column's footer in the file.
-    schema_version: the table's schema version when the file was written.
+    deltas_durable: changes up to this timestamp are in files (rule R2).
+    file_id: the id in the file's head and footers (M11).
+    places: the location of each column's footer in the file.
+    schema_version: the version of the table's schema when the file was written.
     """
 
     id: int
@@ -245,8 +249,8 @@ class RowSetEntry:
 class PartEntry:
     """A file with rewritten base columns of a rowset.
 
-    It replaces these columns of older parts and of the base file. Its id is from the sequence of
-    delta files.
+    These columns of older parts and of the base file are no longer read. Parts and delta files take
+    their ids from one sequence.
     """
 
     id: int
@@ -259,7 +263,7 @@ class PartEntry:
 
 @dataclass(frozen=True)
 class DeltaEntry:
-    """A delta file of a rowset; timestamps of its records are in [timestamp_min, timestamp_max]."""
+    """A delta file of a rowset, with the least and the greatest timestamp of its records."""
 
     id: int
     rowset_id: int
@@ -278,7 +282,7 @@ class DeltaEntry:
 class CommittedKey:
     """A used idempotency key, and the result of its batch as JSON text.
 
-    `version` is the catalogue's version in which it was committed; `apply` writes it.
+    version: the version of the catalogue that committed it. `apply` sets it.
     """
 
     key: str
@@ -289,20 +293,20 @@ class CommittedKey:
 
 @dataclass(frozen=True)
 class CommitMessage:
-    """What a caller said about the commit with this timestamp."""
+    """The message that a caller gave the commit with this timestamp."""
 
     timestamp: int
     message: str
 
     @property
     def id(self) -> int:
-        """The key of the entry: a commit has one timestamp and one message."""
+        """The id of the entry: a commit has one timestamp and one message."""
         return self.timestamp
 
 
 @dataclass(frozen=True)
 class TagEntry:
-    """A name for a moment, for which the history of tables is kept."""
+    """A name for a moment. The history of tables at this moment is kept."""
 
     name: str
     timestamp: int
@@ -316,7 +320,7 @@ class CatalogState:
     store_id: str
     created_us: int
     timestamp_max: int
-    wal_start: int  # number of the log's first segment that is still needed
+    wal_start: int  # the number of the first log segment that is still needed
     next_table_id: int
     next_tablet_id: int
     next_rowset_id: int
@@ -326,16 +330,16 @@ class CatalogState:
     rowsets: Mapping[int, RowSetEntry]
     parts: Mapping[int, PartEntry]
     deltas: Mapping[int, DeltaEntry]
-    garbage: Mapping[str, int]  # path to the version with which it became garbage (P2)
+    garbage: Mapping[str, int]  # for each path, the version in which the file became garbage (P2)
     committed_keys: Mapping[str, CommittedKey]
     messages: Mapping[int, CommitMessage]
     tags: Mapping[str, TagEntry]
-    # Not stored: `named_twice` finds them again.
-    shared: frozenset[str] = frozenset()  # all paths that several entries name, and maybe others
+    # All paths that several entries name, and perhaps others. Not stored, because `named_twice` finds them.
+    shared: frozenset[str] = frozenset()
 
     @staticmethod
     def empty(store_id: str, created_us: int) -> CatalogState:
-        """The first version of a new store's catalogue. Ids begin at 1: 0 is never an id."""
+        """Return the first version of a new store's catalogue. Ids begin at 1."""
         nothing: Mapping[Any, Any] = MappingProxyType({})
         return CatalogState(
             1,
@@ -359,26 +363,26 @@ class CatalogState:
         )
 
     def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
-        """The tablets of each table, in the order of their ids. Cost: all tablets."""
+        """Return the tablets of each table, in the order of their ids. Cost: all tablets."""
         return _grouped(self.tablets.values(), "table_id")
 
     def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
-        """The rowsets of each tablet, in the order of their ids. Cost: all rowsets."""
+        """Return the rowsets of each tablet, in the order of their ids. Cost: all rowsets."""
         return _grouped(self.rowsets.values(), "tablet_id")
 
     def parts_by_rowset(self) -> dict[int, list[PartEntry]]:
-        """The parts of each rowset, oldest first. Cost: all parts."""
+        """Return the parts of each rowset, oldest first. Cost: all parts."""
         return _grouped(self.parts.values(), "rowset_id")
 
     def deltas_by_rowset(self) -> dict[int, list[DeltaEntry]]:
-        """The delta files of each rowset, oldest first. Cost: all delta files."""
+        """Return the delta files of each rowset, oldest first. Cost: all delta files."""
         groups: dict[int, list[DeltaEntry]] = _grouped(self.deltas.values(), "rowset_id")
         for group in groups.values():
             group.sort(key=lambda delta: (delta.timestamp_min, delta.id))
         return groups
 
     def files(self) -> Iterator[str]:
-        """The paths of all files in use."""
+        """Yield the path of each file in use, once for each entry that names the file."""
         for rowset in self.rowsets.values():
             yield rowset.path
         for part in self.parts.values():
@@ -387,18 +391,18 @@ class CatalogState:
             yield delta.path
 
     def named_twice(self) -> frozenset[str]:
-        """The paths of the files that several entries name. Cost: all entries."""
+        """Return the paths that several entries name. Cost: all entries."""
         counts = Counter(self.files())
         return frozenset([path for path, count in counts.items() if count > 1])
 
     def _table_of(self, file: RowSetEntry | PartEntry | DeltaEntry) -> int | None:
-        """The id of the table that names the file; None if M1 does not hold."""
+        """Return the id of the table that names the file; None if M1 is broken."""
         rowset = file if isinstance(file, RowSetEntry) else self.rowsets.get(file.rowset_id)
         tablet = None if rowset is None else self.tablets.get(rowset.tablet_id)
         return None if tablet is None else tablet.table_id
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence for every invariant that does not hold. Cost: all entries."""
+        """Yield a sentence for every broken invariant. Cost: all entries."""
         for tablet in self.tablets.values():
             if tablet.table_id not in self.tables:
                 yield f"M1: tablet {tablet.id} belongs to table {tablet.table_id}, which does not exist"
@@ -407,7 +411,6 @@ class CatalogState:
                 yield f"M1: rowset {rowset.id} belongs to tablet {rowset.tablet_id}, which does not exist"
             if rowset.key_min > rowset.key_max:
                 yield f"M8: rowset {rowset.id} has a key_min greater than its key_max"
-            # A block takes at least one byte.
             if rowset.row_count > rowset.size_bytes << ROWS_PER_BLOCK_LOG2_MAX:
                 yield f"M10: rowset {rowset.id} has {rowset.row_count} rows in {rowset.size_bytes} bytes"
         for part in self.parts.values():
@@ -438,7 +441,7 @@ class CatalogState:
             tablets = by_table.get(table.id, ())
             partitions = [tablet.partition for tablet in tablets if not tablet.dropped]
             problem = find_problem(table.partition_schema, partitions, table.schema)
-            for tablet in tablets:  # a dropped one may overlap others
+            for tablet in tablets:  # each alone, because a dropped tablet may overlap others
                 problem = problem or find_problem(table.partition_schema, [tablet.partition], table.schema)
             if problem is not None:
                 yield f"M6: partitions of table {table.id}: {problem}"
@@ -484,35 +487,29 @@ class CatalogState:
         )  # fmt: skip
         if reached > _NUMBER_MAX:
             yield f"M9: a version, an id or a moment is {reached}, too close to the limit"
-        newest = max(
-            (
-                *(tablet.inserts_durable for tablet in self.tablets.values()),
-                *(rowset.deltas_durable for rowset in self.rowsets.values()),
-                *(delta.timestamp_max for delta in self.deltas.values()),
-                *(key.timestamp for key in self.committed_keys.values()),
-                *self.messages,
-                *(tag.timestamp for tag in self.tags.values()),
-                *(_newest_of(table) for table in self.tables.values()),
-                *(max(tablet.created, *tablet.drops, 0) for tablet in self.tablets.values()),
-            ),
-            default=0,
-        )
+        newest = _newest(
+            self.tables.values(), self.tablets.values(), self.rowsets.values(), self.deltas.values(),
+            [*self.committed_keys.values(), *self.messages.values(), *self.tags.values()],
+        )  # fmt: skip
         if newest > self.timestamp_max:
             yield f"T1: timestamp_max is {self.timestamp_max}, but an entry names {newest}"
 
 
 @dataclass
 class CatalogChange:
-    """One change of the catalogue. One thread fills it and passes it to `Store.transact`.
+    """A change of the catalogue. One thread fills it and passes it to `Store.transact`.
 
-    `put_…` adds an entry or replaces the one with the same id; for two with one id the later
-    counts. `garbage` are paths that this transaction drops; `apply` leaves out those that a clone
-    still names. `shared` are paths that it puts, and that entries of another table name too.
-    `collected` are garbage paths whose files are removed. `wal_start` None: unchanged. The caller takes ids from the
-    state's `next_…` upwards.
+    timestamp: the greatest timestamp so far (T1).
+    put_…: entries to add, or to replace the entry with the same id. Of two entries with the same id,
+        the later counts. Ids of new entries start at the `next_…` id of the state.
+    drop_…: ids of entries to remove.
+    garbage: paths that dropped entries named. `apply` ignores a path that a clone still names.
+    shared: paths of put entries that an entry of another table names too.
+    collected: paths of garbage whose files will be deleted.
+    wal_start: None: unchanged.
     """
 
-    timestamp: int = 0  # the greatest timestamp so far (T1)
+    timestamp: int = 0
     put_tables: list[TableEntry] = field(default_factory=list)
     drop_tables: list[int] = field(default_factory=list)
     put_tablets: list[TabletEntry] = field(default_factory=list)
@@ -536,11 +533,11 @@ class CatalogChange:
 
 
 def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
-    """The next version of `state`, which does not change itself.
+    """Return the next version of the catalogue; `state` stays unchanged.
 
-    Raises: InvalidArgumentError if an idempotency key was already used; AssertionError for a change
-        that breaks an invariant (our own mistake).
-    Cost:   the change, and a shallow copy of each mapping that it touches (10,000 rowsets: 0.1 ms).
+    Raises: InvalidArgumentError if an idempotency key was already used; AssertionError if the change
+        breaks an invariant, which is a fault of this library.
+    Cost: the change, and a shallow copy of each mapping that it touches (10,000 rowsets: 0.1 ms).
     """
     version = state.version + 1
     for key in change.committed_keys:
@@ -550,43 +547,30 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
                 f"{state.committed_keys[key.key].timestamp}: use a new key for a new batch"
             )
     keys = [dataclasses.replace(key, version=version) for key in change.committed_keys]
+    newest = _newest(
+        change.put_tables, change.put_tablets, change.put_rowsets, change.put_deltas,
+        [*keys, *change.put_messages, *change.put_tags],
+    )  # fmt: skip
     new = CatalogState(
         version=version,
         store_id=state.store_id,
         created_us=state.created_us,
-        timestamp_max=max(
-            state.timestamp_max,
-            change.timestamp,
-            *(tablet.inserts_durable for tablet in change.put_tablets),
-            *(rowset.deltas_durable for rowset in change.put_rowsets),
-            *(delta.timestamp_max for delta in change.put_deltas),
-            *(key.timestamp for key in keys),
-            *(message.timestamp for message in change.put_messages),
-            *(tag.timestamp for tag in change.put_tags),
-            *(_newest_of(table) for table in change.put_tables),
-            *(max(tablet.created, *tablet.drops, 0) for tablet in change.put_tablets),
-        ),
+        timestamp_max=max(state.timestamp_max, change.timestamp, newest),
         wal_start=state.wal_start if change.wal_start is None else change.wal_start,
         next_table_id=_next_id(state.next_table_id, change.put_tables),
         next_tablet_id=_next_id(state.next_tablet_id, change.put_tablets),
         next_rowset_id=_next_id(state.next_rowset_id, change.put_rowsets),
         next_delta_id=_next_id(_next_id(state.next_delta_id, change.put_deltas), change.put_parts),
-        tables=_changed(state.tables, {table.id: table for table in change.put_tables}, change.drop_tables),
-        tablets=_changed(
-            state.tablets, {entry.id: entry for entry in change.put_tablets}, change.drop_tablets
-        ),
-        rowsets=_changed(
-            state.rowsets, {entry.id: entry for entry in change.put_rowsets}, change.drop_rowsets
-        ),
-        parts=_changed(state.parts, {entry.id: entry for entry in change.put_parts}, change.drop_parts),
-        deltas=_changed(state.deltas, {entry.id: entry for entry in change.put_deltas}, change.drop_deltas),
+        tables=_changed(state.tables, _by_id(change.put_tables), change.drop_tables),
+        tablets=_changed(state.tablets, _by_id(change.put_tablets), change.drop_tablets),
+        rowsets=_changed(state.rowsets, _by_id(change.put_rowsets), change.drop_rowsets),
+        parts=_changed(state.parts, _by_id(change.put_parts), change.drop_parts),
+        deltas=_changed(state.deltas, _by_id(change.put_deltas), change.drop_deltas),
         garbage=state.garbage,
         committed_keys=_changed(
             state.committed_keys, {key.key: key for key in keys}, change.drop_committed_keys
         ),
-        messages=_changed(
-            state.messages, {message.id: message for message in change.put_messages}, change.drop_messages
-        ),
+        messages=_changed(state.messages, _by_id(change.put_messages), change.drop_messages),
         tags=_changed(state.tags, {tag.name: tag for tag in change.put_tags}, change.drop_tags),
     )
     new = _with_garbage(new, state.shared | {*change.shared}, change)
@@ -595,7 +579,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
 
 
 def _with_garbage(new: CatalogState, shared: frozenset[str], change: CatalogChange) -> CatalogState:
-    """The state with the change's garbage: without paths that another entry still names (M4)."""
+    """Return the state with the change's garbage, except paths that an entry still names (M4)."""
     garbage = change.garbage
     if not shared.isdisjoint(garbage):
         still = Counter(new.files())
@@ -608,8 +592,28 @@ def _with_garbage(new: CatalogState, shared: frozenset[str], change: CatalogChan
     return new if shared == new.shared else dataclasses.replace(new, shared=shared)
 
 
+def _newest(
+    tables: Iterable[TableEntry],
+    tablets: Iterable[TabletEntry],
+    rowsets: Iterable[RowSetEntry],
+    deltas: Iterable[DeltaEntry],
+    moments: Iterable[CommittedKey | CommitMessage | TagEntry],
+) -> int:
+    """Return the greatest timestamp in these entries; 0 if there are none."""
+    return max(
+        (
+            0,
+            *map(_newest_of, tables),
+            *(max(tablet.inserts_durable, tablet.created, *tablet.drops) for tablet in tablets),
+            *(rowset.deltas_durable for rowset in rowsets),
+            *(delta.timestamp_max for delta in deltas),
+            *(moment.timestamp for moment in moments),
+        )
+    )
+
+
 def _newest_of(table: TableEntry) -> int:
-    """The greatest timestamp that the entry names."""
+    """Return the greatest timestamp in the entry."""
     return max(
         table.history_start,
         table.created,
@@ -649,7 +653,7 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
 
 
 def purging_tablets(state: CatalogState, tablet_ids: Collection[int], change: CatalogChange) -> None:
-    """Remove these tablets with all their data in `change`; their files become garbage."""
+    """Add to `change` that these tablets are removed with their data. Their files become garbage."""
     within = set(tablet_ids)
     rowsets = [rowset for rowset in state.rowsets.values() if rowset.tablet_id in within]
     of_rowsets = {rowset.id for rowset in rowsets}
@@ -663,7 +667,7 @@ def purging_tablets(state: CatalogState, tablet_ids: Collection[int], change: Ca
 
 
 def purging_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
-    """The change that removes these tables with all their data; their files become garbage."""
+    """Return the change that removes these tables with their data. Their files become garbage."""
     change = CatalogChange(timestamp=timestamp, drop_tables=list(table_ids))
     tablets = [tablet.id for tablet in state.tablets.values() if tablet.table_id in table_ids]
     purging_tablets(state, tablets, change)
@@ -686,6 +690,11 @@ class _WithId(Protocol):
 
 _Key = TypeVar("_Key")
 _Entry = TypeVar("_Entry")
+_EntryWithId = TypeVar("_EntryWithId", bound=_WithId)
+
+
+def _by_id(entries: Iterable[_EntryWithId]) -> dict[int, _EntryWithId]:
+    return {entry.id: entry for entry in entries}
 
 
 def _changed(
@@ -695,8 +704,7 @@ def _changed(
     if not put and not drop:
         return entries
     assert not any(key in put for key in drop), "one change puts and drops the same entry"
-    # The union operator of a mapping proxy copies the dict in C; `dict(proxy)` would go item by
-    # item.
+    # The operator | of a mapping proxy copies the dict in C, which `dict(proxy)` does not.
     fresh = cast("dict[_Key, _Entry]", cast("Any", entries) | put)
     for key in drop:
         assert key in fresh, f"there is no entry {key!r} to drop"
@@ -716,5 +724,5 @@ def _grouped(entries: Iterable[Any], attribute: str) -> dict[int, list[Any]]:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path stays inside the folder that it is relative to."""
+    """Whether a relative path stays inside its folder."""
     return all(part not in ("", ".", "..") for part in path.split("/")) and "\0" not in path

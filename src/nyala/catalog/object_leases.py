@@ -1,22 +1,22 @@
-"""Leases in a bucket: they tell the writer which old files somebody may still read.
+"""Leases in a bucket: objects by which readers tell the writer which old files they may still read.
 
     reader                                      writer
-    1. put leases/<token> "everything"          change 18 is logged; file f is garbage since 18
-    2. follow the log to version 17             oldest_needed(): 0 until here, then 17: f stays
-    3. put leases/<token> 17
-    4. put it again every quarter of its time   …
-    5. delete it                                oldest_needed(): no lease; f goes after the grace
+    1. put leases/<token>: everything           oldest_needed() is 0: keep all files
+    2. follow the log to version 17             commit version 18, in which file f is garbage
+    3. put leases/<token>: version 17           oldest_needed() is 17: keep f
+    4. put it again, four times in its time     …
+    5. delete it                                delete f, GRACE_S after version 18
 
-A lease ends when it was not renewed for its time to live. Its age is the difference of two times of
-the bucket's clock: of the lease, and of an object that the writer has just put. So the clocks of the
-machines need not agree; they only must run at about the same rate.
+A lease ends if it is not put again within its time to live. Its age is the difference of two times
+on the bucket's clock: the time of the lease, and the time of an object that the writer has just put.
+So the clocks of the machines need not agree. They must only run at about the same rate.
 
 Invariants
-    P1, P2  as for leases in a folder (`catalog.leases`).
-    G1  A file stays for `GRACE_S` after it became garbage, even without a lease. So a read shorter
-        than that needs no lease.
-    G2  No name is used twice. So a reader whose lease ended meets missing files, which is an error,
-        and never files of others.
+    P1, P2  As for leases in a folder (`leases`).
+    G1  A file stays for GRACE_S after it became garbage, even without a lease. So a read that takes
+        less time needs no lease.
+    G2  No name is used twice. So a reader whose lease has ended may miss files, which is an error,
+        but never reads a wrong file.
 
 Source: docs/design/object-storage.md, "Leases and garbage".
 """
@@ -55,17 +55,18 @@ LEASE_FILES_PREFIX: Final = "lease-files/"
 CLOCK_KEY: Final = "clock"
 GRACE_S: Final = 600.0
 TTL_S: Final = 300.0
-# A list of leases is used again for this time. The grace protects the files of leases made since.
+# A list of the leases is used again for this time. A lease that is created meanwhile needs no entry in
+# the list, because GRACE_S is longer.
 _LISTED_S: Final = 10.0
 _LEASE_BYTES_MAX: Final = 4096
 _READ_AT_ONCE: Final = 16
 _JOB: Final = "remote-"
-# Another store may have the prefix `leases` of this one: its objects are no leases.
+# The objects of another store may be below the prefix of the leases. They do not match.
 _LEASE: Final = re.compile(rf"{LEASES_PREFIX}({_JOB})?[0-9a-f]+")
 
 
 def bucket_time_us(objects: Objects) -> int:
-    """The present time of the bucket's clock. Cost: two requests."""
+    """Return the time on the bucket's clock. Cost: two requests."""
     objects.put(CLOCK_KEY, b"")
     info = objects.head(CLOCK_KEY)
     if info is None:
@@ -77,7 +78,7 @@ def bucket_time_us(objects: Objects) -> int:
 
 
 class ObjectLease:
-    """The lease of one reader, renewed by a thread until `release`. Threads: any."""
+    """The lease of one reader, which a thread renews until `release`. Thread-safe."""
 
     def __init__(self, env: Env, objects: Objects, ttl_s: float = TTL_S) -> None:
         """Put a lease on everything. Raises: StorageError."""
@@ -106,11 +107,11 @@ class ObjectLease:
         while not self._env.clock.wait(self._stop, self._ttl_s / 4):
             try:
                 self._put()
-            except StorageError as error:  # the next renewal may be in time
+            except StorageError as error:  # the next renewal may still be early enough
                 logger.warning("the lease of a reader could not be renewed: %s", error)
 
     def release(self) -> None:
-        """End the lease. May be called twice. A lease that cannot be deleted ends by itself."""
+        """End the lease. May be called twice. If it cannot be deleted, it ends when its time is over."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -122,11 +123,11 @@ class ObjectLease:
 
 
 class ObjectJobLease:
-    """The lease of a job. Any process that knows its name renews it by putting it again.
+    """The `JobLease` of a job. A renewal puts the object again, from any process that knows its name.
 
-    A renewal that comes too late may create the lease again after the files that it protects were
-    deleted. Readers then find that files are missing (G2). Files that live as long as the lease are
-    below `lease-files/<name>/`.
+    A late renewal may create the lease again after the files that it should keep were deleted. A
+    read of these files is then an error (G2). Files that live as long as the lease are below
+    `lease-files/<name>/`.
     """
 
     def __init__(self, objects: Objects, name: str, version: int, ttl_s: float) -> None:
@@ -144,7 +145,7 @@ class ObjectJobLease:
 
     @staticmethod
     def open(objects: Objects, name: str) -> ObjectJobLease:
-        """Open a lease by its name. Raises: HistoryExpiredError if it has ended; StorageError."""
+        """Open the lease of this name. Raises: HistoryExpiredError if it has ended; StorageError."""
         found = _decode(objects.get(f"{LEASES_PREFIX}{name}"))
         if found is None:
             raise lease_expired(name)
@@ -157,25 +158,25 @@ class ObjectJobLease:
         self._put()
 
     def renew_for(self, ttl_s: float) -> None:
-        """Let the lease live for `ttl_s` seconds from now, or for its former time if that is longer."""
+        """Let the lease live for `ttl_s` seconds from now, or for its last time to live if it is longer."""
         self._ttl_s = max(self._ttl_s, ttl_s)
         self._put()
 
     def left_s(self) -> float:
-        """Return the most seconds that the lease can live without a renewal."""
+        """Return the most seconds that the lease lives without a renewal."""
         return self._ttl_s
 
     def keep_file(self, name: str, *parts: bytes) -> str:
-        """Put an object that lives as long as the lease; returns its URL."""
+        """Put an object that is deleted when the lease ends; return its URL."""
         key = f"{LEASE_FILES_PREFIX}{self.name}/{name}"
         self._objects.upload(key, parts)
         return f"{self._objects.url}/{key}"
 
     def release(self) -> None:
-        """End the lease. May be called twice. A lease that cannot be deleted ends by itself."""
+        """End the lease. May be called twice. If it cannot be deleted, it ends when its time is over."""
         try:
             end_job_lease(self._objects, self.name)
-        except StorageError as error:  # the job is done, whatever becomes of its lease
+        except StorageError as error:  # not an error for the job, which is done
             logger.info("a job's lease ends by its time: %s", error)
 
     def _put(self) -> None:
@@ -183,44 +184,44 @@ class ObjectJobLease:
 
 
 def end_job_lease(objects: Objects, name: str) -> None:
-    """Remove a job's lease, and the files that live as long. Raises: StorageError."""
+    """Delete a job's lease, and the files that live as long as the lease. Raises: StorageError."""
     files = [info.key for info in objects.list(f"{LEASE_FILES_PREFIX}{name}/")]
     objects.delete([f"{LEASES_PREFIX}{name}", *files])
 
 
 def is_living(objects: Objects, name: str) -> bool:
-    """Whether a job's lease lives, by the bucket's clock. Cost: four requests."""
+    """Whether a job's lease lives. Cost: four requests."""
     key = f"{LEASES_PREFIX}{name}"
     now_us, info, found = bucket_time_us(objects), objects.head(key), _decode(objects.get(key))
     return info is not None and found is not None and now_us - info.modified_us <= found[1] * 1e6
 
 
 def put_lease(objects: Objects, key: str, version: int, ttl_s: float) -> None:
-    """Write a lease. Raises: StorageError."""
+    """Create or renew a lease. Raises: StorageError."""
     fields = {"version": version, "ttl_s": ttl_s, "host": socket.gethostname(), "pid": os.getpid()}
     objects.put(key, json.dumps(fields).encode())
 
 
 class ObjectLeases:
-    """The writer's view of all leases. One thread at a time."""
+    """The leases as the writer sees them. One thread at a time."""
 
     holders = "readers in other processes, or jobs; a bucket keeps replaced files for 10 minutes in any case"
 
     def __init__(self, env: Env, objects: Objects, version: int) -> None:
-        """version: the catalogue's present one."""
+        """version: the present version of the catalogue."""
         self._env = env
         self._objects = objects
-        # Versions that are within their grace, with the time when they were logged.
+        # Versions that were logged within GRACE_S, with their times.
         self._young: deque[tuple[int, float]] = deque([(version, env.clock.monotonic_s())])
         self._old = EVERYTHING
         self._listed: tuple[float, int | None] | None = None
 
     def note_version(self, version: int) -> None:
-        """Note that this version of the catalogue was logged now."""
+        """Record that this version of the catalogue was logged now."""
         self._young.append((version, self._env.clock.monotonic_s()))
 
     def oldest_needed(self) -> int | None:
-        """The smallest version that a reader may need (P2), or that is within its grace (G1)."""
+        """Return the smallest version that a lease needs (P2), or that may be read without one (G1)."""
         now_s = self._env.clock.monotonic_s()
         while self._young and self._young[0][1] <= now_s - GRACE_S:
             self._old = self._young.popleft()[0]
@@ -253,7 +254,10 @@ class ObjectLeases:
 
 
 def _decode(data: bytes | None) -> tuple[int, float] | None:
-    """Return (version, ttl_s) of a lease. An unreadable lease keeps every file for the usual time."""
+    """Return (version, time to live) of a lease; None if it does not exist.
+
+    An unreadable lease counts as a lease on everything, for TTL_S.
+    """
     if data is None:
         return None
     try:

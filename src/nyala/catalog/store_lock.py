@@ -1,12 +1,12 @@
-"""The writer's lock: at most one process, and in it one open store, writes to a store.
+"""The writer's lock: at most one process writes to a store, and opens it once.
 
-The file `lock` in the store's folder is locked (flock) while the writer lives. The system frees the
-lock when the process dies, so the lock of a killed writer can be taken at once. The file's content,
-{pid, host, started, purpose}, is for messages of others, and distinguishes a writer from a short
-commit. After a release the file stays, empty.
+While the writer lives, it holds a lock (flock) on the file `lock` in the store's folder. The system
+releases the lock when the process dies, so the next process can take it at once. The file's content
+{pid, host, started, purpose} names the holder in messages of other processes. `purpose` tells a
+writer from a process that holds the lock for one commit. A released lock file is empty.
 
-flock belongs to the open file, not to the process, so a second lock in one process fails too. A
-second `connect` therefore shares the open store (`nyala.api.opening.open_store`).
+flock belongs to an open file and not to a process, so a process cannot take the lock twice. A second
+`connect` in one process therefore shares the open store (`nyala.api.opening.open_store`).
 Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
 
@@ -30,17 +30,17 @@ __all__ = ["LockHolder", "Purpose", "StoreLock"]
 Purpose: TypeAlias = Literal["writer", "commit"]
 
 _POLL_S: Final = 0.05
-# `is_taken` holds the lock for a moment, so a taken lock is tried again for this time.
+# `is_taken` of another process holds the lock for a moment, so `acquire` tries for at least this time.
 _PATIENCE_S: Final = 0.1
-# A commit that another process does without a writer ends by itself, so it is waited for.
+# `acquire` waits for this time if the lock is held for one commit, which ends by itself.
 _COMMIT_WAIT_S: Final = 60.0
-_PID_MAX: Final = (1 << 31) - 1  # the system's type
-_NAME_WAIT_S: Final = 0.2  # time between taking the lock and writing the holder's name
+_PID_MAX: Final = (1 << 31) - 1
+_NAME_WAIT_S: Final = 0.2  # a holder that has just taken the lock has this time to write its name
 
 
 @dataclass(frozen=True)
 class LockHolder:
-    """The lock's holder according to the file. `started` is ISO text, UTC."""
+    """The content of a lock file. `started` is a time in ISO format, UTC."""
 
     pid: int
     host: str
@@ -63,10 +63,10 @@ class StoreLock:
         return self._lock is not None and self._pid == os.getpid()
 
     def acquire(self, timeout_s: float = 0.0, purpose: Purpose = "writer") -> None:
-        """Take the lock; waits at most `timeout_s` seconds.
+        """Take the lock; wait for at most `timeout_s` seconds.
 
-        purpose: "writer" to keep it; "commit" to take it for one commit and release it at once.
-            Others always wait for such a holder, up to a minute.
+        If the lock is held for one commit, wait for up to a minute in any case.
+        purpose: "writer", or "commit" to hold the lock for one commit.
         Raises: LockedError, which names the holder's pid and host.
         """
         assert self._lock is None, "the lock is already held"
@@ -93,18 +93,18 @@ class StoreLock:
             raise
 
     def release(self) -> None:
-        """Release the lock. May be called twice; in a forked child the parent keeps it."""
+        """Release the lock. May be called twice. In a forked child, the parent keeps the lock."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         try:
             if self._pid == os.getpid():
-                lock.write(b"")  # the next holder's name may be read before it is written
+                lock.write(b"")  # so that nobody takes this process for the next holder
         finally:
             lock.release()
 
     def is_taken(self) -> bool:
-        """Whether a writer lives. For readers: changes nothing and creates no file."""
+        """Whether a process holds the lock. Creates no file."""
         try:
             lock = self._env.files.lock(self.path, create=False)
         except MissingFileError:
@@ -115,7 +115,7 @@ class StoreLock:
         return False
 
     def holder(self) -> LockHolder | None:
-        """The current holder, or the last one if it was killed; None if the file does not say."""
+        """Return the holder, or the last holder if it was killed; None if the file names nobody."""
         try:
             return _named_in(self._env.files.read_lock_content(self.path))
         except StorageError:
@@ -130,7 +130,7 @@ class StoreLock:
         self.release()
 
     def refusal(self, timeout_s: float) -> LockedError:
-        """Return the error for a lock that another process has. timeout_s: how long it was waited for."""
+        """Return the error for a lock that is held, after waiting for `timeout_s` seconds."""
         clock = self._env.clock
         deadline_s = clock.monotonic_s() + _NAME_WAIT_S
         while (holder := self.holder()) is None and clock.monotonic_s() < deadline_s:
@@ -139,8 +139,7 @@ class StoreLock:
         if holder is None:
             who, what = "by another process", "that process"
         elif (holder.pid, holder.host) == (os.getpid(), socket.gethostname()):
-            # Not from `connect`, which shares the store, but from a check or repair of an open
-            # store.
+            # A check or repair of a store that this process has open. `connect` would share it.
             who = f"by this process (pid {holder.pid} on {holder.host}), open since {holder.started}"
             return LockedError(
                 f"the store {self._directory} is already written {who}{waited}: close() it first"
@@ -156,7 +155,7 @@ class StoreLock:
 
 @functools.lru_cache(maxsize=16)
 def _named_in(content: bytes) -> LockHolder | None:
-    # Called before each read of a reader process, mostly with the same bytes.
+    # Cached, because a reader process calls this before each scan, mostly with the same bytes.
     try:
         fields = json.loads(content.partition(b"\n")[0])
         purpose: Purpose = "commit" if fields["purpose"] == "commit" else "writer"

@@ -1,8 +1,7 @@
-"""The environment as one value that is passed down: files, clock, randomness.
+"""The only code that opens, syncs and renames files, sleeps, reads a clock or draws random numbers.
 
-Only this package opens, syncs and renames files, sleeps, reads a clock or draws randomness. All
-other code receives an `Env`. Production passes `SYSTEM`; tests pass one that loses power or moves
-the clock.
+All other code receives an `Env`, one value with files, clock and randomness. Production passes
+`SYSTEM`. Tests pass an `Env` that simulates a power cut or moves the clock.
 """
 
 from __future__ import annotations
@@ -63,19 +62,16 @@ class Env:
 
     @property
     def is_system(self) -> bool:
-        """Whether other processes on this machine have the same files and clock.
-
-        False for the fakes of tests.
-        """
+        """Whether other processes of this machine have the same files and clock; false in some tests."""
         return isinstance(self.files, PosixFiles) and self.clock is SYSTEM.clock
 
     @property
     def is_local(self) -> bool:
-        """Whether paths lead to files of this machine, and not to objects of a bucket."""
+        """Whether the files are files of this machine, and not objects of a bucket."""
         return not self.files.is_remote
 
     def bound(self, folder: str) -> Env:
-        """Return an environment for one store only (see `Files.bind`).
+        """Return an environment whose files are bound to a store's folder (`Files.bind`).
 
         The caller must close its files.
         """

@@ -1,9 +1,9 @@
 """The only code that reads the time, and the only code that sleeps.
 
-There are two clocks. Wall time is microseconds since 1970-01-01 UTC; it may jump in either
-direction, and `nyala.mvcc` keeps timestamps from going back. Monotonic time is seconds since some
-moment, including the time that the machine slept; it is for timeouts and rates, and to detect that
-the wall clock jumped.
+There are two clocks. Wall time is microseconds since 1970-01-01 UTC. It may jump forwards and
+backwards, so `nyala.mvcc` keeps timestamps from decreasing. Monotonic time is seconds since some
+moment, including the time for which the machine was suspended. It measures timeouts and rates, and
+shows jumps of the wall time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 __all__ = ["Clock", "SystemClock"]
 
-# Python's monotonic clock and Linux's own exclude the time that a machine slept; macOS' own
-# includes it.
+# `time.monotonic` excludes suspended time. These clocks include it: the first on Linux, the second
+# on macOS.
 _WITH_SLEEP: Final[int] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", -1))
 
 

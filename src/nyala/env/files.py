@@ -1,30 +1,32 @@
 """The interface of all disk access: create, append, read, sync, rename, lock.
 
 Everything that Nyala stores passes through a `Files`. Production has `PosixFiles`
-(`posix_files.py`). Tests replace it by a recording or failing version (`nyala.testing`), to
-simulate power cuts, full disks and failing syncs.
+(`posix_files.py`), and `RemoteFiles` for a bucket. Tests replace them by versions that record or
+fail (`nyala.testing`), to simulate power cuts, full disks and failing syncs.
 
-Guarantees after a power cut:
+Guarantees
 
-    F1  The bytes of an `AppendFile` up to the last `sync()` that returned.
-    F2  A file's name only after its directory was synced: call `sync_dir` after `create`, `rename`
-        and `unlink`. `write_atomic`, `make_dirs` and `truncate` sync everything themselves.
-    F3  After a failed `sync()` nothing is known: the kernel may have dropped the dirty pages, and a
-        second sync could succeed falsely. The handle is dead; its owner must open the file again
-        and read it.
-    F4  `write_at` guarantees nothing: its data must be unimportant after a power cut. `sync_file`
-        makes them durable until the next `write_at`; after that, the file may have either content.
-    F5  Files that are bound to a store's folder (`bind`) access every path inside it through the
-        folder's descriptor, so they never touch another folder that has taken its path. Before each
-        change they check that the path still leads to that folder and that the watched file is
-        still in it; if not, they raise StorageError.
+    F1  After a power cut, an `AppendFile` has the bytes that were appended before the last `sync()`
+        that returned.
+    F2  After a power cut, a file has its name only if its folder was synced. So call `sync_dir`
+        after `create`, `rename` and `unlink`. `write_atomic`, `make_dirs` and `truncate` sync the
+        folder themselves.
+    F3  After a failed `sync()` the content of the file is unknown: the kernel may have dropped the
+        unwritten pages, and a second sync could succeed falsely. The `AppendFile` cannot be used any
+        more. Its owner must open the file again and read it.
+    F4  `write_at` does not survive a power cut. After `sync_file` its data do, until the next
+        `write_at`: then the file has the old or the new content.
+    F5  Files that are bound to a store's folder (`bind`) reach every path inside it through the
+        folder's descriptor. So they never touch another folder that was moved to its path. Before
+        each change they check that the path still leads to that folder, and that the file given to
+        `watch` is still in it. If not, they raise StorageError.
 
-A file that is opened for reading must keep its path until its last reader is done: its descriptor
-may be closed and opened again in between.
+A file that is open for reading must keep its path: its descriptor may be closed and opened again
+between two reads.
 
 Thread safety: any thread may use `Files` and `RandomFile`. One thread at a time may use an
-`AppendFile` or a `FileLock`. There are no memory-mapped files (a truncated file would cause a
-SIGBUS instead of an error), no direct I/O, and no Windows support.
+`AppendFile` or a `FileLock`. Files are not mapped into memory, because a truncated file would then
+end the process by SIGBUS. There is no direct I/O and no Windows support.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 
 class MissingFileError(StorageError, FileNotFoundError):
-    """A file is missing: both a `StorageError` and a `FileNotFoundError`."""
+    """A file does not exist. It is both a `StorageError` and a `FileNotFoundError`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_missing_file_error, (self.args[0], self.path))
@@ -88,16 +90,16 @@ class AppendFile(Protocol):
     def append(self, *parts: Bytes) -> int:
         """Write the parts one after another at the end; return the offset of the first byte.
 
-        Raises: StorageError if not everything was written. Then the handle is dead, and the file
-        may end in a part of the data. But on a full disk (ENOSPC, EDQUOT) the file is cut back to
-        its old size, and the handle stays usable.
+        Raises: StorageError if not everything was written. If the disk is full (ENOSPC, EDQUOT),
+        the file is cut back to its old size and can still be used. After any other error the file
+        may end in a part of the data, and this object cannot be used any more.
         """
         ...
 
     def sync(self) -> None:
         """Make everything appended so far durable (F1).
 
-        Raises StorageError; then the handle is dead (F3).
+        Raises: StorageError, and then this object cannot be used any more (F3).
         """
         ...
 
@@ -119,24 +121,24 @@ class RandomFile(Protocol):
         ...
 
     def read_into(self, offset: int, memory: Any) -> int:
-        """Read from `offset` on into writable memory, until it is full or the file ends.
+        """Fill writable memory with the bytes from `offset` on; return their number.
 
-        Returns: the number of bytes read.
+        It is less than the memory's size at the end of the file.
         """
         ...
 
     def ensure(self, places: Iterable[tuple[int, int]]) -> None:
-        """Say that these places (offset, length) will be read soon; returns at once.
+        """Announce that these places (offset, length) will be read soon. Returns at once.
 
-        A remote file begins to fetch what it does not have yet, all places in one round of
-        requests. A local file does nothing. Raises: StorageError if the file is closed.
+        A remote file begins to fetch the bytes that are not in its cache, by requests at the same
+        time. A local file does nothing. Raises: StorageError if the file is closed.
         """
         ...
 
     def forget(self, offset: int, length: int) -> bool:
-        """Drop cached copies of these bytes; the next read fetches them from their origin.
+        """Drop these bytes from a remote file's cache, so that the next read fetches them again.
 
-        Returns: whether there was a copy. False for a local file, which would read the same again.
+        Returns: whether any were cached. False for a local file, which has no cache.
         """
         ...
 
@@ -146,8 +148,9 @@ class RandomFile(Protocol):
 
 
 class FileLock(Protocol):
-    """An exclusive lock that the system releases when the process dies, with a few bytes that
-    describe its holder.
+    """An exclusive lock on a file. The system releases it when the process dies.
+
+    The file's content is a few bytes that describe the lock's holder.
     """
 
     @property
@@ -167,9 +170,9 @@ class Files(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether each operation is a request that takes long.
+        """Whether each operation is a request to a server, and so takes long.
 
-        If so, callers overlap operations, and say by `RandomFile.ensure` what they will read.
+        Callers then run operations at the same time, and announce reads by `RandomFile.ensure`.
         """
         ...
 
@@ -186,10 +189,9 @@ class Files(Protocol):
         ...
 
     def close(self) -> None:
-        """For bound files: close every descriptor, also of files that are open for reading. May be
-        called twice.
+        """For bound files: close every descriptor, also of files that are open for reading.
 
-        Later reads of these files raise an error that the store is closed.
+        Later reads of these files raise StorageError. May be called twice.
         """
         ...
 
@@ -198,9 +200,9 @@ class Files(Protocol):
         ...
 
     def open(self, path: str) -> RandomFile:
-        """Open a file for reading. Raises MissingFileError if it does not exist.
+        """Open a file for reading.
 
-        Remote files raise it at the first read.
+        Raises: MissingFileError if it does not exist; a remote file raises it at the first read.
         """
         ...
 
@@ -215,10 +217,7 @@ class Files(Protocol):
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Replace the file's content by `data`, durably.
-
-        After a crash, the file has the old or the new content.
-        """
+        """Replace the file's content durably. After a crash, it has the old or the new content."""
         ...
 
     def truncate(self, path: str, length: int) -> None:
@@ -228,10 +227,10 @@ class Files(Protocol):
     def rename(self, old: str, new: str) -> None: ...
 
     def link(self, old: str, new: str) -> bool:
-        """Give a file a second, unused name. Return False if that is not possible.
+        """Give a file a second name. Return False if this is not possible.
 
-        That is so on another file system, one without hard links, without permission, or if the
-        name is used.
+        It is not possible if the name is used or is on another file system, if the file system has
+        no hard links, or if this user may not do it.
         """
         ...
 
@@ -254,18 +253,18 @@ class Files(Protocol):
     def size(self, path: str) -> int: ...
 
     def status(self, path: str) -> FileStatus:
-        """Return what the file system tells about a file or folder. Raises: MissingFileError."""
+        """Return the status of a file or folder. Raises: MissingFileError."""
         ...
 
     def identity(self, path: str) -> Hashable:
-        """Return a value that distinguishes this file and its content from others at the path.
+        """Return a value that changes when the path gets another file, or the file other content.
 
         Raises: MissingFileError.
         """
         ...
 
     def inode(self, path: str) -> tuple[int, int]:
-        """Return a value that distinguishes this file or folder from all others, under any name.
+        """Return a value that is unique to this file or folder, and is equal under each of its names.
 
         Raises: MissingFileError.
         """
@@ -276,10 +275,10 @@ class Files(Protocol):
         ...
 
     def preallocate(self, path: str, length: int) -> None:
-        """Create a file of `length` meaningless bytes with allocated blocks, and its folder. Not
-        synced.
+        """Create a file of `length` meaningless bytes with allocated blocks, and its folder.
 
-        Raises: StorageError, and then there is no file; ENOSPC or EDQUOT if there is no space.
+        The file is not synced. Raises: StorageError, and then there is no file. Its errno is ENOSPC
+        or EDQUOT if there is no space.
         """
         ...
 
@@ -292,13 +291,13 @@ class Files(Protocol):
         ...
 
     def read_lock_content(self, path: str) -> bytes:
-        """Return what the holder of the lock, or the last one, wrote there."""
+        """Return the content of a lock file, which its present or last holder wrote."""
         ...
 
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
-        """Return files for a reader without a lease, whose files may be removed at any time.
+        """Return files for a reader without a lease: any file may be removed while it is open.
 
-        If `open`, or a later read of an opened file, does not find it, `vanished(path)` is raised.
+        If `open` or a later read does not find the file, it raises `vanished(path)`.
         """
         ...
 
@@ -306,7 +305,7 @@ class Files(Protocol):
 MAY_NOT_WRITE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """The `errno` of a `StorageError` if this user or file system may not write."""
 
-# What to do, by errno. It follows "cannot <verb> <path>: <the system's message>".
+# The advice of an error message, by errno. Before it stands "cannot <verb> <path>: <system's message>".
 _ADVICE: Final[dict[int, str]] = {
     errno.ENOSPC: "free some space on this file system and try again",
     errno.EDQUOT: "free some of the user's quota and try again",
@@ -327,7 +326,7 @@ _ADVICE: Final[dict[int, str]] = {
 
 
 def storage_error(error: OSError, verb: str, path: str) -> StorageError:
-    """Return the StorageError for an `OSError` from trying to `verb` the file at `path`."""
+    """Convert an `OSError`. `verb` says what was tried with the file at `path`, such as "read"."""
     number = error.errno
     reason = os.strerror(number) if number is not None else str(error)
     advice = _ADVICE.get(number) if number is not None else None
@@ -338,8 +337,8 @@ def storage_error(error: OSError, verb: str, path: str) -> StorageError:
 
 
 def write_atomic(files: Files, path: str, data: bytes) -> None:
-    """`Files.write_atomic` as single operations, so that tests can stop between its steps."""
-    # One name per writing thread, so that two writers of one path never share a temporary file.
+    """Do `Files.write_atomic` by single operations of `files`, so that tests can fail each of them."""
+    # Each thread has its own name, so that two writers of one path never share a temporary file.
     temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
     files.unlink(temporary, missing_ok=True)
     file = files.create(temporary)

@@ -1,20 +1,21 @@
 """Delays signal handlers until the end of a critical section.
 
-Python runs signal handlers between any two lines of the main thread, and some raise: Ctrl-C raises
-`KeyboardInterrupt`; the handler of a time limit or of SIGTERM raises its own exception. If a write
-ended between its log record and its place in memory, the store would have to be opened again. So
+Python may run a signal handler between any two lines of the main thread, and a handler may raise:
+Ctrl-C raises `KeyboardInterrupt`, and a program's own handler raises what it likes. An exception
+between a write's log record and its change of the memory would make the open store unusable. So
 short critical sections run like this:
 
     with Uninterrupted():
-        ...                      a signal is remembered
+        ...                      if a signal comes, it is remembered
                                  at the end its handler is called, and may raise
 
-`Interruptible` allows signals again inside of such a section where it takes long. Python runs
-signal handlers in the main thread only. Other threads are ended in the same places: `Cancellable`
-gives a function to call there, which raises if the work is not wanted any more.
+`Interruptible` calls handlers inside such a section, where it waits or works for long.
 
-Only signals that programs use to end or interrupt work are delayed (`_SIGNALS`), and only if a
-Python function handles them.
+Handlers run in the main thread only. Another thread ends its work at the same places by
+`Cancellable`: it gives a function that is called there, and may raise.
+
+Only the signals in `_SIGNALS` are delayed, which programs use to end or interrupt work, and only if
+their handler is a Python function.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ _SIGNALS: Final = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr
 
 
 class _State:
-    """The state of the main thread, which alone reads and writes it."""
+    """The state of this module. Only the main thread reads and writes it."""
 
     depth = 0
+    """How many `Uninterrupted` blocks are open."""
     handlers: ClassVar[dict[int, Handler]] = {}
-    """The handlers of the delayed signals."""
+    """The program's handlers of the delayed signals."""
     pending: ClassVar[dict[int, FrameType | None]] = {}
-    """The signals that came, in order. A repeated signal counts once, as usual for signals."""
+    """The signals that came, in order. A repeated signal is kept once."""
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
@@ -53,14 +55,14 @@ def _in_main_thread() -> bool:
 
 
 def _hold_back() -> None:
-    """Delay all signals. If a handler raises before that is done, none is delayed."""
+    """Delay all signals. If a handler raises meanwhile, no signal is delayed, and the error is raised."""
     try:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and handler is not _remember:
                 _State.handlers[number] = handler
                 signal.signal(number, _remember)
-    except ValueError:  # the main thread of a subinterpreter
+    except ValueError:  # in a subinterpreter, which cannot set handlers
         _State.handlers = {}
     except BaseException:
         _let_through()
@@ -68,11 +70,11 @@ def _hold_back() -> None:
 
 
 def _let_through() -> None:
-    """Restore the handlers, and call those of signals that came meanwhile; they may raise."""
+    """Restore the handlers, and call those whose signals came. They may raise."""
     handlers = _State.handlers
     try:
         _restore(handlers)
-    except BaseException:  # raised for a signal that comes just now, before all handlers are restored
+    except BaseException:  # a restored handler raised, for a signal that came just now
         _restore(handlers)
         raise
     finally:
@@ -86,7 +88,7 @@ def _restore(handlers: dict[int, Handler]) -> None:
 
 
 def _call(handlers: dict[int, Handler], pending: dict[int, FrameType | None]) -> None:
-    """Call the handlers of these signals, each one even if an earlier one raises."""
+    """Call the handler of each of these signals, even if an earlier handler raises."""
     if pending:
         number = next(iter(pending))
         frame = pending.pop(number)
@@ -97,11 +99,7 @@ def _call(handlers: dict[int, Handler], pending: dict[int, FrameType | None]) ->
 
 
 class Uninterrupted:
-    """Delays signal handlers: `with Uninterrupted():` calls the handlers of signals that came at
-    its end.
-
-    May be nested.
-    """
+    """Delays signal handlers until the end of the `with` block. May be nested."""
 
     __slots__ = ()
 
@@ -128,7 +126,7 @@ _CHECKS: Final = _Checks()
 
 
 class Cancellable:
-    """Lets work of this thread be ended where signals could end it: there `check` is called, which may raise."""
+    """Calls `check` wherever a signal handler could run in this thread's `with` block. It may raise."""
 
     __slots__ = ("_before", "_check")
 
@@ -150,9 +148,9 @@ def _check() -> None:
 
 
 def checkpoint() -> None:
-    """End the work here if a signal came, or if the check of `Cancellable` says so: both may raise.
+    """Call the handlers of signals that came, and the check of `Cancellable`. Both may raise.
 
-    Cost: a microsecond.
+    Long loops inside `Uninterrupted` call this. Cost: a microsecond.
     """
     _check()
     if _State.pending and _in_main_thread():
@@ -161,7 +159,7 @@ def checkpoint() -> None:
 
 
 class Interruptible:
-    """Allows signal handlers again during long work inside `Uninterrupted`."""
+    """Allows signal handlers in a `with` block inside `Uninterrupted`."""
 
     __slots__ = ("_depth",)
 

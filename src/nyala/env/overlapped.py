@@ -1,8 +1,4 @@
-"""Runs the same work on many files in a few threads, so that their syncs overlap.
-
-Several syncs at a time take hardly longer than one. The order of syncs that depend on each other
-does not change.
-"""
+"""Runs the same work on many files in a few threads, because several syncs take hardly longer than one."""
 
 from __future__ import annotations
 
@@ -26,11 +22,11 @@ _Result = TypeVar("_Result")
 def each(
     files: Files, work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int = _THREADS
 ) -> list[_Result]:
-    """Return what `work` returns for each item, in order; `threads` items are worked on at once.
+    """Call `work` with each item, in `threads` threads; return the results in the order of the items.
 
-    With fakes of the system's files (in tests), items are worked on one after another. The calling
-    thread works too, so every item is worked on once, however many threads can be started.
-    Raises: the first error. No item is still being worked on then.
+    If `files` are a test's replacement of the system's files, one thread does all work. This thread
+    takes part, so the work is done even if no other thread can be started.
+    Raises: the first error, after every running call of `work` has ended.
     """
     left = list(items)
     threads = min(threads, len(left))
@@ -52,7 +48,7 @@ def each(
             errors.append(error)
 
     with ThreadPoolExecutor(threads - 1, "nyala-files") as pool:
-        # The system may refuse a thread, as does an interpreter that is ending.
+        # The system, or an interpreter that is ending, may refuse to start a thread.
         with contextlib.suppress(RuntimeError):
             for _ in range(threads - 1):
                 pool.submit(run)

@@ -1,13 +1,13 @@
-"""Marks that identify a process, so that other processes can tell when it has ended.
+"""Marks of processes, by which another process finds out whether a process has ended.
 
-    mark = process_mark(pid)          40 hexadecimal digits: domain (16), pid (8), start time of the process (16)
-    is_gone(mark)                     True only if that is certain
+    mark = process_mark(pid)          40 hexadecimal digits: domain (16), pid (8), start time (16)
+    is_gone(mark)                     whether the process has certainly ended
 
-The domain identifies the machine since its last start, and the namespace of process ids. If it
-differs, as on other machines and in other containers, a pid has no meaning, and `is_gone` is False.
-The start time distinguishes a process from a later one with the same pid. A zombie has ended.
+The domain identifies the machine since its last start, and the namespace of pids. A mark of another
+domain comes from another machine or container. Its pid means nothing here, so `is_gone` is False.
+The start time distinguishes a process from a later process with the same pid. A zombie has ended.
 
-Linux only: elsewhere there are no marks, and callers need another way, such as an expiry time.
+Only Linux has marks. On other systems callers need another way, such as an expiry time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANCESTORS_MAX: Final = 16
 
 @functools.cache
 def _domain() -> str | None:
-    """Return 16 digits that identify the space of pids; None if this system does not support it."""
+    """Return the domain of this process's marks; None if this system has no marks."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             boot = file.read().strip()
@@ -38,19 +38,19 @@ def _domain() -> str | None:
 
 
 def _stat(pid: int) -> tuple[str, str, int, int] | None:
-    """Return a process's (name, state, parent, start in ticks since boot); None if unreadable."""
+    """Return a process's (name, state, parent's pid, start in ticks since boot); None if unreadable."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    # The name is in brackets, and may itself contain blanks and brackets.
+    # The line has the form "pid (name) state parent …", and the name may contain spaces and brackets.
     name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
     return name, fields[0], int(fields[1]), int(fields[19])
 
 
 def process_mark(pid: int | None = None) -> str | None:
-    """Return the mark of a living process, by default this one; None if there are no marks."""
+    """Return the mark of a living process, by default this one; None if it cannot be read."""
     domain = _domain()
     found = _stat(os.getpid() if pid is None else pid)
     if domain is None or found is None:
@@ -59,7 +59,7 @@ def process_mark(pid: int | None = None) -> str | None:
 
 
 def mark_of_ancestor(name: str) -> str | None:
-    """Return the mark of the nearest ancestor process with this name; None if there is none."""
+    """Return the mark of the nearest ancestor process with this name; None if no ancestor has it."""
     pid = os.getppid()
     for _ in range(_ANCESTORS_MAX):
         found = _stat(pid)
@@ -72,10 +72,7 @@ def mark_of_ancestor(name: str) -> str | None:
 
 
 def is_gone(mark: str) -> bool:
-    """Whether the process of this mark has certainly ended.
-
-    False if that is unknown, or for an invalid mark.
-    """
+    """Whether the process of this mark has certainly ended. False for an invalid mark."""
     match = _MARK.fullmatch(mark)
     if match is None or match[1] != _domain():
         return False
@@ -85,6 +82,6 @@ def is_gone(mark: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it belongs to another user, so it exists
+        pass  # a process of another user, so it exists
     found = _stat(pid)
     return found is not None and (found[1] in _ENDED or found[3] != int(match[3], 16))

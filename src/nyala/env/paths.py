@@ -15,12 +15,12 @@ _BUCKET_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file)://", re.IGN
 
 
 def is_bucket_url(path: object) -> bool:
-    """Whether the path is a URL of a store in a bucket; file:// counts, by the protocol of objects."""
+    """Whether the path is a URL of a bucket. A file:// URL is one: a folder that is used like a bucket."""
     return isinstance(path, str) and _BUCKET_URL.match(path) is not None
 
 
 def plain_url(url: str) -> str:
-    """The one spelling of a URL: the scheme in small letters, no "/" around the prefix.
+    """Return a URL with its scheme in lower case, and without extra "/" around its prefix.
 
     >>> plain_url("S3://bucket//shop/")
     's3://bucket/shop'
@@ -33,8 +33,7 @@ def plain_url(url: str) -> str:
 def utf8_path(path: str | bytes) -> str:
     """Return the absolute path as text. Raises InvalidArgumentError if it is not UTF-8.
 
-    A path that is not UTF-8 could not be named in messages, log lines, JSON documents and Spark
-    options.
+    Messages, JSON documents and Spark options could not contain a path that is not UTF-8.
     """
     text = os.path.abspath(os.fsdecode(path))
     try:

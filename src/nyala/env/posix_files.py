@@ -1,7 +1,8 @@
 """`Files` for Linux and macOS, by system calls.
 
-Any number of files that are open for reading takes few descriptors: idle ones are closed, and
-opened again when needed (`_IdleDescriptors`). `files.py` documents guarantees and thread safety.
+Many files can be open for reading, although a process has few descriptors: descriptors of files that
+are not being read are closed, and opened again later (`_IdleDescriptors`). `files.py` documents
+guarantees and thread safety.
 """
 
 from __future__ import annotations
@@ -39,20 +40,18 @@ __all__ = ["PosixFiles", "system_files"]
 
 _T = TypeVar("_T")
 
-# The most parts of one writev call: POSIX guarantees 16, Linux and macOS accept 1024.
+# The most parts of one `writev` call that Linux and macOS accept.
 _PARTS_MAX: Final = 1024
-# Linux transfers at most 0x7ffff000 bytes per call, and macOS rejects 2 GiB and more: stay below
-# both.
+# Linux transfers at most 0x7ffff000 bytes per call. macOS rejects 2 GiB and more.
 _CALL_MAX_BYTES: Final = 1 << 30
-# Longer reads check the file's size first, because the length may come from a damaged or forged
-# file.
+# A longer read checks the file's size first, because its length may come from a damaged file.
 _UNCHECKED_MAX_BYTES: Final = 1 << 20
 
 
 def _full_sync(fd: int) -> None:
-    """Make a file's bytes durable, and the parts of its inode that are needed to read them."""
+    """Make a file's bytes and size durable."""
     if sys.platform == "darwin":
-        # fsync on macOS leaves the bytes in the drive's cache; only F_FULLFSYNC flushes it.
+        # On macOS fsync leaves the bytes in the drive's cache. Only F_FULLFSYNC flushes the cache.
         try:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         except OSError as error:
@@ -64,10 +63,10 @@ def _full_sync(fd: int) -> None:
 
 
 def _write_fully(fd: int, parts: list[memoryview]) -> None:
-    """Write all parts at the descriptor's position; repeat after short writes, until an error."""
+    """Write all parts at the descriptor's position. The system may write less per call than asked."""
     pending = [part for part in parts if part.nbytes]
     while pending:
-        # A part above the limit per call is cut; the rest is written in the next round.
+        # A part above the limit of one call is cut, and its rest written by the next call.
         call: list[memoryview] = []
         room = _CALL_MAX_BYTES
         for part in pending[:_PARTS_MAX]:
@@ -88,7 +87,7 @@ def _write_fully(fd: int, parts: list[memoryview]) -> None:
 
 
 def _read_fully(fd: int, offset: int, length: int) -> bytes:
-    """Read `length` bytes, or fewer at the end of the file. Allocates at most the file's size."""
+    """Read `length` bytes, or fewer at the end of the file."""
     if length > _UNCHECKED_MAX_BYTES:
         length = max(0, min(length, os.fstat(fd).st_size - offset))
     first = os.pread(fd, min(length, _CALL_MAX_BYTES), offset)
@@ -178,7 +177,7 @@ class _PosixAppendFile:
 
 
 class _Descriptor:
-    """A descriptor that is closed with its last reference, so never while a thread uses it."""
+    """Closes its descriptor when nobody references this object, so never while a thread uses it."""
 
     __slots__ = ("fd",)
 
@@ -190,7 +189,7 @@ class _Descriptor:
 
 
 class _Folder:
-    """The folder that files are bound to (F5): its descriptor, and what changes check first."""
+    """The folder to which files are bound (F5)."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -228,7 +227,7 @@ class _Folder:
         name, descriptor = self.name_of(path), self.descriptor()
         assert name is not None, path
         flags = os.O_RDONLY | os.O_CLOEXEC
-        # Held open, so that no other file can get its inode.
+        # While it is open, no other file can get its inode.
         held = _Descriptor(_call("open", path, lambda: os.open(name, flags, dir_fd=descriptor.fd)))
         self._watched = name, _inode_of(os.fstat(held.fd)), held
 
@@ -257,7 +256,7 @@ def _inode_of(status: os.stat_result) -> tuple[int, int]:
 
 
 class _Location(NamedTuple):
-    """A path for a system call: a name relative to an open folder, or without one any path."""
+    """The arguments of a system call for a path: a name relative to an open folder, or any path."""
 
     name: str
     descriptor: _Descriptor | None
@@ -275,28 +274,26 @@ def _location(folder: _Folder | None, path: str) -> _Location:
 
 
 # A store may have thousands of files. A process has 256 descriptors (macOS) or 1,024 (Linux), and
-# the user's program needs some of them. So at most this share is kept open between reads, and never
-# more than the cap.
+# the user's program needs some. So at most this share of them is kept open between reads, and at
+# most _IDLE_CAP.
 _IDLE_SHARE: Final = 1 / 4
 _IDLE_CAP: Final = 1024
 
 
 class _IdleDescriptors:
-    """The descriptors of files that are not being read at the moment, the least recently used
-    first.
+    """The descriptors of files that no thread reads at the moment, least recently used first.
 
-    A thread takes a descriptor out (one `dict.pop`, which is atomic), owns it during its read, and
-    then puts it back. So no descriptor in use is closed, without a lock. Two threads that read one
-    file at the same time have one descriptor each, and the second one to put its descriptor back
-    closes it.
+    A thread takes a descriptor out by one `dict.pop`, which is atomic, and gives it back after its
+    read. So a descriptor in use is never closed, although there is no lock. If two threads read one
+    file at the same time, each has its own descriptor, and the second to be given back is closed.
     """
 
     def __init__(self) -> None:
-        self._descriptors: dict[int, tuple[int, _Folder | None]] = {}  # by the file's token
-        self.tokens: Final = itertools.count()
+        self._descriptors: dict[int, tuple[int, _Folder | None]] = {}  # by the token of the file
+        self.tokens: Final = itertools.count()  # each open file takes one
 
     def take(self, token: int) -> int | None:
-        """Return the file's descriptor, which must be given back; None if it has none now."""
+        """Take out the file's descriptor, which must be given back; None if it has none."""
         entry = self._descriptors.pop(token, None)
         return None if entry is None else entry[0]
 
@@ -316,10 +313,10 @@ class _IdleDescriptors:
         entry = (fd, at)
         if self._descriptors.setdefault(token, entry) is not entry:
             os.close(fd)
-        elif at is not None and at.closed:  # `drop_all` may have run before this entry was added
+        elif at is not None and at.closed:  # perhaps closed just before the descriptor was added
             self.drop(token)
         elif len(self._descriptors) > _IDLE_MIN and len(self._descriptors) > (most := _idle_max()):
-            self._shrink(most - most // 8)  # several at once, because finding the oldest costs a pass
+            self._shrink(most - most // 8)  # many at once, because each call goes through all of them
 
     def drop(self, token: int) -> None:
         entry = self._descriptors.pop(token, None)
@@ -327,9 +324,8 @@ class _IdleDescriptors:
             os.close(entry[0])
 
     def drop_all(self, at: _Folder) -> None:
-        """Close the descriptors of all files in one folder, which was closed."""
-        # A copy by one call: during an iteration, the collector may run a finalizer that drops a
-        # descriptor.
+        """Close the descriptors of all files of a folder that was closed."""
+        # Iterate over a copy, because the garbage collector may drop a descriptor at any time.
         for token, (_, folder) in self._descriptors.copy().items():
             if folder is at:
                 self.drop(token)
@@ -339,7 +335,7 @@ class _IdleDescriptors:
             self.drop(token)
 
 
-_IDLE_MIN: Final = 64  # up to this number, the system's limit is not read
+_IDLE_MIN: Final = 64  # this number is always allowed, without a call for the system's limit
 
 
 def _idle_max() -> int:
@@ -353,7 +349,7 @@ _idle: Final = _IdleDescriptors()
 
 
 class _PosixRandomFile:
-    """An open file. Its descriptor may be closed between two reads and opened again."""
+    """A file that is open for reading. Between two reads its descriptor may be closed and opened again."""
 
     def __init__(self, path: str, at: _Folder | None, vanished: Callable[[str], Error] | None) -> None:
         self._path = path
@@ -362,7 +358,7 @@ class _PosixRandomFile:
         self._token = next(_idle.tokens)
         self._closed = False
         self._inode: tuple[int, int] | None = None
-        _idle.give(self._token, self._open(), at)  # opened now, so that a missing file raises now
+        _idle.give(self._token, self._open(), at)  # raises if the file is missing
 
     @property
     def path(self) -> str:
@@ -427,7 +423,7 @@ class _PosixRandomFile:
     def read_into(self, offset: int, memory: Any) -> int:
         assert offset >= 0, offset
         view, done = memoryview(memory).cast("B"), 0
-        # Blocks are read by this method. `_descriptor` would add a third of the calls.
+        # The most frequent call of a scan: `with self._descriptor()` would cost a third more.
         fd = self._take()
         try:
             while done < len(view):
@@ -460,7 +456,7 @@ _locks: Final[weakref.WeakSet[_PosixFileLock]] = weakref.WeakSet()
 
 
 def _close_locks_in_child() -> None:
-    """Close a forked child's copies: a lock must end with its owner, although the child lives."""
+    """Close a forked child's copies of locks: they would keep a lock after its owner has ended."""
     for lock in list(_locks):
         lock.close_copy()
 
@@ -488,8 +484,7 @@ class _PosixFileLock:
     def write(self, content: bytes) -> None:
         fd = self._descriptor()
         try:
-            # Write first and truncate then: a reader in between sees the new content with an old
-            # tail, not nothing.
+            # Truncate last, so that a reader meanwhile never sees an empty file.
             done = 0
             while done < len(content):
                 done += os.pwrite(fd, content[done:], done)
@@ -509,11 +504,11 @@ class _PosixFileLock:
         if fd < 0:
             return
         try:
-            # A forked child shares the lock with its parent. It may close its copy, but not unlock.
+            # A forked child must not unlock, because it shares the lock with its parent.
             if os.getpid() == self._pid:
                 if unlink:
-                    # Before the unlock: a process that locks the deleted file sees another inode
-                    # and tries again.
+                    # Before the unlock: another process that then locks the deleted file sees
+                    # that the path has no or another file, and tries again.
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self._location.name, dir_fd=self._location.fd)
                 fcntl.flock(fd, fcntl.LOCK_UN)
@@ -523,7 +518,7 @@ class _PosixFileLock:
             os.close(fd)
 
     def close_copy(self) -> None:
-        """Only close: the lock ends with the last copy of the descriptor."""
+        """Close the descriptor. The lock ends when no process has it open."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -531,8 +526,8 @@ class _PosixFileLock:
     __del__ = close_copy
 
 
-# Systems with protected_hardlinks return EPERM for files of other users that this user may not
-# write.
+# These errors mean that hard links are not possible here. Linux with protected_hardlinks returns EPERM
+# for a file of another user that this user may not write.
 _NO_LINK: Final = frozenset(
     {errno.EEXIST, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 )  # fmt: skip
@@ -547,16 +542,15 @@ class PosixFiles:
     _vanished: Callable[[str], Error] | None = None
 
     def __init__(self, folder: _Folder | None = None, vanished: Callable[[str], Error] | None = None) -> None:
-        """folder: the folder that these files are bound to. vanished: see `without_lease`."""
+        """folder: bind the files to it (F5). vanished: see `without_lease`."""
         self._folder = folder
         self._vanished = vanished
 
-    # ── bound to a folder
-    # ───────────────────────────────────────────────────────────────────────────────────────
+    # ── bound to a folder ────────────────────────────────────────────────────────────────────────
 
     def bind(self, folder: str) -> Files:
         if type(self) is not PosixFiles:
-            return self  # a fake of a test, which must see the operations of every store
+            return self  # a subclass of a test, which records or fails operations
         return PosixFiles(_Folder(folder), self._vanished)
 
     def watch(self, path: str) -> None:
@@ -578,20 +572,18 @@ class PosixFiles:
         return _location(self._folder, path)
 
     def _locate_for_change(self, path: str) -> _Location:
-        """Return the location of a path that is about to be changed, after the check of F5."""
+        """Check that bound files may be changed (F5), and return the path's location."""
         if self._folder is not None:
             self._folder.check()
         return _location(self._folder, path)
 
-    # ── reading
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def open(self, path: str) -> RandomFile:
         return _PosixRandomFile(path, self._folder, self._vanished)
 
     def read_all(self, path: str) -> bytes:
-        # A reader process reads two small files before each of its reads, so this makes only four
-        # system calls.
+        # Only four system calls, because a reader process reads two small files before each scan.
         fd = _idle.open(path, self._folder)
         try:
             return _read_fully(fd, 0, os.fstat(fd).st_size)
@@ -643,7 +635,7 @@ class PosixFiles:
 
     @contextlib.contextmanager
     def _opened(self, path: str, verb: str, flags: int, location: _Location | None = None) -> Iterator[int]:
-        """Yield a descriptor; an OSError inside the `with` becomes a StorageError about `verb`."""
+        """Yield a descriptor. Raises: StorageError for an OSError of the opening and of the `with` block."""
         at = self._locate(path) if location is None else location
         fd = _call(verb, path, lambda: os.open(at.name, flags | os.O_CLOEXEC, 0o666, dir_fd=at.fd))
         try:
@@ -655,8 +647,7 @@ class PosixFiles:
         finally:
             os.close(fd)
 
-    # ── changing
-    # ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── changing ─────────────────────────────────────────────────────────────────────────────────
 
     def create(self, path: str) -> AppendFile:
         location = self._locate_for_change(path)
@@ -705,8 +696,7 @@ class PosixFiles:
                 raise
 
     def remove_tree(self, path: str) -> None:
-        # Not shutil.rmtree: every step is a `Files` operation, and links are removed but never
-        # followed.
+        # Unlike shutil.rmtree, each step is an operation of `Files`. Links are removed, not followed.
         location = self._locate_for_change(path)
         try:
             mode = os.lstat(location.name, dir_fd=location.fd).st_mode
@@ -732,7 +722,7 @@ class PosixFiles:
             try:
                 os.mkdir(location.name, dir_fd=location.fd)
             except FileExistsError as error:
-                if not self._is_dir(folder):  # if it is a folder, another process was faster
+                if not self._is_dir(folder):  # otherwise another process has just created the folder
                     raise storage_error(error, "create the folder", folder) from error
             except OSError as error:
                 raise storage_error(error, "create the folder", folder) from error
@@ -780,7 +770,7 @@ class PosixFiles:
                 os.close(fd)
                 return None
             except FileNotFoundError:
-                os.close(fd)  # its last holder removed it between our open and our lock
+                os.close(fd)  # its last holder removed it after this process had opened it
                 continue
             except OSError as error:
                 os.close(fd)
@@ -812,10 +802,7 @@ class _UnsupportedFiles:
 
 
 def system_files() -> Files:
-    """Return this machine's files.
-
-    On Windows, every operation of them raises an error, so importing still works.
-    """
+    """Return the files of this machine. On Windows each of their operations raises StorageError."""
     if os.name != "posix" or fcntl is None:
         return cast(Files, _UnsupportedFiles())
     return PosixFiles()

@@ -1,21 +1,21 @@
 """A reserve of disk space in the store's folder, for operations that must work on a full disk.
 
-The reserve is a folder of files, `reserve/000`, `reserve/001` …, of 512 KiB each, with allocated
-blocks and meaningless bytes. On a full disk the files are deleted before an operation is repeated
-that frees space (dropping, compacting, vacuuming, opening the store) or that must not fail half-way
-(the log). Afterwards they are allocated again. A reader that cannot write its lease deletes one
-file. The reserve has several files because a disk can also run out of inodes, and because a reader
+The reserve is a folder of files `reserve/000`, `reserve/001` …, called pieces. Each piece has
+512 KiB of allocated blocks with meaningless bytes. Two kinds of operation use the reserve: those
+that free space (dropping, compacting, vacuuming, opening a store), and the log, which must not fail
+half-way. If such an operation finds the disk full, all pieces are deleted, the operation is
+repeated, and then the pieces are allocated again. A reader that cannot write its lease deletes one
+piece. The reserve has many pieces because a disk can also run out of inodes, and because a reader
 needs little.
 
 Invariants
-    V1  Ordinary writes never use it: free space goes to the reserve first. While it is in use, the
-        log accepts no records.
-    V2  A store works without a reserve if the file system cannot allocate space, and with a smaller
-        one on a small disk: at most a quarter of the free space at its creation.
-    V3  An error shows that the disk is full, not the amount of free space, which does not include
-        quotas.
+    V1  Ordinary writes never use the reserve: missing pieces get free space first. While the reserve
+        is in use, the log accepts no records.
+    V2  A store works without a reserve if the file system cannot allocate space. On a small disk the
+        reserve is small: at most a quarter of the free space when it is created.
+    V3  Only an error shows that the disk is full. The amount of free space does not include quotas.
 
-Threads: any. Files of the reserve may be missing, or come back, at any time.
+Threads: any. Another process may delete or allocate pieces at any time.
 Source: Kudu's fs_wal_dir_reserved_bytes. Here the space is allocated, because another process may
 fill the disk.
 """
@@ -41,23 +41,19 @@ _T = TypeVar("_T")
 RESERVE_NAME: Final = "reserve"
 PIECE_BYTES: Final = 512 << 10
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A small store has 8 MiB, a large one a sixteenth of its data, up to 64 MiB: space for a rowset or
-# two.
+# The reserve has a sixteenth of the data's size, and 8 MiB to 64 MiB: space for one or two rowsets.
 PIECES_MIN: Final = 16
 PIECES_MAX: Final = 128
 _SHARE: Final = 16
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error means that the disk, the user's quota or the inodes are used up."""
+    """Whether an error means that no space, no inode, or nothing of the user's quota is left."""
     return isinstance(error, StorageError) and error.errno in _FULL
 
 
 class Reserve:
-    """The reserve of the store at `directory`.
-
-    A writer creates it with `grow`; others only release files.
-    """
+    """The reserve of the store at `directory`. A writer creates it by `grow`; readers only release pieces."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -70,14 +66,14 @@ class Reserve:
         self._uses = 0
 
     def bind(self, files: Files) -> None:
-        """Use the open store's files from now on; they touch no other folder (`Files.bind`)."""
+        """From now on use these files, which are bound to the store's folder (`Files.bind`)."""
         self._files = files
 
     def _pieces(self) -> list[str]:
         return [os.path.join(self._folder, name) for name in self._files.list_dir(self._folder)]
 
     def has_pieces(self) -> bool:
-        """Whether anything is left of the reserve."""
+        """Whether the reserve has a piece."""
         return bool(self._pieces())
 
     def grow(self, data_bytes: int) -> None:
@@ -97,7 +93,7 @@ class Reserve:
             self.fill()
 
     def fill(self) -> bool:
-        """Allocate missing pieces, unless the reserve is in use. Return whether none is missing."""
+        """Allocate missing pieces, unless the reserve is in use. Return whether it is complete."""
         with self._lock:
             if self._uses:
                 return not self._missing
@@ -116,7 +112,7 @@ class Reserve:
             return True
 
     def is_open_to_writes(self, new_file: bool) -> bool:
-        """Whether ordinary writes may use the free space (V1). Missing pieces are allocated first.
+        """Allocate missing pieces; return whether an ordinary write may use the free space (V1).
 
         new_file: whether the write creates a file.
         """
@@ -124,11 +120,11 @@ class Reserve:
             return True
         if self._uses or self._missing_errno == errno.EDQUOT:
             return False
-        # Writes may use less than a piece. If more space is free, the inodes are used up.
+        # Less free space than a piece may be used. If more is free, the inodes are used up.
         return not new_file or self._files.free_bytes(self._directory) < PIECE_BYTES
 
     def release(self, count: int = PIECES_MAX) -> bool:
-        """Delete up to `count` pieces. Return whether there was one."""
+        """Delete up to `count` pieces. Return whether at least one existed."""
         with self._lock:
             try:
                 pieces = self._pieces()[-count:]
@@ -141,10 +137,9 @@ class Reserve:
             return bool(pieces)
 
     def use(self, action: Callable[[], _T]) -> _T:
-        """Run an operation that frees space or must not fail; on a full disk again, with the
-        reserve released.
+        """Call `action`. If the disk is full, release the reserve and call `action` again.
 
-        action: may be called twice; the first call then raised and changed nothing.
+        action: an operation that frees space or must not fail. If it raises, it has changed nothing.
         Raises: what `action` raises.
         """
         try:
@@ -152,8 +147,7 @@ class Reserve:
         except StorageError as error:
             if not is_full(error) or error.outcome == "unknown" or not self._begin_use():
                 raise
-        # The error was dropped, and with it the roots in its frames, which would keep files from
-        # being removed.
+        # Outside of `except`: the error's frames may hold roots, which keep old files from removal.
         try:
             return action()
         finally:
@@ -170,10 +164,9 @@ class Reserve:
         return True
 
     def take(self, action: Callable[[], _T]) -> _T:
-        """Run a small operation that must work on a full disk, such as writing a lease.
+        """Call `action`. While the disk is full, release one piece of the reserve and call it again.
 
-        On a full disk it releases pieces of the reserve, one at a time, and tries again. action: as
-        for `use`.
+        action: a small operation that must work on a full disk, such as writing a lease.
         """
         while True:
             try:

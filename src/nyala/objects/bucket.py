@@ -127,8 +127,7 @@ class BucketObjects(Handle):
             self.check()
         return client
 
-    # ── changing
-    # ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── changing ─────────────────────────────────────────────────────────────────────────────────
 
     def create(self, key: str, body: Bytes) -> bool:
         self.check_key(key)
@@ -207,8 +206,7 @@ class BucketObjects(Handle):
         except self._errors as error:
             raise self._error(error, "delete", key) from None
 
-    # ── reading
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def get(self, key: str) -> bytes | None:
         self.check_key(key)

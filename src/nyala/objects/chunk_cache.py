@@ -141,8 +141,7 @@ class ChunkCache:
         self._needed = ThreadPoolExecutor(_NEEDED_THREADS, "nyala-fetch")
         self._ahead = ThreadPoolExecutor(_AHEAD_THREADS, "nyala-ahead")
 
-    # ── reading
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def entry(self, key: str) -> CachedObject:
         self.check()  # before the lock, which another thread may have held at a fork
@@ -230,8 +229,7 @@ class ChunkCache:
             dropped = [chunk for chunk in chunks if held.pop(chunk, None) is not None]
         return bool(dropped)
 
-    # ── fetching
-    # ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── fetching ─────────────────────────────────────────────────────────────────────────────────
 
     def _claim(self, entry: CachedObject, chunks: Sequence[int]) -> tuple[list[_Fetch], list[_Fetch]]:
         """Return (new fetches for the missing chunks, fetches of others that are under way)."""
@@ -354,8 +352,7 @@ class ChunkCache:
         for entry in copied:
             self.drop(entry)
 
-    # ── the end
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def check(self) -> None:
         """Raise StorageError if the cache is closed, or if this process is a forked child."""

@@ -74,8 +74,7 @@ class FolderObjects(Handle):
         if env.files.exists(self._root):
             self._bind()
 
-    # ── reading
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def get(self, key: str) -> bytes | None:
         self.check_key(key)
@@ -137,8 +136,7 @@ class FolderObjects(Handle):
             elif wanted:
                 yield ObjectInfo(key, status.size_bytes, status.modified_us)
 
-    # ── changing
-    # ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── changing ─────────────────────────────────────────────────────────────────────────────────
 
     def create(self, key: str, body: Bytes) -> bool:
         path = self._path_for_change(key)

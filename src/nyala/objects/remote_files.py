@@ -79,8 +79,7 @@ class RemoteFiles:
         """Return the files of a second client of the bucket, with a second cache. The caller closes them."""
         return RemoteFiles(self.cache.client(), self._env)
 
-    # ── reading
-    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def open(self, path: str) -> RandomFile:
         return _RemoteRandomFile(self.cache, path, self.cache.entry(self._key(path)), self._vanished)
@@ -124,8 +123,7 @@ class RemoteFiles:
             raise _missing(path)
         return info
 
-    # ── changing
-    # ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── changing ─────────────────────────────────────────────────────────────────────────────────
 
     def create(self, path: str) -> AppendFile:
         """Create a new file. Its name must be new: an existing object would be replaced."""
@@ -163,8 +161,7 @@ class RemoteFiles:
     def sync_dir(self, path: str) -> None:
         """Do nothing: an object is durable with its name."""
 
-    # ── the store's folder
-    # ──────────────────────────────────────────────────────────────────────────────────────
+    # ── the store's folder ───────────────────────────────────────────────────────────────────────
 
     def bind(self, folder: str) -> Files:
         return self
@@ -182,8 +179,7 @@ class RemoteFiles:
         """Remove the cache; later reads raise StorageError. May be called twice."""
         self.cache.close()
 
-    # ── what a bucket does not have
-    # ─────────────────────────────────────────────────────────────────────────────
+    # ── what a bucket does not have ──────────────────────────────────────────────────────────────
 
     def write_at(self, path: str, offset: int, data: Bytes) -> NoReturn:
         raise _unsupported("changed in place", path)
@@ -209,8 +205,7 @@ class RemoteFiles:
     def read_lock_content(self, path: str) -> NoReturn:
         raise _unsupported("locked", path)
 
-    # ── paths and keys
-    # ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── paths and keys ───────────────────────────────────────────────────────────────────────────
 
     def _key(self, path: str) -> str:
         prefix = f"{self.objects.url}/"

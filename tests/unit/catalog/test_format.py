@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 from nyala.catalog import checkpoint, codec, format, leases
+from nyala.env import SYSTEM
 from nyala.handover import channel as handover_channel
 from nyala.handover import frames
 
@@ -31,7 +32,7 @@ def hex_of(page: str, first: str, last: str) -> list[bytes]:
 
 
 def test_the_page_lists_every_entry_and_field_in_order() -> None:
-    """Other tools may rely on the page."""
+    """The page of the catalogue's format describes exactly the shapes of `codec`."""
     sections = re.split(r"^### `(\w+)`$", CATALOG_PAGE.split("## Worked example")[0], flags=re.MULTILINE)[1:]
     page = {
         name: re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, flags=re.MULTILINE)
@@ -60,7 +61,7 @@ def test_the_worked_example_of_a_change() -> None:
     assert json.loads(codec.encode_change(change, version)) == json.loads(text)
 
 
-def test_the_pages_numbers_are_the_codes() -> None:
+def test_the_page_has_the_limits_of_the_channel() -> None:
     for number in (
         frames.JSON_MAX_BYTES, frames.ATTACHMENT_COUNT_MAX, frames.REQUEST_MAX_BYTES,
         handover_channel.REQUESTS_MAX_BYTES, frames.JSON_VALUES_MAX,
@@ -87,8 +88,10 @@ def test_the_worked_example_of_a_frame() -> None:
         assert right.recv(1000) == b"".join(hex_of(LEASE_PAGE, "7 bytes of JSON", "3c 03 e9 06"))
 
 
-def test_the_examples_of_leases() -> None:
+def test_the_examples_of_leases(tmp_path: Path) -> None:
+    """The page shows the lease of a process, and a remote lease, which has an expiry."""
+    path = tmp_path / "lease"
     lines = re.findall(r"^[0-9a-f]{8} \{.*\}$", LEASE_PAGE, flags=re.MULTILINE)
-    plain, remote = (leases._decode(line.encode() + b"\n") for line in lines)
-    assert plain == leases._Content(17, 4242, "alpha", None)
-    assert remote == leases._Content(17, 4242, "alpha", 1_700_000_000_000_000)
+    for line, expires_us in zip(lines, (None, 1_700_000_000_000_000), strict=True):
+        path.write_text(line + "\n")
+        assert leases._read(SYSTEM, str(path)) == leases.LivingLease("lease", 17, 4242, "alpha", expires_us)

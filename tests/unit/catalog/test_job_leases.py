@@ -1,4 +1,4 @@
-"""Leases of jobs, which processes come and go with: in a folder and in a bucket the same promises."""
+"""Leases of jobs, whose processes come and go, in a folder and in a bucket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
     path: str
     advance: Callable[[float], None]
     oldest: Callable[[], int | None]
-    """What the writer thinks that readers need."""
+    """Returns the oldest version that leases need, as the writer sees them; None: no lease lives."""
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -57,7 +57,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     env.files.close()
 
 
-def test_it_needs_everything_until_it_names_a_version(place: Place) -> None:
+def test_a_lease_is_on_everything_until_it_announces(place: Place) -> None:
     lease = create_job_lease(place.env, place.path, 100)
     assert place.oldest() == 0
     lease.announce(7)
@@ -83,7 +83,7 @@ def test_any_process_that_knows_the_name_renews_it(place: Place) -> None:
     assert is_living(place.env, place.path, lease.name)
 
 
-def test_without_a_renewal_it_ends_and_its_readers_hear_of_it(place: Place) -> None:
+def test_without_a_renewal_it_ends(place: Place) -> None:
     lease = create_job_lease(place.env, place.path, 100)
     lease.announce(7)
     place.advance(101)
@@ -95,17 +95,17 @@ def test_without_a_renewal_it_ends_and_its_readers_hear_of_it(place: Place) -> N
     assert lease.left_s() <= 100
 
 
-def test_its_files_go_with_it(place: Place) -> None:
+def test_its_files_are_removed_with_it(place: Place) -> None:
     lease = create_job_lease(place.env, place.path, 100)
     path = lease.keep_file("a.token", b"some", b"bytes")
     assert place.env.files.read_all(path) == b"somebytes"
-    assert place.oldest() == 0, "the file is no lease"
+    assert place.oldest() == 0, "the file counts as a lease"
     lease.release()
     assert not place.env.files.exists(path)
 
 
 def test_a_lease_that_cannot_be_deleted_does_not_fail_its_job(tmp_path: Path) -> None:
-    """The job has committed already."""
+    """`release` does not raise, because the job has committed already. The lease ends by its time."""
     bucket = FaultyObjects(MemoryObjects())
     env = Env(RemoteFiles.over(bucket, SYSTEM, str(tmp_path), 1 << 20), SYSTEM.clock, SYSTEM.randomness)
     lease = create_job_lease(env, bucket.url, 100)

@@ -1,4 +1,4 @@
-"""Leases: files of a live reader are kept, and a dead reader keeps no files for ever."""
+"""Leases: the files of a living reader are kept, and those of a dead reader are not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def oldest(env: Env, folder: Path) -> int | None:
 
 
 def test_P1_a_lease_says_everything_until_it_announces(env: Env, tmp_path: Path) -> None:
-    """Between its first step and its look at the catalogue a reader loses no file."""
+    """A new lease is on everything, so no file is removed before the reader has read the catalogue."""
     assert oldest(env, tmp_path) is None
     lease = create_lease(env, str(tmp_path))
     assert oldest(env, tmp_path) == EVERYTHING
@@ -43,7 +43,7 @@ def test_P1_a_lease_says_everything_until_it_announces(env: Env, tmp_path: Path)
     lease.announce(20)
     assert oldest(env, tmp_path) == 20
     (living,) = living_leases(env, str(tmp_path), 0)
-    assert (living.kind, living.pid, living.version) == ("reader", os.getpid(), 20)
+    assert (living.expires_us, living.pid, living.version) == (None, os.getpid(), 20)
     lease.release()
     lease.release()
     assert oldest(env, tmp_path) is None
@@ -51,7 +51,7 @@ def test_P1_a_lease_says_everything_until_it_announces(env: Env, tmp_path: Path)
 
 
 def test_P2_the_oldest_of_several_leases_counts(env: Env, tmp_path: Path) -> None:
-    """Two readers in one process, at two versions: the older one's files stay until it is done."""
+    """While two readers need different versions, the files of the older version stay."""
     old, new = create_lease(env, str(tmp_path)), create_lease(env, str(tmp_path))
     old.announce(5)
     new.announce(9)
@@ -63,7 +63,7 @@ def test_P2_the_oldest_of_several_leases_counts(env: Env, tmp_path: Path) -> Non
 
 
 def test_P2_garbage_is_kept_for_leases_older_than_it() -> None:
-    """A file replaced at version 8 is read by a reader of version 7, not by one of version 8."""
+    """A file that became garbage in version 8 is needed by a lease on version 7, not on version 8."""
     garbage = {"a": 7, "b": 8, "c": 9}
     assert collectable(garbage, None) == ["a", "b", "c"]
     assert collectable(garbage, EVERYTHING) == []
@@ -82,8 +82,8 @@ sys.stdin.read()
 """
 
 
-def test_P2_a_killed_readers_lease_is_over(env: Env, tmp_path: Path) -> None:
-    """kill -9 of a reader frees its files: the system drops the lock, the next look removes the lease."""
+def test_P2_the_lease_of_a_killed_reader_ends(env: Env, tmp_path: Path) -> None:
+    """The system releases the lock of a killed reader, and the next listing removes its lease."""
     child = subprocess.Popen(
         [sys.executable, "-c", READER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -96,21 +96,21 @@ def test_P2_a_killed_readers_lease_is_over(env: Env, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "leases") == []
 
 
-def test_P1_what_cannot_be_read_counts_as_everything(env: Env, tmp_path: Path) -> None:
-    """A lease that is locked but not written yet, or half, is a reader in its first step."""
+def test_P1_an_unreadable_lease_counts_as_everything(env: Env, tmp_path: Path) -> None:
+    """A locked lease whose content is not complete yet belongs to a reader that has just begun."""
     lease = create_lease(env, str(tmp_path))
     lease.announce(17)
     whole = Path(lease.path).read_bytes()
     for content in (b"", whole[:-1], whole.replace(b"17", b"99"), b"\xff" * 50):
         Path(lease.path).write_bytes(content)
         assert oldest(env, tmp_path) == EVERYTHING, content
-    Path(lease.path).write_bytes(whole + b'"}\n')  # shorter content over longer, before the cut
+    Path(lease.path).write_bytes(whole + b'"}\n')  # the rest of a longer content, not truncated yet
     assert oldest(env, tmp_path) == 17
     lease.release()
 
 
-def test_P1_a_lease_swept_during_its_creation_is_created_again(env: Env, tmp_path: Path) -> None:
-    """The writer may find a lease file between its creation and its lock; the reader must not trust it then."""
+def test_P1_a_lease_removed_during_its_creation_is_created_again(env: Env, tmp_path: Path) -> None:
+    """The writer may lock and remove a lease file after its creation and before the reader locks it."""
     attempts: list[str] = []
 
     class Sweeping(PosixFiles):
@@ -119,7 +119,7 @@ def test_P1_a_lease_swept_during_its_creation_is_created_again(env: Env, tmp_pat
                 attempts.append(path)
                 if len(attempts) == 1:
                     Path(path).touch()
-                    taken = super().lock(path)  # the writer's look, in the very moment
+                    taken = super().lock(path)  # as the writer does when it lists the leases
                     assert taken is not None
                     ours = super().lock(path)
                     taken.release(unlink=True)
@@ -132,7 +132,8 @@ def test_P1_a_lease_swept_during_its_creation_is_created_again(env: Env, tmp_pat
     lease.release()
 
 
-def test_other_files_are_left_alone(env: Env, tmp_path: Path) -> None:
+def test_other_files_are_kept(env: Env, tmp_path: Path) -> None:
+    """A file that is no lease, and an unreadable temporary file, are not removed."""
     (tmp_path / "leases").mkdir()
     for name in ("notes.txt", "remote-1.77.tmp"):
         (tmp_path / "leases" / name).touch()
@@ -148,7 +149,7 @@ def remote(env: Env, folder: Path, seconds: float) -> Lease:
 
 
 def test_P2_a_remote_lease_lives_until_its_expiry(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """A Spark job that holds no lock keeps its files for as long as it renews, and no longer."""
+    """A remote lease ends at its expiry, which any process that knows its name can move on."""
     lease = remote(env, tmp_path, 60)
     assert oldest(env, tmp_path) == EVERYTHING
     lease.announce(12)
@@ -165,18 +166,15 @@ def test_P2_a_remote_lease_lives_until_its_expiry(env: Env, clock: SteppedClock,
     assert os.listdir(tmp_path / "leases") == []
 
 
-def test_what_a_lease_keeps_goes_with_it(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """A lease's file of in-memory rows is removed when the lease ends.
-
-    It is also removed if a crash ended the lease, or kept it from getting its name.
-    """
+def test_kept_files_are_removed_with_their_lease(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+    """Files of `keep_file` are removed when their lease has expired, and when a crash left no lease."""
     living, over, lost = (remote(env, tmp_path, seconds) for seconds in (100, 10, 100))
     for lease in (living, over, lost):
         lease.keep_file("a.token", b"rows")
     os.unlink(lost.path)
     for lease in (living, over):
         shutil.copy(lease.path, f"{lease.path}.123-abc.tmp")
-    Path(f"{living.path}.123-torn.tmp").write_bytes(b"0123")  # of a living process, perhaps
+    Path(f"{living.path}.123-torn.tmp").write_bytes(b"0123")  # a living process may still write it
     assert len(living_leases(env, str(tmp_path), clock.now_us())) == 2
     assert not Path(f"{lost.path}.parts").exists()
     clock.sleep_s(10)
@@ -187,7 +185,7 @@ def test_what_a_lease_keeps_goes_with_it(env: Env, clock: SteppedClock, tmp_path
 
 
 def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """A reader that renews too late must load again, even if the writer has not checked yet."""
+    """A renewal after the expiry raises, even if the writer has not removed the lease yet."""
     (tmp_path / BIRTH_NAME).touch()
     lease = remote(env, tmp_path, 60)
     clock.sleep_s(60)
@@ -205,15 +203,15 @@ def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_p
     assert os.listdir(tmp_path / "leases") == []
 
 
-def test_L1_a_renewal_that_is_written_too_late_is_taken_back(
+def test_L1_a_renewal_that_is_written_too_late_is_removed(
     env: Env, clock: SteppedClock, tmp_path: Path
 ) -> None:
-    """The reader slept between its look and its write; the writer may have deleted files in between."""
+    """The lease expires between the reading and the writing of a renewal, so files may be gone."""
 
     class Slow(PosixFiles):
         def write_atomic(self, path: str, data: bytes) -> None:
             clock.sleep_s(120)
-            assert oldest(env, tmp_path) is None, "the writer looks, and removes the lease"
+            assert oldest(env, tmp_path) is None  # this call removes the lease
             super().write_atomic(path, data)
 
     lease = remote(env, tmp_path, 60)
@@ -224,7 +222,7 @@ def test_L1_a_renewal_that_is_written_too_late_is_taken_back(
 
 
 def test_a_renewal_never_shortens_a_lease(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """Of two tasks that renew at once, the earlier expiry does not replace the later one."""
+    """If two tasks renew a lease, the later expiry counts."""
     lease = remote(env, tmp_path, 60)
     lease.renew(clock.now_us() + 90_000_000)
     lease.renew(clock.now_us() + 30_000_000)
@@ -234,7 +232,7 @@ def test_a_renewal_never_shortens_a_lease(env: Env, clock: SteppedClock, tmp_pat
     assert oldest(env, tmp_path) is None
 
 
-def test_a_damaged_remote_lease_is_over(env: Env, tmp_path: Path) -> None:
+def test_a_damaged_remote_lease_has_ended(env: Env, tmp_path: Path) -> None:
     lease = remote(env, tmp_path, 60)
     Path(lease.path).write_bytes(b"\0" * 40)
     with pytest.raises(HistoryExpiredError):

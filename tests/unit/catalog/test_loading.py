@@ -1,4 +1,4 @@
-"""The catalogue is found again: from a checkpoint, and from the changes that the log has after it."""
+"""Loading the catalogue: from a checkpoint, and from the later changes in the log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BIRTH = Birth("a" * 32, 1_700_000_000_000_000)
 
 
 def log_changes(path: Path, *changes: CatalogChange) -> CatalogState:
-    """Write these changes into the store's log, as a store does; returns the state after them."""
+    """Append these changes to the log of the store; return the catalogue after them."""
     folder, wal = str(path), str(path / "wal")
     state, _ = read_catalogue(SYSTEM, folder, wal, None)
     log = LogWriter(SYSTEM, wal, recover(SYSTEM, wal, state.wal_start, state.store_id))
@@ -57,7 +57,7 @@ def store(tmp_path: Path, env: Env) -> Path:
 # --- JSON -------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_entry_survives_as_json(full_change: CatalogChange) -> None:
+def test_every_kind_of_entry_can_be_decoded_again(full_change: CatalogChange) -> None:
     state = apply(BIRTH.catalogue(), full_change)
     assert decode_state(encode_state(state)) == state
     assert decode_change(encode_change(full_change, 2)) == (2, full_change)
@@ -65,7 +65,7 @@ def test_every_kind_of_entry_survives_as_json(full_change: CatalogChange) -> Non
 
 
 def change_of(state: CatalogState, steps: list[tuple[str, int]], full: CatalogChange) -> CatalogChange:
-    """A change that suits this state."""
+    """Return a change that is valid for this state."""
     change = CatalogChange(timestamp=state.timestamp_max + len(steps))
     for step, number in steps:
         match step:
@@ -100,8 +100,10 @@ STEPS = st.sampled_from(
 
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.tuples(STEPS, st.integers(0, 3)), max_size=3), max_size=8), st.integers(0, 8))
-def test_any_history_is_found_again(history: list[list[tuple[str, int]]], checkpoint_at: int) -> None:
-    """From the changes alone, and from a checkpoint at any version with the changes after it."""
+def test_changes_after_any_checkpoint_give_the_same_catalogue(
+    history: list[list[tuple[str, int]]], checkpoint_at: int
+) -> None:
+    """Changes give the same catalogue when they are applied to version 1, or to any later checkpoint."""
     states = [BIRTH.catalogue()]
     records = []
     for steps in history:
@@ -110,7 +112,7 @@ def test_any_history_is_found_again(history: list[list[tuple[str, int]]], checkp
         records.append(ChangeRecord(encode_change(change, states[-1].version)))
     assert apply_changes(states[0], records) == states[-1]
     middle = decode_state(encode_state(states[min(checkpoint_at, len(states) - 1)]))
-    assert apply_changes(middle, records) == states[-1], "changes that the checkpoint has are skipped"
+    assert apply_changes(middle, records) == states[-1]
 
 
 def test_a_missing_change_is_damage(full_change: CatalogChange) -> None:
@@ -133,8 +135,8 @@ def forged(change: CatalogChange, **fields: object) -> bytes:
         forged(CatalogChange(), wal_start=-1),
     ],
 )  # fmt: skip
-def test_a_change_that_makes_no_sense_is_damage(data: bytes) -> None:
-    """Its checksum is right, so somebody forged it or we made a mistake."""
+def test_an_invalid_change_is_damage(data: bytes) -> None:
+    """The error names the log segment and the offset of the change."""
     with pytest.raises(CorruptionError, match="a change of the catalogue is invalid") as error:
         apply_changes(BIRTH.catalogue(), [ChangeRecord(data, 0, ("wal-000000001", 64))])
     assert (error.value.path, error.value.offset) == ("wal-000000001", 64)
@@ -159,10 +161,10 @@ def test_a_checkpoint_and_the_changes_after_it_are_the_catalogue(
     assert read_catalogue(SYSTEM, folder, wal, None)[0] == fourth
 
 
-def test_a_reader_that_is_overtaken_reads_again(
+def test_a_reader_without_a_lease_loads_again(
     store: Path, full_change: CatalogChange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer removes what a newer checkpoint replaces, between two reads of a process without a lease."""
+    """The writer removes an old checkpoint and log segments while a process reads the catalogue."""
     folder, wal = str(store), str(store / "wal")
     state = log_changes(store, full_change)
     read = checkpoint.read_checkpoint
@@ -194,7 +196,7 @@ def test_a_checkpoint_of_another_store_is_refused(store: Path, tmp_path: Path) -
 def test_every_flipped_bit_and_every_length_is_damage(
     store: Path, what: str, full_change: CatalogChange
 ) -> None:
-    """Or, of the version number, a store that this Nyala does not know."""
+    """Each flipped bit and each cut is an error: damage, or an unknown format version."""
     folder = str(store)
     birth = read_birth(SYSTEM.files, folder)
     state = apply(birth.catalogue(), full_change)
@@ -214,7 +216,7 @@ def test_every_flipped_bit_and_every_length_is_damage(
     for content in damaged:
         path.write_bytes(content)
         try:
-            assert read() == expected, "another catalogue, and nobody noticed"
+            assert read() == expected, "damage was not noticed"
             assert content == whole
         except CorruptionError as error:
             assert error.path == str(path)
@@ -242,7 +244,7 @@ def test_an_idempotency_key_is_used_once(full_change: CatalogChange) -> None:
 # --- folders ----------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_a_store_by_its_birth(tmp_path: Path, env: Env) -> None:
+def test_a_folder_with_nyala_json_is_a_store(tmp_path: Path, env: Env) -> None:
     assert not find_store(env, str(tmp_path / "nothing"))
     assert not find_store(env, str(tmp_path))
     write_birth(env, str(tmp_path))
@@ -259,19 +261,20 @@ def test_a_folder_is_a_store_by_its_birth(tmp_path: Path, env: Env) -> None:
         ("catalog.sqlite", "never released"),
     ],
 )
-def test_a_folder_of_other_things_is_no_store(tmp_path: Path, env: Env, name: str, says: str) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, env: Env, name: str, says: str) -> None:
     (tmp_path / name).write_text("x")
     with pytest.raises(StorageError, match=says):
         find_store(env, str(tmp_path))
 
 
-def test_what_an_interrupted_creation_leaves_is_no_store_and_no_obstacle(tmp_path: Path, env: Env) -> None:
+def test_files_of_an_interrupted_creation_are_ignored(tmp_path: Path, env: Env) -> None:
+    """A store can be created in a folder where an earlier creation was interrupted."""
     for name in ("lock", "leases", "nyala.json.12-ab.tmp"):
         (tmp_path / name).write_text("")
     assert not find_store(env, str(tmp_path))
 
 
-def test_another_format_version_is_named(store: Path) -> None:
+def test_the_error_names_another_format_version(store: Path) -> None:
     path = store / "nyala.json"
     for version in (FORMAT_VERSION - 1, FORMAT_VERSION + 1):
         fields = {**json.loads(path.read_bytes()), "format_version": version}

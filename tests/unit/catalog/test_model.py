@@ -1,4 +1,4 @@
-"""The catalogue's invariants: a change that would break one is refused before anything is written."""
+"""The invariants of the catalogue: `apply` refuses a change that breaks one, `problems` names it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_good_state_has_no_problems(state: CatalogState) -> None:
 
 
 def change(state: CatalogState, what: str) -> CatalogChange:
-    """A change that breaks the invariant it is named after."""
+    """Return the change of this name. It breaks the invariant in its name."""
     table, tablet, rowset, delta = (
         entries[1] for entries in (state.tables, state.tablets, state.rowsets, state.deltas)
     )
@@ -63,7 +63,7 @@ BREAKING = [
 
 @pytest.mark.parametrize("what", BREAKING)
 def test_a_change_that_breaks_an_invariant_is_refused(state: CatalogState, what: str) -> None:
-    """A mistake in flush or compaction stops before it is durable, not at the next open."""
+    """A fault of a flush or compaction is found before its change is durable."""
     with pytest.raises(AssertionError):
         apply(state, change(state, what))
 
@@ -87,13 +87,13 @@ BROKEN: dict[str, Callable[[CatalogState], CatalogState]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_problems_names_what_is_broken(state: CatalogState, what: str) -> None:
-    """`check` and every load name the broken rule and the entry."""
+def test_problems_names_the_broken_invariant(state: CatalogState, what: str) -> None:
+    """`check` and each load report the number of the broken invariant."""
     assert any(problem.startswith(what[:3]) for problem in BROKEN[what](state).problems())
 
 
-def test_grouping_for_the_open(state: CatalogState) -> None:
-    """Tablets are in id order, and delta files in time order, as reads need them (R4)."""
+def test_grouped_entries_are_in_order(state: CatalogState) -> None:
+    """Tablets are in the order of their ids, and delta files in the order of time (R4)."""
     later = dataclasses.replace(state.deltas[2], id=4, path="data/1/4.redo", timestamp_min=1, timestamp_max=9)
     state = apply(state, CatalogChange(put_deltas=[later]))
     assert [tablet.id for tablet in state.tablets_by_table()[1]] == [1, 2]

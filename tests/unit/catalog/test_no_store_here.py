@@ -1,4 +1,4 @@
-"""A host that does not see the store's folder gets an error about the folder, not the lease."""
+"""On a host that does not see the store's folder, the error is about the folder, not about a lease."""
 
 from __future__ import annotations
 

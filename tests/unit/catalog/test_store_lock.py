@@ -42,8 +42,8 @@ def hold_in_child(folder: Path) -> subprocess.Popen[bytes]:
     return child
 
 
-def test_a_second_writer_gets_the_name_of_the_first(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """The message names pid and host, and the three things that one can do."""
+def test_the_error_names_the_holder(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+    """The error of a second writer names the holder's pid and host, and the three ways out."""
     child = hold_in_child(tmp_path)
     try:
         with pytest.raises(LockedError) as caught:
@@ -59,7 +59,7 @@ def test_a_second_writer_gets_the_name_of_the_first(env: Env, clock: SteppedCloc
 
 
 def test_the_lock_of_a_killed_writer_is_taken_over(env: Env, tmp_path: Path) -> None:
-    """After kill -9 no lock file has to be removed by hand."""
+    """The system releases the lock of a killed process, so the next writer takes it at once."""
     child = hold_in_child(tmp_path)
     child.kill()
     child.communicate()
@@ -69,8 +69,8 @@ def test_the_lock_of_a_killed_writer_is_taken_over(env: Env, tmp_path: Path) -> 
         assert holder is not None and holder.pid == os.getpid()
 
 
-def test_two_databases_in_one_process_conflict_too(env: Env, tmp_path: Path) -> None:
-    """Two connects in one process are two writers, and the message names this process."""
+def test_one_process_cannot_take_the_lock_twice(env: Env, tmp_path: Path) -> None:
+    """The error names this process and tells to close the store."""
     with StoreLock(env, str(tmp_path)):
         with pytest.raises(LockedError, match="by this process .*close\\(\\) it first"):
             StoreLock(env, str(tmp_path)).acquire()
@@ -79,7 +79,7 @@ def test_two_databases_in_one_process_conflict_too(env: Env, tmp_path: Path) -> 
 
 
 def test_waiting_ends_at_the_timeout(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """lock_timeout is waited out, not more."""
+    """`acquire` waits for exactly its timeout."""
     with StoreLock(env, str(tmp_path)):
         before = clock.monotonic_s()
         with pytest.raises(LockedError, match=r"waited 3\.01 s"):
@@ -88,7 +88,7 @@ def test_waiting_ends_at_the_timeout(env: Env, clock: SteppedClock, tmp_path: Pa
 
 
 def test_waiting_ends_when_the_holder_closes(tmp_path: Path) -> None:
-    """With lock_timeout a second job starts as soon as the first is done."""
+    """`acquire` returns as soon as the holder has released the lock."""
     first = StoreLock(SYSTEM, str(tmp_path))
     first.acquire()
     timer = threading.Timer(0.2, first.release)
@@ -102,8 +102,8 @@ def test_waiting_ends_when_the_holder_closes(tmp_path: Path) -> None:
     timer.join()
 
 
-def test_the_file_says_who(env: Env, tmp_path: Path) -> None:
-    """An administrator finds pid, host and start in the file; after a clean close it is empty."""
+def test_the_content_of_the_file(env: Env, tmp_path: Path) -> None:
+    """The file has pid, host, start and purpose of the holder. A released lock file is empty."""
     lock = StoreLock(env, str(tmp_path))
     assert lock.holder() is None
     lock.acquire()
@@ -131,28 +131,28 @@ def test_the_file_says_who(env: Env, tmp_path: Path) -> None:
     ],
     ids=lambda content: content[-16:].decode("latin-1") or "empty",
 )
-def test_content_that_names_nobody_is_no_error(env: Env, tmp_path: Path, content: bytes) -> None:
-    """A damaged lock file must not fail a reader, nor make it signal a wrong process."""
+def test_an_invalid_content_names_nobody(env: Env, tmp_path: Path, content: bytes) -> None:
+    """A damaged lock file raises no error, and yields no wrong pid."""
     (tmp_path / "lock").write_bytes(content + b"\n")
     assert StoreLock(env, str(tmp_path)).holder() is None
 
 
-def test_a_reader_asks_whether_somebody_writes(env: Env, tmp_path: Path) -> None:
-    """A reader can see whether a writer holds the lock, and its check leaves no trace."""
-    question = StoreLock(env, str(tmp_path))
-    assert not question.is_taken()
-    assert os.listdir(tmp_path) == [], "asking makes no file"
+def test_is_taken(env: Env, tmp_path: Path) -> None:
+    """`is_taken` creates no file, and keeps no lock."""
+    reader = StoreLock(env, str(tmp_path))
+    assert not reader.is_taken()
+    assert os.listdir(tmp_path) == []
     with StoreLock(env, str(tmp_path)):
-        assert question.is_taken()
-    assert not question.is_taken()
+        assert reader.is_taken()
+    assert not reader.is_taken()
     with StoreLock(env, str(tmp_path)) as lock:
-        assert lock.held, "and what the question had for a moment is free again"
+        assert lock.held
 
 
-def test_a_readers_question_does_not_turn_a_writer_away(
+def test_acquire_waits_for_is_taken_of_another_process(
     env: Env, clock: SteppedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """connect() in the very moment in which a reader looks whether there is a writer still gets the lock."""
+    """`is_taken` of a reader holds the lock for a moment, which must not fail a writer."""
     asked = env.files.lock(str(tmp_path / "lock"))
     assert asked is not None
     sleep_s = clock.sleep_s
@@ -167,7 +167,7 @@ def test_a_readers_question_does_not_turn_a_writer_away(
 
 
 def test_a_holder_without_a_name(env: Env, tmp_path: Path) -> None:
-    """Between the lock and its content, or with a damaged content, the message does without a name."""
+    """If the file names nobody yet, the error says "another process"."""
     taken = env.files.lock(str(tmp_path / "lock"))
     assert taken is not None
     for content in (b"", b"{", b'{"pid": "x"}', b"[1]", b"\xff"):
@@ -178,7 +178,7 @@ def test_a_holder_without_a_name(env: Env, tmp_path: Path) -> None:
 
 
 def test_a_forked_child_does_not_end_its_parents_lock(env: Env, tmp_path: Path) -> None:
-    """A child that drops the Database it inherited leaves the writer its lock, and the lock its name."""
+    """`release` in a forked child changes neither the lock nor the content of the file."""
     lock = StoreLock(env, str(tmp_path))
     lock.acquire()
     content = (tmp_path / "lock").read_bytes()
@@ -194,8 +194,8 @@ def test_a_forked_child_does_not_end_its_parents_lock(env: Env, tmp_path: Path) 
     lock.release()
 
 
-def test_a_passing_commit_is_waited_for(tmp_path: Path) -> None:
-    """Other processes wait while a hand-over holds the lock for one commit."""
+def test_acquire_waits_for_a_commit_of_another_process(tmp_path: Path) -> None:
+    """A lock with the purpose "commit" is released soon, so `acquire` waits even without a timeout."""
     passing, writer = StoreLock(SYSTEM, str(tmp_path)), StoreLock(SYSTEM, str(tmp_path))
     passing.acquire(purpose="commit")
     timer = threading.Timer(0.5, passing.release)
