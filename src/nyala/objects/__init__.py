@@ -1,7 +1,13 @@
-"""Objects of a bucket: a flat set of keys under one prefix, with put-if-absent.
+"""Buckets: objects with keys under one prefix, and a store's files as objects.
 
-`base` is the interface, `settle` the one safe way to create an object under faults. The
-implementations are `bucket` (S3, GCS and Azure, through obstore), `folder` (a POSIX folder, also on
-NFS) and `memory` (tests and models). `remote_files` makes files of objects, with a cache on a local
-disk (`chunk_cache`).
+base          the interface `Objects`
+bucket        objects in S3, Google Cloud Storage or Azure, through obstore
+folder        objects in a folder, also on NFS
+memory        objects in memory, for tests
+settle        creates an object, and finds out whether a failed request created it
+open          opens the bucket that a URL names
+address       a store's place in a form that can be sent to other processes
+remote_files  `Files` whose files are objects
+chunk_cache   the cache of `remote_files` on a local disk
+probe         tests whether a bucket keeps the promises that a store needs
 """

@@ -1,16 +1,17 @@
-"""The address of a store or a backup, in a form that is safe to send to other processes.
+"""The address of a store or a backup, without secrets, so that it can be sent to other processes.
 
 An `Address` is a folder's path, or the URL of a bucket with the `storage_options` that are not
-secret. Spark's plans, tasks and event log hold addresses. Credentials are never sent: each process
-takes them from its own environment, or from the file that the option `credentials_file` names.
+secret. Spark's plans, tasks and event log contain addresses. Credentials are never sent: each
+process takes them from its own environment, or from the file that the option `credentials_file`
+names.
 
     driver                               task on another machine
     Address("s3://bucket/shop", …)  ──►  address.env: files, through a cache of this process
 
 Invariants
     A1  An address holds no secret: `address_of` leaves secrets out, and `Address.parse` refuses them.
-    A2  One process opens a place once: all its tasks share the connections and the cache. They stay
-        open until the process ends. A forked child opens its own.
+    A2  A process opens an address once. All its tasks share the connections and the cache, which
+        stay open until the process ends. A forked child opens its own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["Address", "address_of", "bucket_of", "open_env", "place_of"]
 
 _CACHE_BYTES_MAX: Final = 20 << 30
 _CACHE_SHARE: Final = 10  # of the free space of its disk
-# The options that choose the server, or may do so.
+# The options that may choose the server.
 _SERVERS: Final = ("endpoint", "account_name", "profile", "credentials_file")
 _SECRETS: Final = ("access_key_id", "secret_access_key", "session_token", "account_key", "sas_token")
 _YES_NO: Final = {"true": True, "false": False}
@@ -57,9 +58,9 @@ class Address:
 
     @staticmethod
     def parse(path: str, options: Mapping[str, str], prefix: str) -> Address:
-        """Return the address for a path or URL and options that are texts, such as options of Spark.
+        """Return the address for a path or URL, and options as text, such as options of Spark.
 
-        prefix: put before the names of options in messages, because the user wrote them with it.
+        prefix: what the user wrote before the names of the options; for messages.
         Raises: InvalidArgumentError for an unknown or secret option, or a value of a wrong type.
         """
         if not is_bucket_url(path):
@@ -85,7 +86,7 @@ class Address:
 
     @property
     def in_bucket(self) -> bool:
-        """Whether files are objects of a bucket."""
+        """Whether this is the URL of a bucket."""
         return is_bucket_url(self.path)
 
     @property
@@ -108,7 +109,7 @@ class Address:
             return found
 
     def within(self, *names: str) -> Address:
-        """The address of a folder in this one."""
+        """Return the address of a folder inside of this address."""
         return replace(self, path="/".join((self.path.rstrip("/"), *names)))
 
 
@@ -129,10 +130,10 @@ def _value(name: str, kinds: type | tuple[type, ...], text: str) -> Any:
 def open_env(objects: Objects, cache_dir: str | None = None, cache_bytes: int | None = None) -> Env:
     """Return an environment whose files are the objects of a bucket, read through a local cache.
 
-    cache_dir:   default: the user's folder for caches. cache_bytes: default: a tenth of its free
-                 space, at most 20 GB.
-    objects:     closed if this call fails.
-    Raises: StorageError if the folder cannot be written.
+    objects: closed if this call fails.
+    cache_dir: default: the user's folder for caches.
+    cache_bytes: default: a tenth of the free space on the disk of `cache_dir`, at most 20 GB.
+    Raises: StorageError if `cache_dir` cannot be written.
     """
     with Uninterrupted():
         try:
@@ -149,9 +150,9 @@ def open_env(objects: Objects, cache_dir: str | None = None, cache_bytes: int | 
 
 
 def address_of(env: Env, path: str) -> Address:
-    """Return the address of the store at `path`, which this process has open with `env`.
+    """Return the address of the store at `path`, which this process has opened with `env`.
 
-    After this call, the address uses the credentials of `env` in this process.
+    `Address.env` uses the credentials of `env` from now on, in this process.
     """
     if not isinstance(env.files, RemoteFiles):
         return Address(path)
@@ -164,16 +165,16 @@ def address_of(env: Env, path: str) -> Address:
 
 
 def place_of(url: str, options: StorageOptions | None) -> Hashable:
-    """Return a value that differs for different places: two servers may have buckets of one name.
+    """Return a value that differs for the same URL on different servers.
 
-    Two values may mean one place, because a profile or a file may name the server.
+    Different values may still be one place, because a profile or a file may name the same server.
     """
     given = options if isinstance(options, Mapping) else {}
     return plain_url(url), *(str(given.get(name)) for name in _SERVERS)
 
 
 def bucket_of(env: Env) -> Objects | None:
-    """The bucket whose objects are the files of `env`; None for files of this machine."""
+    """Return the bucket whose objects are the files of `env`; None for files of this machine."""
     return env.files.objects if isinstance(env.files, RemoteFiles) else None
 
 

@@ -1,10 +1,10 @@
 """Reads the files of the AWS command line: ~/.aws/credentials and ~/.aws/config.
 
-obstore does not read them. Only keys are supported: a profile with a role, single sign-on or a
-process needs a `credential_provider`, for instance `obstore.auth.boto3.Boto3CredentialProvider`.
+obstore does not read them. Only profiles with keys are supported. A profile with a role, single
+sign-on or a process needs a `credential_provider`, such as `obstore.auth.boto3.Boto3CredentialProvider`.
 
-Without the option `profile`, the files are read only if the environment sets no other source of
-credentials. Then the profile is the one that AWS_PROFILE names, or "default".
+If the user gives no `profile` and the environment has no other credentials, the profile is the one
+in AWS_PROFILE, or "default".
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _KEYS: Final = {
 
 
 def aws_profile(profile: str | None, environ: Mapping[str, str], files: Files) -> dict[str, str]:
-    """Return the keys and the region of a profile by obstore's names; empty if there are none.
+    """Return the keys and the region of a profile, by obstore's names.
 
-    Raises InvalidArgumentError for a profile that does not exist or has no keys, unless it is the
-    default one.
+    profile: None: the profile of the environment, if it has no other credentials.
+    Returns: an empty dict if that profile has no keys.
+    Raises: InvalidArgumentError if a named profile does not exist or has no keys.
     """
     if profile is None:
         if any(environ.get(name) for name in _OTHER_SOURCES):
@@ -80,7 +81,7 @@ def _read(path: str, files: Files) -> configparser.RawConfigParser:
             raise InvalidArgumentError(f"{path} is too large for a file of AWS profiles")
         parser.read_string(files.read_all(path).decode())
     except (configparser.Error, UnicodeDecodeError):
-        # The parser's message would quote the line, and so perhaps a key.
+        # The parser's own message would show the line, which may contain a key.
         raise InvalidArgumentError(f"{path} is not a valid file of AWS profiles: correct it") from None
     except StorageError as error:
         raise InvalidArgumentError(f"cannot read {path}: {error}") from None

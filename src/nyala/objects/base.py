@@ -1,24 +1,24 @@
-"""The interface of a bucket: create, get, list, put, delete and upload, under one prefix.
+"""The interface of a bucket: create, get, list, put, delete and upload objects under one prefix.
 
-A *key* is relative to the store's prefix and uses "/" (`handle.py` says which keys are valid). No
-key is a folder of another one, such as "a" and "a/b". An object is written whole or not at all.
-Reads and lists see every write that has returned (S3, GCS, Azure and R2 promise this).
+A *key* is relative to the store's prefix, and its parts are joined by "/" (`handle` says which keys
+are valid). No key is a folder of another key, as "a" is of "a/b". An object is written whole or not
+at all. S3, Google Cloud Storage, Azure and R2 give the guarantees below.
 
-`create` is put-if-absent. The safety of the store depends on it alone. Callers use
-`settle.settle`, which finds out what a failed or doubtful `create` did.
+`create` is put-if-absent: it stores an object only if its key is free. The safety of a store depends
+on this alone. Callers use `settle.settle`, which finds out what a failed `create` did.
 
 Guarantees
 
     B1  Of several `create` calls for one key, at most one stores its bytes, as long as nobody
-        deletes the key.
+        deletes the object.
     B2  `get`, `head` and `list` see every object whose `create`, `put` or `upload` has returned,
-        and no deleted one.
-    B3  `modified_us` is the bucket's clock, often in whole seconds. Times of two objects can be
-        compared with each other, and not with a clock of this machine. An upload has the time at
-        which it began or ended.
+        and no deleted object.
+    B3  `modified_us` is a time of the bucket's clock, often in whole seconds. It can be compared
+        with the time of another object, but not with a clock of this machine. The time of an upload
+        is that of its begin or of its end.
 
-Thread safety: any thread may use an `Objects`. A forked child may not: its first call raises.
-Objects that reach a bucket cannot be pickled, because they hold credentials.
+Thread safety: any thread may use an `Objects`. In a forked child the first call raises. An `Objects`
+cannot be pickled, because it may hold credentials.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ class ObjectInfo:
 class Objects(Protocol):
     """Every operation on a bucket.
 
-    All raise `StorageError` with the object's URL, or the file's path, as `path`. After a
-    time-out, a cut connection, status 500 or 503 the error has `outcome="unknown"`: the request may
-    have been carried out, or may be carried out later. Any other error means that the request
-    certainly changed nothing.
+    All raise StorageError with the object's URL, or the file's path, as `path`. If its outcome is
+    "unknown", the bucket may have executed the request, or may execute it later: after a time-out,
+    a cut connection, and status 500 or 503. After any other error, nothing was changed.
     """
 
     @property
     def url(self) -> str:
-        """The prefix as a URL, without credentials; for messages."""
+        """The URL of the prefix, without credentials."""
         ...
 
     @property
@@ -62,29 +61,29 @@ class Objects(Protocol):
 
     @property
     def throttled(self) -> int:
-        """How often the bucket refused a request with 429 or 503, as far as this is known.
+        """How many requests the bucket refused with status 429 or 503, as far as is known.
 
-        Each refused `create` counts. Any other request is repeated by the library, which does not
-        report it, so this request counts only if its last repetition was refused too.
+        Every refused `create` is counted. obstore repeats all other requests without a report, so
+        such a request is counted only if the last attempt was refused too.
         """
         ...
 
     def create(self, key: str, body: Bytes) -> bool:
-        """Store `body` if there is no object with this key (B1).
+        """Store `body` if no object has this key (B1).
 
-        Returns: True: stored. False: the bucket refused, because the object exists or because it
-        reported a conflict (409). Call `get` to find out which.
+        Returns: whether it was stored. False: the object exists, or the bucket reported a conflict
+        (status 409). `get` shows which.
         """
         ...
 
     def put(self, key: str, body: Bytes) -> None:
-        """Store `body`, whether or not there is an object with this key."""
+        """Store `body`. Replace the object of this key if there is one."""
         ...
 
     def upload(self, key: str, parts: Iterable[Bytes]) -> int:
-        """Store the concatenated parts as one object, in bounded memory; return its size.
+        """Store the concatenated parts as one object; return its size.
 
-        The object appears whole when the call returns, or not at all.
+        Needs little memory. The object appears when the call returns, or not at all.
         """
         ...
 
@@ -93,9 +92,10 @@ class Objects(Protocol):
         ...
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
-        """Return the bytes [lower, upper) of each range, in order; near ranges share a request.
+        """Return the bytes of each range from `lower` to below `upper`, in order.
 
-        A range beyond the object's end is cut off there. Raises: MissingFileError.
+        Ranges that are close together share a request. A range beyond the object's end returns
+        fewer bytes. Raises: MissingFileError.
         """
         ...
 
@@ -111,14 +111,11 @@ class Objects(Protocol):
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete these objects; a missing one is no error."""
+        """Delete these objects. Missing objects are ignored."""
         ...
 
     def copy(self, key: str, new_key: str) -> None:
-        """Copy an object to another key. A bucket makes the copy: no bytes are sent to this process.
-
-        Raises: MissingFileError.
-        """
+        """Copy an object to another key, inside the bucket. Raises: MissingFileError."""
         ...
 
     def client(self) -> Objects:
@@ -126,5 +123,5 @@ class Objects(Protocol):
         ...
 
     def close(self) -> None:
-        """Release connections. May be called twice; later calls raise StorageError."""
+        """Close the connections. May be called twice. Later calls of other methods raise StorageError."""
         ...

@@ -1,16 +1,17 @@
 """Objects in a bucket of S3, Google Cloud Storage or Azure, through obstore.
 
 Invariants
-    O1  `create` sends one request. obstore would repeat it after a 503 or a cut connection, and
-        then report its own object as somebody else's. `settle` repeats it, and compares the bytes.
-    O2  A process that was forked after a bucket was opened raises StorageError: obstore's threads do
-        not exist in the child, so every request would wait for ever, also one of a new client.
-    O3  No credentials in `repr`, messages and pickles. An obstore client pickles its secret key, so
-        it never leaves this object, which cannot be pickled.
-    O4  All errors of obstore become StorageError (`bucket_errors.py`).
-    O5  Ranges are merged and cut off here: obstore panics if a range begins behind the object's end
-        and shares a request with another one.
-    O6  The memory of an upload is bounded: at most `_PARTS_AT_ONCE` + 2 parts.
+    O1  `create` sends one request. If obstore repeated it after a 503 or a cut connection, it would
+        report the object of its own first request as another writer's. So `settle` repeats the
+        request, and compares the bytes.
+    O2  If a process opened a bucket and was then forked, the child raises StorageError. obstore's
+        threads do not exist in the child, so each request would wait forever.
+    O3  `repr`, messages and pickles contain no credentials. A client of obstore pickles its secret
+        key, so it never leaves this object, which cannot be pickled.
+    O4  All errors of obstore become StorageError (`bucket_errors`).
+    O5  This module merges ranges, and cuts them off at the object's end: obstore panics if a range
+        begins behind the end and shares a request with another range.
+    O6  An upload needs the memory of at most `_PARTS_AT_ONCE` + 2 parts.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from nyala.optional import need
 __all__ = ["TIMEOUT_S", "BucketObjects", "Connect"]
 
 Connect = Callable[[dict[str, Any], dict[str, Any]], Any]
-"""Makes a store of obstore from `client_options` and `retry_config`."""
+"""Creates a client of obstore. Arguments: `client_options` and `retry_config`."""
 
 TIMEOUT_S: Final = 20.0
 """The seconds after which a request without an answer has failed."""
 
-# Reads, lists and the parts of an upload may be repeated without harm. Their bodies may be large, so
-# TIMEOUT_S limits each pause without data, and the whole request may take this many times as long.
+# All requests except `create` may be repeated, and their bodies may be large. So the timeout limits
+# each pause without data, and the whole request may take this number of timeouts.
 _BODY_TIMEOUTS: Final = 15
 _RETRIES: Final = {
     "max_retries": 5,
@@ -59,7 +60,7 @@ _RETRIES: Final = {
 # S3 allows 10,000 parts for an upload, so an object has at most 80 GB.
 _PART_BYTES: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 4
-# A request costs about as much time as the transfer of 1 MB.
+# Ranges with a smaller gap share a request: a request takes about as long as the transfer of 1 MB.
 _GAP_MAX_BYTES: Final = 1 << 20
 _LIST_CHUNK: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,9 +70,9 @@ _opener: list[int] = []
 
 
 class BucketObjects(Handle):
-    """`Objects` in a bucket; `open.open_objects` makes it.
+    """`Objects` in a bucket. `open.open_objects` creates it.
 
-    Threads: any. A call blocks until the bucket answers, without holding the interpreter lock.
+    Threads: any. A call waits until the bucket answers, without the interpreter lock.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class BucketObjects(Handle):
         timeout_s: float = TIMEOUT_S,
         public_options: tuple[tuple[str, Any], ...] = (),
     ) -> None:
-        """connect: makes a client of obstore; called once without and once with repetition of requests."""
+        """connect: creates a client of obstore. It is called for one that repeats requests, and one that
+        does not.
+        """
         super().__init__(url, public_options)
         self._connect: Final = connect
         self._timeout_s: Final = timeout_s
@@ -122,7 +125,7 @@ class BucketObjects(Handle):
         return bucket_error(error, verb, self.at(key))
 
     def _client(self, client: Any) -> Any:
-        """Return `client`; raise StorageError if another thread has just closed these objects."""
+        """Return `client`. Raise StorageError if another thread has just closed these objects."""
         if client is None:
             self.check()
         return client
@@ -133,7 +136,7 @@ class BucketObjects(Handle):
         self.check_key(key)
         try:
             self._obstore.put(self._client(self._once), key, _plain(body), mode="create", use_multipart=False)
-        except self._exists:  # also a 409
+        except self._exists:  # the object exists, or the bucket reported a conflict (409)
             return False
         except self._errors as error:
             raise self._error(error, "create", key) from None
@@ -156,7 +159,7 @@ class BucketObjects(Handle):
             return source.size_bytes
         source.waiting = [first, second]
         try:
-            # An error in `chunks` aborts the multipart upload too.
+            # An error in `chunks` also aborts the upload.
             self._obstore.put(
                 self._client(self._store),
                 key,
@@ -191,7 +194,7 @@ class BucketObjects(Handle):
             return
         try:
             self._obstore.delete(self._client(self._store), list(keys))
-        except FileNotFoundError:  # Google Cloud Storage and Azure report a missing object
+        except FileNotFoundError:  # Google Cloud Storage and Azure report the first missing object
             for key in keys:
                 self._delete_one(key)
         except self._errors as error:
@@ -220,7 +223,7 @@ class BucketObjects(Handle):
             return None
 
     def _raise_unless_missing(self, error: Exception, verb: str, key: str) -> None:
-        """Return if the error says that the object does not exist, but its bucket does."""
+        """Raise the StorageError of this error, unless it says that an object of the bucket is missing."""
         if not isinstance(error, FileNotFoundError) or not is_about_object(error):
             raise self._error(error, verb, key) from None
 
@@ -271,7 +274,7 @@ class BucketObjects(Handle):
 
     def list(self, under: str, after: str | None = None) -> list[ObjectInfo]:
         self.check_under(under)
-        # obstore lists whole folders only.
+        # obstore lists only whole folders, so their objects are filtered below.
         folder = under.rpartition("/")[0]
         try:
             found = [
@@ -296,7 +299,7 @@ def _info(key: str, meta: Any) -> ObjectInfo:
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the non-empty ranges in order, those with small gaps as one."""
+    """Return the non-empty ranges in order. Ranges with a gap of at most _GAP_MAX_BYTES are joined."""
     runs: list[tuple[int, int]] = []
     for lower, upper in sorted(ranges):
         if lower >= upper:
@@ -311,7 +314,10 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def _slice(
     runs: Sequence[tuple[int, int]], fetched: Sequence[memoryview], lower: int, upper: int
 ) -> memoryview:
-    """Return the bytes [lower, upper) from the run that has them; empty behind the object's end."""
+    """Return the bytes from `lower` to below `upper`, which are in one of the fetched runs.
+
+    Behind the object's end there are none.
+    """
     for (begin, end), part in zip(runs, fetched, strict=True):
         if begin <= lower < end:
             return part[lower - begin : upper - begin]
@@ -319,7 +325,10 @@ def _slice(
 
 
 class _Source:
-    """Cuts the parts of an upload into chunks of one size, and notes whether it reached the end."""
+    """Cuts the parts of an upload into chunks of _PART_BYTES.
+
+    ended: whether all parts were read. failure: the error of reading them.
+    """
 
     def __init__(self, parts: Iterable[Bytes]) -> None:
         self._parts = parts
@@ -349,6 +358,7 @@ class _Source:
         self.ended = True
 
     def waiting_and(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the chunks of `waiting` and then `chunks`. Holds no chunk after it was yielded (O6)."""
         while self.waiting:
             yield self.waiting.pop(0)
         yield from chunks

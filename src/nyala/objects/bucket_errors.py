@@ -1,10 +1,10 @@
-"""Turns the errors of obstore into StorageError: what failed, why, and what to do.
+"""Converts errors of obstore to StorageError, whose messages say what failed, why, and what to do.
 
-The messages of obstore have 25 lines of Rust debug output and the server's XML. This module takes only the
-status, the error code, and the error of a user's `credential_provider` from them.
+A message of obstore has 25 lines of Rust debug output and the server's XML. This module uses only its
+status, its error code, and the error of a user's `credential_provider`.
 
-A status 3xx or 4xx, except for 408, 409 and 429, means that nothing was changed. Every other failure
-(a time-out, a cut connection, 408, 409, 429, 5xx) has `outcome="unknown"`.
+If the server answered with a status 3xx or 4xx, nothing was changed. The outcome of all other errors
+is "unknown": a time-out, a cut connection, status 5xx, and 408, 409, 425 and 429.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = [
 
 RANGE_NOT_SATISFIABLE: Final = 416
 THROTTLED: Final = frozenset({429, 503})
-"""The bucket refuses a request because there are too many."""
+"""The statuses by which a bucket refuses a request because it has too many."""
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
 _NO_BUCKET: Final = re.compile(r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist")
-# Where a library looks for credentials when it was given none: the metadata servers of the clouds.
+# Without credentials, obstore asks the metadata server of the cloud.
 _NO_CREDENTIALS: Final = re.compile(
     r"169\.254\.169\.254|metadata\.google|/latest/api/token|/latest/meta-data|/msi/token|token request"
 )
-# "RuntimeError: no answer", from a `credential_provider`.
+# The exception of a user's `credential_provider`, such as "RuntimeError: no answer".
 _PROVIDER: Final = re.compile(r"External \w+ credential provider: (.*?)(\n\nDebug source|\Z)", re.DOTALL)
 _PROVIDER_MAX_CHARS: Final = 300
-# obstore could not read the answer as one of S3.
+# obstore could not read the server's answer.
 _NOT_AN_ANSWER: Final = re.compile(r"ETag Header missing|non-partial response|Got invalid \w+ response")
 _PAGE: Final = re.compile(r"<!doctype html|<html", re.IGNORECASE)
 _DOUBTFUL: Final = frozenset({408, 409, 425, 429})
@@ -51,7 +51,7 @@ _NOT_THE_BUCKET: Final = (
     "something other than the bucket answered, such as a proxy or a log-in page; check the endpoint and "
     "the network"
 )
-# What to do, by the error code of S3.
+# What to do, by S3's error code.
 _ADVICE: Final[dict[str, str]] = {
     "InvalidAccessKeyId": "the access key does not exist: check the credentials",
     "SignatureDoesNotMatch": "the secret key is wrong: check the credentials",
@@ -73,21 +73,21 @@ _ADVICE_BY_STATUS: Final[dict[int, str]] = {
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that the error reports; None if there was no answer."""
+    """Return the HTTP status in the error's message; None if the server did not answer."""
     found = _STATUS.search(str(error))
     return None if found is None else int(found[1])
 
 
 def is_about_object(error: BaseException) -> bool:
-    """Whether a 404 means that the object is missing, and is not about the bucket or from a proxy."""
+    """Whether a status 404 says that the object is missing. It may also be about the bucket, or of a proxy."""
     text = str(error)
     return _NO_BUCKET.search(text) is None and _PAGE.search(text) is None
 
 
 def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
-    """Return the StorageError for an error of obstore from trying to `verb` the object at `url`.
+    """Convert an error of obstore. A StorageError is returned unchanged.
 
-    A StorageError is returned unchanged.
+    verb: what was tried with the object at `url`, such as "read".
     """
     if isinstance(error, StorageError):
         return error
@@ -96,19 +96,19 @@ def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
 
 
 def check_from_bucket(meta: Mapping[str, Any], content_type: str, verb: str, url: str) -> None:
-    """Raise StorageError if a reply is not from a bucket: a proxy's page has no tag, or is HTML."""
+    """Raise StorageError if an answer is not from a bucket, but a page of a proxy: HTML, or without a tag."""
     if meta["e_tag"] is None or content_type.startswith("text/html"):
         raise StorageError(f"cannot {verb} {url}: {_NOT_THE_BUCKET}", path=url)
 
 
 def _reason(error: BaseException) -> tuple[str, bool]:
-    """Return (what happened and what to do, whether certainly nothing was changed)."""
+    """Return what happened and what to do, and whether it is certain that nothing was changed."""
     text = str(error)
     status, code = status_of(error), _CODE.search(text)
     kind = type(error).__name__
     if raised := _PROVIDER.search(text):
-        told = bounded(" ".join(raised[1].split()), _PROVIDER_MAX_CHARS)
-        return f"the function 'credential_provider' failed: {told}", True
+        why = bounded(" ".join(raised[1].split()), _PROVIDER_MAX_CHARS)
+        return f"the function 'credential_provider' failed: {why}", True
     if _NO_CREDENTIALS.search(text):
         return f"no credentials were found; {_GIVE_CREDENTIALS}", True
     if status is None:

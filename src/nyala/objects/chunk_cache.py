@@ -1,29 +1,30 @@
-"""A cache of chunks of objects on a local disk. No chunk is fetched twice at the same time.
+"""A cache of objects on a local disk, in chunks of 256 KiB. No chunk is fetched twice at the same time.
 
-    object        |0      |1      |2      |3      |4   |        chunks of 256 kB
-    cache file            |1      |2      |                     sparse; `held` says which chunks it has
-    ensure        ──► missing chunks ──► requests in background threads ──► cache file, held
-    read          ──► not held? wait for its request, or make one ──► read the cache file
+    object        |0      |1      |2      |3      |4   |        its chunks
+    cache file            |1      |2      |                     sparse; `held` has the chunks 1 and 2
+    ensure        fetches chunks that are not held, in background threads
+    read          waits until the chunks are held, and reads the cache file
 
-Each cache has a folder of its own, which a lock marks as in use. It shares nothing with other
-processes and trusts nothing that it finds: folders of processes that have ended are removed. To
-share files, processes would have to keep a map of the chunks on disk, under a lock at each read,
-and to verify each chunk of another process.
+A chunk is held when its bytes are in the cache file. The cache file of an object is called its copy.
+
+Each cache has its own folder, which it locks. Processes share no chunks: they would need a map of the
+chunks on disk, and would have to verify the chunks of other processes. A new cache removes the
+folders of processes that have ended.
 
 Invariants
     C1  A chunk is in `held` only after its bytes are in the cache file. Readers test `held` without
         the lock, and then read the file.
     C2  Objects never change and no key is used twice, so a chunk never becomes stale.
-    C3  The cache file of an object (its copy) is dropped as a whole: first `CachedObject.copy`
-        becomes None, then the file is unlinked. A reader that has the file open continues to read
-        it. Another reader fetches the chunks again.
-    C4  Requests run in threads of the cache only, so Ctrl-C ends the wait of a reader and not the
-        request. If no thread has begun a request, the next reader that waits for it begins it.
+    C3  A copy is dropped as a whole: first `CachedObject.copy` becomes None, then the file is
+        deleted. A reader that has the file open can still read it. Other readers fetch the chunks
+        again.
+    C4  Requests run only in threads of the cache. So Ctrl-C ends the wait of a reader, but not the
+        request. If no thread has begun a request yet, a reader that waits for it begins it.
 
-If the disk is full or fails, the cache gives up with one warning in the log, and every read becomes
-a request of its own.
+If the disk is full or fails, the cache logs one warning and turns itself off. Every read is then a
+request.
 
-Threads: any. Not in a forked child, which has none of the threads.
+Threads: any, but not in a forked child, which does not have the threads of the cache.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ __all__ = ["CHUNK_BYTES", "CachedObject", "ChunkCache"]
 logger = logging.getLogger("nyala.objects")
 
 CHUNK_BYTES: Final = 256 << 10
-# A gap of at most this many chunks between two missing ones is fetched too: the bytes of 1 MB
-# arrive in less time than the answer to one more request.
+# Between two missing chunks, a gap of at most this many chunks is fetched with them: 1 MB arrives sooner
+# than the answer to another request.
 _GAP_CHUNKS: Final = 4
-# The most chunks in one fetch (4 MB). A larger read becomes several fetches that run at the same
-# time, because one connection has only a part of the bandwidth.
+# The most chunks of one fetch (4 MB). A larger read is several fetches at the same time, because one
+# connection has only a part of the bandwidth.
 _FETCH_CHUNKS: Final = 16
-# Requests that readers wait for, and requests ahead of them, which must not delay the former.
+# Threads for requests that a reader waits for, and for those of `ensure`, which must not delay them.
 _NEEDED_THREADS: Final = 32
 _AHEAD_THREADS: Final = 32
-# How often a read begins again because its chunks were dropped, before it does without the cache.
+# If the chunks of a read are dropped this often before they are read, it does not use the cache.
 _TRIES: Final = 3
 _LOOK_S: Final = 1.0
 _FOLDER: Final = "nyala-"
@@ -64,27 +65,27 @@ _LOCK: Final = "lock"
 
 
 class _Copy:
-    """The cache file of one object, and the chunks that it holds."""
+    """The cache file of an object, and the chunks that it holds."""
 
     def __init__(self, path: str, file: RandomFile) -> None:
         self.path = path
         self.file = file
-        self.held: dict[int, int] = {}  # chunk → its round (`ChunkCache.rounds`)
+        self.held: dict[int, int] = {}  # for each chunk, the round in which it came (`ChunkCache.rounds`)
         self.nbytes = 0
 
 
 class CachedObject:
-    """The cache's record of one object, shared by all files that have the object open."""
+    """The cached chunks of one object. All files that have the object open share it."""
 
     def __init__(self, key: str) -> None:
         self.key: Final = key
-        self.lock = threading.Lock()  # guards the rest; the holder takes no other lock
+        self.lock = threading.Lock()  # guards what follows; its holder takes no other lock
         self.copy: _Copy | None = None
         self.under_way: dict[int, _Fetch] = {}
-        self.used = 0  # the last use, by a counter
+        self.used = 0  # the number of the last use, of all uses of the cache
 
     def held(self, first: int, last: int) -> _Copy | None:
-        """Return the copy if it holds the chunks [first, last]."""
+        """Return the copy if it holds the chunks from `first` to `last`, else None."""
         copy = self.copy
         if copy is None:
             return None
@@ -93,7 +94,7 @@ class CachedObject:
 
 
 class _Fetch:
-    """Runs of chunks that are fetched together. The thread that acquires `begun` does it."""
+    """Runs of chunks (first, last + 1) that one request fetches. The thread that acquires `begun` sends it."""
 
     def __init__(self, entry: CachedObject, runs: Sequence[tuple[int, int]], round: int) -> None:
         self.entry = entry
@@ -105,14 +106,15 @@ class _Fetch:
 
 
 class ChunkCache:
-    """The cached chunks of the objects of one bucket; see the module."""
+    """The cache of the objects of one bucket."""
 
     def __init__(
         self, objects: Objects, files: Files, randomness: Randomness, folder: str, limit_bytes: int
     ) -> None:
-        """files: those of the local disk. folder: created if missing; others may use it too.
+        """Create the cache's own folder inside of `folder`, which other caches may use too.
 
-        limit_bytes: of all copies; 0: no cache.
+        files: the files of the local disk.
+        limit_bytes: the most bytes of all copies; 0: no cache.
         Raises: StorageError if the folder cannot be written.
         """
         self.objects: Final = objects
@@ -122,7 +124,7 @@ class ChunkCache:
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self._entries: weakref.WeakValueDictionary[str, CachedObject] = weakref.WeakValueDictionary()
-        self._copied: dict[str, CachedObject] = {}  # those with a copy, which stay
+        self._copied: dict[str, CachedObject] = {}  # the objects that have a copy
         self._nbytes = 0
         self._names = itertools.count()
         self._uses = itertools.count(1)
@@ -133,8 +135,9 @@ class ChunkCache:
         self.fetched_bytes = 0
         """The bytes that these requests returned."""
         self.rounds = 0
-        """The number of rounds so far: groups of requests that had to follow one another. If a reader has
-        used bytes of round r, a new request belongs to round r + 1. Exact if one thread reads."""
+        """The number of rounds of requests so far, for tests. The requests of one round do not depend on
+        each other: after a reader used bytes of round r, a new request belongs to round r + 1. Exact if
+        one thread reads."""
         files.make_dirs(folder)
         _remove_left(files, folder)
         self.folder, self._folder_lock = _make_folder(files, folder, randomness)
@@ -144,7 +147,7 @@ class ChunkCache:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def entry(self, key: str) -> CachedObject:
-        self.check()  # before the lock, which another thread may have held at a fork
+        self.check()  # before the lock, which is never released in a forked child if a thread held it
         with self._lock:
             found = self._entries.get(key)
             if found is None:
@@ -152,7 +155,7 @@ class ChunkCache:
             return found
 
     def ensure(self, entry: CachedObject, places: Iterable[tuple[int, int]]) -> None:
-        """Begin to fetch the chunks of these places (offset, length); does not wait for them."""
+        """Begin to fetch the chunks of these places (offset, length). Does not wait."""
         self.check()
         if self._is_off:
             return
@@ -163,14 +166,15 @@ class ChunkCache:
         entry.used = next(self._uses)
         fetches, _ = self._claim(entry, sorted(chunks))
         for fetch in fetches:
-            # An interpreter that is ending starts no thread. Then the reader fetches.
+            # An interpreter that is ending starts no thread. Then the reader sends the request.
             with contextlib.suppress(RuntimeError):
                 self._ahead.submit(self._perform, fetch)
 
     def file_with(self, entry: CachedObject, offset: int, length: int) -> RandomFile | None:
-        """Wait until the cache file holds these bytes (at least one), and return the file.
+        """Wait until the cache file holds these bytes, at least one, and return the file.
 
-        None: the cache is off. Raises: as `Objects.get_ranges`.
+        Returns: None if the cache is off, or drops the chunks again and again.
+        Raises: as `Objects.get_ranges`.
         """
         first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
         entry.used = next(self._uses)
@@ -186,7 +190,7 @@ class ChunkCache:
                 self._begin(fetch)
             for fetch in (*mine, *theirs):
                 while not fetch.done.wait(_LOOK_S):
-                    self.check()  # a closed cache begins no fetch any more
+                    self.check()  # raises if the cache was closed, which then answers no fetch
             for fetch in mine:
                 if fetch.error is not None:
                     raise fetch.error
@@ -199,14 +203,14 @@ class ChunkCache:
         return copy.file
 
     def read(self, entry: CachedObject, offset: int, length: int) -> Bytes:
-        """Return the bytes [offset, offset + length) without the cache, or fewer at the end."""
+        """Return `length` bytes from `offset` on without the cache, or fewer at the object's end."""
         self.check()
         (data,) = self.objects.get_ranges(entry.key, [(offset, offset + length)])
         self._count(1, memoryview(data).nbytes)
         return data
 
     def drop(self, entry: CachedObject, file: RandomFile | None = None) -> None:
-        """Remove the copy of an object (C3); with `file`, only if that is its copy still."""
+        """Remove the copy of an object (C3). With `file`, only if its copy is still this file."""
         with entry.lock:
             if file is not None and (entry.copy is None or entry.copy.file is not file):
                 return
@@ -220,7 +224,7 @@ class ChunkCache:
                 self.files.unlink(copy.path, missing_ok=True)
 
     def forget(self, entry: CachedObject, offset: int, length: int) -> bool:
-        """Drop these bytes, so that the next read fetches them again. Return whether any were held."""
+        """Drop the chunks of these bytes, so that the next read fetches them. Return whether one was held."""
         if not length:
             return False
         chunks = range(offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES + 1)
@@ -232,7 +236,7 @@ class ChunkCache:
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────
 
     def _claim(self, entry: CachedObject, chunks: Sequence[int]) -> tuple[list[_Fetch], list[_Fetch]]:
-        """Return (new fetches for the missing chunks, fetches of others that are under way)."""
+        """Return new fetches for missing chunks, and the fetches under way for the other missing chunks."""
         with entry.lock:
             held = {} if entry.copy is None else entry.copy.held
             missing = [chunk for chunk in chunks if chunk not in held]
@@ -247,7 +251,7 @@ class ChunkCache:
         return mine, list(theirs.values())
 
     def _begin(self, fetch: _Fetch) -> None:
-        """Give the fetch to the threads that serve waiting readers, unless it has begun (C4)."""
+        """Let a thread for waiting readers send the request, unless another thread has begun it (C4)."""
         if fetch.begun.locked():
             return
         try:
@@ -264,7 +268,7 @@ class ChunkCache:
             parts = self.objects.get_ranges(entry.key, ranges)
             self._count(len(ranges), sum(memoryview(part).nbytes for part in parts))
             self._keep(fetch, parts)
-        except BaseException as error:  # raised by the reader that waits
+        except BaseException as error:  # the reader that waits raises it
             fetch.error = error
         finally:
             with entry.lock:
@@ -282,7 +286,7 @@ class ChunkCache:
     def _keep(self, fetch: _Fetch, parts: Sequence[Bytes]) -> None:
         entry, added = fetch.entry, 0
         try:
-            with entry.lock:  # so that no dropped copy is written, which would bring its file back
+            with entry.lock:  # so that nobody drops the copy: `write_at` would create its file again
                 copy = entry.copy
                 if copy is None:
                     copy = self._new_copy()
@@ -312,7 +316,7 @@ class ChunkCache:
         return f"{self.folder}/{next(self._names)}"
 
     def adopt(self, key: str, path: str, size_bytes: int) -> None:
-        """Keep the local file at `path`, from `new_path`, as the copy of a whole new object."""
+        """Use a local file, whose path is from `new_path`, as the copy of a new object."""
         entry = self.entry(key)
         try:
             copy = _Copy(path, self.files.open(path))
@@ -327,7 +331,7 @@ class ChunkCache:
         self._account(entry, size_bytes)
 
     def _account(self, entry: CachedObject, added: int) -> None:
-        """Count new bytes, and drop the least recently used copies if there are too many."""
+        """Count the new bytes of a copy. Drop the least recently used copies above the limit."""
         with self._lock:
             self._copied[entry.key] = entry
             self._nbytes += added
@@ -366,7 +370,7 @@ class ChunkCache:
             )
 
     def close(self) -> None:
-        """Drop everything, and remove the cache's folder. May be called twice, also in a fork."""
+        """Remove the cache's folder. May be called twice. In a forked child it does nothing."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -384,7 +388,10 @@ class ChunkCache:
 
 
 def _batches(chunks: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Cut ascending chunks into fetches: each a list of runs [lower, upper) with small gaps filled."""
+    """Divide ascending chunks into fetches. A fetch is a list of runs (first, last + 1) of chunks.
+
+    Small gaps between chunks are filled.
+    """
     runs: list[tuple[int, int]] = []
     for chunk in chunks:
         if runs and chunk - runs[-1][1] <= _GAP_CHUNKS and chunk - runs[-1][0] < _FETCH_CHUNKS:
@@ -403,8 +410,8 @@ def _batches(chunks: Sequence[int]) -> list[list[tuple[int, int]]]:
 
 
 def _make_folder(files: Files, folder: str, randomness: Randomness) -> tuple[str, FileLock]:
-    """Make a new folder and lock it. Another process may remove it before it is locked."""
-    while True:
+    """Create a new folder and lock it. Return its path and the lock."""
+    while True:  # another process may remove the folder before it is locked
         path = f"{folder}/{_FOLDER}{randomness.token_hex(8)}"
         files.make_dirs(path)
         with contextlib.suppress(MissingFileError):
@@ -418,7 +425,7 @@ def _remove_left(files: Files, folder: str) -> None:
     for name in files.list_dir(folder):
         if name.startswith(_FOLDER):
             with contextlib.suppress(Error):
-                # Without a lock file it is just being made, or was never used.
+                # A folder without a lock file is new: this raises MissingFileError.
                 lock = files.lock(f"{folder}/{name}/{_LOCK}", create=False)
                 if lock is not None:
                     files.remove_tree(f"{folder}/{name}")

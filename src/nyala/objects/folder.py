@@ -1,23 +1,22 @@
-"""Objects as files of a folder, also on NFS, with the promises of a bucket.
+"""Objects as files in a folder, also on NFS, with the guarantees of a bucket.
 
     <folder>/<key>             an object
     <folder>/.tmp/<token>      an object that is being written; no key begins with "."
 
-`create` writes a temporary file, syncs it, and gives it the object's name by link(2), which fails
-if the name is used. `put` and `upload` rename the temporary file. Then the object's folder is
-synced. So an object appears whole, and what was acknowledged survives a power cut.
+`create` writes and syncs a temporary file. Then it gives the file the object's name by a hard link,
+which fails if the name is used. `put` and `upload` rename the temporary file instead. At the end the
+object's folder is synced. So an object appears whole, and survives a power cut.
 
 Invariants
-    P1  When `create`, `put`, `upload` or `delete` returns, its effect survives a power cut. That is
-        also true when `create` returns False: the object that refused it is durable.
-    P2  After a failed sync of a folder, nothing more is changed (F3 of `nyala.env.files`): a second
-        sync could succeed falsely, and so acknowledge an object that a power cut removes.
-    P3  An error after the moment when the name may have appeared has outcome="unknown".
+    P1  When `create`, `put`, `upload` or `delete` returns, its effect survives a power cut. If
+        `create` returns False, the object that exists survives it, too.
+    P2  After a failed sync of a folder, this client changes nothing more (F3 of `nyala.env.files`). A
+        second sync could succeed falsely, for an object that a power cut then removes.
+    P3  After an error, the outcome is "unknown" if the object's name may have changed.
 
-A process that was killed leaves its temporary file. The first write of a later client removes
-temporary files that are older than a day.
-
-Empty folders are not removed. No key may be a folder of another key, such as "a" and "a/b".
+A killed process leaves its temporary file. The first write of a later client removes temporary files
+that are older than a day. Empty folders are not removed. No key may be a folder of another key, as
+"a" is of "a/b".
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ __all__ = ["FolderObjects"]
 
 _TEMPORARY: Final = ".tmp"
 _LEFTOVER_AGE_US: Final = 24 * 3600 * 1_000_000
-# After these the system has certainly not changed a name.
+# After these errors, the system has certainly not changed a name.
 _CERTAIN: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR,
      errno.EISDIR, errno.ENAMETOOLONG, errno.EMLINK, errno.ESTALE, errno.EEXIST, errno.ENOTEMPTY}
 )  # fmt: skip
-# Another process may delete the object between the refusal and the look at it.
+# How often a link is tried again because another process deleted the object that had the name.
 _LINK_TRIES: Final = 5
 _COPIED_BYTES: Final = 8 << 20
 
 
 class FolderObjects(Handle):
-    """`Objects` in a folder. The folder is made by the first write.
+    """`Objects` in a folder. The first write creates the folder.
 
     Examples
     --------
@@ -68,7 +67,7 @@ class FolderObjects(Handle):
         self._env = env
         self._files = env.files
         self._bound = False
-        self._durable: set[str] = set()  # folders that survive a power cut, as this client knows
+        self._durable: set[str] = set()  # folders whose names this client has synced
         self._failed: StorageError | None = None
         self._lock = threading.Lock()
         if env.files.exists(self._root):
@@ -121,7 +120,7 @@ class FolderObjects(Handle):
             raise
         for name in names:
             key = f"{folder}/{name}" if folder else name
-            # Skip names that neither belong to the list nor can be folders of listed keys.
+            # `wanted`: the key may be listed. `inside`: it may be a folder with keys to list.
             wanted = key.startswith(under) and key > after
             inside = f"{key}/".startswith(under) and (f"{key}/" > after or after.startswith(f"{key}/"))
             if not is_key(key) or not (wanted or inside):
@@ -153,7 +152,7 @@ class FolderObjects(Handle):
             if self._files.link(temporary, path):
                 return True
             with suppress(MissingFileError):
-                # If an NFS server repeats a link after a lost reply, it refuses the link that it made.
+                # NFS repeats a link after a lost reply, and then refuses it although the first succeeded.
                 return self._files.inode(path) == self._files.inode(temporary)
         raise StorageError(
             f"cannot create {path}: this user may not write there, or the file system has no hard links, which "
@@ -209,7 +208,7 @@ class FolderObjects(Handle):
         return f"{self._root}/{key}" if key else self._root
 
     def _path_for_change(self, key: str, *, make: bool = True) -> str:
-        """Return the object's path, after the checks of every change; make its folder durably."""
+        """Check that the object may be changed; return its path. With `make`, create its folder durably."""
         self.check_key(key)
         if self._failed is not None:
             raise StorageError(
@@ -239,7 +238,7 @@ class FolderObjects(Handle):
                 if error.errno not in MAY_NOT_WRITE:
                     raise
         self._files.make_dirs(folder)
-        # Another process may have made these folders, and not have synced their names yet.
+        # Another process may have created these folders without a sync so far.
         made = folder
         while made != self._root and made not in self._durable:
             made = os.path.dirname(made)
@@ -247,7 +246,7 @@ class FolderObjects(Handle):
         self._durable.add(folder)
 
     def _bind(self) -> None:
-        """Access the folder by its descriptor: if another folder takes its path, changes fail (F5)."""
+        """Bind the files to the folder: if another folder is moved to its path, changes fail (F5)."""
         with self._lock:
             if not self._bound:
                 self._files = self._env.files.bind(self._root)
@@ -255,7 +254,7 @@ class FolderObjects(Handle):
 
     @contextmanager
     def _temporary(self, parts: Iterable[Bytes]) -> Iterator[tuple[str, int]]:
-        """Write a durable temporary file; yield its path and size, and remove it afterwards."""
+        """Write a durable temporary file; yield its path and size, and then remove it."""
         path = f"{self._path(_TEMPORARY)}/{self._env.randomness.token_hex(12)}"
         file = self._files.create(path)
         try:
@@ -284,7 +283,7 @@ class FolderObjects(Handle):
 
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
-        """Set the outcome of an error from changing the name `path` (P3)."""
+        """Set the outcome of an error in the `with` block, which changes the name `path` (P3)."""
         try:
             yield
         except StorageError as error:
@@ -304,5 +303,5 @@ class FolderObjects(Handle):
 
 
 def _is_absent(error: StorageError) -> bool:
-    """Whether there is no object at the path: nothing, a folder, or a file in the place of a folder."""
+    """Whether the error says that no object has the key: its path is free, a folder, or below a file."""
     return error.errno in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR)

@@ -1,9 +1,8 @@
-"""The base class of all implementations of `Objects`: its URL, valid keys, and errors of wrong use.
+"""The base class of all implementations of `Objects`, and the rule for valid keys.
 
 A key consists of parts joined by "/". A part has letters, digits, "_", "-", "=" and ".", and does
-not begin with ".". So a key is a safe path in a folder, needs no escaping in a URL, and `.tmp` in a
-folder is free for temporary files. An object of another program whose key is not valid is not
-listed.
+not begin with ".". So a key is a safe path in a folder and needs no escaping in a URL. The name
+`.tmp` is free for temporary files. An object of another program with an invalid key is not listed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["KEY_MAX_CHARS", "WHOLE_MAX_BYTES", "Handle", "is_key"]
 # S3, GCS and Azure allow 1,024 characters, and the store's prefix needs some of them.
 KEY_MAX_CHARS: Final = 512
 WHOLE_MAX_BYTES: Final = 1 << 30
-"""`get` refuses a larger object: nothing that Nyala reads whole comes near this size."""
+"""`get` refuses a larger object, which Nyala cannot have written."""
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,254}(/[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,254})*")
 
@@ -36,9 +35,9 @@ def is_key(text: str) -> bool:
 
 
 class Handle:
-    """The base of all implementations of `Objects`: rejects invalid keys, and use in a wrong state.
+    """The base of all implementations of `Objects`. It checks keys, and that the object is usable.
 
-    Every operation begins with one of the `check` methods. Threads: any.
+    Every operation of a subclass calls one of the `check` methods first. Threads: any.
     """
 
     def __init__(self, url: str, public_options: tuple[tuple[str, Any], ...] = ()) -> None:
@@ -50,12 +49,11 @@ class Handle:
         self._pid = os.getpid()
 
     def check(self) -> None:
-        """Raise StorageError if it was closed, or if this process is a forked child."""
+        """Raise StorageError if this object was closed, or if this process is a forked child."""
         if self._closed:
             raise StorageError(f"{self.url} is closed: connect() again", path=self.url)
         if os.getpid() != self._pid:
-            # The threads that serve requests exist only in the parent: the first request would
-            # wait for them for ever.
+            # The threads that execute requests exist only in the parent, so a request would wait forever.
             raise StorageError(
                 f"{self.url} was opened before this process was forked, and works only in the process that opened it: "
                 "connect() again here, or start processes by 'spawn'",
@@ -63,7 +61,7 @@ class Handle:
             )
 
     def check_key(self, key: str) -> None:
-        """Do `check`, and raise InvalidArgumentError for an invalid key."""
+        """Call `check`, and raise InvalidArgumentError for an invalid key."""
         self.check()
         if not is_key(key):
             raise InvalidArgumentError(
@@ -72,7 +70,7 @@ class Handle:
             )
 
     def check_under(self, under: str) -> None:
-        """Do `check`, and raise InvalidArgumentError if no valid key can begin with `under`."""
+        """Call `check`, and raise InvalidArgumentError if no valid key begins with `under`."""
         self.check()
         if under:
             self.check_key(under.removesuffix("/"))
@@ -81,7 +79,7 @@ class Handle:
         self._closed = True
 
     def at(self, key: str) -> str:
-        """Return the URL of an object, for messages."""
+        """Return the URL of an object."""
         return f"{self.url}/{key}"
 
     def check_whole(self, key: str, size_bytes: int) -> None:

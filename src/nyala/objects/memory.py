@@ -1,7 +1,7 @@
-"""Objects in memory: the exact twin of a bucket, for models and tests.
+"""Objects in memory, which behave like those of a bucket, for tests.
 
-Several clients share one bucket: `client()` returns another one. The bucket's clock moves only when a
-test moves it, so two objects may have the same time, as in a real bucket.
+Several clients can share one bucket (`client`). The bucket's clock moves only when a test moves it, so
+two objects may have the same time, as in a real bucket.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["MemoryObjects"]
 
 
 class _Bucket:
-    """The objects and the clock that the clients of one bucket share."""
+    """The objects and the clock of a bucket, which its clients share."""
 
     def __init__(self, now_us: int) -> None:
         self.lock = threading.Lock()
@@ -38,12 +38,12 @@ class MemoryObjects(Handle):
     """
 
     def __init__(self, url: str = "memory://bucket", *, now_us: int = 1_735_689_600_000_000) -> None:
-        """now_us: what the bucket's clock shows at first, by default 2025-01-01 00:00 UTC."""
+        """now_us: the time of the bucket's clock at first. Default: 2025-01-01 00:00 UTC."""
         super().__init__(url)
         self._bucket = _Bucket(now_us)
 
     def client(self) -> MemoryObjects:
-        """Return another client of the same bucket, as another process would have."""
+        """Return another client of the same bucket."""
         other = MemoryObjects(self.url)
         other._bucket = self._bucket
         return other

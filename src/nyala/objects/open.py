@@ -1,8 +1,8 @@
-"""Opens the objects that a URL names: s3://, gs://, az://, abfss:// and file://.
+"""Opens the bucket or folder that a URL names: s3://, gs://, az://, abfss:// and file://.
 
-Options are checked by name and type before anything is opened, and no message shows their values.
-Without options, credentials come from the usual places of each provider: variables of the
-environment, the files of the AWS command line (`aws_profile.py`), and the role of the machine.
+The names and types of options are checked first, and no message shows their values. Without options,
+credentials come from the usual places of each provider: environment variables, the files of the AWS
+command line (`aws_profile`), and the role of the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nyala.suggestion import nearest
 __all__ = ["PUBLIC_OPTIONS", "StorageOptions", "open_objects"]
 
 StorageOptions = Mapping[str, Any] | Callable[[], Any]
-"""Options by name, or the `credential_provider` alone."""
+"""Options by name, or a function, which is the option `credential_provider`."""
 
 _COMMON: Final[dict[str, type | tuple[type, ...]]] = {
     "credential_provider": object,
@@ -70,7 +70,7 @@ PUBLIC_OPTIONS: Final[dict[str, type | tuple[type, ...]]] = {
     "credentials_file": str,
     "timeout_s": (int, float),
 }
-"""The options that are not secret: plans, logs and messages may show them."""
+"""The options that are not secret. Plans, logs and messages may show them."""
 
 _FILE_MAX_BYTES: Final = 1 << 20
 _TIMEOUT_MAX_S: Final = 24 * 3600
@@ -79,7 +79,7 @@ _ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+(/[A-Za-z0-9._/-]*)
 
 
 def open_objects(url: str, storage_options: StorageOptions | None = None, env: Env = SYSTEM) -> Objects:
-    """Return the objects below a URL. Nothing is sent before the first request.
+    """Return the objects below a URL. Sends no request.
 
     Parameters
     ----------
@@ -89,10 +89,10 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
     storage_options
         For S3: `region`, `endpoint`, `allow_http`, `access_key_id`, `secret_access_key`,
         `session_token`, `profile`. For Google: `service_account_path`, `allow_http`. For Azure: `account_name`,
-        `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them: `timeout_s` (by
-        default 20 seconds); `credentials_file`, a file with a JSON object of further options, which
-        the options given here override; and `credential_provider`, a function as obstore defines
-        it. A function alone is the `credential_provider`.
+        `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them: `timeout_s` (default:
+        20 seconds); `credentials_file`, a file with a JSON object of further options, which the
+        options here override; and `credential_provider`, a function as obstore defines it.
+        Instead of a dict it may be a function, which is the `credential_provider`.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _checked(kind: str, given: StorageOptions | None) -> dict[str, Any]:
-    """Return the options that were given, after a check of their names and types."""
+    """Check the names and types of options; return those that are not None."""
     if given is None:
         return {}
     if callable(given):
@@ -180,7 +180,7 @@ def _checked(kind: str, given: StorageOptions | None) -> dict[str, Any]:
                 f"the storage option {name!r} cannot be of type {type(value).__name__}"
             )
         options[name] = value
-    if not 0 < options.get("timeout_s", 1) <= _TIMEOUT_MAX_S:  # also not a number
+    if not 0 < options.get("timeout_s", 1) <= _TIMEOUT_MAX_S:  # also refuses NaN
         raise InvalidArgumentError(
             f"the storage option 'timeout_s' must be positive, and at most {_TIMEOUT_MAX_S} seconds"
         )
@@ -191,7 +191,7 @@ def _checked(kind: str, given: StorageOptions | None) -> dict[str, Any]:
 
 
 def _of_file(kind: str, path: str, env: Env) -> dict[str, Any]:
-    """Return the options in a credentials file. No message shows what is in it."""
+    """Return the options in a credentials file. No message shows its content."""
     if env.files.exists(path) and env.files.size(path) > _FILE_MAX_BYTES:
         raise InvalidArgumentError(f"the credentials file {path!r} has more than {_FILE_MAX_BYTES} bytes")
     try:
@@ -247,7 +247,7 @@ def _s3(bucket: str, prefix: str | None, options: Mapping[str, Any], env: Env) -
     for name in ("region", "endpoint"):
         if name in options:
             config[name] = options[name]
-    # Not what AWS_CONDITIONAL_PUT may say: without put-if-absent a store would lose data.
+    # Override AWS_CONDITIONAL_PUT, because a store without put-if-absent would lose data.
     config["conditional_put"] = "etag"
     return _connect("S3Store", bucket, prefix, config, options)
 

@@ -1,7 +1,8 @@
 """Tests whether a bucket keeps the promises that a store needs.
 
-Services that speak S3 differ here: some ignore If-None-Match, and some compare and store in two
-steps, so that two creators of one key both win. `probe` uses two clients, and removes its objects.
+Services with the protocol of S3 differ. Some ignore the header If-None-Match. Some compare and store
+in two steps, so that two creators of one key both succeed. `probe` uses two clients of a bucket, and
+removes its objects at the end.
 
 Source: docs/design/object-storage.md, "Libraries and servers".
 """
@@ -26,7 +27,7 @@ _CREATORS: Final = 8
 _ROUNDS: Final = 20
 _UPLOAD_PARTS: Final = 20
 _PART_BYTES: Final = 1 << 20
-# Buckets tell the time in whole seconds.
+# Most buckets have times in whole seconds.
 _CLOCK_WAIT_S: Final = 1.1
 
 _Result = TypeVar("_Result")
@@ -34,7 +35,10 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Finding:
-    """One promise: whether it was kept, why not, and the median time of a request in milliseconds."""
+    """The result for one promise: whether it was kept, and if not, why not.
+
+    p50_ms: the median time of the requests, in milliseconds.
+    """
 
     promise: str
     kept: bool
@@ -45,7 +49,7 @@ class Finding:
 
 @dataclass
 class _Probe:
-    """Two clients of one bucket, and where the probe's objects are."""
+    """A running probe: two clients of a bucket, and the prefix of the probe's objects."""
 
     env: Env
     first: Objects
@@ -63,8 +67,8 @@ class _Probe:
         return result
 
 
-# Each returns what is wrong, or "".
 _Check = Callable[[_Probe, list[float]], str]
+"""Tests one promise, and adds the times of its requests to the list. Returns what is wrong, or ""."""
 
 
 def _refuses(probe: _Probe, times: list[float]) -> str:
@@ -77,7 +81,7 @@ def _refuses(probe: _Probe, times: list[float]) -> str:
 
 
 def _races(probe: _Probe, times: list[float]) -> str:
-    """All creators begin each key together; each writes bytes of its own."""
+    """Several threads create each key at the same moment, with different bytes."""
     together = threading.Barrier(_CREATORS)
     won: list[set[int]] = [set() for _ in range(_CREATORS)]
     failures: list[BaseException] = []
@@ -169,7 +173,7 @@ def _clock(probe: _Probe, times: list[float]) -> str:
 
 
 class _Stop(Exception):
-    """Ends an upload in the middle."""
+    """Raised by the parts of an upload, to end it in the middle."""
 
 
 def _uploads(probe: _Probe, times: list[float]) -> str:
@@ -221,12 +225,11 @@ PROMISES: Final = tuple(promise for promise, _, _ in _CHECKS)
 
 
 def probe(env: Env, clients: Sequence[Objects], *, races: int = 300) -> Iterator[Finding]:
-    """Test every promise of a bucket, and yield each finding as soon as it is there.
+    """Test every promise of a bucket, and yield each finding.
 
-    clients: two clients of the same bucket. The objects of the probe have keys that begin with
-    "probe-"; they are removed at the end, also after an error.
-
-    Raises: StorageError if the bucket cannot be used at all.
+    clients: two clients of the same bucket.
+    The keys of the probe's objects begin with "probe-". They are removed at the end, also after an
+    error. Raises: StorageError if the bucket cannot be used.
 
     Examples
     --------
@@ -253,4 +256,4 @@ def _remove(objects: Objects, under: str) -> None:
     try:
         objects.delete([info.key for info in objects.list(under)])
     except StorageError:
-        pass  # a bucket that cannot be listed has said so already
+        pass  # a bucket that cannot list has raised an error before

@@ -1,17 +1,17 @@
-"""`Files` whose files are the objects of a bucket, read and written through a cache on a local disk.
+"""`Files` whose files are the objects of a bucket, with a cache on a local disk.
 
-    path      <url of the bucket>/<key>
-    create    a local file; `sync` uploads it and keeps it as the cached copy
-    open      chunks of 256 kB from the cache, and requests for those that it lacks (`chunk_cache`)
+The path of a file is the bucket's URL, "/" and the object's key.
 
-A data file gets a name that no other file ever has (`tablet.state.store_folder`). So a file is
-written once, never changes, and its name identifies it. Operations that a bucket does not
-have raise an error: locks, renames, and changes in place.
+    create    writes a local file; `sync` uploads it and keeps it in the cache
+    open      reads chunks of 256 KiB from the cache, and fetches those that it does not have
+
+A data file has a name that no other file ever has (`tablet.state.store_folder`). So it is written
+once and never changes. A bucket has no locks, renames, and changes in place: these operations raise
+StorageError.
 
 Invariants
-    R1  An object appears whole, when `AppendFile.sync` returns, or not at all.
-    R2  A missing object raises MissingFileError at the first read, not at `open`, which makes no
-        request.
+    R1  An object appears when `AppendFile.sync` returns, or not at all.
+    R2  If an object is missing, the first read raises MissingFileError. `open` sends no request.
 
 Threads and forks: as `chunk_cache`.
 """
@@ -23,7 +23,7 @@ import errno
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, NoReturn
 
-from nyala.env import AppendFile, Bytes, Env, FileLock, Files, MissingFileError, RandomFile
+from nyala.env import AppendFile, Bytes, Env, Files, MissingFileError, RandomFile
 from nyala.env.files import FileStatus
 from nyala.errors import Error, StorageError
 from nyala.objects.base import ObjectInfo, Objects
@@ -34,12 +34,25 @@ __all__ = ["RemoteFiles"]
 
 # An upload reads this many bytes from the local file at a time.
 _PART_BYTES: Final = 8 << 20
-# A longer read first asks for the object's size, because its length may come from a damaged file.
+# A longer read checks the object's size first, because its length may come from a damaged file.
 _UNCHECKED_MAX_BYTES: Final = 1 << 20
 
 
+def _unsupported(what: str) -> Callable[..., NoReturn]:
+    """Return a method that raises StorageError, because an object of a bucket cannot be `what`."""
+
+    def method(self: RemoteFiles, path: str, *_: object, **__: object) -> NoReturn:
+        raise StorageError(
+            f"{path} is an object of a bucket and cannot be {what}: use a folder on a local disk for this",
+            path=path,
+            errno=errno.ENOTSUP,
+        )
+
+    return method
+
+
 class RemoteFiles:
-    """The files of a store in a bucket. Whoever made `objects` closes them, after these files.
+    """The files of a store in a bucket. Their owner closes the `objects`, after these files.
 
     Examples
     --------
@@ -67,16 +80,17 @@ class RemoteFiles:
 
     @staticmethod
     def over(objects: Objects, env: Env, cache_dir: str, cache_bytes: int) -> RemoteFiles:
-        """Return the files of a bucket, with a cache of their own.
+        """Return the files of a bucket with a new cache.
 
-        env: the environment of this machine. cache_dir: a local folder, which other processes may use
-        too. cache_bytes: the most bytes that the cache of these files uses; 0: no cache.
+        env: the environment of this machine.
+        cache_dir: a local folder, which other processes may use too.
+        cache_bytes: the most bytes of the new cache; 0: no cache.
         Raises: StorageError if the folder cannot be written.
         """
         return RemoteFiles(ChunkCache(objects, env.files, env.randomness, cache_dir, cache_bytes), env)
 
     def client(self) -> RemoteFiles:
-        """Return the files of a second client of the bucket, with a second cache. The caller closes them."""
+        """Return files of a second client of the bucket, with a new cache. The caller closes them."""
         return RemoteFiles(self.cache.client(), self._env)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +105,7 @@ class RemoteFiles:
         return found
 
     def list_dir(self, path: str) -> list[str]:
-        """Return the names in a folder. Cost: lists every object below it, also in its folders."""
+        """Return the names in a folder, sorted. Cost: lists every object below the folder."""
         under = self._under(path)
         infos = self.objects.list(under)
         if not infos and under and self.exists(path):
@@ -110,7 +124,7 @@ class RemoteFiles:
         return FileStatus(info.size_bytes, info.modified_us, False)
 
     def identity(self, path: str) -> Hashable:
-        """Return the path, without a request: no other file ever has this name."""
+        """Return the path: no other file ever has it. Sends no request."""
         return path
 
     def free_bytes(self, path: str) -> int:
@@ -126,7 +140,7 @@ class RemoteFiles:
     # ── changing ─────────────────────────────────────────────────────────────────────────────────
 
     def create(self, path: str) -> AppendFile:
-        """Create a new file. Its name must be new: an existing object would be replaced."""
+        """Create a new file. Does not check that the name is new: an existing object would be replaced."""
         return _RemoteAppendFile(self.objects, self.cache, path, self._key(path))
 
     def write_atomic(self, path: str, data: bytes) -> None:
@@ -135,7 +149,7 @@ class RemoteFiles:
     def link(self, old: str, new: str) -> bool:
         """Copy the object inside the bucket, because an object has only one name.
 
-        If the reply is lost, the copy is repeated, because a failed copy would end a job of hours.
+        If the answer is lost, the copy is repeated, because an error would end a job of hours.
         """
         old_key, new_key = self._key(old), self._key(new)
         persist(self._env, lambda: self.objects.copy(old_key, new_key))
@@ -176,34 +190,17 @@ class RemoteFiles:
         return RemoteFiles(self.cache, self._env, vanished)
 
     def close(self) -> None:
-        """Remove the cache; later reads raise StorageError. May be called twice."""
+        """Remove the cache. Later reads raise StorageError. May be called twice."""
         self.cache.close()
 
     # ── what a bucket does not have ──────────────────────────────────────────────────────────────
 
-    def write_at(self, path: str, offset: int, data: Bytes) -> NoReturn:
-        raise _unsupported("changed in place", path)
-
-    def sync_file(self, path: str) -> NoReturn:
-        raise _unsupported("changed in place", path)
-
-    def truncate(self, path: str, length: int) -> NoReturn:
-        raise _unsupported("truncated", path)
-
-    def rename(self, old: str, new: str) -> NoReturn:
-        raise _unsupported("renamed", old)
-
-    def preallocate(self, path: str, length: int) -> NoReturn:
-        raise _unsupported("reserved", path)
-
-    def inode(self, path: str) -> NoReturn:
-        raise _unsupported("identified by an inode", path)
-
-    def lock(self, path: str, *, create: bool = True) -> FileLock | None:
-        raise _unsupported("locked", path)
-
-    def read_lock_content(self, path: str) -> NoReturn:
-        raise _unsupported("locked", path)
+    write_at = sync_file = _unsupported("changed in place")
+    truncate = _unsupported("truncated")
+    rename = _unsupported("renamed")
+    preallocate = _unsupported("reserved")
+    inode = _unsupported("identified by an inode")
+    lock = read_lock_content = _unsupported("locked")
 
     # ── paths and keys ───────────────────────────────────────────────────────────────────────────
 
@@ -217,7 +214,7 @@ class RemoteFiles:
         return path[len(prefix) :]
 
     def _under(self, path: str) -> str:
-        """Return the text with which all keys in the folder `path` begin."""
+        """Return the common prefix of all keys in the folder `path`."""
         folder = path.rstrip("/")
         return "" if folder == self.objects.url else f"{self._key(folder)}/"
 
@@ -274,7 +271,7 @@ class _RemoteRandomFile:
                 break
             try:
                 return file.read_into(offset, view)
-            except StorageError:  # the copy was dropped, or the local disk fails
+            except StorageError:  # the cache dropped the file, or the local disk fails
                 self._cache.drop(self._entry, file)
         data = memoryview(self._cache.read(self._entry, offset, len(view)))
         view[: data.nbytes] = data
@@ -284,11 +281,11 @@ class _RemoteRandomFile:
         return _missing(self._path) if self._vanished is None else self._vanished(self._path)
 
     def close(self) -> None:
-        pass  # the cache closes its copies
+        pass  # the cache closes its files
 
 
 class _RemoteAppendFile:
-    """A local file until `sync`, which makes an object of it (R1)."""
+    """A local file. `sync` uploads it as an object (R1)."""
 
     def __init__(self, objects: Objects, cache: ChunkCache, path: str, key: str) -> None:
         cache.check()
@@ -349,11 +346,3 @@ class _RemoteAppendFile:
 
 def _missing(path: str) -> MissingFileError:
     return MissingFileError(f"{path} does not exist", path=path, errno=errno.ENOENT)
-
-
-def _unsupported(what: str, path: str) -> StorageError:
-    return StorageError(
-        f"{path} is an object of a bucket and cannot be {what}: use a folder on a local disk for this",
-        path=path,
-        errno=errno.ENOTSUP,
-    )

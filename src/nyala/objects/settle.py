@@ -1,13 +1,15 @@
-"""Put-if-absent whose outcome is always found out, or reported as unknown.
+"""Creates an object, and finds out whether a failed request created it.
 
-    create → stored           mine
-    create → refused          read it:  my bytes    mine: an earlier try of this call arrived
-                                        other bytes  lost: somebody else's
-                                        nothing      a conflict, or it was deleted: try again
-    create → unknown          wait, and send the same bytes to the same key again
+    answer of `create`     what `settle` does
+    stored                 return None
+    refused                read the object:
+                             the same bytes: return None, because an earlier attempt stored them
+                             other bytes: return them, because another writer was first
+                             no object: try again, after a conflict or a deletion
+    unknown                wait, and send the same bytes to the same key again
 
-Sending the same bytes again is safe, because the bucket stores only the first. A caller makes its
-bytes unique (a random token), so equal bytes prove that they are its own.
+To send the same bytes again is safe, because the bucket stores only the first. The bytes of each call
+must be unique (by a random token). So equal bytes prove that this call stored them.
 
 Source: docs/design/object-storage.md, "Put-if-absent".
 """
@@ -35,13 +37,13 @@ def settle(
 ) -> bytes | None:
     """Create the object `key` with `body`, which must be unique to this call.
 
-    Returns: None: the object is there with these bytes. Otherwise the other bytes that are there.
-    Raises:  StorageError; with `outcome="unknown"` if the bucket gave no answer for `patience_s`.
+    Returns: None if the object has these bytes now; otherwise the bytes that it has.
+    Raises: StorageError; its outcome is "unknown" if the bucket did not answer for `patience_s`.
     """
     mine = bytes(memoryview(body))
     deadline_s = env.clock.monotonic_s() + patience_s
     pause_s = _PAUSE_MIN_S
-    doubtful = False  # whether an earlier try of this call may have stored the bytes
+    doubtful = False  # whether an earlier attempt of this call may have stored the bytes
     while True:
         try:
             if objects.create(key, body):
@@ -65,11 +67,10 @@ def settle(
 
 
 def persist(env: Env, request: Callable[[], _Result], *, patience_s: float = PATIENCE_S) -> _Result:
-    """Make a request until the bucket answers it, and return the answer.
+    """Send a request again until the bucket answers; return the answer.
 
-    For requests that have the same effect if they are made again: reads, lists, deletions, and a
-    `put` of the same bytes.
-    Raises: StorageError: the request was refused, or there was no answer for `patience_s`.
+    For requests that may be executed twice: reads, lists, deletions, and a `put` of the same bytes.
+    Raises: StorageError if the bucket refused the request, or did not answer for `patience_s`.
     """
     deadline_s = env.clock.monotonic_s() + patience_s
     pause_s = _PAUSE_MIN_S
@@ -83,6 +84,9 @@ def persist(env: Env, request: Callable[[], _Result], *, patience_s: float = PAT
 
 
 def _pause(env: Env, pause_s: float) -> float:
-    """Wait about `pause_s`, so that different processes do not try in step; return the next pause."""
+    """Wait for 0.5 to 1.5 times `pause_s`, by chance; return the next pause.
+
+    So processes that failed at the same time do not try again at the same time.
+    """
     env.clock.sleep_s(pause_s * (0.5 + int(env.randomness.token_hex(2), 16) / 0x10000))
     return min(pause_s * 2, _PAUSE_MAX_S)

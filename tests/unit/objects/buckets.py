@@ -1,4 +1,4 @@
-"""Buckets of each kind for tests: where an `Objects` comes from, and another client of the same bucket."""
+"""A bucket of each kind, for tests that run over all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nyala.testing import ManualClock, SeededRandomness
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket: `client()` opens it once more, as another process would."""
+    """A bucket. `client()` opens another client, as another process would."""
 
     kind: str
     client: Callable[[], Objects]
@@ -24,7 +24,7 @@ class Bucket:
     """Moves the bucket's clock forward."""
 
     def keys_to_race(self, count: int) -> int:
-        """How many keys creators race for: SeaweedFS takes seconds for each."""
+        """Return a smaller number of keys for SeaweedFS, which takes seconds for each race."""
         return max(count // 30, 3) if self.kind == "seaweedfs" else count
 
 

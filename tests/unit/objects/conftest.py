@@ -30,7 +30,7 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
         with folder_in_memory() as path:
 
             def advance(seconds: float) -> None:
-                # The clock of a file system cannot be moved: what is there gets older instead.
+                # The clock of a file system cannot be moved, so all files get older instead.
                 for file in path.rglob("*"):
                     status = file.stat()
                     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - round(seconds * 1e9)))
@@ -41,7 +41,7 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
             yield Bucket("s3", lambda: open_objects(server.url, server.options), server.advance)
     else:
         options = request.getfixturevalue("real_server")
-        # A prefix for each test is a bucket of its own.
+        # Each test has its own prefix, which is like its own bucket.
         url = f"s3://{BUCKET}/{SYSTEM.randomness.token_hex(8)}"
         yield Bucket("seaweedfs", lambda: open_objects(url, options), wait_a_moment)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 START_TIMEOUT_S = 60
-# Names of buckets have three letters at least.
+# The name of a bucket has at least three characters.
 BUCKET = "nyala"
 KEYS = {"access_key_id": "test-key", "secret_access_key": "test-secret"}
 IDENTITY = {
@@ -27,7 +27,7 @@ SERVICES = ("master", "volume", "filer", "s3")
 
 
 def find_weed() -> str | None:
-    """The program, if it is installed in the environment of this Python."""
+    """Return the path of SeaweedFS if it is installed beside this Python, else None."""
     beside = Path(sys.executable).parent / "weed"
     return str(beside) if beside.exists() else None
 

@@ -1,4 +1,4 @@
-"""A bucket through obstore: what is sent on the wire, and the traps of the library that are guarded."""
+"""`BucketObjects`: which requests it sends, and how it handles errors and faults of obstore."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def sent(server: S3Server, call: Callable[[], object]) -> dict[str, int]:
 def test_create_sends_one_request_and_does_not_know_the_outcome(
     server: S3Server, objects: Objects, fault: WireFault
 ) -> None:
-    """obstore would repeat it, and then report the object of its first try as somebody else's."""
+    """If obstore repeated the request, it would report its own object as one that existed before."""
     server.faults = at(1, fault)
     with pytest.raises(StorageError) as raised:
         objects.create("a", b"mine")
@@ -79,8 +79,8 @@ def test_a_create_that_arrives_after_its_time_out_has_an_unknown_outcome(server:
     assert server.bodies() == {"store/a": b"mine"}
 
 
-def test_a_conflict_is_a_refusal_after_which_settle_tries_again(server: S3Server, objects: Objects) -> None:
-    """S3 answers 409 if another request for the key is under way; obstore reports it as "already exists"."""
+def test_after_a_conflict_settle_tries_again(server: S3Server, objects: Objects) -> None:
+    """S3 answers 409 if another request for the key is running, and obstore reports "already exists"."""
     server.faults = at(1, "409")
     assert objects.create("a", b"mine") is False
     assert objects.get("a") is None
@@ -90,7 +90,7 @@ def test_a_conflict_is_a_refusal_after_which_settle_tries_again(server: S3Server
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("fault", ["503", "500", "409", "drop before", "drop after", "half", 0.4])
-def test_settle_wins_after_any_fault_on_the_wire(server: S3Server, fault: WireFault, number: int) -> None:
+def test_settle_creates_the_object_after_any_fault(server: S3Server, fault: WireFault, number: int) -> None:
     objects = impatient(server)
     server.faults = lambda request: fault if request.number <= number else None
     assert settle(quick_env(), objects, "a", b"mine") is None
@@ -137,7 +137,7 @@ class Stop(BaseException):
 def test_an_upload_that_fails_is_aborted(
     server: S3Server, objects: Objects, error: type[BaseException]
 ) -> None:
-    """Parts that stay would cost money for ever, and nobody sees them. The error is the caller's own."""
+    """Parts of an upload that is not aborted would cost money for ever. The caller's error is raised."""
     mine = error("of the caller")
 
     def parts() -> Iterator[bytes]:
@@ -156,7 +156,7 @@ def test_an_upload_that_fails_is_aborted(
     [("PUT", None, False), ("POST", "unknown", True)],
     ids=["a part fails", "the reply to the last request is lost"],
 )
-def test_an_upload_that_the_bucket_fails(
+def test_an_upload_that_fails_in_the_bucket(
     server: S3Server, objects: Objects, verb: str, outcome: str | None, stored: bool
 ) -> None:
     def faults(request: Request) -> WireFault | None:
@@ -190,14 +190,14 @@ def test_objects_of_other_programs_are_not_listed(server: S3Server, objects: Obj
     for key in ("store/a", "store/with blank", "store/é", "store/.hidden"):
         server.put(key, b"")
     assert [info.key for info in objects.list("")] == ["a"]
-    server.put("store/b//c", b"")  # obstore cannot name it
+    server.put("store/b//c", b"")  # obstore cannot list such a key
     with pytest.raises(StorageError, match="whose name has empty parts, '.' or '..'; remove it") as raised:
         objects.list("")
     assert raised.value.outcome is None
 
 
-def test_a_missing_object_is_no_error_of_a_delete_that_names_each(tmp_path: Path) -> None:
-    """Google Cloud Storage and Azure answer 404, and the other objects must still be deleted."""
+def test_delete_ignores_missing_objects(tmp_path: Path) -> None:
+    """Google Cloud Storage and Azure answer 404 for a missing object. The others are still deleted."""
     from obstore.store import LocalStore  # answers the same
 
     objects = BucketObjects("file:///here", lambda client_options, retry_config: LocalStore(str(tmp_path)))
@@ -226,7 +226,7 @@ def every_call(objects: Objects) -> list[Callable[[], object]]:
 
 
 def message_of(call: Callable[[], object]) -> tuple[str, str | None]:
-    """Message and outcome; checks what holds for every message."""
+    """Return the message and the outcome of the error, after checks that hold for every message."""
     with pytest.raises(StorageError) as raised:
         call()
     error, message = raised.value, str(raised.value)
@@ -238,7 +238,7 @@ def message_of(call: Callable[[], object]) -> tuple[str, str | None]:
     return message, error.outcome
 
 
-def test_without_rights_every_call_says_which_it_needs(server: S3Server, objects: Objects) -> None:
+def test_without_rights_the_error_names_the_missing_rights(server: S3Server, objects: Objects) -> None:
     server.faults = lambda _: "403"
     for call in every_call(objects):
         message, outcome = message_of(call)
@@ -246,11 +246,11 @@ def test_without_rights_every_call_says_which_it_needs(server: S3Server, objects
         assert "give these credentials the right to read, write, list and delete there" in message
 
 
-def test_a_bucket_that_does_not_exist_is_an_error_and_no_missing_object(server: S3Server) -> None:
+def test_a_missing_bucket_is_an_error(server: S3Server) -> None:
     objects = open_objects("s3://elsewhere/store", server.options)
     for number, call in enumerate(every_call(objects)):
         if number == 6:
-            continue  # a reply to HEAD has no body that tells the one from the other
+            continue  # the answer to HEAD has no body, so a missing bucket looks like a missing object
         message, outcome = message_of(call)
         assert "the bucket does not exist; check its name, the endpoint and the region" in message
         assert outcome is None
@@ -266,7 +266,7 @@ def test_a_bucket_that_fails_leaves_an_unknown_outcome(
     assert ("503 SlowDown; the bucket is overloaded" if fault == "503" else "the connection broke") in message
 
 
-def test_a_server_that_is_not_there_is_named(server: S3Server, objects: Objects) -> None:
+def test_a_server_that_does_not_listen(server: S3Server, objects: Objects) -> None:
     server.close()
     message, outcome = message_of(lambda: objects.create("a", b""))
     assert message == (
@@ -276,8 +276,8 @@ def test_a_server_that_is_not_there_is_named(server: S3Server, objects: Objects)
 
 
 @pytest.mark.parametrize("fault", ["page", "404 page"])
-def test_a_page_of_a_proxy_is_no_object(server: S3Server, objects: Objects, fault: WireFault) -> None:
-    """It was damage of the store, or no store."""
+def test_a_page_of_a_proxy_is_an_error(server: S3Server, objects: Objects, fault: WireFault) -> None:
+    """The HTML of a proxy or log-in page is not taken for an object."""
     server.faults = lambda _: fault
     unseen = {7} if fault == "page" else {6}  # obstore takes a page for an empty list; HEAD has no body
     for number, call in enumerate(every_call(objects)):
@@ -310,10 +310,10 @@ REPORTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("report", "told", "outcome"), REPORTS)
-def test_each_report_has_an_advice_and_an_outcome(report: str, told: str, outcome: str | None) -> None:
+@pytest.mark.parametrize(("report", "advice", "outcome"), REPORTS)
+def test_each_report_has_an_advice_and_an_outcome(report: str, advice: str, outcome: str | None) -> None:
     error = bucket_error(Reported(report), "write", "s3://bucket/a")
-    assert told in str(error) and error.outcome == outcome
+    assert advice in str(error) and error.outcome == outcome
 
 
 # ── credentials and forks ───────────────────────────────────────────────────────────────────────────────────────────
@@ -329,7 +329,7 @@ def test_credentials_are_never_shown(server: S3Server, objects: Objects) -> None
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_new_client_in_a_forked_child_raises_too(server: S3Server, objects: Objects) -> None:
-    """obstore shares its threads among all clients of a process; in the child each request would hang."""
+    """All clients of a process share obstore's threads. In a forked child each request would hang."""
     objects.put("a", b"")
     reader, writer = os.pipe()
     pid = os.fork()
@@ -351,7 +351,7 @@ def test_a_new_client_in_a_forked_child_raises_too(server: S3Server, objects: Ob
         assert "this process was forked from one that had opened a bucket" in pipe.read().decode()
 
 
-def test_a_provider_of_credentials_is_asked_and_its_failure_is_named(server: S3Server) -> None:
+def test_the_credential_provider_is_called_and_its_error_is_shown(server: S3Server) -> None:
     asked = []
 
     def provider() -> dict[str, Any]:
@@ -385,13 +385,13 @@ def test_without_obstore_the_message_has_the_command(monkeypatch: pytest.MonkeyP
         open_objects("s3://bucket/store", {"access_key_id": "k", "secret_access_key": "s"})
 
 
-def test_closed_objects_let_go_of_their_clients(objects: Objects) -> None:
+def test_closed_objects_drop_their_clients(objects: Objects) -> None:
     objects.close()
     assert isinstance(objects, BucketObjects) and objects._store is None and objects._once is None
 
 
-def test_a_call_that_another_thread_closes_says_so(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the check of a call and its request."""
+def test_close_during_a_call_raises(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread closes the objects after the check of a call and before its request."""
     check = BucketObjects.check
 
     def close_after(objects: BucketObjects) -> None:

@@ -1,4 +1,4 @@
-"""A folder keeps a bucket's promises through power cuts, failing disks, and the habits of NFS."""
+"""`FolderObjects` gives the guarantees of a bucket after power cuts and disk errors, and on NFS."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def over(files: Files, path: Path) -> FolderObjects:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """What another client finds."""
+    """Return the objects that another client finds."""
     objects = FolderObjects(str(path))
     found = {info.key: objects.get(info.key) for info in objects.list("")}
     return {key: body for key, body in found.items() if body is not None}
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-def test_what_was_acknowledged_survives_a_power_cut_at_any_moment(seed: int) -> None:
-    """Also what another client made the folders for, and no object appears in part."""
+def test_acknowledged_changes_survive_a_power_cut_at_any_moment(seed: int) -> None:
+    """Two clients change objects in the same folders. After a power cut no object has a part of its bytes."""
     chance = random.Random(seed)
     with folder_in_memory() as root:
         recording = RecordingFiles(PosixFiles(), str(root))
@@ -56,7 +56,7 @@ def test_what_was_acknowledged_survives_a_power_cut_at_any_moment(seed: int) -> 
             else:
                 objects.put(key, body) if verb == "put" else objects.upload(key, [body[:3], body[3:]])
                 acknowledged.append((len(recording.events), key, body))
-            # From the call on until it returned, either state of this key is right.
+            # If the power is cut during a call, the object may have its old or its new state.
         for number, cut in enumerate(
             sorted(chance.sample(range(len(recording.events)), min(10, len(recording.events))))
         ):
@@ -64,7 +64,7 @@ def test_what_was_acknowledged_survives_a_power_cut_at_any_moment(seed: int) -> 
             recording.crash_image(cut, chance, str(image))
             found = contents(image / "bucket")
             for key, bodies in begun.items():
-                assert found.get(key) is None or found[key] in bodies, "in part, or of another key"
+                assert found.get(key) is None or found[key] in bodies, "a part, or bytes of another key"
                 settled = [body for at, of, body in acknowledged if of == key and at <= cut]
                 later = [body for at, of, body in acknowledged if of == key and at > cut]
                 if settled:
@@ -72,8 +72,8 @@ def test_what_was_acknowledged_survives_a_power_cut_at_any_moment(seed: int) -> 
 
 
 @pytest.mark.parametrize("create", [True, False], ids=["create", "put"])
-def test_an_error_tells_whether_the_object_may_be_there(create: bool) -> None:
-    """Every operation of the disk fails once: after an error with outcome None nothing was changed."""
+def test_the_outcome_says_whether_the_object_may_exist(create: bool) -> None:
+    """Each operation of the disk fails in turn. If the outcome is None, nothing was changed."""
     outcomes = set()
     for fail_at in range(1, 40):
         with folder_in_memory() as root:
@@ -97,10 +97,10 @@ def test_an_error_tells_whether_the_object_may_be_there(create: bool) -> None:
     assert outcomes == {None, "unknown"}
 
 
-def test_a_sync_that_failed_leaves_an_unknown_outcome_for_ever() -> None:
-    """`settle` must not believe the bytes that it finds: they may be in memory only."""
+def test_after_a_failed_sync_the_outcome_stays_unknown() -> None:
+    """`settle` finds its bytes, but must not report success: a power cut may remove them."""
     with folder_in_memory() as root:
-        FolderObjects(str(root / "bucket")).create("log/0", b"")  # the folders are there
+        FolderObjects(str(root / "bucket")).create("log/0", b"")  # creates the folders
 
         class BrokenSync(FileWrapper):
             def sync_dir(self, path: str) -> None:
@@ -119,7 +119,7 @@ def test_a_sync_that_failed_leaves_an_unknown_outcome_for_ever() -> None:
 
 
 def test_a_refused_create_makes_the_other_object_durable() -> None:
-    """The other creator may be between its link and its sync; the loser goes on as if it were stored."""
+    """`create` returns False for an object whose creator has not synced its name yet. So it syncs it."""
     with folder_in_memory() as root:
         recording = RecordingFiles(PosixFiles(), str(root))
         objects = over(recording, root / "bucket")
@@ -132,8 +132,8 @@ def test_a_refused_create_makes_the_other_object_durable() -> None:
             assert "log/1" in contents(root / f"image-{seed}" / "bucket")
 
 
-def test_folders_that_another_client_is_making_become_durable() -> None:
-    """It has made the folder and not synced its name yet, when this client acknowledges an object in it."""
+def test_folders_of_another_client_become_durable() -> None:
+    """Another client has created the folders and has not synced their names. `create` syncs them."""
     with folder_in_memory() as root:
         recording = RecordingFiles(PosixFiles(), str(root))
         for folder in ("bucket", "bucket/data", "bucket/data/tablet"):
@@ -145,8 +145,8 @@ def test_folders_that_another_client_is_making_become_durable() -> None:
             assert contents(root / f"image-{seed}" / "bucket") == {"data/tablet/0": b"mine"}
 
 
-def test_a_lost_reply_of_a_file_server_is_no_refusal(tmp_path: Path) -> None:
-    """NFS repeats a link whose reply was lost, and then reports that the name exists."""
+def test_a_link_that_nfs_repeats_succeeds(tmp_path: Path) -> None:
+    """NFS repeats a link whose answer was lost, and then reports that the name exists."""
 
     class Repeating(FileWrapper):
         def link(self, old: str, new: str) -> bool:
@@ -182,7 +182,7 @@ def test_a_file_system_without_links_is_rejected(tmp_path: Path) -> None:
     assert contents(tmp_path / "bucket") == {}
 
 
-def test_a_killed_writer_leaves_nothing_for_ever(tmp_path: Path) -> None:
+def test_old_temporary_files_are_removed(tmp_path: Path) -> None:
     """A later client removes temporary files that are older than a day, and no others."""
     objects = FolderObjects(str(tmp_path))
     objects.put("a", b"")
@@ -197,7 +197,7 @@ def test_a_killed_writer_leaves_nothing_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_was_replaced_is_not_written(tmp_path: Path) -> None:
-    """Two folders with one half of the log each would be two stores."""
+    """After the folder was moved, a client does not write to another folder at its path."""
     objects = FolderObjects(str(tmp_path / "bucket"))
     assert objects.create("log/0", b"")
     os.rename(tmp_path / "bucket", tmp_path / "moved")
@@ -207,12 +207,12 @@ def test_a_folder_that_was_replaced_is_not_written(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "bucket") == []
 
 
-def test_reading_makes_no_folder(tmp_path: Path) -> None:
+def test_reading_creates_no_folder(tmp_path: Path) -> None:
     objects = FolderObjects(str(tmp_path / "bucket"))
     assert objects.list("") == [] and objects.get("a") is None
     assert not (tmp_path / "bucket").exists()
     FolderObjects(str(tmp_path / "bucket")).put("a", b"")
-    assert objects.get("a") == b""  # the folder came later
+    assert objects.get("a") == b""  # although the folder did not exist when `objects` was created
 
 
 def test_files_of_other_programs_are_not_listed(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_files_of_other_programs_are_not_listed(tmp_path: Path) -> None:
     assert [info.key for info in objects.list("")] == ["a"]
 
 
-def test_a_file_in_the_place_of_a_folder_is_an_error_only_for_writers(tmp_path: Path) -> None:
+def test_a_file_at_the_path_of_a_folder_is_an_error_only_for_writers(tmp_path: Path) -> None:
     objects = FolderObjects(str(tmp_path))
     objects.put("a", b"")
     assert objects.get("a/b") is None and objects.head("a/b") is None and objects.list("a/b/") == []

@@ -1,4 +1,4 @@
-"""Every kind of bucket keeps the promises of `nyala.objects.base`."""
+"""Every implementation of `Objects` gives the guarantees of `nyala.objects.base`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_put_replaces_an_object(objects: Objects) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"bytes", bytearray(b"bytes"), memoryview(b"bytes"), pa.py_buffer(b"bytes")]
 )
-def test_any_memory_is_a_body(objects: Objects, body: Bytes) -> None:
+def test_a_body_is_any_buffer(objects: Objects, body: Bytes) -> None:
     assert objects.create("a", body)
     objects.put("b", body)
     assert objects.upload("c", [body, body]) == 2 * memoryview(body).nbytes
@@ -55,7 +55,7 @@ def test_any_memory_is_a_body(objects: Objects, body: Bytes) -> None:
     assert [objects.get(key) for key in "abc"] == [expected, expected, expected * 2]
 
 
-def test_a_copy_has_the_same_bytes_and_outlives_its_source(objects: Objects) -> None:
+def test_a_copy_stays_when_its_source_is_deleted(objects: Objects) -> None:
     objects.upload("staging/1", [b"x" * 9_000_000, b"end"])
     objects.copy("staging/1", "data/1")
     objects.delete(["staging/1"])
@@ -65,14 +65,14 @@ def test_a_copy_has_the_same_bytes_and_outlives_its_source(objects: Objects) -> 
     assert objects.get("data/2") is None
 
 
-def test_another_client_is_closed_by_itself(objects: Objects) -> None:
+def test_closing_a_client_does_not_close_another(objects: Objects) -> None:
     other = objects.client()
     other.put("a", b"theirs")
     other.close()
     assert objects.get("a") == b"theirs"
 
 
-def test_every_client_sees_what_was_written(bucket: Bucket) -> None:
+def test_every_client_sees_all_writes(bucket: Bucket) -> None:
     writer, reader = bucket.client(), bucket.client()
     for number in range(5):
         assert writer.create(f"log/{number}", b"x" * number)
@@ -90,7 +90,7 @@ BEGINNINGS = ["", "a", "a/", "a/b", "a/b-", "b/x", "b/x/y/", "nothing", "nothing
 
 
 def test_list_is_sorted_by_the_characters_of_the_whole_key(objects: Objects) -> None:
-    """So "a-b" stands before "a/b", and "a/10" before "a/9"."""
+    """For example "a-b" comes before "a/b", and "a/10" before "a/9"."""
     for name in NAMES:
         objects.put(name, b"")
     for under in BEGINNINGS:
@@ -100,7 +100,7 @@ def test_list_is_sorted_by_the_characters_of_the_whole_key(objects: Objects) -> 
 
 def test_list_begins_after_a_key(bucket: Bucket) -> None:
     objects = bucket.client()
-    # SeaweedFS leaves out the folder "a/" in a list after "a-b" (4.48).
+    # SeaweedFS 4.48 omits the folder "a/" from a list after "a-b".
     names = NAMES if bucket.kind != "seaweedfs" else [f"log/{n // 5:04}-x/{n % 5:04}" for n in range(12)]
     for name in names:
         objects.put(name, b"")
@@ -116,7 +116,7 @@ def test_list_has_sizes_and_times_as_head_has(objects: Objects) -> None:
     listed = objects.list("")
     assert [info.size_bytes for info in listed] == [3, 0]
     heads = [objects.head(info.key) for info in listed]
-    # A bucket may tell whole seconds in one of them.
+    # A bucket may return whole seconds in one of the two.
     assert [info.modified_us // 1_000_000 for info in listed] == [
         info.modified_us // 1_000_000 for info in heads if info is not None
     ]
@@ -141,7 +141,7 @@ def test_ranges_come_in_their_order_and_are_cut_off_at_the_end(objects: Objects)
         body[lower:upper] for lower, upper in ranges
     ]
     assert objects.get_ranges("data", []) == []
-    # Near each other, and the second one is behind the end: a library for S3 may panic.
+    # Two near ranges, the second behind the object's end: obstore would panic if they shared a request.
     near = objects.get_ranges("data", [(size - 3_000, size - 2_990), (size + 500, size + 600)])
     assert [bytes(memoryview(part)) for part in near] == [body[-3_000:-2_990], b""]
 
@@ -159,7 +159,7 @@ def test_ranges_of_an_empty_object_are_empty(objects: Objects) -> None:
     assert [bytes(memoryview(part)) for part in objects.get_ranges("empty", [(0, 10), (3, 3)])] == [b"", b""]
 
 
-def test_what_is_missing_is_no_error(objects: Objects) -> None:
+def test_a_missing_object_is_no_error(objects: Objects) -> None:
     assert objects.get("missing") is None
     assert objects.head("missing") is None
     assert objects.list("missing") == []
@@ -176,7 +176,7 @@ def test_many_objects_are_deleted_by_one_call(objects: Objects) -> None:
 
 
 def test_an_upload_of_many_parts_is_one_object(objects: Objects) -> None:
-    """Larger than one part of a multipart upload, from parts of odd sizes."""
+    """The given parts are larger and smaller than the parts of the multipart upload."""
     sizes = [0, 1, 3_000_000, 7, 6_000_001, 2_500_000]
     parts = [bytes([65 + number]) * size for number, size in enumerate(sizes)]
     assert objects.upload("data/large", iter(parts)) == sum(sizes)
@@ -192,7 +192,7 @@ def test_an_upload_of_nothing_is_an_empty_object(objects: Objects) -> None:
 
 @pytest.mark.parametrize("size", [10, 20_000_000], ids=["small", "large"])
 def test_an_upload_whose_parts_fail_leaves_no_object(objects: Objects, size: int) -> None:
-    """Also Ctrl-C in a part: the object appears whole or not at all."""
+    """If reading the parts raises, even by Ctrl-C, no object appears."""
 
     def parts() -> Iterator[bytes]:
         yield bytes(size)
@@ -208,7 +208,7 @@ BAD_KEYS = ["", "/a", "a/", "a//b", "..", "a/../b", "./a", ".tmp", "a/.hidden", 
             "x" * 256, "/".join(["x" * 200] * 3), "a?b", "a#b", "a\n"]  # fmt: skip
 
 
-def test_a_key_that_is_no_safe_path_is_rejected(objects: Objects) -> None:
+def test_an_invalid_key_is_rejected(objects: Objects) -> None:
     calls: list[Callable[[str], Any]] = [
         lambda key: objects.create(key, b""),
         lambda key: objects.put(key, b""),
@@ -231,7 +231,7 @@ def test_a_key_that_is_no_safe_path_is_rejected(objects: Objects) -> None:
 def test_an_object_that_is_too_large_is_not_read_whole(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory for an object is not taken before its size is known to be sensible."""
+    """The size of an object is checked before memory for it is allocated."""
     monkeypatch.setattr(handle, "WHOLE_MAX_BYTES", 100)
     objects.put("just", bytes(100))
     objects.put("large", bytes(101))
@@ -260,7 +260,7 @@ def test_closed_objects_raise(objects: Objects) -> None:
 
 
 def test_objects_cannot_be_pickled_or_copied(objects: Objects) -> None:
-    """A pickle would carry credentials into files and other processes."""
+    """A pickle would contain credentials."""
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="cannot be pickled or copied: pass the URL"):
             attempt(objects)

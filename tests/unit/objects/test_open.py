@@ -1,4 +1,4 @@
-"""URLs and options of a bucket: what is accepted, and what a mistake is told."""
+"""URLs and options of a bucket: which are accepted, and the error messages for the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = {"access_key_id": "AKIA-SECRET", "secret_access_key": "very-secret"}
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The stores of obstore that are made, with their arguments; none is really made."""
+    """The clients of obstore that `open_objects` would create, with their arguments."""
     found: list[tuple[str, dict[str, Any]]] = []
     for name in ("S3Store", "GCSStore", "AzureStore"):
 
@@ -72,7 +72,7 @@ def test_a_url_names_provider_bucket_and_prefix(
     assert [name for name, _ in made] == [store, store]
     for _, arguments in made:
         assert (arguments["bucket"], arguments["prefix"], arguments["config"]) == (bucket, prefix, config)
-    # The first sends each request once, see `create`.
+    # The first client sends each request once, for `create`.
     assert [arguments["retry_config"]["max_retries"] for _, arguments in made] == [0, 5]
     assert all("timeout" in arguments["client_options"] for _, arguments in made)
 
@@ -85,7 +85,7 @@ def test_a_function_alone_provides_the_credentials(made: list[tuple[str, dict[st
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "told"),
+    ("url", "options", "says"),
     [
         ("s3://b", {"regoin": "x"}, "unknown storage option 'regoin': did you mean 'region'?"),
         ("s3://b", {"aws_access_key_id": "x"}, "did you mean 'access_key_id'?"),
@@ -118,12 +118,12 @@ def test_a_function_alone_provides_the_credentials(made: list[tuple[str, dict[st
         (5, None, "expected a URL, got int"),
     ],
 )
-def test_a_mistake_is_told_without_secrets(
-    made: list[tuple[str, dict[str, Any]]], url: Any, options: Any, told: str
+def test_error_messages_contain_no_secrets(
+    made: list[tuple[str, dict[str, Any]]], url: Any, options: Any, says: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         open_objects(url, options)
-    assert told in str(raised.value)
+    assert says in str(raised.value)
     assert "very-secret" not in str(raised.value) and "AKIA" not in str(raised.value)
     assert made == []
 
@@ -172,15 +172,15 @@ def test_a_profile_gives_keys_and_region(home: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "told"),
+    ("profile", "says"),
     [("wrk", "did you mean 'work'?"), ("sso", "has no keys: for roles and single sign-on pass")],
 )
-def test_a_profile_that_cannot_be_used_is_named(home: dict[str, str], profile: str, told: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=told.replace("?", r"\?")):
+def test_the_error_names_a_profile_that_cannot_be_used(home: dict[str, str], profile: str, says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says.replace("?", r"\?")):
         aws_profile(profile, home, SYSTEM.files)
 
 
-def test_a_damaged_file_is_not_quoted(home: dict[str, str]) -> None:
+def test_the_error_does_not_show_a_damaged_file(home: dict[str, str]) -> None:
     (Path(home["HOME"]) / ".aws" / "credentials").write_text("very-secret")
     with pytest.raises(InvalidArgumentError) as raised:
         aws_profile(None, home, SYSTEM.files)

@@ -1,6 +1,6 @@
-"""Google Cloud Storage and Azure: `create` sends their condition, and their refusal is no error.
+"""Google Cloud Storage and Azure: `create` sends the header of each, and understands the refusal.
 
-The server here knows PUT, GET and DELETE only, with the headers and statuses of each provider's documentation.
+The server here executes only PUT and GET, with the headers and statuses in each provider's documentation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`probe` and `nyala fs probe` accept every bucket of ours, and find each promise that a bucket breaks."""
+"""`probe` and `nyala fs probe` find each promise that a bucket breaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nyala.testing import FaultyObjects, ManualClock, S3Server
 
 
 class BucketClock(ManualClock):
-    """Time that passes for the bucket when somebody sleeps, and takes none."""
+    """A clock whose sleeps move the bucket's clock, and take no time."""
 
     def __init__(self, bucket: Bucket) -> None:
         super().__init__()
@@ -119,12 +119,12 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("told", "kind"), BROKEN.items(), ids=[kind.__name__ for kind in BROKEN.values()])
-def test_a_broken_promise_is_found(told: str, kind: type[MemoryObjects]) -> None:
+@pytest.mark.parametrize(("says", "kind"), BROKEN.items(), ids=[kind.__name__ for kind in BROKEN.values()])
+def test_a_broken_promise_is_found(says: str, kind: type[MemoryObjects]) -> None:
     objects = kind()
     bucket = Bucket("memory", lambda: objects, objects.advance)
     findings = list(probe(env_of(bucket), [objects, objects], races=30))
-    assert any(told in finding.detail for finding in findings if not finding.kept), findings
+    assert any(says in finding.detail for finding in findings if not finding.kept), findings
 
 
 def test_objects_are_removed_if_the_probe_ends_early() -> None:
@@ -150,7 +150,7 @@ def test_the_command_prints_a_line_for_each_promise(monkeypatch: pytest.MonkeyPa
         assert server.bodies() == {}
 
 
-def test_the_command_fails_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_fails_with_an_error_message(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = Ignores("s3://bucket/store")
     monkeypatch.setattr("nyala.objects.open.open_objects", lambda url, options: objects.client())
     monkeypatch.setattr("nyala.objects.memory.MemoryObjects.create", Ignores.create)
@@ -161,7 +161,7 @@ def test_the_command_fails_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "says"),
     [
         (["ftp://x"], "expected one of s3://"),
         (["s3://x", "--option", "region"], "expected name=value"),
@@ -170,7 +170,7 @@ def test_the_command_fails_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         (["s3://x", "--option", "regoin=very"], "did you mean 'region'"),
     ],
 )
-def test_the_command_rejects_mistakes(words: list[str], told: str) -> None:
+def test_the_command_rejects_invalid_arguments(words: list[str], says: str) -> None:
     done = cli_runner().invoke(app, ["fs", "probe", *words])
     assert done.exit_code in (1, 2)
-    assert told in done.stderr and "=very" not in done.stderr  # the value is not shown
+    assert says in done.stderr and "=very" not in done.stderr  # the value is not shown

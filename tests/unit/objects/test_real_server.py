@@ -1,4 +1,4 @@
-"""What only a real S3 server tells: signatures. The tests of every kind of bucket run over it too."""
+"""Errors of credentials, which only a real S3 server reports. `test_objects` runs over it too."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ pytestmark = pytest.mark.s3
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "says"),
     [
         ("secret_access_key", "403 SignatureDoesNotMatch; the secret key is wrong: check the credentials"),
         ("access_key_id", "403 InvalidAccessKeyId; the access key does not exist: check the credentials"),
     ],
 )
-def test_wrong_credentials_are_named(real_server: dict[str, Any], option: str, told: str) -> None:
+def test_the_error_of_wrong_credentials(real_server: dict[str, Any], option: str, says: str) -> None:
     objects = open_objects(f"s3://{BUCKET}/wrong", {**real_server, option: "another-one"})
     with pytest.raises(StorageError) as raised:
         objects.create("a", b"")
-    assert told in str(raised.value) and "another-one" not in str(raised.value)
+    assert says in str(raised.value) and "another-one" not in str(raised.value)
     assert raised.value.outcome is None
 
 
-def test_a_bucket_that_does_not_exist_is_named(real_server: dict[str, Any]) -> None:
+def test_the_error_of_a_missing_bucket(real_server: dict[str, Any]) -> None:
     with pytest.raises(StorageError, match="the bucket does not exist"):
         open_objects("s3://nowhere-at-all/store", real_server).get("a")
 

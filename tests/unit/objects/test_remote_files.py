@@ -1,4 +1,4 @@
-"""Files in a bucket: the same bytes as on a disk, few requests, and a cache that nothing depends on."""
+"""`RemoteFiles`: reads return the bytes of the objects, few requests are sent, and the cache may fail."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def cached(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
 
 
-def test_reads_return_what_the_object_has(bucket: Bucket) -> None:
-    """At any offset and length, in chunks and across them, and past the end as a file on a disk."""
+def test_reads_return_the_bytes_of_the_object(bucket: Bucket) -> None:
+    """A read has any offset and length, may cross chunks, and returns fewer bytes past the end."""
     files, chance = bucket.files(), random.Random(3)
     file = files.open(A)
     assert file.size_bytes() == files.size(A) == SIZE
@@ -81,7 +81,7 @@ def test_reads_return_what_the_object_has(bucket: Bucket) -> None:
     assert files.cache.fetched_bytes <= 3 * SIZE
 
 
-def test_what_is_read_once_needs_no_request_again(bucket: Bucket) -> None:
+def test_a_second_read_of_a_chunk_sends_no_request(bucket: Bucket) -> None:
     files = bucket.files()
     files.open(A).read(5, 10)
     before = len(bucket.requests)
@@ -89,8 +89,8 @@ def test_what_is_read_once_needs_no_request_again(bucket: Bucket) -> None:
     assert len(bucket.requests) == before
 
 
-def test_places_that_are_told_before_take_one_round(bucket: Bucket) -> None:
-    """Also of several files; without the hint each read is a round of its own."""
+def test_announced_places_take_one_round_of_requests(bucket: Bucket) -> None:
+    """`ensure` fetches places of several files at the same time. Other reads wait one after another."""
     bucket.memory.put("data/1/b.base", CONTENT)
     files = bucket.files()
     one, other = files.open(A), files.open(f"{URL}/data/1/b.base")
@@ -132,7 +132,7 @@ def test_a_file_appears_whole_when_it_is_synced(bucket: Bucket) -> None:
     assert files.list_dir(f"{URL}/data/1") == ["9-ff.base", "a.base"] and files.list_dir(URL) == ["data"]
     before = len(bucket.requests)
     assert files.open(path).read(2, 4) == b"ad" + CONTENT[:2]
-    assert len(bucket.requests) == before, "the written file is the cached copy"
+    assert len(bucket.requests) == before, "the written file is in the cache"
     with pytest.raises(StorageError, match="objects do not grow"):
         file.append(b"more")
 
@@ -146,7 +146,7 @@ def test_a_file_that_was_not_synced_leaves_nothing(bucket: Bucket) -> None:
     assert bucket.memory.get("data/1/b.base") is None and not cached(bucket.folder)
 
 
-def test_a_failed_upload_is_an_error_and_the_file_is_dead(bucket: Bucket) -> None:
+def test_after_a_failed_upload_the_file_cannot_be_used(bucket: Bucket) -> None:
     files = bucket.files()
     file = files.create(f"{URL}/data/1/b.base")
     file.append(b"rows")
@@ -181,12 +181,12 @@ def test_a_missing_object_is_a_missing_file(bucket: Bucket) -> None:
         file.read(0, 4)
 
 
-def test_a_missing_object_is_reported_without_a_cache_too(bucket: Bucket) -> None:
+def test_a_missing_object_raises_without_a_cache_too(bucket: Bucket) -> None:
     with pytest.raises(MissingFileError):
         bucket.files(0).open(f"{URL}/none").read(0, 4)
 
 
-def test_removed_files_are_gone_from_bucket_and_cache(bucket: Bucket) -> None:
+def test_removed_files_leave_bucket_and_cache(bucket: Bucket) -> None:
     files = bucket.files()
     files.open(A).read(0, 4)
     assert cached(bucket.folder)
@@ -208,7 +208,7 @@ def test_small_documents_are_written_and_read_whole(bucket: Bucket) -> None:
     assert files.read_all(f"{URL}/note") == b"two"
 
 
-def test_what_a_bucket_does_not_have_is_a_clear_error(bucket: Bucket) -> None:
+def test_operations_that_a_bucket_does_not_have_raise(bucket: Bucket) -> None:
     files = bucket.files()
     calls: list[Callable[[], Any]] = [
         lambda: files.rename(A, A), lambda: files.truncate(A, 1), lambda: files.write_at(A, 0, b""),
@@ -223,7 +223,7 @@ def test_what_a_bucket_does_not_have_is_a_clear_error(bucket: Bucket) -> None:
 
 
 def test_the_least_recently_used_copies_go_when_the_cache_is_full(bucket: Bucket) -> None:
-    """Reads of dropped copies are right, also by files that are open."""
+    """Files whose cached bytes were dropped can still be read."""
     for name in "bcd":
         bucket.memory.put(f"data/1/{name}.base", CONTENT)
     files = bucket.files(10 * CHUNK_BYTES)
@@ -240,7 +240,7 @@ def test_the_least_recently_used_copies_go_when_the_cache_is_full(bucket: Bucket
         assert file.read(7, 8 * CHUNK_BYTES) == CONTENT[7 : 7 + 8 * CHUNK_BYTES]
         held = sum(path.stat().st_blocks * 512 for path in cached(bucket.folder))
         assert held <= 11 * CHUNK_BYTES
-    assert opened["a"].read(0, SIZE) == CONTENT, "one read of more than the cache holds"
+    assert opened["a"].read(0, SIZE) == CONTENT, "a read that is larger than the cache"
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1, CHUNK_BYTES])
@@ -252,7 +252,7 @@ def test_a_cache_too_small_for_a_read_changes_nothing(bucket: Bucket, cache_byte
 
 
 class FullDisk(FileWrapper):
-    """The first write succeeds."""
+    """A disk that is full after the first write."""
 
     written = 0
 
@@ -264,7 +264,7 @@ class FullDisk(FileWrapper):
 
 
 def test_a_full_disk_turns_the_cache_off(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
-    """Reads go on; the log has one warning."""
+    """Reads still succeed, and the program's log has one warning."""
     file = bucket.files(local=FullDisk(SYSTEM.files)).open(A)
     with caplog.at_level(logging.WARNING, "nyala.objects"):
         for offset in range(0, SIZE, 7 * CHUNK_BYTES):
@@ -274,7 +274,7 @@ def test_a_full_disk_turns_the_cache_off(bucket: Bucket, caplog: pytest.LogCaptu
 
 
 def test_a_cache_file_that_vanishes_is_fetched_again(bucket: Bucket) -> None:
-    """Somebody cleans the folder while the store is open."""
+    """A program may delete the cache's files while the store is open."""
     file = bucket.files().open(A)
     assert file.read(0, 9) == CONTENT[:9]
     for path in cached(bucket.folder):
@@ -284,7 +284,7 @@ def test_a_cache_file_that_vanishes_is_fetched_again(bucket: Bucket) -> None:
     assert file.read(9 * CHUNK_BYTES, 9) == CONTENT[9 * CHUNK_BYTES :][:9]
 
 
-def test_bytes_that_were_forgotten_are_fetched_again(bucket: Bucket) -> None:
+def test_forgotten_bytes_are_fetched_again(bucket: Bucket) -> None:
     file = bucket.files().open(A)
     assert not file.forget(0, 10)
     file.read(0, 10)
@@ -296,8 +296,8 @@ def test_bytes_that_were_forgotten_are_fetched_again(bucket: Bucket) -> None:
     assert file.read(0, 6) == CONTENT[:6]
 
 
-def test_nothing_of_an_earlier_process_is_trusted(bucket: Bucket) -> None:
-    """Its folder is removed when it has ended, and left alone while it lives."""
+def test_the_cache_of_an_ended_process_is_removed(bucket: Bucket) -> None:
+    """A new cache removes the folders of processes that have ended, and no others."""
     alive = bucket.files()
     alive.open(A).read(0, 9)
     left = bucket.folder / "nyala-00112233445566aa"
@@ -313,7 +313,7 @@ def test_nothing_of_an_earlier_process_is_trusted(bucket: Bucket) -> None:
 
 
 class Raced(FileWrapper):
-    """Another process clears up between the making of a cache's folder and its lock, twice."""
+    """Another process removes a cache's new folder before it is locked, and then locks the next one."""
 
     tries = 0
 
@@ -325,7 +325,7 @@ class Raced(FileWrapper):
 
 
 def test_caches_that_begin_at_once_do_not_remove_each_other(tmp_path: Path) -> None:
-    """Many tasks of one machine begin at the same time."""
+    """Many tasks of one machine may create their caches at the same time."""
     raced = Raced(SYSTEM.files)
     objects = MemoryObjects()
     objects.put("a", b"rows")
@@ -359,7 +359,7 @@ def test_many_threads_read_each_chunk_once(bucket: Bucket) -> None:
     assert files.cache.fetched_bytes <= 3 * SIZE  # gaps between chunks may be fetched with them
 
 
-def test_a_request_that_fails_ahead_is_repeated_by_the_reader(bucket: Bucket) -> None:
+def test_a_failed_request_of_ensure_is_repeated_by_the_read(bucket: Bucket) -> None:
     failed: list[int] = []
 
     def once(request: Any) -> Any:
@@ -379,13 +379,13 @@ def test_a_request_that_fails_ahead_is_repeated_by_the_reader(bucket: Bucket) ->
     assert file.read(20 * CHUNK_BYTES, 4) == CONTENT[20 * CHUNK_BYTES :][:4]
 
 
-def test_a_closed_or_forked_store_says_so(bucket: Bucket) -> None:
+def test_closed_files_and_forked_children_raise(bucket: Bucket) -> None:
     files = bucket.files()
     file = files.open(A)
     file.read(0, 4)
     child = os.fork()
     if not child:  # pragma: no cover
-        said = 0
+        raised = 0
         for call in (
             lambda: file.read(9 * CHUNK_BYTES, 4),
             lambda: files.open(A),
@@ -394,8 +394,8 @@ def test_a_closed_or_forked_store_says_so(bucket: Bucket) -> None:
             try:
                 call()
             except StorageError as error:
-                said += "forked" in str(error)
-        os._exit(0 if said == 3 else 1)
+                raised += "forked" in str(error)
+        os._exit(0 if raised == 3 else 1)
     assert os.waitpid(child, 0)[1] == 0
     files.close()
     files.close()
@@ -405,7 +405,7 @@ def test_a_closed_or_forked_store_says_so(bucket: Bucket) -> None:
 
 
 def test_ctrl_c_ends_the_wait_and_the_next_read_is_right(bucket: Bucket) -> None:
-    """The request goes on in its thread, and nobody waits for it for ever."""
+    """The request continues in its thread, and a later read uses its result."""
     files, entered, go_on = bucket.files(), threading.Event(), threading.Event()
     real = bucket.objects.get_ranges
 
@@ -424,7 +424,7 @@ def test_ctrl_c_ends_the_wait_and_the_next_read_is_right(bucket: Bucket) -> None
 
 
 def test_closing_ends_the_wait_of_a_reader(bucket: Bucket) -> None:
-    """Also if its request would never be answered."""
+    """A read ends with an error when the files are closed, even if its request gets no answer."""
     files, entered, go_on = bucket.files(), threading.Event(), threading.Event()
     real = bucket.objects.get_ranges
 
@@ -451,8 +451,8 @@ def test_closing_ends_the_wait_of_a_reader(bucket: Bucket) -> None:
     assert "closed" in str(raised[0])
 
 
-def test_a_copy_whose_reply_is_lost_is_made_again(bucket: Bucket) -> None:
-    """A load commits its files by copies, after hours of work."""
+def test_a_copy_whose_answer_is_lost_is_repeated(bucket: Bucket) -> None:
+    """A load commits its files by copies, so a failed copy would lose hours of work."""
     files = bucket.files()
     faults: Iterator[Fault | None] = iter(["503", "drop after", "drop before", None])
     bucket.objects.faults = lambda request: next(faults, None) if request.verb == "copy" else None

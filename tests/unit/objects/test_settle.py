@@ -1,6 +1,6 @@
-"""`settle`: exactly one creator wins a key, and everybody knows who, whatever happens to the requests.
+"""`settle`: exactly one creator stores its bytes, and every creator learns which, whatever faults happen.
 
-The same checks must catch the mutants below: creators that skip one of its steps.
+The same checks must find the faults of the mutants below, which skip one step of `settle`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ WIRE_FAULTS: Final[tuple[Fault, ...]] = ("503", "drop before", "drop after", "la
 
 
 @pytest.mark.parametrize("fault", WIRE_FAULTS)
-def test_a_creator_has_an_answer_after_any_fault(bucket: Bucket, fault: Fault) -> None:
-    """Its own bytes, which an earlier try or a late request stored, are not taken for somebody else's.
-
-    The first request fails, or the first three.
-    """
+def test_settle_knows_the_result_after_any_fault(bucket: Bucket, fault: Fault) -> None:
+    """The first request fails, or the first three. Some store the bytes nevertheless, perhaps late."""
     for number, other in itertools.product((1, 3), (None, b"theirs")):
         key = f"log/{number}/{other is None}"
         if other is not None:
@@ -47,8 +44,8 @@ def test_a_creator_has_an_answer_after_any_fault(bucket: Bucket, fault: Fault) -
         assert faulty.get(key) == (other or b"mine")
 
 
-def test_a_late_request_loses_against_its_heir() -> None:
-    """The request lies in the network while another creator takes the key; its own creator then learns that."""
+def test_a_late_request_loses_against_another_creator() -> None:
+    """Another creator takes the key while the request is delayed. `settle` returns the other's bytes."""
     bucket = MemoryObjects()
     faulty = FaultyObjects(bucket, at(1, "late"))
     with pytest.raises(StorageError):
@@ -66,12 +63,14 @@ def test_the_outcome_is_unknown_if_the_bucket_never_answers(bucket: Bucket) -> N
         settle(env, faulty, "log/0", b"mine", patience_s=20.0)
     assert raised.value.outcome == "unknown"
     assert 20.0 < env.clock.monotonic_s() - begin < 25.0
-    assert 8 < len(faulty.requests) < 60  # it waits longer after each try
+    assert 8 < len(faulty.requests) < 60  # it waits longer after each attempt
 
 
-def test_a_certain_error_ends_it_at_once_and_says_whether_an_earlier_try_may_have_worked(
+def test_the_outcome_of_a_certain_error_depends_on_earlier_attempts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A refused request changed nothing, but an earlier attempt without an answer may have."""
+
     def creating(*answers: StorageError) -> MemoryObjects:
         bucket, left = MemoryObjects(), list(answers)
 
@@ -92,7 +91,7 @@ def test_a_certain_error_ends_it_at_once_and_says_whether_an_earlier_try_may_hav
     assert raised.value.outcome == "unknown"
 
 
-def test_a_bucket_that_refuses_what_does_not_exist_is_reported(bucket: Bucket) -> None:
+def test_a_bucket_that_refuses_a_free_key_is_an_error(bucket: Bucket) -> None:
     refusing = FaultyObjects(bucket.client(), lambda request: "409" if request.verb == "create" else None)
     with pytest.raises(StorageError, match="refuses again and again to create .*fs probe") as raised:
         settle(quick_env(), refusing, "log/0", b"mine")
@@ -102,7 +101,7 @@ def test_a_bucket_that_refuses_what_does_not_exist_is_reported(bucket: Bucket) -
 
 @pytest.mark.parametrize("fault", ["crash before", "crash after"])
 def test_after_a_crash_at_any_request_the_next_creator_takes_over(bucket: Bucket, fault: Fault) -> None:
-    """The heir of a crashed creator learns whether its bytes are there."""
+    """The next creator of the key learns whether the crashed creator has stored its bytes."""
     for number in (1, 2):
         # The first create is refused without a reason, so that there are two requests at least.
         def faults(request: Request, number: int = number) -> Fault | None:
@@ -122,9 +121,9 @@ def test_after_a_crash_at_any_request_the_next_creator_takes_over(bucket: Bucket
 def race(
     create: Creator, clients: Sequence[Objects], keys: Sequence[str], seed: int = 0
 ) -> list[dict[str, bytes | StorageError | None]]:
-    """Let a thread for each client create every key with bytes of its own; return what each learned.
+    """Let one thread per client create every key, each with its own bytes; return their results.
 
-    Threads meet before each eighth key, so that they race for it.
+    The threads wait for each other before each eighth key, so that they create it at the same time.
     """
     barrier = threading.Barrier(len(clients))
     learned: list[dict[str, bytes | StorageError | None]] = [{} for _ in clients]
@@ -150,7 +149,7 @@ def race(
 def faults_of(
     learned: Sequence[dict[str, bytes | StorageError | None]], reader: Objects, keys: Sequence[str]
 ) -> list[str]:
-    """What is wrong after a race: for each key one creator must have won, and all must know it."""
+    """Return the faults of a race: for each key one creator must have won, and all must have learned it."""
     wrong = []
     for key in keys:
         winners = [n for n, of in enumerate(learned) if of[key] is None]
@@ -158,10 +157,10 @@ def faults_of(
         if len(winners) != 1:
             wrong.append(f"{key}: {len(winners)} winners")
         elif found != b"creator %d" % winners[0]:
-            wrong.append(f"{key}: creator {winners[0]} was told that it won, but {found!r} is there")
-        told = {of[key] for of in learned} - {None, found}
-        if told:
-            wrong.append(f"{key}: {found!r} is there, some were told {told}")
+            wrong.append(f"{key}: creator {winners[0]} learned that it won, but {found!r} is stored")
+        others = {of[key] for of in learned} - {None, found}
+        if others:
+            wrong.append(f"{key}: {found!r} is stored, and some creators learned {others}")
     return wrong
 
 
@@ -194,11 +193,11 @@ def test_a_race_has_exactly_one_winner_although_requests_fail(bucket: Bucket, se
     assert faulty_race(settle, bucket, seed * 100) == []
 
 
-# ── mutants, which the same checks must catch ───────────────────────────────────────────────────────────────────────
+# ── mutants, whose faults the same checks must find ─────────────────────────────────────────────────────────────────
 
 
 def plain_put(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
-    """Looks before it writes, without put-if-absent."""
+    """Tests whether the key is free and then writes, without put-if-absent."""
     found = objects.get(key)
     if found is None:
         objects.put(key, body)
@@ -215,7 +214,7 @@ def timeout_is_success(env: Env, objects: Objects, key: str, body: bytes) -> byt
 
 
 def timeout_is_failure(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
-    """Gives up its bytes after a time-out, and tries again with other ones."""
+    """After a time-out, tries again with other bytes."""
     for attempt in range(1000):
         try:
             mine = body if attempt == 0 else body + b"."
@@ -226,7 +225,7 @@ def timeout_is_failure(env: Env, objects: Objects, key: str, body: bytes) -> byt
 
 
 def refused_is_lost(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
-    """Does not compare what is there with its own bytes."""
+    """Does not compare the stored bytes with its own."""
     for _ in range(1000):
         try:
             return None if objects.create(key, body) else objects.get(key)
@@ -236,14 +235,14 @@ def refused_is_lost(env: Env, objects: Objects, key: str, body: bytes) -> bytes 
 
 
 @pytest.mark.parametrize("mutant", [timeout_is_success, timeout_is_failure, refused_is_lost])
-def test_a_race_with_faults_catches_the_mutant(mutant: Creator) -> None:
+def test_a_race_with_faults_finds_the_mutant(mutant: Creator) -> None:
     memory = MemoryObjects()
     bucket = Bucket("memory", memory.client, memory.advance)
     assert faulty_race(mutant, bucket, 0) != []
 
 
-def test_a_race_catches_a_plain_put() -> None:
-    """Two creators that both look first, and then write: the second one overwrites the first."""
+def test_a_race_finds_a_plain_put() -> None:
+    """Two creators both find the key free, and then write: the second overwrites the first."""
     memory, together = MemoryObjects(), threading.Barrier(2)
 
     class Looking(FaultyObjects):
