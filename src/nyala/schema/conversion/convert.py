@@ -381,7 +381,7 @@ def _length_of(value: Any) -> int:
 def _may_share_memory(raw: Any) -> bool:
     """Whether `raw` may use the same memory after `_convert_column`, which copies Python objects."""
     if isinstance(raw, pa.ChunkedArray):
-        return raw.num_chunks < 2  # `one_array` copies several chunks to one array
+        return bool(raw.num_chunks < 2)  # `one_array` copies several chunks to one array
     return isinstance(raw, pa.Array) or (isinstance(raw, np.ndarray) and raw.dtype != object)
 
 
