@@ -179,19 +179,19 @@ def test_the_bar_moves_during_a_compaction() -> None:
     shown: list[tuple[float, str]] = []
 
     class Bar:
-        def update(self, done: float, note: str = "") -> None:
-            shown.append((done, note))
+        def update(self, done: float, total: float, note: str = "") -> None:
+            shown.append((done / total, note))
 
-    work = maintenance._Work(Bar())  # type: ignore[arg-type]
+    progress = maintenance._TableProgress(Bar())  # type: ignore[arg-type]
     steps: list[Callable[[], None]] = [
-        lambda: work.step(0, 2),
-        lambda: work.rows(50, 100),
-        lambda: work.step(1, 2),
-        lambda: work.rows(1, 4),
-        lambda: work.step(2, 2),
+        lambda: progress.step(0, 2),
+        lambda: progress.rows(50, 100),
+        lambda: progress.step(1, 2),
+        lambda: progress.rows(1, 4),
+        lambda: progress.step(2, 2),
     ]
     for step in steps:
         step()
     assert shown == [(0.0, "0 of 2"), (0.25, "0 of 2"), (0.5, "1 of 2"), (0.625, "1 of 2"), (1.0, "2 of 2")]
-    work.step(0, 0)
+    progress.step(0, 0)
     assert shown[-1] == (0.0, "")
