@@ -1,10 +1,13 @@
-"""A write: prepare, lock, settle (resolve) each key, log, apply, publish.
+"""Writes. A write prepares its rows, takes the commit lock, settles each key, logs and applies.
 
-prepare        converts, checks and routes a batch, without the lock
-settle         resolves a batch against the stored rows, key by key; pure, under the commit lock
-write_path     the order of the steps, and the result of a crash or an error between them
-direct_commit  commits batches too large for the log: files first, then one catalogue
-               transaction
-part_commit    commits a large batch of SQL in parts, in bounded memory
-where_writes   updates and deletes of the rows that a predicate selects
+To settle means to decide for each row: insert, update, delete, no change or error.
+
+write_path     the order of the steps, and what an error between them leaves
+prepare        converts, checks and routes a batch, without the lock (prepare_rows: mixed
+operations) settle         settles a batch against the stored rows (settle_rows: several operations)
+conditions     leaves out rows by comparing them with the stored rows (`when=`, `newest_by=`)
+where_writes   updates and deletes of the rows that a predicate selects; look-ups by key
+transaction    a private view of the tables, committed as one batch (conflicts, pins)
+direct_commit  writes a batch that is too large for the log as files
+part_commit    writes such a batch of a SQL statement in parts, in bounded memory
 """

@@ -3,8 +3,9 @@
     when="new.n > old.n"    an existing row is updated only if the condition is TRUE
     newest_by="seq"         a row is written only if its `seq` is greater than all seen for its key
 
-`choose` runs under the commit lock, before `settle`. It reads the stored rows of the batch's keys and
-leaves out the rows that lose; they are counted as ignored. Rows with one key are compared in their
+`choose` runs under the commit lock, before `settle`. It reads the stored rows of the batch's keys
+and leaves out the rows that lose; they are counted as ignored. Rows with one key are compared in
+their
 order: the second with what the first one left.
 
 `newest_by` also looks at deleted rows. A delete with a sequence stores it in the dead row, and a
@@ -181,7 +182,8 @@ def _kept(operation: PreparedOperation, kept: np.ndarray) -> PreparedOperation:
     )
 
 
-# ------------------------------------------------------------------------------------------------ newest_by
+# ------------------------------------------------------------------------------------------------
+# newest_by
 
 
 def _newest(
@@ -196,10 +198,12 @@ def _newest(
     count = len(new)
     known = np.zeros(len(operation.keys), np.int64)  # the greatest rank stored for each key; 0: none
     np.maximum.at(known, keys, ranks[count:])
-    # A live row counts alone: a write without a sequence may have made it since the key was deleted.
+    # A live row counts alone: a write without a sequence may have made it since the key was
+    # deleted.
     known[keys[alive]] = ranks[count:][alive]
     group = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
-    # One running maximum over all keys: those of a later key are greater than all of an earlier one.
+    # One running maximum over all keys: those of a later key are greater than all of an earlier
+    # one.
     step = int(ranks.max()) + 1
     seen, own = known[group] + group * step, ranks[:count] + group * step
     running = np.maximum.accumulate(np.maximum(seen, own))
@@ -232,7 +236,8 @@ def _stored(
             rowids = rowset.find(part.slice(lower, upper - lower))
             hit = np.flatnonzero(rowids >= 0)
             if isinstance(rowset, MemRowSet) and (rowset.timestamp_max or 0) > snapshot:
-                # A transaction's copy of memory may have rows that others inserted after its snapshot.
+                # A transaction's copy of memory may have rows that others inserted after its
+                # snapshot.
                 hit = hit[rowset.insertion_times_at(rowids[hit]) <= snapshot]
             if len(hit):
                 rowids = rowids[hit]
@@ -240,7 +245,8 @@ def _stored(
                 yield begin + lower + hit, values, rowset.gather_liveness(snapshot, rowids)
 
 
-# ------------------------------------------------------------------------------------------------ when
+# ------------------------------------------------------------------------------------------------
+# when
 
 
 def _bound(schema: Schema, condition: When) -> BoundPredicate:

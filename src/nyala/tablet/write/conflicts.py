@@ -1,14 +1,12 @@
-"""Finds the keys of a write set that changed after the moment at which it was computed.
+"""Finds conflicts: keys of a write that another write changed after the snapshot.
 
-A transaction, or any other write that was computed from a snapshot, is committed only if nobody
-changed its keys since then. `check_unchanged` runs under the commit lock. It looks up the keys of
-the write set, dead rows included, and asks for records newer than the snapshot. Deletions leave
-such records too, so a key that was deleted meanwhile counts as changed.
+A transaction, or any other write that was computed from a snapshot, is committed only if no other
+write changed its keys after the snapshot. `check_unchanged` runs under the commit lock. It looks up
+the keys in all rowsets, dead rows included, and searches records that are newer than the snapshot.
+A delete leaves such a record too.
 
 Requires: no history after the snapshot was discarded (`Store.pins`).
-
-Cost: rowsets without newer records are not searched, so the cost depends on the write set and not
-on how much else was written.
+Cost: rowsets without newer records are not searched.
 Source: docs/design/transactions.md.
 """
 
@@ -33,9 +31,9 @@ _KEYS_MAX: Final = 100
 
 
 def check_unchanged(table: TableState, operations: Sequence[PreparedOperation], since: int) -> None:
-    """Check that no key of `operations` has a record newer than `since`. Under the commit lock.
+    """Raise ConflictError if a key of `operations` has a record newer than `since`.
 
-    Raises: ConflictError.
+    Requires the commit lock.
     """
     entry = table.entry
     if max(entry.rewritten, entry.history_start, entry.purged_keys) > since:
@@ -51,7 +49,7 @@ def check_unchanged(table: TableState, operations: Sequence[PreparedOperation], 
 
 
 def changed_after(table: TableState, keys: EncodedKeys, tablets: np.ndarray, since: int) -> np.ndarray:
-    """Return one bool per key: whether a row with this key was inserted, changed or deleted after `since`.
+    """Return a mask of the keys that were inserted, changed or deleted after `since`.
 
     keys: in (tablet, key) order.
     """
@@ -78,6 +76,7 @@ def _has_newer(rowset: AnyRowSet, since: int) -> bool:
 
 
 def _mark(changed: np.ndarray, rowset: AnyRowSet, keys: EncodedKeys, begin: int, since: int) -> None:
+    """Set the mask from `begin` on for keys with a newer record in this rowset."""
     rowids = rowset.find(keys)
     hit = np.flatnonzero(rowids >= 0)
     if len(hit):

@@ -1,4 +1,4 @@
-"""The outcome of settling a batch: effects to log and apply, counts, and texts of row errors.
+"""The result of settling a batch: effects to log and apply, counts, and texts of row errors.
 
 Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form".
 """
@@ -28,26 +28,35 @@ INSERTED, UPDATED, DELETED, IGNORED, FAILED = range(5)
 
 @dataclass
 class Effect:
-    """One kind of change to some keys of one table: logged as one group, then applied to memory."""
+    """One kind of change to some rows of one table: logged as one group, then applied to memory.
 
-    # "insert" | "update" | "delete" | "tombstone": a row that was never alive, to remember a delete
+    kind:    "insert", "update" or "delete"; or "tombstone" for a delete of an unknown key that is
+             stored with its sequence, in a row that was never alive
+    tablets: the ordinal of each row's tablet
+    columns: by column id, key columns first
+    codes:   the index of each row's rowset in `Settlement.rowsets`; ABSENT for an insert
+    rowids:  the position of each row in its rowset; for an insert, the position of a dead row in
+             the MemRowSet that gets the new values, or -1
+    batch:   the columns as the log stores them, if they are one batch
+    message: the batch's IPC message, if it is already encoded
+    """
+
     kind: str
     keys: EncodedKeys
-    tablets: np.ndarray  # ordinal of the tablet, per row
-    columns: Mapping[int, Column]  # key columns first; then the values
-    codes: np.ndarray  # index into Settlement.rowsets; ABSENT for an insert
-    # The row's position in that rowset. For an insert: the ghost in the MemRowSet to revive, or -1.
+    tablets: np.ndarray
+    columns: Mapping[int, Column]
+    codes: np.ndarray
     rowids: np.ndarray
-    batch: pa.RecordBatch | None = None  # the columns as the log stores them, if they are one batch
-    message: pa.Buffer | None = None  # the batch's IPC message, if it is already encoded
+    batch: pa.RecordBatch | None = None
+    message: pa.Buffer | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns."""
+        """The size of the columns in bytes."""
         return held_bytes(self.columns.values()) if self.message is None else self.message.size
 
     def new_values(self, key_ids: Collection[int]) -> dict[int, Column]:
-        """The columns that are written to an existing row: those outside the key, and the liveness."""
+        """Return the columns outside the key, and LIVENESS if the rows die."""
         values = {number: column for number, column in self.columns.items() if number not in key_ids}
         if self.kind in ("delete", "tombstone"):
             values[LIVENESS] = array_of_numbers(np.zeros(len(self.codes), np.bool_))
@@ -64,14 +73,17 @@ class OperationCounts:
 
 @dataclass
 class Settlement:
-    """The outcome for one table: effects to log and apply, counts and errors per operation."""
+    """The result for one table: effects to log and apply; counts and errors for each operation.
+
+    rowsets:  the touched rowsets, each with its tablet's ordinal
+    outcomes: each row's outcome, by the index of its operation; only of `settle_rows`
+    """
 
     table: TableState
     effects: list[Effect] = field(default_factory=list)
-    rowsets: list[tuple[int, AnyRowSet]] = field(default_factory=list)  # (tablet ordinal, rowset)
+    rowsets: list[tuple[int, AnyRowSet]] = field(default_factory=list)
     counts: list[OperationCounts] = field(default_factory=list)
     errors: list[RowErrors] = field(default_factory=list)
-    # By index of the operation, if its rows have operations of their own: each row's outcome.
     outcomes: dict[int, np.ndarray] = field(default_factory=dict)
     operations: Sequence[PreparedOperation] = ()
 
@@ -81,7 +93,7 @@ class Settlement:
 
 
 def row_counts(settlements: Sequence[Settlement]) -> dict[str, int]:
-    """The row counts that are recorded under a batch's idempotency key."""
+    """Return the row counts that the store keeps with a batch's idempotency key."""
     counts = {
         name: sum(getattr(counts, name) for settlement in settlements for counts in settlement.counts)
         for name in COUNTS

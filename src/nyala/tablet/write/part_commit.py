@@ -1,21 +1,23 @@
-"""Commits a large batch in parts, so that its memory does not grow with its rows.
+"""Commits a large batch in parts, so that the needed memory does not grow with the rows.
 
-    under the flush lock and the commit lock throughout (other writers wait; scans do not)
-      flush the table's memory; timestamp t
-      each part of the rows: prepare, check for conflicts, settle, write files at t
-      sync, one catalogue change, one new root
+The batch keeps the flush lock and the commit lock until the end (other writers wait; scans do not):
 
-It takes the place of a direct commit (`direct_commit`) for rows that are not in memory: SQL statements map
-them from a file. A part has at least 64 MB, and an eighth of the store's memory limit if that is more.
+    flush the table's memory, and take one timestamp t
+    for each part of the rows: prepare, check for conflicts, settle, write files at t
+    sync the files, commit one catalogue change, and replace the root
+
+SQL statements use this instead of `direct_commit`, because their rows are in a mapped file and not
+in memory. A part has at least 64 MB, or an eighth of the store's memory limit if that is more.
 
 Invariants
-    PC1  As B1 of `direct_commit`: nothing of the batch is visible before the catalogue change.
-    PC2  A key is in one part only (S1). Keys that are updated or deleted are distinct: the caller checks it.
-         Keys that are inserted are looked up also in the files of the parts before: one that an earlier part
-         has is not committed here, for example a key that one row gives up and another takes.
+    PC1  Nothing of the batch is visible before the catalogue change (B1 of `direct_commit`).
+    PC2  A key is in one part only (S1). The caller checks that updated and deleted keys are
+    distinct.
+         Inserted keys are looked up in the files of the earlier parts too. If a key is found there,
+         the batch is not committed here.
 
-A batch that has failing rows, or that does not divide, is not committed here: the caller commits it as a whole,
-which reports all failing rows.
+A batch with failing rows, or with rows that cannot be divided, is not committed here either. The
+caller then commits the whole batch at once, which reports all failing rows.
 
 Source: docs/design/writes-and-batches.md, "Batches above 64 MB are written as files".
 """
@@ -42,10 +44,10 @@ from nyala.tablet.write.write_path import Request, locked, prepare_request, unal
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-# Memory of a row besides its columns while it is settled: its key, positions and orders.
+# The memory that settling needs for a row, besides its columns.
 _ROW_BYTES: Final = 90
 _PART_BYTES_MIN: Final = 64 << 20
-# Smaller batches are committed as a whole.
+# A batch with fewer parts is committed as a whole.
 _PARTS_MIN: Final = 4
 _FRESH: Final = ("insert", "upsert")
 
@@ -61,12 +63,12 @@ def commit_in_parts(
     since: int,
     between: Callable[[], None],
 ) -> list[WriteResult] | None:
-    """Commit requests on one table; None if they must be committed as a whole, and then nothing changed.
+    """Commit requests on one table. Return None if they must be committed as a whole.
 
-    requests: keys of updates and deletes are distinct, also over all requests.
-    seen:     the table for which they were computed, from the snapshot `since`.
+    requests: the keys of updates and deletes are distinct over all requests.
+    seen:     the table for which the requests were computed, from the snapshot `since`.
     between:  called after each part.
-    Raises: ConflictError, StorageError; nothing changed then.
+    Raises: ConflictError, StorageError. Then, and if the result is None, nothing changed.
     """
     part_bytes = _part_bytes(store)
     if not _divide(requests) or sum(map(_memory_of, requests)) < _PARTS_MIN * part_bytes:
@@ -107,7 +109,7 @@ def commit_in_parts(
 
 
 def parts_of(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
-    """Return the parts in which rows of a file are written; few rows are one part."""
+    """Yield rows in the parts in which they are written."""
     return _parts(rows, _part_bytes(store))
 
 
@@ -116,7 +118,7 @@ def _part_bytes(store: Store) -> int:
 
 
 def _divide(requests: Sequence[Request]) -> bool:
-    """Whether the rows can be committed in parts, if no key is in two of them."""
+    """Whether the requests have tables of rows, which can be divided into parts."""
     return all(
         isinstance(request.data, pa.Table) and request.condition is None and request.numbers is None
         for request in requests
@@ -135,7 +137,10 @@ def _parts(rows: pa.Table, part_bytes: int) -> Iterator[pa.Table]:
 
 
 def _flushed(store: Store, table: TableState, changes_rows: bool) -> TableState:
-    """Return the table with nothing in memory (B2)."""
+    """Flush the table, and return it with nothing in memory (B2).
+
+    changes_rows: rows may be updated or deleted; stop compactions that keep changes in memory.
+    """
     if changes_rows:
         changed = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
         store.reservations.revoke(filter(store.reservations.holds_deltas, changed))
@@ -147,7 +152,8 @@ def _flushed(store: Store, table: TableState, changes_rows: bool) -> TableState:
 def _settled(table: TableState, made: TableState, request: Request, since: int, timestamp: int) -> Settlement:
     """Settle one part.
 
-    table: as it was before the batch. made: with the files of the parts before, at `timestamp`.
+    table: the table before the batch.
+    made:  the table with the files of the earlier parts.
     Raises: ConflictError; _NotInParts if a row fails.
     """
     operation = prepare_request(table, request, borrow_above_bytes=0)
@@ -156,7 +162,7 @@ def _settled(table: TableState, made: TableState, request: Request, since: int, 
         request.operation in _FRESH
         and changed_after(made, operation.keys, operation.tablets, timestamp - 1).any()
     ):
-        raise _NotInParts  # a part before has this key
+        raise _NotInParts  # an earlier part has this key
     settlement = settle(made if request.operation in _FRESH else table, [operation])
     if settlement.failed:
         raise _NotInParts

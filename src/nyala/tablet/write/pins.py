@@ -1,10 +1,11 @@
-"""Moments whose history must stay while open transactions need it.
+"""Keeps the history that open transactions need.
 
-A transaction's commit looks for changes after its snapshot. Maintenance that discards history would
-discard the traces of these changes. So each open transaction pins its snapshot, and
-`Store.history_cut` never passes a pin. A pin ends by itself when it was not used for its timeout:
-a forgotten transaction must not keep history for ever. It also ends when its owner is collected,
-for example after Ctrl-C between two lines.
+The commit of a transaction looks for changes after its snapshot. Maintenance that discards history
+would discard the records of these changes. So each open transaction pins its snapshot, and
+`Store.history_cut` returns no later moment than the oldest pin.
+
+A pin ends when it was not used for its timeout, so that a forgotten transaction does not keep
+history for ever. It also ends when Python collects the transaction.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class Pin:
         self.timeout_s = timeout_s
         self._pins = pins
         self._used_s = pins.clock.monotonic_s()
-        self._statements = 0  # that are running
+        self._statements = 0  # running statements
         self._ended = False
         self.on_idle: weakref.WeakMethod[Callable[[], None]] | None = None
-        """Called when the pin ends because it was idle. Weak: the owner may be collected."""
+        """Called when the pin ends because it was idle."""
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Keep the pin from ending during a statement, however long it takes."""
+        """Keep the pin during a statement, even if the statement takes longer than the timeout."""
         with self._pins.lock:
             self._statements += 1
         try:
@@ -43,20 +44,20 @@ class Pin:
                 self._used_s = self._pins.clock.monotonic_s()
 
     def use(self) -> bool:
-        """Note that the pin is in use, and return whether it still holds history."""
+        """Restart the timeout, and return whether the pin still keeps history."""
         with self._pins.lock:
             self._end_if_idle()
             self._used_s = self._pins.clock.monotonic_s()
             return not self._ended
 
     def release(self) -> None:
-        """Give the history back. May be called twice."""
+        """End the pin. May be called twice."""
         with self._pins.lock:
             self._ended = True
             self._pins.held.discard(self)
 
     def _end_if_idle(self) -> None:
-        """End the pin if it was not used for its timeout. Under the lock of `pins`."""
+        """End the pin if it was not used for its timeout. Requires the lock of `HistoryPins`."""
         idle_s = self._pins.clock.monotonic_s() - self._used_s
         if not self._ended and not self._statements and idle_s > self.timeout_s:
             self._ended = True
@@ -75,14 +76,14 @@ class HistoryPins:
         self.held: weakref.WeakSet[Pin] = weakref.WeakSet()
 
     def add(self, timestamp: int, timeout_s: float) -> Pin:
-        """Pin a moment until `release`, or until it was not used for `timeout_s` seconds."""
+        """Pin a moment until `Pin.release`, or until the pin was not used for `timeout_s` seconds."""
         pin = Pin(self, timestamp, timeout_s)
         with self.lock:
             self.held.add(pin)
         return pin
 
     def oldest(self) -> int | None:
-        """Return the oldest moment in use; None without any. Ends pins that were idle for too long."""
+        """End pins that were idle for too long. Return the oldest pinned moment; None: no pins."""
         if not self.held:
             return None
         with self.lock:

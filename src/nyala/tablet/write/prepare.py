@@ -72,7 +72,8 @@ class PreparedOperation:
     passed_over: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     # Columns that only some rows give, by column id: one bool per row.
     given: Mapping[int, np.ndarray] = field(default_factory=dict)
-    # The column id of `conditions.NewestBy`: deletes have a value in it, which their dead rows keep.
+    # The column id of `conditions.NewestBy`: deletes have a value in it, which their dead rows
+    # keep.
     sequence: int | None = None
     # Whether updates and upserts also change immutable columns: of a restore, or a copy.
     rewrites: bool = False

@@ -1,11 +1,11 @@
-"""Prepares a list of rows that each have an operation and columns of their own.
+"""Prepares a list in which each row has its own operation and its own columns (`Table.apply`).
 
     [("insert", {"id": 1, "n": 1}), ("update", {"id": 1, "note": "x"}), ("delete-ignore", 7)]
 
-All rows are converted together, column by column. A mask per column says which rows give it, and a
-code per row says which operation it is. `settle_rows` decides them in their order.
+All rows are converted together, column by column. Each column has a mask of the rows that give it,
+and each row has a code for its operation. `settle_rows` settles the rows in their order.
 
-Cost: one step per row and name in Python, as for any list of dicts; then O(columns) calls.
+Cost: one step per row and column name in Python, as for any list of dicts; then O(columns) calls.
 Source: docs/design/writes-and-batches.md; docs/design/kudu.md, "Outcomes of operations".
 """
 
@@ -58,21 +58,21 @@ _MAKING: Final = [*_INSERTS, _CODES["upsert"]]
 
 
 class MixedRows(NamedTuple):
-    """Rows as columns, each with an operation. Deletes give the key, and perhaps a sequence."""
+    """Rows as columns, with an operation for each row."""
 
-    operations: tuple[str, ...]  # of OPERATION_NAMES
+    operations: tuple[str, ...]  # some of OPERATION_NAMES
     codes: Sequence[int]  # each row's index in `operations`
     rows: InputColumns
-    errors: RowErrors  # of rows whose values could not be read
+    errors: RowErrors  # for rows with values that could not be read
 
 
 def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows) -> PreparedOperation:
-    """`prepare` for rows that each have their own operation: a list of (operation, row or key).
+    """Prepare a list of pairs (operation, row), or for deletes (operation, key).
 
-    operation: one of OPERATION_NAMES. A row is a dict, a dataclass, or a tuple in the order of the
-        table's columns; a key is as in `Table.get`. Different rows may give different columns.
-
-    Raises: InvalidArgumentError for an item that is no such pair; as `prepare`.
+    operation: one of OPERATION_NAMES.
+    row: a dict, a dataclass, or a tuple in the order of the table's columns. Rows may give
+         different columns. A key is as in `Table.get`.
+    Raises: as `prepare`; InvalidArgumentError for an item that is not such a pair.
     """
     schema = table.schema
     codes, given_rows = _row_operations(data, schema)
@@ -100,7 +100,7 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
         errors.add(np.arange(count), MISSING_COLUMN, keyless_text(table, keyless[0], "apply"))
     for column, lacking in required_but_missing(table, columns, partly, count):
         errors.add(np.flatnonzero(lacking & inserts), MISSING_COLUMN, missing_text((column,), table))
-    for number in schema.immutable_ids & columns.keys():  # update-ignore leaves it as it is
+    for number in schema.immutable_ids & columns.keys():  # update-ignore does not change the column
         changing = codes == _CODES["update"]
         add_immutable(schema.by_id(number), changing & partly.get(number, True), errors)
     changing_columns = {number: columns[number] for number in columns.keys() - schema.immutable_ids}
@@ -130,7 +130,7 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
 def _give_auto_ids(
     table: TableState, keys: dict[str, Column], inserts: np.ndarray, upserts: np.ndarray
 ) -> None:
-    """Give inserted rows values of the auto-incrementing column, behind those of earlier upserts."""
+    """Set the auto-incrementing column of inserted rows, after the values of earlier upserts."""
     column = keys[AUTO_INCREMENT]
     assert isinstance(column, pa.Array), "only text columns are long"
     ids = column.to_numpy().copy()
@@ -145,7 +145,10 @@ def _give_auto_ids(
 
 
 def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns]:
-    """The code of each item's operation, and the rows as columns. Raises: InvalidArgumentError."""
+    """Return the operation's code of each item, and the rows as columns.
+
+    Raises: InvalidArgumentError.
+    """
     if isinstance(data, MixedRows):
         known = np.array([_CODES[name] for name in data.operations], np.uint8)
         return known[np.asarray(data.codes, np.int64)], data.rows
@@ -168,12 +171,13 @@ def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns
         named = row if plain else _named_row(row, schema, operation, place)
         if schema.auto_increment is not None and code in _INSERTS:
             check_auto_column(schema, operation, AUTO_INCREMENT in named)
-            named = {**named, AUTO_INCREMENT: 0}  # until the rows are routed
+            named = {**named, AUTO_INCREMENT: 0}  # replaced after routing
         rows.append(named)
     return np.array(codes, np.uint8), read_input(rows)
 
 
 def _named_row(row: Any, schema: Schema, operation: str, place: int) -> Mapping[str, Any]:
+    """Return the row or key of item `place` as a mapping. Raises: InvalidArgumentError, SchemaError."""
     if operation.startswith("delete"):
         key = named_key(row, schema.key_names, operation)
         extra = next((name for name in key if not schema.is_key(name)), None)

@@ -1,28 +1,29 @@
-"""Settles a batch: resolves it against the stored rows and folds it to one effect per key.
+"""Settles a batch: looks up its keys, and decides for each row what happens.
 
-To settle a batch means to look up each of its keys and to decide, row by row, between insert,
-update, delete, no change and error.
+A row is an insert, an update, a delete, no change or an error. The decisions of all rows of one key
+are then combined to one *effect*, which is logged and applied:
 
-    operations in order         all keys                   effects (at most one per key)
-    insert  k1 k2 k2     ──►    k1 absent        ──►       insert k1
-    upsert  k3 k4               k2 absent                  (second k2: duplicate key)
-    delete  k4                  k3 live in rowset 7        update k3
-                                k4 absent                  nothing: inserted and deleted here (W4)
+    rows of the batch           stored rows                effects
+    insert  k1, k2, k2   ──►    k1 does not exist   ──►    insert k1
+                                k2 does not exist          insert k2 (error: k2 is given twice)
+    upsert  k3, k4              k3 is in rowset 7          update k3
+    delete  k4                  k4 does not exist          none: k4 is inserted and deleted (W4)
 
-`prepare` has converted, routed and sorted the rows. `settle` runs under the commit lock, looks up
-each key once (`locate`) and decides. It changes no stored state.
+`prepare` has converted, routed and sorted the rows. `settle` runs under the commit lock. It looks
+up each key once (`locate`), and changes no stored state.
 
-A single operation is folded without a loop over repeated keys, because all its rows have the same
-columns: the first row of a key wins for an insert, the last for an upsert or update, the first for
-a delete. Several operations on one table, and rows with different columns, go to `settle_rows`.
+In a single operation, all rows have the same columns. So the first row of a key wins for an insert
+or a delete, and the last row for an upsert or an update. Several operations on one table, and rows
+with different columns, are settled by `settle_rows`, which takes up to twice as long.
 
 Invariants
     S1  A key has at most one effect in a batch (W4), or several updates of different columns. So
         (rowid, timestamp) is unique for each column of a delta store.
-    S2  delete + insert of a live key is an update of *all* columns outside the key; insert + delete
-        of an absent key is nothing.
+    S2  A delete and an insert of a live key are an update of *all* columns outside the key. An
+        insert and a delete of an absent key have no effect.
     S3  Rows of an effect are in tablet order and, within a tablet, in key order.
-    S4  Failed, ignored and no-op rows have no effect (W5); counts report the requested operations.
+    S4  Rows that failed, were ignored or change nothing have no effect (W5). The counts report the
+        operations as the caller gave them.
 
 Cost: O(columns + touched rowsets) Arrow and NumPy calls, never their product.
 Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form"; docs/design/rules.md,
@@ -65,7 +66,7 @@ def _copy(errors: RowErrors) -> RowErrors:
 
 @dataclass
 class _Keys:
-    """The state of all keys of the operation, one array element per key."""
+    """The state of all keys of the operation; one array element per key."""
 
     existed: np.ndarray
     alive: np.ndarray
@@ -73,11 +74,12 @@ class _Keys:
 
 
 def settle(table: TableState, operations: Sequence[PreparedOperation], at: int | None = None) -> Settlement:
-    """Decide each row of `operations`, all on `table`. Call under the commit lock.
+    """Decide each row of `operations`, all on `table`. Requires the commit lock.
 
     at: for a transaction's private table, the moment at which keys are looked up; None: now.
     """
-    # Errors are copied because a batch that is too large for the log is settled twice.
+    # This function adds errors to copies, because a batch that is too large for the log is settled
+    # twice.
     settlement = Settlement(
         table, operations=operations, errors=[_copy(operation.errors) for operation in operations]
     )
@@ -91,25 +93,25 @@ def settle(table: TableState, operations: Sequence[PreparedOperation], at: int |
         return settlement
     existed = located.codes != ABSENT
     state = _Keys(existed, existed.copy(), np.zeros(len(existed), np.bool_))
-    decision = _decide(table, operation, state, settlement.errors[0])
-    settlement.counts = [decision.counts]
-    _fold(settlement, operation, decision, state, located)
+    counts, winners = _decide(table, operation, state, settlement.errors[0])
+    settlement.counts = [counts]
+    _fold(settlement, operation, winners, state, located)
     return settlement
 
 
 def _is_uniform(operation: PreparedOperation) -> bool:
-    """Whether all rows have the same operation and columns, and deletes leave no sequence behind."""
+    """Whether one row of each key decides its effect, so that `settle_rows` is not needed."""
     remembers = operation.sequence is not None and operation.name == "delete"
-    # The first upsert of a new key sets its immutable columns, and the last one the others.
+    # Of several upserts of a new key, the first sets immutable columns, and the last the others.
     mixed = operation.name == "upsert" and not operation.is_distinct and bool(operation.schema.immutable_ids)
     return operation.codes is None and not operation.given and not remembers and not mixed
 
 
 def _settle_one(settlement: Settlement, located: Located) -> bool:
-    """Settle one row that simply succeeds as an insert, upsert or update; otherwise return False.
+    """Settle a single row that succeeds as an insert, upsert or update; otherwise return False.
 
-    A shortcut: the general way makes two dozen NumPy calls for vectors of length one. A test checks
-    that both give the same result.
+    The general way makes two dozen NumPy calls for arrays of length one. A test checks that both
+    give the same result.
     """
     table, (operation,) = settlement.table, settlement.operations
     if operation.row_count != 1:
@@ -153,26 +155,23 @@ def _logged(ready: CanonicalData | None) -> tuple[pa.RecordBatch | None, pa.Buff
 
 
 def _value_or_default(columns: Mapping[int, Column], column: ColumnSchema) -> Column:
-    """The column of a one-row operation, or its default."""
+    """Return the column's array of length one: the given value, or the default."""
     array = columns.get(column.id)
     return default_array(column, 1) if array is None else array
 
 
-@dataclass(frozen=True)
-class _Decision:
-    """The outcome of one operation; arrays have one element per key of the operation."""
+def _decide(
+    table: TableState, operation: PreparedOperation, state: _Keys, errors: RowErrors
+) -> tuple[OperationCounts, np.ndarray]:
+    """Decide the operation, and update the keys. Add an error for each row that fails.
 
-    counts: OperationCounts
-    winner: np.ndarray  # the row (in the user's order) that supplies the values; -1: none
-
-
-def _decide(table: TableState, operation: PreparedOperation, state: _Keys, errors: RowErrors) -> _Decision:
-    """Decide the operation, and update the keys."""
+    Returns: the counts; and for each key the row (in the user's order) with its values, or -1.
+    """
     counts = OperationCounts(ignored=operation.ignored)
     alive = state.existed
     sizes, first, last = operation.group_sizes, operation.first_rows, operation.last_rows
     if operation.name == "insert" and not alive.any():
-        # A bulk insert of new keys: avoid the batch-long vectors of the general case.
+        # A bulk insert of new keys needs fewer large arrays than the general case.
         counts.inserted = len(alive)
         if not operation.is_distinct:
             twice = sizes - 1
@@ -181,7 +180,7 @@ def _decide(table: TableState, operation: PreparedOperation, state: _Keys, error
             else:
                 _fail_duplicates(errors, operation, twice)
         state.alive[:] = state.touched[:] = True
-        return _Decision(counts, first)
+        return counts, first
     winner = np.full(len(alive), -1, np.int64)
     if operation.name == "insert":
         fresh = ~alive
@@ -216,7 +215,7 @@ def _decide(table: TableState, operation: PreparedOperation, state: _Keys, error
         _fail_missing(errors, operation, table, counts, np.where(alive, sizes - 1, sizes))
         state.alive = np.zeros(len(alive), np.bool_)
         state.touched = alive
-    return _Decision(counts, winner)
+    return counts, winner
 
 
 def _fail_missing(
@@ -226,13 +225,11 @@ def _fail_missing(
     counts: OperationCounts,
     losing: np.ndarray,
 ) -> None:
-    lost = int(losing.sum())
-    if not lost:
-        return
+    """Ignore the last `losing[g]` rows of each key g, or record an error: their key does not exist."""
     if operation.ignore:
-        counts.ignored += lost
-        return
-    _fail(errors, operation, losing, NOT_FOUND, missing_row_text(table, operation.name))
+        counts.ignored += int(losing.sum())
+    elif losing.any():
+        _fail(errors, operation, losing, NOT_FOUND, missing_row_text(table, operation.name))
 
 
 def _fail(
@@ -244,7 +241,7 @@ def _fail(
 
 
 def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np.ndarray) -> None:
-    """Record an error for the last `losing[g]` rows of each key g: they repeat a key."""
+    """Record a duplicate key for the last `losing[g]` rows of each key g."""
     lost, group = _last_rows(operation, losing)
     rows, firsts = operation.rows[lost], operation.rows[operation.starts[:-1][group[lost]]]
     messages = [repeated_text(first, row) for first, row in zip(firsts.tolist(), rows.tolist(), strict=True)]
@@ -252,7 +249,10 @@ def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np
 
 
 def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The positions in `operation.rows` of each key g's last `losing[g]` rows, and their keys."""
+    """Return the positions in `operation.rows` of the last `losing[g]` rows of each key g.
+
+    The second result is the key's number of every row in `operation.rows`.
+    """
     sizes = operation.group_sizes
     group = np.repeat(np.arange(len(sizes)), sizes)
     from_end = operation.starts[1:][group] - np.arange(len(group))  # 1 for the last row of its key
@@ -262,11 +262,11 @@ def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.nda
 def _fold(
     settlement: Settlement,
     operation: PreparedOperation,
-    decision: _Decision,
+    winners: np.ndarray,
     state: _Keys,
     located: Located,
 ) -> None:
-    """Turn the final state of every key into effects (S1)."""
+    """Add the effects that bring each key to its final state (S1)."""
     table, keys, tablets = settlement.table, operation.keys, operation.tablets
     existed, alive = state.existed, state.alive
 
@@ -275,7 +275,7 @@ def _fold(
             return
         whole = len(at) == len(keys)
         places = located.ghosts if kind == "insert" else located.rowids
-        rows = decision.winner if whole else decision.winner[at]
+        rows = winners if whole else winners[at]
         values, batch, message = _columns(table, operation, rows, (*table.schema.key_columns, *columns))
         settlement.effects.append(
             Effect(
@@ -301,10 +301,10 @@ def _fold(
 def _columns(
     table: TableState, operation: PreparedOperation, rows: np.ndarray, needed: Sequence[ColumnSchema]
 ) -> tuple[dict[int, Column], pa.RecordBatch | None, pa.Buffer | None]:
-    """The columns of these rows of the data; defaults for columns that it lacks.
+    """Return the columns `needed` of these rows, with defaults for columns that were not given.
 
-    Also returns them as one batch, if the data came as one, and the batch's IPC message, if `rows`
-    is all rows in their order.
+    Also returns the columns as one batch, if the data was a batch; and the IPC message of the
+    batch, if `rows` is all rows in their order.
     """
     given, ready = operation.columns, operation.ready
     pick = None if _is_identity(rows, operation.row_count) else pa.array(rows)

@@ -1,18 +1,18 @@
-"""Settles several operations, or rows with operations of their own, in their order.
+"""Settles several operations, or rows with different operations or columns, in their order.
 
-`settle` decides one operation whose rows all give the same columns. This module decides the rest:
-the operations of a batch, lists of mixed rows (`prepare_rows`), and rows with different columns.
+`settle` handles the case that one operation has the same columns in all rows; this module handles
+all others. It sorts the rows by key. Step n decides the n-th row of every key:
 
-    rows by key, in the order of the batch     a step decides the n-th row of every key
-    k1  insert(a, b)  update(b)                1: insert k1, upsert k2, delete k3
-    k2  upsert(a)                              2: update k1
-    k3  delete                                 one effect per key (S1): insert k1 with its later b, …
+    rows by key, in the order of the batch     decided in step 1      in step 2
+    k1  insert(a, b)  update(b)                insert k1              update k1
+    k2  upsert(a)                              upsert k2
+    k3  delete                                 delete k3
 
-The last row that gives a column supplies its value, unless a later row made the key again: then
-columns that nobody gave since have their defaults.
+Then the rows of a key are combined to one effect (S1): here, an insert of k1 with the b of the
+update. The last row that gives a column supplies its value. But if a row creates the key again
+after a delete, columns that no later row gives get their defaults.
 
-Cost: O(columns) Arrow and NumPy calls, and some NumPy calls for each further row of the key with
-the most rows.
+Cost: O(columns) Arrow and NumPy calls, and some NumPy calls per step.
 Invariants: those of `settle`.
 """
 
@@ -62,17 +62,27 @@ _IGNORES: Final = np.array([name.endswith("-ignore") for name in OPERATION_NAMES
 
 @dataclass
 class _Rows:
-    """The rows of all operations, by key and then in the order of the batch; one element per row."""
+    """The rows of all operations, by key and then in the order of the batch; one element per row.
 
-    key: np.ndarray  # number of the key
-    operation: np.ndarray  # index of the operation
-    row: np.ndarray  # row number in the operation's data
-    kind: np.ndarray  # INSERT, UPSERT, UPDATE or DELETE
+    key:       the number of the key
+    operation: the index of the operation
+    row:       the row number in the operation's data
+    kind:      INSERT, UPSERT, UPDATE or DELETE
+    ignore:    whether the row is ignored instead of failing
+    made:      whether the row created its key
+    maker:     for a failed insert, the earlier row that created the key; otherwise -1
+    sequence:  for a delete that is stored with a sequence (`NewestBy`), its column id; otherwise -1
+    """
+
+    key: np.ndarray
+    operation: np.ndarray
+    row: np.ndarray
+    kind: np.ndarray
     ignore: np.ndarray
     outcome: np.ndarray
-    made: np.ndarray  # whether the row created its key
-    maker: np.ndarray  # for a failed insert: the earlier row that created the key, or -1
-    sequence: np.ndarray  # of deletes that are remembered: the column id of their sequence; otherwise -1
+    made: np.ndarray
+    maker: np.ndarray
+    sequence: np.ndarray
 
     def __len__(self) -> int:
         return len(self.key)
@@ -85,7 +95,7 @@ class _Keys:
         self.existed = existed
         self.alive = existed.copy()
         self.maker = np.full(len(existed), -1, np.int64)  # the last row that created the key
-        self.deleter = np.full(len(existed), -1, np.int64)  # the last remembered delete of it
+        self.deleter = np.full(len(existed), -1, np.int64)  # the last delete with a sequence
 
 
 def settle_rows(
@@ -106,9 +116,9 @@ def settle_rows(
 def distinct_keys(
     table: TableState, operations: Sequence[PreparedOperation]
 ) -> tuple[EncodedKeys, np.ndarray, list[np.ndarray]]:
-    """The distinct keys of at least one operation in (tablet, key) order, and their tablets.
+    """Return the distinct keys of at least one operation in (tablet, key) order, and their tablets.
 
-    The third result has the positions of each operation's keys among them.
+    The third result has, for each operation, the positions of its keys among the distinct keys.
     """
     if len(operations) == 1:
         only = operations[0]
@@ -129,7 +139,7 @@ def distinct_keys(
 def _combined(
     table: TableState, operations: Sequence[PreparedOperation]
 ) -> tuple[EncodedKeys, np.ndarray, _Rows]:
-    """The distinct keys in (tablet, key) order, their tablets, and all rows."""
+    """Return the distinct keys in (tablet, key) order, their tablets, and all rows."""
     parts = [operation for operation in operations if len(operation.keys)]
     if not parts:
         nothing = np.empty(0, np.int64)
@@ -144,7 +154,7 @@ def _combined(
     row = np.concatenate([operation.rows for operation in parts])
     code = np.concatenate([_codes(operation)[operation.rows] for operation in parts])
     kind, ignore = _KIND_OF_CODE[code], _IGNORES[code]
-    # A delete with a sequence is remembered, whether there is a row or not.
+    # A delete with a sequence is stored, whether its key exists or not.
     of_operation = np.array([-1 if op.sequence is None else op.sequence for op in operations], np.int64)
     sequence = np.where(kind == DELETE, of_operation[number], -1)
     ignore |= sequence >= 0
@@ -159,7 +169,7 @@ def _combined(
 
 
 def _codes(operation: PreparedOperation) -> np.ndarray:
-    """The index in OPERATION_NAMES of each row of the operation's data."""
+    """Return for each row of the operation's data its index in OPERATION_NAMES."""
     if operation.codes is not None:
         return operation.codes
     name = operation.name + ("-ignore" if operation.ignore and operation.name != "upsert" else "")
@@ -169,7 +179,7 @@ def _codes(operation: PreparedOperation) -> np.ndarray:
 def _needs(
     table: TableState, operations: Sequence[PreparedOperation], rows: _Rows
 ) -> list[tuple[str, np.ndarray]]:
-    """Columns that new rows need: each with a mask of the rows that do not give it."""
+    """Return the columns that new rows need, each with a mask of the rows that do not give it."""
     found: dict[str, np.ndarray] = {}
     for index, operation in enumerate(operations):
         for column, lacking in required_but_missing(
@@ -182,7 +192,7 @@ def _needs(
 
 
 def _turns(rows: _Rows) -> Iterator[np.ndarray | slice]:
-    """Yield the first rows of all keys, then the second rows, and so on."""
+    """Yield the positions of the first rows of all keys, then of the second rows, and so on."""
     count = len(rows)
     if not count:
         return
@@ -199,7 +209,7 @@ def _turns(rows: _Rows) -> Iterator[np.ndarray | slice]:
 def _decide(
     at: np.ndarray | slice, rows: _Rows, state: _Keys, needs: Sequence[tuple[str, np.ndarray]]
 ) -> None:
-    """Decide rows of different keys on top of the earlier rows, and update the keys."""
+    """Decide the rows at these positions, at most one per key, and update the keys."""
     key, kind = rows.key[at], rows.kind[at]
     alive = state.alive[key]
     insert, upsert, delete = kind == INSERT, kind == UPSERT, kind == DELETE
@@ -252,7 +262,7 @@ def _add_errors(
     failed: np.ndarray,
     needs: Sequence[tuple[str, np.ndarray]],
 ) -> None:
-    """Add an error for each row in `failed`, which are all of one operation."""
+    """Add an error for each row in `failed`; all are rows of the operation at `index`."""
     errors, kind = settlement.errors[index], rows.kind[failed]
     for update, name in ((True, "update"), (False, "delete")):
         lost = failed[kind == (UPDATE if update else DELETE)]
@@ -272,7 +282,8 @@ def _add_errors(
     errors.add(rows.row[inserts[~same]], ALREADY_PRESENT, present_text(table))
 
 
-# ------------------------------------------------------------------------------------------------ effects
+# ------------------------------------------------------------------------------------------------
+# effects
 
 
 def _fold(
@@ -284,7 +295,7 @@ def _fold(
     tablets: np.ndarray,
     located: Located,
 ) -> None:
-    """Turn the final state of every key into effects (S1, S2)."""
+    """Add the effects that bring each key to its final state (S1, S2)."""
     if not len(keys):
         return
     table = settlement.table
@@ -294,7 +305,10 @@ def _fold(
     rewriting = np.array([operation.rewrites for operation in operations])[rows.operation]
 
     def may_set(column: ColumnSchema) -> np.ndarray | bool:
-        """The rows that may set the column: of an immutable one those that created their key."""
+        """Return a mask of the rows that may set the column; True: all.
+
+        Only a row that creates its key may set an immutable column.
+        """
         return rows.made | rewriting if column.immutable else True
 
     values: dict[int, _Values] = {
@@ -335,7 +349,7 @@ def _fold(
     forgotten = state.existed & ~state.alive
     forgotten[deleted] = False
     add("delete", np.flatnonzero(forgotten), ())
-    # Dead rows keep the sequence of their delete.
+    # A deleted row keeps the sequence of its delete, and no other values.
     remembered = rows.sequence[state.deleter[deleted]]
     for sequence in np.unique(remembered).tolist():
         column, part = table.schema.by_id(sequence), deleted[remembered == sequence]
@@ -352,10 +366,10 @@ def _fold(
 def _by_columns(
     at: np.ndarray, every: Sequence[ColumnSchema], values: Mapping[int, _Values]
 ) -> Iterator[tuple[np.ndarray, list[ColumnSchema]]]:
-    """Divide updated keys into groups that change the same columns.
+    """Yield updated keys in groups that change the same columns.
 
-    If there are more such groups than columns, each column is a group of its own: a key may be in
-    several.
+    If there would be more groups than columns, yield one group per column instead. A key may then
+    be in several groups.
     """
     columns = [column for column in every if column.id in values]
     if not len(at) or not columns:
@@ -376,14 +390,17 @@ def _by_columns(
 
 @dataclass(frozen=True)
 class _Values:
-    """A column's values in all operations that give it, and the value of each key in them; -1: none."""
+    """The values of a column in all operations (`parts`), and for each key its position in them.
+
+    The position counts over all parts; -1: the key has no value.
+    """
 
     parts: list[Column]
     pick: np.ndarray
 
     @staticmethod
     def nothing(column: ColumnSchema, key_count: int) -> _Values:
-        """The values of rows that nobody sees: NULL, or zero or empty if the column is NOT NULL."""
+        """Return values for invisible rows: NULL, or zero or "" if the column is NOT NULL."""
         none = pa.nulls(1, column.type.arrow)
         if not column.nullable:
             zeros = pa.py_buffer(bytes(64))
@@ -400,9 +417,11 @@ class _Values:
         key_count: int,
         chosen: np.ndarray | None = None,
     ) -> _Values | None:
-        """Return the values of the last `applied` row of each key that gives the column.
+        """Return for each key the value of its last row that gives the column.
 
-        chosen: only these rows, one for each key. Returns None if no operation gives the column.
+        applied: a mask of the rows that count.
+        chosen:  use these rows instead, one for each key.
+        Returns: None if no operation gives the column.
         """
         parts: list[Column] = []
         source = np.full(len(rows), -1, np.int64)
@@ -422,12 +441,12 @@ class _Values:
             return None
         giving = np.flatnonzero(source >= 0) if chosen is None else chosen
         pick = np.full(key_count, -1, np.int64)
-        pick[rows.key[giving]] = source[giving]  # of equal positions NumPy keeps the last
+        pick[rows.key[giving]] = source[giving]  # NumPy keeps the last value for a repeated key
         return _Values(parts, pick)
 
 
 def _column(table: TableState, column: ColumnSchema, values: _Values | None, at: np.ndarray) -> Column:
-    """The column's values of the keys at `at`; the default for keys without a value."""
+    """Return the column's values for the keys at `at`; the default for keys without a value."""
     parts = [] if values is None else list(values.parts)
     pick = np.full(len(at), -1, np.int64) if values is None else values.pick[at]
     if (pick < 0).any():

@@ -1,4 +1,5 @@
-"""A transaction's private view of the tables: one snapshot, and the transaction's own writes on top.
+"""A transaction's private view of the tables: one snapshot, and the transaction's own writes on
+top.
 
     begin     reserve a range of timestamps after T, pin the history since T
     write     settle the rows against the private tables, apply them there at the next timestamp
@@ -173,8 +174,8 @@ class OpenTransaction:
         """Commit operations on one table that were computed from the snapshot, and end.
 
         The transaction must not have written: the operations are not applied to the private tables,
-        so this costs less than `write_together` and `commit`, and their memory is not limited. Large
-        ones are committed in parts (`part_commit`).
+        so this costs less than `write_together` and `commit`, and their memory is not limited.
+        Large ones are committed in parts (`part_commit`).
         between: called after each part and before the commit; nothing changes if it raises.
         Keys of updates and deletes must be distinct.
         Raises: as `commit`; WriteError if a row fails, and then the transaction has ended, too.

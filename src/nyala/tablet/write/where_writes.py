@@ -1,8 +1,8 @@
-"""Writes and look-ups that select their rows by predicate or by a list of keys.
+"""Writes that select their rows by a predicate, and look-ups by key.
 
-`update(set=…, where=…)` and `delete(where=…)` read and write under one lock, so no other write
-comes between. Rows are selected at the applied timestamp, which includes every earlier batch, and
-the changes are settled against the same state.
+`update(set=…, where=…)` and `delete(where=…)` read and write under the commit lock, so no other
+write can change the rows in between. They read at the applied timestamp, which includes every
+earlier batch.
 
 Source: docs/how-to/expressions.md.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToDelete:
-    """Selects the keys of the rows that satisfy `where`. A `Select`."""
+    """A `Select` that returns the keys of the rows that satisfy `where`."""
 
     where: Any
 
@@ -51,10 +51,12 @@ class ToDelete:
 
 @dataclass(frozen=True)
 class ToUpdate:
-    """Selects the rows that satisfy `where` (None: all), with new values: constants or expressions.
+    """A `Select` that returns the keys of the rows that satisfy `where` (None: all), with new
+    values.
 
-    A `Select`. It raises InvalidArgumentError for a key column, ColumnNotFoundError, and
-    InvalidValueError if a value does not fit its column.
+    assignments: the new value of each column, a constant or an expression.
+    Raises: InvalidArgumentError for a key column; ColumnNotFoundError; InvalidValueError if a value
+            does not fit its column.
     """
 
     assignments: Mapping[str, Any]
@@ -94,9 +96,9 @@ class ToUpdate:
 
 
 Select: TypeAlias = ToDelete | ToUpdate
-"""Called with a table and a snapshot: returns rows to write by key, and those that cannot be written.
+"""Called with a table and a snapshot. Returns the rows to write, and the errors of other rows.
 
-Raises: errors of a predicate or an assignment; StorageError.
+Raises: errors of the predicate or an assignment; StorageError.
 """
 
 
@@ -112,7 +114,10 @@ def to_update(assignments: Any, where: Any) -> ToUpdate:
 
 
 def _evaluated(expression: Expression, rows: pa.Table) -> Iterator[tuple[int, Assigned]]:
-    """Evaluate the expression batch by batch; halve a batch whose text does not fit one array."""
+    """Yield the number of rows and the new values, batch by batch.
+
+    If the text of a batch is too large for one Arrow array, the batch is halved.
+    """
     waiting = rows.to_batches()[::-1]
     while waiting:
         batch = waiting.pop()
@@ -143,10 +148,7 @@ def write_selected(
     message: str | None = None,
     idempotency_key: str | None = None,
 ) -> WriteResult:
-    """Select rows and write them as one batch under the commit lock.
-
-    Parameters and errors: as `Select` and `write`.
-    """
+    """Select rows and write them as one batch under the commit lock. Raises: as `Select`, `write`."""
     store.check_writable()
     request = Request(name, operation, None)
 
@@ -167,11 +169,11 @@ def write_selected(
 
 
 def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapshot: int) -> pa.Table:
-    """Return the rows with these keys, in the order of the keys. Missing keys are left out.
+    """Return the rows with these keys, in the order of `keys`, without keys that do not exist.
 
     Raises: InvalidArgumentError for a missing key column; InvalidValueError for a NULL or a value
-        out of range; SchemaError; ColumnNotFoundError; HistoryExpiredError if a key was in a range
-        partition that was dropped after `snapshot`.
+            out of range; SchemaError; ColumnNotFoundError; HistoryExpiredError if a key was in a
+            range partition that was dropped after `snapshot`.
     """
     projection = table.schema.columns if columns is None else table.schema.project(columns)
     encoded, tablets = read_keys(table, keys, "get", snapshot)
@@ -205,7 +207,7 @@ def look_up_row(
     if row is None:
         return None
     found = {column.name: value for column, value in zip(values, row, strict=True)}
-    if len(values) < len(projection):  # key columns are taken from the given key
+    if len(values) < len(projection):  # the projection has key columns
         if plain is not None:
             found |= key
         else:
@@ -215,10 +217,10 @@ def look_up_row(
 
 
 def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, int] | None:
-    """Return (encoded key, tablet ordinal) of a key of plain integers and ASCII text.
+    """Return the encoded key and the tablet's ordinal, for a key of plain integers and ASCII text.
 
-    None: the key may need a conversion, or no tablet covers it; the caller uses the general path,
-    which builds one-row arrays at the cost of the look-up itself.
+    This is faster than `read_keys`, which converts a key through Arrow arrays.
+    Returns None if the key may need a conversion, or if no tablet covers it.
     """
     columns = table.schema.key_columns
     if len(key) != len(columns) or table.entry.purged:
@@ -248,9 +250,9 @@ def _find(
     projection: Sequence[ColumnSchema],
     snapshot: int,
 ) -> Iterator[tuple[int, list[pa.Array]]]:
-    """Yield row counts (at least one) and values, in the order of the keys.
+    """Yield the found rows in the order of the keys, as their number and the values of each column.
 
-    There are several parts if one array cannot hold the text.
+    If the text is too large for one Arrow array, there are several parts.
     """
     covered = np.flatnonzero(tablets >= 0)
     by_key = encoded.take(covered).sort_indices()
@@ -278,10 +280,10 @@ def _find(
 def read_keys(
     table: TableState, keys: Any, operation: str, snapshot: int | None = None
 ) -> tuple[EncodedKeys, np.ndarray]:
-    """Convert keys given by a user: (encoded keys, the ordinal of each key's tablet or -1).
+    """Convert a user's keys. Return the encoded keys, and the ordinal of each key's tablet or -1.
 
-    operation: the word for messages.
-    snapshot:  the moment (or the earliest moment) of the read, to detect dropped partitions.
+    operation: the operation's name, for messages.
+    snapshot:  the earliest moment of the read, to detect dropped partitions; None: do not check.
     Raises: as `look_up`.
     """
     schema = table.schema
@@ -305,6 +307,6 @@ def read_keys(
         for lower, upper, part in row_slices(by_name, converted.row_count):
             check_purged_keys(table, part, upper - lower, snapshot)
     tablets = route_keys(table, by_name, converted.row_count)
-    if converted.too_long is not None:  # no row can have such a key
+    if converted.too_long is not None:  # no row can have a key that is too long for its varchar
         tablets[converted.too_long.rows] = -1
     return encode_keys(table, by_name, converted.row_count), tablets

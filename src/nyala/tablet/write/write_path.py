@@ -96,7 +96,8 @@ class Request:
     routed:  the tablet id of each row as another process computed it, or -1; None: not computed.
     errors:  rows of `data` that another process could not convert.
     rewrites: whether immutable columns of existing rows change too.
-    prepared: the request as `prepare_request` prepared it for a table of the same shape; None: it was not.
+    prepared: the request as `prepare_request` prepared it for a table of the same shape; None: it
+              was not.
     """
 
     table: str
@@ -419,7 +420,8 @@ def _same_shape(seen: TableState, table: TableState) -> bool:
     return same_ids and seen.partitions == table.partitions
 
 
-# ------------------------------------------------------------------------------------------------ commit
+# ------------------------------------------------------------------------------------------------
+# commit
 
 
 def commit(
@@ -554,7 +556,8 @@ class DeltaAddition:
 class TombstoneAddition:
     """New rows that remember deletes of unknown keys.
 
-    They live from the timestamp before the batch's to the batch's, when nobody reads (`HybridClock`).
+    They live from the timestamp before the batch's to the batch's, when nobody reads
+    (`HybridClock`).
     """
 
     insert: InsertAddition
@@ -677,7 +680,8 @@ def _plan_fresh(
     ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ results
+# ------------------------------------------------------------------------------------------------
+# results
 
 
 def _error_table(
