@@ -1,16 +1,17 @@
-"""Conditional writes: which rows of a batch are written, by comparing them with the stored rows.
+"""Conditional writes: a row is written only if it passes a comparison with the stored row.
 
     when="new.n > old.n"    an existing row is updated only if the condition is TRUE
-    newest_by="seq"         a row is written only if its `seq` is greater than all seen for its key
+    newest_by="seq"         a row is written only if its `seq` is greater than all earlier ones of
+                            its key
 
-`choose` runs under the commit lock, before `settle`. It reads the stored rows of the batch's keys
-and leaves out the rows that lose; they are counted as ignored. Rows with one key are compared in
-their
-order: the second with what the first one left.
+`choose` runs under the commit lock, before `settle`. It reads the stored rows of the batch's keys,
+and leaves out the rows that fail the comparison; they are counted as ignored. If a batch has
+several rows with one key, the second row is compared with the result of the first.
 
-`newest_by` also looks at deleted rows. A delete with a sequence stores it in the dead row, and a
-delete of an unknown key stores a row that was never alive (a tombstone). So a late event does not
-bring back a row that a newer delete removed. Dead rows are remembered for the table's history.
+`newest_by` also compares with deleted rows. A delete stores its sequence (its value of `seq`) in
+the dead row. A delete of an unknown key stores a row that was never alive (a tombstone). So a late
+event does not bring back a row that a newer delete removed. Dead rows are kept for the table's
+history.
 
 Source: docs/how-to/change-events.md.
 """
@@ -36,7 +37,7 @@ from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import AnyRowSet, TableState
 from nyala.tablet.write.prepare import PreparedOperation
 
-# What only a condition needs is imported on use, to keep opening a store light.
+# Imported at the first use, so that a store opens quickly.
 if TYPE_CHECKING:
     from nyala.schema.expressions.parser import Parameters
     from nyala.schema.predicates.predicate import BoundPredicate
@@ -47,7 +48,7 @@ _BY_SEQUENCE: Final = ("upsert", "delete", "delete-ignore")
 
 @dataclass(frozen=True)
 class NewestBy:
-    """Write a row only if its value in `column` is greater than all that were seen for its key."""
+    """Write a row only if its value in `column` is greater than all earlier ones of its key."""
 
     column: str
 
@@ -63,7 +64,7 @@ Condition = NewestBy | When
 
 
 def condition_of(when: str | None, params: Parameters, newest_by: str | None) -> Condition | None:
-    """The condition of a write. Raises: InvalidArgumentError."""
+    """Return the condition of a write; None: no condition. Raises: InvalidArgumentError."""
     if when is not None and newest_by is not None:
         raise InvalidArgumentError("upsert takes either when= or newest_by=, not both")
     if newest_by is not None:
@@ -82,7 +83,7 @@ def condition_of(when: str | None, params: Parameters, newest_by: str | None) ->
 
 
 def check_operation(condition: Condition, operation: str) -> None:
-    """Check that an operation of OPERATION_NAMES takes the condition. Raises: InvalidArgumentError."""
+    """Raise InvalidArgumentError if an operation of OPERATION_NAMES does not take the condition."""
     argument, allowed = ("when", ("upsert",)) if isinstance(condition, When) else ("newest_by", _BY_SEQUENCE)
     if operation not in allowed:
         raise InvalidArgumentError(
@@ -93,8 +94,9 @@ def check_operation(condition: Condition, operation: str) -> None:
 def check_condition(
     table: TableState, operation: PreparedOperation, condition: Condition
 ) -> PreparedOperation:
-    """Check the condition against the data, without the lock; rows without a sequence get an error.
+    """Check the condition against the data, without the lock.
 
+    Returns: the operation without the rows that have no sequence; these get row errors.
     Raises: InvalidArgumentError, ColumnNotFoundError, SchemaError.
     """
     if isinstance(condition, When):
@@ -133,9 +135,9 @@ def check_condition(
 def choose(
     table: TableState, operation: PreparedOperation, condition: Condition, snapshot: int
 ) -> PreparedOperation:
-    """Return the operation with only the rows that win. Under the commit lock.
+    """Return the operation with only the rows that pass the comparison. Requires the commit lock.
 
-    snapshot: the moment of the stored rows, which includes every batch before this one.
+    snapshot: the moment at which stored rows are read; it includes every batch before this one.
     """
     if not len(operation.rows):
         return operation
@@ -151,7 +153,10 @@ def choose(
 
 
 def _given(table: TableState, operation: PreparedOperation, name: str, why: str) -> pa.Array:
-    """The column's values in the data. Raises: InvalidArgumentError if not all rows give it."""
+    """Return the column's values in the data.
+
+    Raises: InvalidArgumentError if not all rows give the column. `why` begins the message.
+    """
     column = table.schema.by_name(name)
     array = operation.columns.get(column.id)
     if array is None or column.id in operation.given:
@@ -169,7 +174,7 @@ def _plain(array: Column, why: str) -> pa.Array:
 
 
 def _kept(operation: PreparedOperation, kept: np.ndarray) -> PreparedOperation:
-    """The operation with only these of its `rows` (a mask)."""
+    """Return the operation with only the rows in `kept`, a mask over `operation.rows`."""
     group = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
     sizes = np.bincount(group[kept], minlength=len(operation.keys))
     groups = np.flatnonzero(sizes)
@@ -189,21 +194,21 @@ def _kept(operation: PreparedOperation, kept: np.ndarray) -> PreparedOperation:
 def _newest(
     table: TableState, operation: PreparedOperation, column: ColumnSchema, snapshot: int
 ) -> np.ndarray:
-    """A mask of the rows whose sequence exceeds all earlier ones of their key."""
+    """Return a mask of the rows with a greater sequence than all earlier rows of their key."""
     new = _plain(operation.columns[column.id], f"newest_by={column.name!r}").take(pa.array(operation.rows))
     stored = list(_stored(table, operation, column, snapshot))
     keys = np.concatenate([np.empty(0, np.int64), *(places for places, _, _ in stored)])
     alive = np.concatenate([np.empty(0, np.bool_), *(alive for _, _, alive in stored)])
     ranks = _ranks(pa.concat_arrays([new, *(values for _, values, _ in stored)]))
     count = len(new)
-    known = np.zeros(len(operation.keys), np.int64)  # the greatest rank stored for each key; 0: none
+    known = np.zeros(len(operation.keys), np.int64)  # each key's greatest stored rank; 0: none
     np.maximum.at(known, keys, ranks[count:])
-    # A live row counts alone: a write without a sequence may have made it since the key was
-    # deleted.
+    # If the key has a live row, dead rows do not count: the live row is newer, also if a write
+    # without a sequence created it.
     known[keys[alive]] = ranks[count:][alive]
     group = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
-    # One running maximum over all keys: those of a later key are greater than all of an earlier
-    # one.
+    # One running maximum serves all keys: `step` makes the numbers of a key greater than all
+    # numbers of the keys before it.
     step = int(ranks.max()) + 1
     seen, own = known[group] + group * step, ranks[:count] + group * step
     running = np.maximum.accumulate(np.maximum(seen, own))
@@ -221,7 +226,10 @@ def _ranks(values: pa.Array) -> np.ndarray:
 def _stored(
     table: TableState, operation: PreparedOperation, column: ColumnSchema, snapshot: int
 ) -> Iterator[tuple[np.ndarray, pa.Array, np.ndarray]]:
-    """Yield (number of the key, sequence, alive) of all rows with the operation's keys."""
+    """Yield the stored rows with the operation's keys, dead rows included.
+
+    Yields arrays: the numbers of the keys, the sequences, and whether the rows are alive.
+    """
     keys, tablets = operation.keys, operation.tablets
     keys.prepare_search()
     for ordinal, begin, end in equal_ranges(tablets):
@@ -250,7 +258,7 @@ def _stored(
 
 
 def _bound(schema: Schema, condition: When) -> BoundPredicate:
-    """The condition bound to the columns `new.…` and `old.…`."""
+    """Return the condition bound to a schema with the columns `new.…` and `old.…`."""
     columns = [
         *(dataclasses.replace(column, name=NEW + column.name) for column in schema.columns),
         *(dataclasses.replace(column, name=OLD + column.name, nullable=True) for column in schema.columns),
@@ -266,7 +274,7 @@ def _bound(schema: Schema, condition: When) -> BoundPredicate:
 
 
 def _satisfied(table: TableState, operation: PreparedOperation, condition: When, snapshot: int) -> np.ndarray:
-    """A mask of the rows that are new, or for which the condition is TRUE."""
+    """Return a mask of the rows that have a new key, or for which the condition is TRUE."""
     predicate = _bound(table.schema, condition)
     names = [name.removeprefix(OLD) for name in sorted(predicate.columns) if name.startswith(OLD)]
     current = _Current(table, operation, [table.schema.by_name(name) for name in names], snapshot)
@@ -301,7 +309,7 @@ def _turns(operation: PreparedOperation) -> Iterator[tuple[np.ndarray, np.ndarra
 
 
 class _Current:
-    """The values of some columns of each key: stored ones first, then those of accepted rows."""
+    """The current values of some columns of each key, which accepted rows replace."""
 
     def __init__(
         self, table: TableState, operation: PreparedOperation, columns: Sequence[ColumnSchema], snapshot: int
@@ -331,7 +339,7 @@ class _Current:
         return {name: self._parts[name].take(pa.array(source[keys])) for name, source in self._source.items()}
 
     def note(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Note that these rows are written to these keys."""
+        """Replace the values of these keys by those of these rows."""
         made = keys[~self.exists[keys]]
         for column in self._columns:
             name = column.name

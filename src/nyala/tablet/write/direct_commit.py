@@ -1,23 +1,26 @@
 """Commits a batch that is too large for the log: writes files, then one catalogue change (W6).
 
-    under the commit lock throughout (other writers wait; scans do not)
-      flush the memory of the touched tablets            now every live row is on disk
-      settle again                                       against the rows' new positions
-      timestamp t; inserts -> DiskRowSets with UNDO "absent before t"
-                   updates and deletes -> REDO files of the rowsets that hold the rows
-      sync, one catalogue change, one new root
+The batch keeps the commit lock until the end (other writers wait; scans do not):
 
-Rowsets are written by one thread per core; the thread that holds the lock does everything else.
+    flush the memory of the touched tablets, so that every live row is on disk
+    settle the batch again, because the rows have new positions
+    take a timestamp t, and write
+        inserts as DiskRowSets, with UNDO deltas "the row is dead before t"
+        updates and deletes as REDO files of the rowsets that have the rows
+    sync the files, commit one catalogue change, and replace the root
+
+One thread per core writes rowsets.
 
 Invariants
-    B1  The catalogue change is the batch's only commit point. Before it nothing of the batch
-        is visible, and the next open removes files left by a crash (W6, P3).
+    B1  The catalogue change is the batch's only commit point. Before it nothing of the batch is
+        visible, and after a crash the next open removes the files (W6, P3).
     B2  The touched rowsets have nothing in memory when their REDO file is added (R4). A rowset that
-        is committed here has deltas_durable = t, while `inserts_durable` of its tablet stays (R2).
+        is written here has deltas_durable = t. The `inserts_durable` of its tablet does not change
+        (R2).
 
-Simplification: the lock is held while files are written, so other writers wait for the whole load,
-also for a large Spark job whose staged rows are written here. To avoid that, files would have to be
-written before the lock is taken, with a check under the lock that no key has moved.
+Limit: other writers wait while files are written, also for a large Spark job. To avoid this, the
+files would have to be written before the lock is taken, and a check under the lock would have to
+show that no key has moved.
 Source: docs/design/writes-and-batches.md, "Batches above 64 MB are written as files";
 docs/design/rules.md, W6, R2 and R4.
 """
@@ -59,9 +62,10 @@ if TYPE_CHECKING:
 def commit_directly(
     store: Store, settlements: Sequence[Settlement], idempotency_key: str | None, message: str | None
 ) -> int:
-    """Write settled effects as files and commit them; returns the timestamp. Under the commit lock.
+    """Write settled effects as files, commit them, and return the timestamp.
 
-    Raises: StorageError if a file cannot be written; nothing of the batch is committed then.
+    Requires the commit lock and the flush lock.
+    Raises: StorageError if a file cannot be written. Then nothing of the batch is committed.
     """
     touched = {
         settlement.table.tablets[ordinal].id
@@ -69,14 +73,13 @@ def commit_directly(
         for effect in settlement.effects
         for ordinal, _, _ in equal_ranges(effect.tablets)
     }
-    # A running merge has not read the changes of these rowsets, and must not keep their deltas in
-    # memory (R4), so it is revoked. A delta compaction goes on: it leaves room for REDO files after
-    # those it has read. A load of new rows changes no rowset. Otherwise no compaction could finish
-    # beside a stream of loads.
+    # A running merge of the changed rowsets is stopped, because it keeps their deltas in memory
+    # (R4). A delta compaction continues: its result is correct also if REDO files are added after
+    # those it has read. A load of new rows changes no rowset, so it stops no merge.
     changed_ids = {rowset.id for rowset in _changed_rowsets(settlements)}
     store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
     with Interruptible():
-        flush(store, touched)  # leaves nothing in memory: F4
+        flush(store, touched)  # nothing is left in memory (F4)
     settlements = [
         settle(store.root.tables[settlement.table.id], settlement.operations)
         if any(effect.kind != "insert" for effect in settlement.effects)
@@ -103,10 +106,11 @@ def commit_directly(
 def commit_files(
     store: Store, change: CatalogChange, write: Callable[[dict[int, TabletState], list[str]], None]
 ) -> None:
-    """Commit the files that `write` writes by one change of the catalogue. Under the commit lock.
+    """Commit the files that `write` writes with one change of the catalogue. Requires the commit
+    lock.
 
-    write: called with the tablets and the paths that it adds to, as `write_effects` does.
-    Raises: StorageError, and errors of `write`; the files are removed then.
+    write: called with `changed` and `written` of `write_effects`.
+    Raises: StorageError, and errors of `write`. Then the files are removed.
     """
     written: list[str] = []
     changed: dict[int, TabletState] = {}
@@ -132,7 +136,9 @@ def write_effects(
 ) -> None:
     """Write one table's settled batch as files at `timestamp`. Changed rows must be on disk (B2).
 
-    Adds entries to `change`, tablets with new rowsets to `changed`, and paths to `written`.
+    change:  gets the entries of the new files.
+    changed: gets the tablets with the new rowsets, by id.
+    written: gets the paths of the files.
     """
     for effect in settlement.effects:
         if effect.kind in ("insert", "tombstone"):
@@ -142,7 +148,7 @@ def write_effects(
 
 
 def _changed_rowsets(settlements: Sequence[Settlement]) -> Iterator[DiskRowSet]:
-    """The rowsets on disk that have updated or deleted rows."""
+    """Yield the rowsets on disk with rows that are updated or deleted."""
     for settlement in settlements:
         for effect in settlement.effects:
             if effect.kind in ("update", "delete"):
@@ -209,7 +215,7 @@ def _write_inserts(
 
 
 def absent_before(timestamp: int, count: int) -> DeltaRun:
-    """The UNDO of an insertion: before `timestamp` the rows are dead."""
+    """Return the UNDO of an insert: the rows are dead before `timestamp`."""
     return DeltaRun(
         kind="undo",
         rowids=np.arange(count, dtype=np.int64),
@@ -219,7 +225,7 @@ def absent_before(timestamp: int, count: int) -> DeltaRun:
 
 
 def dead_at(timestamp: int, count: int) -> DeltaRun:
-    """The UNDO of tombstones: inserted just before `timestamp` and deleted at it."""
+    """Return the UNDO of tombstones: rows that live from `timestamp` - 1 to `timestamp`."""
     return DeltaRun(
         kind="undo",
         rowids=np.repeat(np.arange(count, dtype=np.int64), 2),
@@ -231,7 +237,10 @@ def dead_at(timestamp: int, count: int) -> DeltaRun:
 def redo_runs(
     rowids: np.ndarray, columns: Mapping[int, Column], timestamp: int
 ) -> Iterator[dict[int, DeltaRun]]:
-    """The changes of one rowset at one time, as the runs of REDO files: several for much text."""
+    """Yield the content of REDO files with changes of one rowset at one timestamp.
+
+    There are several files if the text is too large for one Arrow array.
+    """
     for lower, upper in text_ranges(partial(most_text, columns), 0, len(rowids)):
         stamps = np.full(upper - lower, timestamp, np.int64)
         yield {
@@ -265,7 +274,7 @@ def _write_deltas(
         rowset = next(candidate for candidate in state.rowsets if candidate.id == located.id)
         assert not rowset.deltas.record_count and not rowset.frozen, "R4: the DeltaMemStore was flushed first"
         entries = []
-        # Each row changes once (S1), so several files may have the same timestamp.
+        # Several files may have the same timestamp, because each row changes once (S1).
         part = {number: column.slice(begin, end - begin) for number, column in columns.items()}
         for runs in redo_runs(rowids[begin:end], part, timestamp):
             number = store.allocate("delta")

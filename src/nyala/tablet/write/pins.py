@@ -76,7 +76,7 @@ class HistoryPins:
         self.held: weakref.WeakSet[Pin] = weakref.WeakSet()
 
     def add(self, timestamp: int, timeout_s: float) -> Pin:
-        """Pin a moment until `Pin.release`, or until the pin was not used for `timeout_s` seconds."""
+        """Pin a moment until `release`, or until the pin was not used for `timeout_s` seconds."""
         pin = Pin(self, timestamp, timeout_s)
         with self.lock:
             self.held.add(pin)

@@ -1,9 +1,9 @@
-"""Prepares a write without the lock: converts, checks, encodes keys, routes, sorts and groups rows.
+"""Prepares a write without the commit lock.
 
-    rows as given   ──►  columns in the schema's types, row errors  ──►  encoded keys and tablets
-                    ──►  rows by tablet and key; rows with equal keys stay in the user's order
+    the user's rows  ──►  columns in the schema's types, row errors  ──►  encoded keys and tablets
+                     ──►  rows sorted by tablet and key; rows with equal keys stay in their order
 
-All errors caused by the user's data happen here. Nothing is looked up and nothing changes.
+All errors that the data alone can cause happen here. Stored rows are not read, and nothing changes.
 
 Cost: O(columns) Arrow and NumPy calls.
 Source: ARCHITECTURE.md, "The life of a write"; docs/design/rules.md, W5.
@@ -37,7 +37,7 @@ from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
 from nyala.tablet.state.root import TableState
 
 OPERATIONS: Final = ("insert", "upsert", "update", "delete")
-# The names in Spark and in files; the suffix says to ignore duplicate or missing keys.
+# The names in Spark and in files. The suffix means: ignore duplicate or missing keys.
 OPERATION_NAMES: Final = (
     "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore",
 )  # fmt: skip
@@ -48,36 +48,42 @@ LONG_KEY_ADVICE: Final = "a key is never truncated; shorten it, or make the colu
 
 @dataclass
 class PreparedOperation:
-    """One operation on one table: converted, checked, routed and sorted, but not looked up.
+    """One operation on one table: converted, checked, routed and sorted.
 
-    `rows[starts[g]:starts[g+1]]` are the row numbers in the user's data, in order, of the rows with
-    key `g`.
+    columns:     the key and the given columns, by column id, in the user's row order
+    row_count:   the number of rows that the user gave
+    keys:        the distinct keys of the rows without errors, by tablet and key
+    tablets:     the ordinal of each key's tablet
+    rows:        the numbers of these rows in the user's data, sorted by key;
+                 rows[starts[g]:starts[g + 1]] have key g, in the user's order
+    missing:     required columns that were not given; a new row fails without them
+    borrowed:    columns may be views of the user's memory; copy them to keep them after the call
+    ready:       the columns in the log's form, if all rows are used in this order
+    passed_over: the numbers of ignored rows
+    given:       for a column that only some rows give, by column id: a mask of these rows
+    sequence:    the column id of `NewestBy`; deletes have a value in it, which their dead rows keep
+    rewrites:    whether existing rows also change in immutable columns, as in a restore or a copy
+    codes:       if rows have different operations (`prepare_rows`), each row's index in
+                 OPERATION_NAMES
     """
 
     name: str
     ignore: bool
-    columns: Mapping[int, Column]  # by column id, in the user's row order: the key and the given columns
+    columns: Mapping[int, Column]
     row_count: int
     errors: RowErrors
     keys: EncodedKeys
     tablets: np.ndarray
     rows: np.ndarray
     starts: np.ndarray
-    missing: tuple[str, ...]  # required columns that were not given; an insert fails without them
+    missing: tuple[str, ...]
     schema: Schema
-    # Columns may be views of the user's memory: copy them to keep them after the call.
     borrowed: bool = False
-    ready: CanonicalData | None = None  # the columns in the log's form, if all rows are used in this order
-    # Rows of an ignoring update or delete whose key cannot exist.
+    ready: CanonicalData | None = None
     passed_over: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    # Columns that only some rows give, by column id: one bool per row.
     given: Mapping[int, np.ndarray] = field(default_factory=dict)
-    # The column id of `conditions.NewestBy`: deletes have a value in it, which their dead rows
-    # keep.
     sequence: int | None = None
-    # Whether updates and upserts also change immutable columns: of a restore, or a copy.
     rewrites: bool = False
-    # For rows with operations of their own (`prepare_rows`): each row's index in OPERATION_NAMES.
     codes: np.ndarray | None = None
 
     @property
@@ -105,7 +111,7 @@ class PreparedOperation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the given columns."""
+        """The size of the given columns in bytes."""
         return held_bytes(self.columns.values())
 
 
@@ -121,28 +127,26 @@ def prepare(
     sequence: str | None = None,
     rewrites: bool = False,
 ) -> PreparedOperation:
-    """Do all work of one operation that does not depend on the table's rows.
+    """Prepare one operation: convert, check, encode keys, route, sort and group.
 
-    errors: rows that failed before, while their values were computed.
-    routed: each row's tablet id as another process computed it, or -1; see `routed_ordinals`.
-    borrow_above_bytes: larger data is not copied, see `PreparedOperation.borrowed`; None: always
-    copy.
-    sequence: a column outside the key that a delete has as well.
-    rewrites: see `PreparedOperation.rewrites`.
-
-    Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole
-        operation. Faults of single rows go into `.errors`.
+    errors:   rows that failed before, while their values were computed.
+    routed:   each row's tablet id as another process computed it, or -1; see `routed_ordinals`.
+    borrow_above_bytes: larger data is not copied (`PreparedOperation.borrowed`); None: always copy.
+    sequence: a column outside the key that deletes also give (`NewestBy`).
+    rewrites: see `PreparedOperation`.
+    Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for errors of the whole
+            operation. Errors of single rows are in the result's `errors`.
     """
     schema = table.schema
     converted = convert(
         data, schema, columns="key" if name == "delete" else "all", operation=name, sequence=sequence,
         borrow_above_bytes=borrow_above_bytes, limits=table.limits,
     )  # fmt: skip
-    if errors is None:
-        errors = converted.errors
-    else:
-        errors.extend(converted.errors)
-    count = converted.row_count
+    faults = RowErrors()
+    for found in (errors, converted.errors):
+        if found is not None:
+            faults.extend(found)
+    errors, count = faults, converted.row_count
     by_name = converted.columns
     ready = converted.canonical
     columns: dict[int, Column] = (
@@ -154,7 +158,7 @@ def prepare(
     if auto is not None:
         check_auto_column(schema, name, auto.id in columns)
         if name == "insert":
-            ready, columns[auto.id] = None, pa.nulls(count, pa.int64())  # until the rows are routed
+            ready, columns[auto.id] = None, pa.nulls(count, pa.int64())  # replaced after routing
     partly: dict[int, np.ndarray] = {schema.by_name(name).id: rows for name, rows in converted.given.items()}
     keyless: list[str] = []
     missing: tuple[str, ...] = ()
@@ -210,7 +214,10 @@ def prepare(
 
 
 def check_auto_column(schema: Schema, operation: str, is_given: bool) -> None:
-    """Raises: InvalidArgumentError for an insert with an auto-incrementing key, and an upsert without."""
+    """Check that an insert leaves out the auto-incrementing key, and that an upsert gives it.
+
+    Raises: InvalidArgumentError.
+    """
     if operation.startswith("insert") and is_given:
         raise InvalidArgumentError(
             f"{operation}: the store gives the values of the key column {AUTO_INCREMENT!r}: leave the column out"
@@ -225,10 +232,11 @@ def check_auto_column(schema: Schema, operation: str, is_given: bool) -> None:
 def with_auto_ids(
     table: TableState, keys: Mapping[str, Column], count: int, given: np.ndarray | None = None
 ) -> pa.Array:
-    """The values of the auto-incrementing column for rows, in their order.
+    """Return the values of the auto-incrementing column. New rows get the tablet's next values.
 
-    keys: the other key columns. given: the values that rows have already, and 0 for new ones; None:
-    all are new. Rows without a partition get no value: they keep theirs, or 0.
+    keys:  the other key columns.
+    given: the values that rows have already, and 0 for new rows; None: all rows are new. A row
+           without a partition keeps its value, or 0.
     """
     tablets = route_keys(table, keys, count) if keys else np.zeros(count, np.int32)
     ids = np.zeros(count, np.int64) if given is None else given.copy()
@@ -240,14 +248,14 @@ def with_auto_ids(
 
 
 def _positive(ids: Column) -> np.ndarray:
-    """The values as numbers; the smallest count as 1, because 0 stands for none."""
+    """Return the values as a NumPy array, at least 1: 0 means "no value" in `with_auto_ids`."""
     assert isinstance(ids, pa.Array), "only text columns are long"
     values: np.ndarray = np.maximum(ids.to_numpy(zero_copy_only=False), 1)
     return values
 
 
 def spread(values: pa.Array, rows: np.ndarray, count: int) -> pa.Array:
-    """The values at their rows among `count` rows, and NULL elsewhere."""
+    """Return an array of `count` values: these values at `rows`, and NULL elsewhere."""
     if len(rows) == count:
         return values
     out, lacking = np.zeros(count, np.int64), np.ones(count, np.bool_)
@@ -267,8 +275,8 @@ def routed_groups(
     """Route rows, sort them by tablet and key, and group them by key.
 
     rows, keys, given: the rows' numbers, encoded keys and key columns.
-    bad: rows with an error, as a mask over `rows`; None: no row has one.
-    Returns: the good rows, their distinct keys, the tablets of these keys, and the groups' starts.
+    bad:     a mask of `rows` with an error; None: no row has an error.
+    Returns: `rows`, `keys`, `tablets` and `starts` of `PreparedOperation`.
     """
     if routed is None:
         tablets = route_keys(table, given, len(rows))
@@ -299,7 +307,7 @@ def routed_groups(
 
 
 def too_large(table: TableState, keys: EncodedKeys) -> np.ndarray | None:
-    """A mask of the keys that are too large to be stored; None if all fit."""
+    """Return a mask of the keys that are too large to be stored; None if all fit."""
     if table.codec.width is not None or table.schema.key_count < 2:
         return None
     large = keys.sizes() > table.limits.max_key_bytes
@@ -359,10 +367,10 @@ def required_but_missing(
 def _without_long_keys(
     table: TableState, name: str, converted: Converted, errors: RowErrors, ignore: bool
 ) -> np.ndarray:
-    """Find keys that exceed their varchar's length; returns the rows to ignore.
+    """Add errors for keys that are too long for their varchar column. Return the rows to ignore.
 
-    An update or delete finds no row with such a key; an insert or upsert cannot store it. Both are
-    row errors, unless the operation ignores missing keys.
+    An insert or upsert cannot store such a key. An update or delete finds no row with it, which is
+    an error unless the operation ignores missing keys.
     """
     nothing = np.empty(0, np.int64)
     long = converted.too_long
@@ -381,9 +389,9 @@ def _without_long_keys(
 def _missing_columns(
     table: TableState, name: str, columns: Mapping[int, pa.Array], errors: RowErrors, count: int
 ) -> tuple[list[str], tuple[str, ...]]:
-    """The key columns that the data lacks, and the other columns that an insert would require.
+    """Return the key columns that the data lacks, and the other columns that a new row requires.
 
-    All rows are added to `errors` if the operation is impossible without them.
+    If the operation is impossible without them, all rows get an error.
     Raises: InvalidArgumentError for an update that names no column to change.
     """
     schema = table.schema
@@ -410,7 +418,7 @@ def _missing_columns(
 
 
 def encode_keys(table: TableState, keys: Mapping[str, Column], count: int) -> EncodedKeys:
-    """The encoded keys of `count` rows, from all key columns by name."""
+    """Return the encoded keys of `count` rows, from all key columns by name."""
     return EncodedKeys.concat(
         [
             table.codec.encode([part[name] for name in table.schema.key_names])
@@ -420,18 +428,18 @@ def encode_keys(table: TableState, keys: Mapping[str, Column], count: int) -> En
 
 
 def route_keys(table: TableState, keys: Mapping[str, Column], count: int) -> np.ndarray:
-    """The tablet ordinal of each of `count` rows, or -1; `keys` has all key columns by name."""
+    """Return the tablet ordinal of each of `count` rows, or -1, from all key columns by name."""
     found = [table.router.route(part, upper - lower) for lower, upper, part in row_slices(keys, count)]
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def routed_ordinals(table: TableState, routed: np.ndarray, keys: Mapping[str, Column]) -> np.ndarray:
-    """The tablet ordinals of rows that another process has routed; -1: no partition covers the row.
+    """Return the tablet ordinals of rows that another process has routed; -1: not covered.
 
-    Rows without an id, or with the id of a tablet that no longer exists, are routed here. So are
-    all rows if a sample is wrong. The samples are the first row of each run of equal ids.
-
-    Cost: the number of such runs, plus the rows routed here.
+    routed: each row's tablet id. Rows with -1, or with a tablet that no longer exists, are routed
+            here. The first row of each run of equal ids is a sample. If the id of a sample is
+            wrong, all rows are routed here.
+    Cost: the number of runs, plus the rows that are routed here.
     """
     count = len(routed)
     starts = np.flatnonzero(np.append(True, routed[1:] != routed[:-1]))
@@ -448,17 +456,17 @@ def routed_ordinals(table: TableState, routed: np.ndarray, keys: Mapping[str, Co
 
 
 def tablet_key_order(keys: EncodedKeys, tablets: np.ndarray, tablet_count: int) -> np.ndarray | None:
-    """The stable order by (tablet, key); None if the rows are already in this order."""
+    """Return the stable order by (tablet, key); None if the rows are already in this order."""
     if len(keys) < 2:
         return None
     by_key = keys.sort_indices()
-    narrow = tablets.astype(np.int16) if tablet_count < 2**15 else tablets  # int16: NumPy's radix sort
+    narrow = tablets.astype(np.int16) if tablet_count < 2**15 else tablets  # for the radix sort
     order: np.ndarray = by_key if tablet_count == 1 else by_key[np.argsort(narrow[by_key], kind="stable")]
     return None if bool((order[1:] > order[:-1]).all()) else order
 
 
 def group_starts(keys: EncodedKeys) -> np.ndarray:
-    """The start of each run of equal keys, and the row count at the end."""
+    """Return the start of each run of equal keys, and at the end the number of keys."""
     count = len(keys)
     if count < 2:
         return np.arange(count + 1)

@@ -177,7 +177,7 @@ def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns
 
 
 def _named_row(row: Any, schema: Schema, operation: str, place: int) -> Mapping[str, Any]:
-    """Return the row or key of item `place` as a mapping. Raises: InvalidArgumentError, SchemaError."""
+    """Return the row or key of an item as a mapping. Raises: InvalidArgumentError, SchemaError."""
     if operation.startswith("delete"):
         key = named_key(row, schema.key_names, operation)
         extra = next((name for name in key if not schema.is_key(name)), None)

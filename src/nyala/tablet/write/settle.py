@@ -225,7 +225,7 @@ def _fail_missing(
     counts: OperationCounts,
     losing: np.ndarray,
 ) -> None:
-    """Ignore the last `losing[g]` rows of each key g, or record an error: their key does not exist."""
+    """Record a missing key for the last `losing[g]` rows of each key g, or ignore these rows."""
     if operation.ignore:
         counts.ignored += int(losing.sum())
     elif losing.any():

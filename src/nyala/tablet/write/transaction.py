@@ -1,26 +1,27 @@
-"""A transaction's private view of the tables: one snapshot, and the transaction's own writes on
-top.
+"""A transaction's private view of the tables: a snapshot, and the transaction's own writes on top.
 
-    begin     reserve a range of timestamps after T, pin the history since T
-    write     settle the rows against the private tables, apply them there at the next timestamp
+T is the timestamp of the snapshot.
+
+    begin     reserve timestamps after T, and pin the history since T
+    write     settle the rows against the private tables, and apply them there
     read      any read of the engine, on the private tables, at the newest private timestamp
-    commit    all operations in their order as one batch, checked for conflicts since T
+    commit    all operations in their order as one batch, after a check for conflicts since T
 
-A private table shares every file and every row of the snapshot's table. Each MemRowSet is copied in
-O(1), and takes private changes only; private inserts go to a new MemRowSet. A DiskRowSet gets its
-own DeltaMemStore when the transaction first changes one of its rows. So scans, look-ups, counts and
-predicates need no other code for transactions.
+A private table shares all files and rows of the snapshot's table. Each MemRowSet is copied in O(1);
+the copy takes only the transaction's changes. Private inserts go to a new MemRowSet. A DiskRowSet
+gets a private DeltaMemStore when the transaction first changes one of its rows. So scans, look-ups,
+counts and predicates work in a transaction without extra code.
 
 Invariants
-    X1  Private timestamps are reserved from the store's clock: no batch of another writer has one.
+    X1  Private timestamps are reserved from the store's clock, so no other batch has the same.
         Batches up to T are visible in the transaction, later ones are not.
     X2  Nothing of the transaction is visible to others, or logged, before its commit.
     X3  If no key of the write set changed since T, the commit decides each row as the transaction
-        did. Otherwise it is refused, and nothing changes (first committer wins).
+        did. Otherwise the commit is refused, and nothing changes (first committer wins).
     X4  A statement that fails leaves the private tables as they were.
 
-Memory: the rows written so far, in the form in which they are logged, and STATEMENT_BYTES for each
-statement; together at most `bytes_max`.
+Memory: the written rows, in the form in which they are logged, and STATEMENT_BYTES per statement.
+The sum is at most `bytes_max`.
 Source: docs/design/transactions.md.
 """
 
@@ -64,22 +65,22 @@ if TYPE_CHECKING:
     from nyala.tablet.store import Store
     from nyala.tablet.write.pins import Pin
 
-# Each transaction moves the clock by twice as many timestamps, 32 microseconds. That is less than
-# it takes to begin one, so the clock does not run ahead.
+# A transaction reserves two timestamps for each possible statement, together 32 microseconds. It
+# takes longer to begin a transaction, so the clock does not run ahead.
 STATEMENTS_MAX: Final = 1 << 16
-# Python and Arrow objects of a statement of one row: 5,460 bytes measured (2026-11-29).
+# The Python and Arrow objects of a statement of one row: 5,460 bytes measured (2026-11-29).
 STATEMENT_BYTES: Final = 5_500
 
 
 WriteSet: TypeAlias = "list[tuple[Request, TableState, PreparedOperation]]"
 """The operations of a transaction in their order, each prepared for its private table."""
 
-# Larger data of a whole transaction is not copied: it is written to files before the call ends.
+# `commit_requests` does not copy larger data, because it is written to files before the call ends.
 _BORROWED_BYTES_MIN: Final = 64 << 20
 
 
 class Commit(Protocol):
-    """Commits a write set that was computed at the moment `since`.
+    """Commits a write set that was computed from the snapshot `since`.
 
     collect: leave failing rows out. Otherwise one failing row stops the whole commit.
     Raises: ConflictError, WriteError, StorageError.
@@ -99,7 +100,7 @@ class CommitParts(Protocol):
 
 
 class SnapshotStore(Protocol):
-    """What a transaction needs of the store whose snapshot it reads."""
+    """The methods of a store that a transaction calls."""
 
     def check_writable(self) -> None: ...
 
@@ -108,7 +109,7 @@ class SnapshotStore(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PrivateRoot(Root):
-    """A root with private tables. `base` keeps the snapshot's files while a scan holds this root."""
+    """A root with private tables. It refers to the snapshot's root `base`, to keep its files."""
 
     base: Root | None = None
 
@@ -132,7 +133,7 @@ class OpenTransaction:
         self._base = root
         self._root = root
         self._private: set[int] = set()  # ids of tables with private state
-        self._deltas: set[DeltaMemStore] = set()  # of DiskRowSets, made by this transaction
+        self._deltas: set[DeltaMemStore] = set()  # the private ones of DiskRowSets
         self._now = pin.timestamp
         self._bytes_max = bytes_max
         self._bytes = 0
@@ -143,7 +144,7 @@ class OpenTransaction:
 
     @property
     def since(self) -> int:
-        """The snapshot: the newest timestamp of other writers that the transaction can see."""
+        """The timestamp of the snapshot, T."""
         return self._pin.timestamp
 
     @property
@@ -173,12 +174,13 @@ class OpenTransaction:
     ) -> list[WriteResult]:
         """Commit operations on one table that were computed from the snapshot, and end.
 
-        The transaction must not have written: the operations are not applied to the private tables,
-        so this costs less than `write_together` and `commit`, and their memory is not limited.
-        Large ones are committed in parts (`part_commit`).
-        between: called after each part and before the commit; nothing changes if it raises.
-        Keys of updates and deletes must be distinct.
-        Raises: as `commit`; WriteError if a row fails, and then the transaction has ended, too.
+        This costs less than `write_together` and `commit`, because the operations are not applied
+        to the private tables; their memory is not limited. Large operations are committed in parts
+        (`part_commit`). The transaction must not have written before.
+
+        requests: the keys of updates and deletes must be distinct.
+        between: called after each part and before the commit. If it raises, nothing changes.
+        Raises: as `commit`; WriteError if a row fails. The transaction ends in any case.
         """
         assert not self._written
         with self._statement():
@@ -209,7 +211,7 @@ class OpenTransaction:
         *,
         collect: bool = False,
     ) -> WriteResult:
-        """Write the rows that `select(table, snapshot)` returns, with its errors. Raises: as `write`."""
+        """Write the rows that a `where_writes.Select` returns. Raises: as `write`."""
 
         def prepared(table: TableState) -> PreparedOperation:
             rows, errors = select(table, self._now)
@@ -219,9 +221,10 @@ class OpenTransaction:
         return self._run([request], lambda table: [prepared(table)], collect=collect)[0]
 
     def commit(self, message: str | None = None) -> list[WriteResult]:
-        """Commit all writes as one batch with this message, and end. Returns one result per write.
+        """Commit all writes as one batch, and end. Return one result per write.
 
-        Raises: ConflictError, StorageError; the transaction has ended then, too.
+        message: stored with the commit.
+        Raises: ConflictError, StorageError. The transaction ends in any case.
         """
         with self._statement():
             written, since = self._written, self.since
@@ -230,7 +233,7 @@ class OpenTransaction:
                 return []
             how = "failed to commit"
             try:
-                # Rows that failed were reported by their statements.
+                # collect=True: the statements have already reported the rows that failed.
                 results = self._commit(written, since, message, True)
                 how = "was committed"
                 return results
@@ -238,7 +241,7 @@ class OpenTransaction:
                 self._end(how)
 
     def roll_back(self) -> None:
-        """Forget all writes, and end. Does nothing if the transaction has ended."""
+        """Discard all writes, and end. Do nothing if the transaction has ended."""
         with self._lock:
             if not self._ended:
                 self._end("was rolled back")
@@ -249,19 +252,20 @@ class OpenTransaction:
         self._forget()
 
     def _forget(self) -> None:
-        """Give back the rows and the files."""
+        """Release the written rows, and the snapshot's files."""
         self._written = []
         self._root = self._base = Root(self._base.version, {})
 
     @contextlib.contextmanager
     def _statement(self) -> Iterator[None]:
-        """One statement at a time, during which the transaction is not idle."""
+        """Run one statement: wait for other threads' statements, and keep the history pinned."""
         with self._lock:
             self._check()
             with self._pin.busy():
                 yield
 
     def _check(self) -> None:
+        """Raise TransactionEndedError if the transaction has ended; end it if it was idle."""
         if not self._ended and not self._pin.use():
             self._end(
                 f"was idle for more than {self._pin.timeout_s:g} s and was rolled back; "
@@ -313,7 +317,7 @@ class OpenTransaction:
             return results_of(requests, [(settlement, list(range(len(requests))))], self.since)
 
     def _private_table(self, name: str) -> TableState:
-        """Return the table with private memory; made when the transaction first writes to it."""
+        """Return the table with private memory, which the first write to the table creates."""
         table = self._root.table(name)
         if table.id in self._private:
             return table
@@ -367,7 +371,7 @@ def begin(store: Store, *, timeout_s: float, bytes_max: int) -> OpenTransaction:
             pin = store.pins.add(store.clock.reserve(2 * STATEMENTS_MAX + 2), timeout_s)
             root = store.root
             ticket = Ticket(store.marks.applied, store.log.appended.offset)
-        store.finish(ticket)  # what the transaction reads must be durable before anybody acts on it
+        store.finish(ticket)  # a user may act on what the transaction reads, so it must be durable
 
     def commit(written: WriteSet, since: int, message: str | None, collect: bool) -> list[WriteResult]:
         return commit_checked(

@@ -148,7 +148,7 @@ def write_selected(
     message: str | None = None,
     idempotency_key: str | None = None,
 ) -> WriteResult:
-    """Select rows and write them as one batch under the commit lock. Raises: as `Select`, `write`."""
+    """Select rows and write them as one batch. Raises: as `Select` and `write`."""
     store.check_writable()
     request = Request(name, operation, None)
 
@@ -190,7 +190,7 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
 def look_up_row(
     table: TableState, key: Mapping[str, Any], columns: Sequence[str] | None, snapshot: int
 ) -> dict[str, Any] | None:
-    """Return the row with this key as Python values; None if no row has it. Raises: as `look_up`."""
+    """Return the row with this key as Python values; None: no such row. Raises: as `look_up`."""
     projection = table.schema.columns if columns is None else table.schema.project(columns)
     plain = _plain_key(table, key)
     if plain is None:

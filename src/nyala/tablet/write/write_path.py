@@ -1,25 +1,25 @@
-"""The life of a write, from the user's data to the result.
+"""The steps of a write, from the user's data to the result.
 
-    write()
-      prepare            convert, check, encode keys, route, sort       an error changes nothing
-      ── commit lock ──────────────────────────────────────────────
-      re-check           if the table has changed since, prepare again
-      settle             find each key, decide each row, fold per key   an error changes nothing
-      plan_apply         allocate everything that applying needs (W3)
-      clock.next         the batch's one timestamp
-      log.append         one record for all tablets and tables (W5, W6)
-      apply              MemRowSets and DeltaMemStores
-      ── unlock ───────────────────────────────────────────────────
-      log.sync           group commit: the first waiter syncs for all
-      publish            readers may see the batch (W1)
-      return             counts, timestamp, row errors
+    prepare       convert, check, encode keys, route, sort          an error changes nothing
+    ── take the commit lock ──
+    compare       if the table was altered since, prepare again
+    settle        look up each key, decide each row                 an error changes nothing
+    plan_apply    allocate all memory that the last step needs (W3)
+    clock.next    take one timestamp for the batch
+    log.append    write one record for all tablets and tables (W5, W6)
+    apply         change MemRowSets and DeltaMemStores
+    ── release the commit lock ──
+    log.sync      group commit: one thread syncs for all that wait
+    publish       let readers see the batch (W1)
+    return        counts, timestamp, row errors
 
-Batches above `store.direct_commit_bytes` leave this path after `settle` and are written as files
+After `settle`, batches above `store.direct_commit_bytes` are written as files instead
 (`direct_commit`, W6).
 
 Invariants
-    P1  After the log append nothing may fail. If something does, or a sync fails, the store takes
-        no more writes until it is reopened, and the error says that the outcome is unknown (W3).
+    P1  After the log append nothing may fail. If something fails nevertheless, or a sync fails, the
+        store takes no more writes until it is opened again, and the error says that the outcome is
+        unknown (W3).
     P2  A call changes either nothing, or everything that its result reports.
 
 Source: ARCHITECTURE.md, "The life of a write"; docs/design/rules.md, W1 to W6.
@@ -78,12 +78,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.store")
 
-# Memory of an addition's objects besides its rows, until it is merged with others.
+# The memory of an addition's objects besides its rows, until it is merged with others.
 ADDITION_BYTES: Final = 2048
-# Smaller batches are rarely too large for the log, so their bytes are counted only before they are
-# logged.
+# Smaller batches are rarely too large for the log, so they begin without the flush lock.
 LARGE_ROWS_MIN: Final = 4096
-# Characters of a key's value in a message; a key may have 16 KB.
+# Messages show so many characters of a key's value. A key may have 16 KB.
 _SHOWN_MAX: Final = 200
 
 
@@ -91,13 +90,12 @@ _SHOWN_MAX: Final = 200
 class Request:
     """One operation of a batch.
 
-    numbers: the row numbers to use in errors, int64; None: positions in `data`.
-    condition: which rows are written, by the stored ones (`write.conditions`); None: all.
-    routed:  the tablet id of each row as another process computed it, or -1; None: not computed.
-    errors:  rows of `data` that another process could not convert.
-    rewrites: whether immutable columns of existing rows change too.
-    prepared: the request as `prepare_request` prepared it for a table of the same shape; None: it
-              was not.
+    numbers:   the row numbers to use in errors, int64; None: positions in `data`.
+    routed:    each row's tablet id as another process computed it, or -1; None: not computed.
+    condition: write only rows that pass this comparison with the stored rows; None: all.
+    errors:    rows of `data` that another process could not convert.
+    rewrites:  whether immutable columns of existing rows change too.
+    prepared:  the result of `prepare_request`, if it was already called for this table.
     """
 
     table: str
@@ -120,14 +118,13 @@ def write(
     idempotency_key: str | None = None,
     message: str | None = None,
 ) -> list[WriteResult]:
-    """Execute `requests` as one atomic batch with one timestamp; returns one result per request.
+    """Execute `requests` as one atomic batch with one timestamp. Return one result per request.
 
     collect: leave failing rows out and report them in the results. Otherwise one failing row stops
-        the whole batch.
+             the whole batch.
     idempotency_key: if the store has already committed a batch with this key, nothing is written.
-        Each result then has the timestamp and the total counts of that batch.
+             Each result then has the timestamp and the total counts of that batch.
     message: stored with the commit (`check_message`).
-
     Raises: WriteError or a subclass (nothing changed); errors of `prepare`; StorageError.
     """
     store.check_writable()
@@ -135,7 +132,8 @@ def write(
     prepared = []
     for request in requests:
         try:
-            prepared.append(_prepare(store, root.table(request.table), request))
+            table = root.table(request.table)
+            prepared.append((table, _prepare(store, table, request)))
         except Error as error:
             if len(requests) > 1:  # the caller's line does not show which request is meant
                 error.args = (f"{_label(request)} into {request.table!r}: {error}", *error.args[1:])
@@ -147,7 +145,7 @@ def write(
 
 
 def _label(request: Request) -> str:
-    """The operation's name; of a list of row operations, that of all rows if they have the same."""
+    """Return the operation's name for messages; for "apply", the name that all rows have."""
     if request.operation == "apply" and isinstance(request.data, list):
         names = {item[0] for item in request.data if isinstance(item, tuple)}
         if len(names) == 1:
@@ -167,10 +165,9 @@ def commit_checked(
 ) -> list[WriteResult]:
     """Commit prepared requests as one batch, unless one of their keys changed after `since`.
 
-    since: the snapshot from which the requests were computed; None: nothing is checked.
-    Others: as `write`.
-
-    Raises: ConflictError; then nothing changed. Otherwise as `write`.
+    since: the snapshot from which the requests were computed; None: do not check.
+    Other parameters: as `write`.
+    Raises: as `write`; ConflictError (nothing changed).
     """
 
     def under_lock() -> tuple[list[tuple[Settlement, list[int]]], Ticket]:
@@ -192,9 +189,9 @@ def commit_checked(
 
 
 def find_committed(store: Store, idempotency_key: str) -> WriteResult | None:
-    """Return the result of the batch committed with this key, once durable; None if no batch was.
+    """Return the result of the batch that was committed with this key; None: no such batch.
 
-    Raises: StorageError, CorruptionError.
+    If the batch is not durable yet, the call waits. Raises: StorageError, CorruptionError.
     """
     store.check_writable()
     earlier = store.committed(idempotency_key)
@@ -205,7 +202,7 @@ def find_committed(store: Store, idempotency_key: str) -> WriteResult | None:
 
 
 def recorded_result(known: CommittedKey) -> WriteResult:
-    """The recorded result of a batch, summed over its requests. Raises: CorruptionError."""
+    """Return the recorded result of a batch, summed over its requests. Raises: CorruptionError."""
     result, failed = decode_result(known.timestamp, known.result)
     if failed:
         logger.warning(
@@ -224,12 +221,12 @@ _Outcome = TypeVar("_Outcome")
 def locked(
     store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]], *, large: bool = False
 ) -> tuple[_Outcome, Ticket]:
-    """Run `under_lock` under the commit lock, then wait until its commit is durable and published.
+    """Call `under_lock` with the commit lock, then wait until its commit is durable and published.
 
-    If the batch turns out too large for the log, it runs again with the flush lock held as well,
-    because a direct commit flushes. Locks are always taken in the order flush_lock, commit_lock.
+    If the batch is too large for the log, `under_lock` is called again with the flush lock too,
+    because a direct commit flushes. The flush lock is always taken first.
 
-    large: the batch is probably too large for the log, so take both locks at once.
+    large: the batch is probably too large for the log, so take both locks at the first call.
     """
     make_room(store)
     if not large:
@@ -250,15 +247,15 @@ def once(
     *,
     large: bool = False,
 ) -> _Result | WriteResult:
-    """Run `under_lock`, unless a batch with the key was committed before: see `locked`.
+    """Call `under_lock` as `locked` does, unless a batch with this idempotency key was committed.
 
-    result_of: makes the result of the outcome and the timestamp.
-    Returns: the result, or the recorded one, with the sums over all requests of that batch.
+    result_of: computes the result from the outcome and the timestamp.
+    Returns: the result; or the recorded result of the earlier batch, summed over its requests.
     """
 
     def unless_committed() -> tuple[_Outcome | CommittedKey, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
-            # Another thread may have committed it a moment ago, and it may not be durable yet.
+            # If another thread has just committed the batch, `locked` waits until it is durable.
             return earlier, Ticket(earlier.timestamp, store.log.appended.offset)
         return under_lock()
 
@@ -271,7 +268,7 @@ def once(
 
 
 def make_room(store: Store) -> None:
-    """Wait for a flush if memory or the log is full. A flush needs the commit lock.
+    """Wait for a flush if memory or the log is full. Do nothing if this thread has the commit lock.
 
     Raises: StorageError.
     """
@@ -287,7 +284,7 @@ def make_room(store: Store) -> None:
 
 
 def _run_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
-    """Run and wait without interruption: Ctrl-C cannot leave a commit without a waiting caller."""
+    """Commit and wait without interruption, so that Ctrl-C cannot hide the outcome of a commit."""
     with Uninterrupted():
         with store.commit_lock:
             store.check_writable()
@@ -300,28 +297,25 @@ class TooLargeForLog(Exception):
     """Internal: the batch must be committed directly, and the flush lock is not held."""
 
 
-def _prepare(store: Store, table: TableState, request: Request) -> tuple[TableState, PreparedOperation]:
-    """Data too large for the log is not copied: it is written to files before the call ends."""
-    return table, prepare_request(table, request, borrow_above_bytes=store.direct_commit_bytes)
+def _prepare(store: Store, table: TableState, request: Request) -> PreparedOperation:
+    # Data that is too large for the log is not copied: it is written to files before the call ends.
+    return prepare_request(table, request, borrow_above_bytes=store.direct_commit_bytes)
 
 
 def prepare_request(
     table: TableState, request: Request, *, borrow_above_bytes: int | None = None
 ) -> PreparedOperation:
-    """`prepare`, or `prepare_rows` if the request's rows have operations of their own ("apply")."""
+    """Prepare a request, with its condition. Raises: as `prepare` and `check_condition`."""
     if request.prepared is not None:
         return request.prepared
     if request.operation == "apply":
         prepared = prepare_rows(table, request.data)
     else:
-        errors = None
-        if request.errors is not None:  # a copy, because `prepare` adds to it
-            errors = RowErrors()
-            errors.extend(request.errors)
         sequence = request.condition.column if isinstance(request.condition, NewestBy) else None
         prepared = prepare(
-            table, request.operation, request.data, ignore=request.ignore, errors=errors, routed=request.routed,
-            borrow_above_bytes=borrow_above_bytes, sequence=sequence, rewrites=request.rewrites,
+            table, request.operation, request.data, ignore=request.ignore, errors=request.errors,
+            routed=request.routed, borrow_above_bytes=borrow_above_bytes, sequence=sequence,
+            rewrites=request.rewrites,
         )  # fmt: skip
     return prepared if request.condition is None else check_condition(table, prepared, request.condition)
 
@@ -329,8 +323,11 @@ def prepare_request(
 def _prepare_again(
     store: Store, table: TableState, request: Request, before: PreparedOperation
 ) -> PreparedOperation:
-    """Raises: InvalidArgumentError if the data was a stream, which cannot be read twice."""
-    _, operation = _prepare(store, table, dataclasses.replace(request, prepared=None))
+    """Prepare the data for an altered table.
+
+    Raises: InvalidArgumentError if the data was a stream, which cannot be read twice.
+    """
+    operation = _prepare(store, table, dataclasses.replace(request, prepared=None))
     if operation.row_count != before.row_count:
         raise InvalidArgumentError(
             f"table {table.name!r} was altered while this batch was prepared, and its data is a stream that cannot be "
@@ -347,11 +344,10 @@ def settle_requests(
     collect: bool,
     since: int | None = None,
 ) -> list[tuple[Settlement, list[int]]]:
-    """Settle prepared requests, grouped by table in the order of first mention.
+    """Settle prepared requests, grouped by table.
 
     since: also check that no key changed after this moment (`commit_checked`).
-
-    Returns: per table its settlement and the indexes of its requests.
+    Returns: for each table its settlement, and the indexes of its requests.
     Raises:  WriteError if a row failed, unless `collect`; ConflictError.
     """
     by_table: dict[int, list[int]] = {}
@@ -387,10 +383,11 @@ def settle_requests(
 
 
 def unaltered(store: Store, seen: TableState) -> TableState:
-    """Return the table for which a write was computed, as it is now.
+    """Return the present state of a table for which a write was computed. Its name may have
+    changed.
 
-    Its name may have changed. A range partition that was dropped and added again is another tablet.
-    Raises: ConflictError if columns or tablets changed, or the table was dropped.
+    Raises: ConflictError if the columns or tablets changed, or the table was dropped. A range
+            partition that was dropped and added again is another tablet.
     """
     table = store.root.tables.get(seen.id)
     if table is None:
@@ -401,19 +398,19 @@ def unaltered(store: Store, seen: TableState) -> TableState:
 
 
 def altered_error(name: str, what: str) -> ConflictError:
-    """Return the error for a write set whose table is not as it was when the write set was computed."""
+    """Return the error for a write that was computed before its table was altered or dropped."""
     return ConflictError(
         f"table {name!r} {what} after this write was computed. Nothing was written: begin again", name
     )
 
 
 def _same_shape(seen: TableState, table: TableState) -> bool:
-    """Whether a batch prepared for `seen` is valid for `table`: same schema and same tablets."""
+    """Whether a batch that was prepared for `seen` is valid for `table`."""
     if seen.schema is not table.schema:
         return False
     if seen.tablets is table.tablets:
         return True
-    # A repartition replaces the counters of an auto-incrementing key.
+    # Other tablets have other counters for an auto-incrementing key.
     same_ids = seen.schema.auto_increment is None or [t.id for t in seen.tablets] == [
         t.id for t in table.tablets
     ]
@@ -430,9 +427,10 @@ def commit(
     idempotency_key: str | None = None,
     message: str | None = None,
 ) -> Ticket:
-    """Log and apply settled effects under one timestamp. Under the commit lock.
+    """Log and apply settled effects at one timestamp. Requires the commit lock.
 
-    Without effects there is nothing to list, so the message is not stored.
+    message: not stored if the batch has no effects.
+    Raises: TooLargeForLog; StorageError. If its outcome is "unknown", the batch may be in the log.
     """
     effects = [effect for settlement in settlements for effect in settlement.effects]
     if not effects and idempotency_key is None:
@@ -446,8 +444,8 @@ def commit(
     if any(operation.borrowed for settlement in settlements for operation in settlement.operations) or any(
         isinstance(column, LongColumn) for effect in effects for column in effect.columns.values()
     ):
-        # The batch was too large for the log before settling and is not now, so memory needs its
-        # own copy.
+        # The data was too large for the log and was not copied. Its effects are small enough for
+        # the log and will stay in memory, so they are copied now.
         for effect in effects:
             arrays = [
                 array.array() if isinstance(array, LongColumn) else array for array in effect.columns.values()
@@ -482,7 +480,7 @@ def commit(
         store.note_applied(timestamp, nbytes, key, record.message)
     except BaseException as error:
         if store.log.appended.timestamp != timestamp and store.log.failure is None:
-            raise  # nothing was logged: the log failed (for example a full disk) or was interrupted
+            raise  # nothing was logged: for example, the disk is full
         store.poison(error)
         if isinstance(error, FencedError):
             raise
@@ -495,7 +493,7 @@ def commit(
 
 
 def log_batch(table: TableState, effect: Effect) -> pa.RecordBatch:
-    """The effect's rows as the log stores them: columns named by their ids, the key first."""
+    """Return the effect's rows as the log stores them: columns named by id, the key first."""
     if effect.batch is not None:
         return effect.batch
     schema, _ = table.log_schema(tuple(effect.columns))
@@ -519,7 +517,10 @@ def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch)
 
 @dataclass(frozen=True)
 class InsertAddition:
-    """New rows for one MemRowSet: rows [offset, offset + length) of a batch that tablets share."""
+    """New rows for one MemRowSet: `length` rows from `offset` on of a batch that tablets share.
+
+    order: the effect's row of each shared row; None: the same order. For replay.
+    """
 
     memory: MemRowSet
     keys: SharedKeys
@@ -530,13 +531,16 @@ class InsertAddition:
     order: np.ndarray | None = None
 
     def apply(self, timestamps: int | np.ndarray) -> None:
-        part = timestamps if isinstance(timestamps, int) else _timestamps_of(self, timestamps)
-        self.memory.insert(self.keys, self.shared, self.offset, self.length, part)
+        self.memory.insert(self.keys, self.shared, self.offset, self.length, _timestamps_of(self, timestamps))
 
 
 @dataclass(frozen=True)
 class DeltaAddition:
-    """Changes to rows of one rowset: rows [offset, offset + length) of a shared batch."""
+    """Changes to rows of one rowset: `length` rows from `offset` on of a shared batch.
+
+    order: as in `InsertAddition`.
+    shift: 0; or -1 to apply the changes at the timestamp before the batch's (`TombstoneAddition`).
+    """
 
     deltas: DeltaMemStore
     rowids: np.ndarray
@@ -545,19 +549,19 @@ class DeltaAddition:
     length: int
     nbytes: int
     order: np.ndarray | None = None
-    shift: int = 0  # -1: at the timestamp before the batch's (`TombstoneAddition`)
+    shift: int = 0
 
     def apply(self, timestamps: int | np.ndarray) -> None:
-        part = timestamps if isinstance(timestamps, int) else _timestamps_of(self, timestamps)
-        self.deltas.append(self.rowids, part + self.shift, self.shared, self.offset)
+        stamps = _timestamps_of(self, timestamps) + self.shift
+        self.deltas.append(self.rowids, stamps, self.shared, self.offset)
 
 
 @dataclass(frozen=True)
 class TombstoneAddition:
-    """New rows that remember deletes of unknown keys.
+    """New rows that store the sequences of deletes of unknown keys.
 
-    They live from the timestamp before the batch's to the batch's, when nobody reads
-    (`HybridClock`).
+    The rows live from the timestamp before the batch's to the batch's. No reader has that moment
+    (C4 of `HybridClock`).
     """
 
     insert: InsertAddition
@@ -568,7 +572,7 @@ class TombstoneAddition:
 
     def apply(self, timestamps: int | np.ndarray) -> None:
         insert = self.insert
-        part = timestamps if isinstance(timestamps, int) else _timestamps_of(insert, timestamps)
+        part = _timestamps_of(insert, timestamps)
         first = insert.memory.insert(insert.keys, insert.shared, insert.offset, insert.length, part - 1)
         rowids = np.arange(first, first + insert.length)
         dead = array_of_numbers(np.zeros(insert.length, np.bool_))
@@ -578,17 +582,18 @@ class TombstoneAddition:
 Addition = InsertAddition | DeltaAddition | TombstoneAddition
 
 
-def _timestamps_of(addition: InsertAddition | DeltaAddition, timestamps: np.ndarray) -> np.ndarray:
-    """The addition's part of `timestamps`, which has one per row of the effect (replay).
-
-    `order` gives the effect's row of each shared row; None: the same order.
-    """
+def _timestamps_of(
+    addition: InsertAddition | DeltaAddition, timestamps: int | np.ndarray
+) -> int | np.ndarray:
+    """Return the timestamps of the addition's rows, from one or from one per row of the effect."""
+    if isinstance(timestamps, int):
+        return timestamps
     rows = slice(addition.offset, addition.offset + addition.length)
     return timestamps[rows] if addition.order is None else timestamps[addition.order[rows]]
 
 
 def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
-    """Allocate everything that applying `effect` adds to memory (W3)."""
+    """Allocate everything that `effect` adds to memory, so that applying it cannot fail (W3)."""
     if effect.kind in ("insert", "tombstone"):
         return _plan_insert(settlement.table, effect)
     count = len(effect.codes)
@@ -622,8 +627,8 @@ def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
     if not ghosts.any():
         inserts = _plan_fresh(table, effect.keys, effect.tablets, effect.columns, effect.nbytes)
         return list(map(wrap, inserts))
-    # A ghost (dead row) of the MemRowSet that takes inserts comes back to life: REINSERT (R5). Dead
-    # rows in other rowsets stay dead, and the row is new.
+    # A dead row (ghost) in the MemRowSet that takes inserts becomes alive again (R5). For dead rows
+    # in other rowsets, a new row is inserted.
     out: list[Addition] = []
     fresh = np.flatnonzero(~ghosts)
     if len(fresh):
@@ -706,7 +711,7 @@ def _error_table(
 
 
 def failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
-    """The exception for a batch with failing rows: their number, kinds, and the first message."""
+    """Return the exception for a batch with failing rows: their number, and the first message."""
     operations = settlement.operations
     tables = [
         _error_table(settlement.table, request, errors, operation)
@@ -725,7 +730,7 @@ def failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
 
 
 def _shown(value: Any) -> str:
-    """A key's value as a person writes it, shortened."""
+    """Return the text of a key's value, at most 200 characters."""
     if isinstance(value, dt.datetime):
         return value.isoformat().replace("+00:00", "Z")
     text = str(value) if isinstance(value, dt.date | decimal.Decimal) else repr(value)
