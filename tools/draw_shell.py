@@ -93,7 +93,7 @@ def main():
     drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL).replace(
         "Fira Code, monospace", "monospace"
     )
-    PICTURE.write_text(drawn)
+    PICTURE.write_text(drawn.replace("\n", "\n<title>A screen of nyala sql</title>\n", 1))
     print(PICTURE)
 
 
