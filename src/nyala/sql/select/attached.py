@@ -1,10 +1,9 @@
-"""Finds the tables of attached stores in a SELECT: `FROM other.t`.
+"""Rewrites the names of tables of attached stores in a SELECT: `FROM other.t`.
 
-Each is replaced in the text by the name of a scan that is registered for the statement: `FROM other.t` becomes
+A scan of the table is registered in DuckDB under a new name, and the text gets this name: `FROM other.t` becomes
 `FROM "other.t@store" AS "t"`, and a column `other.t.k` becomes `"t".k`. If the statement also reads a table `t` of
 its own store, the alias is "other.t".
 
-Cost: nothing without attached stores.
 Source: docs/how-to/sql.md, "Other stores".
 """
 
@@ -32,7 +31,11 @@ _MAYBE_TABLE: Final = frozenset((",", "("))
 
 
 def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dict[str, EngineScan]]:
-    """Return the statement with the names of scans, and these. Raises: TableNotFoundError."""
+    """Return (the rewritten statement, the scans by their names in it).
+
+    attached: the other stores by name.
+    Raises: TableNotFoundError.
+    """
     found = tokens(text)
     own = {
         token.name.lower()
@@ -80,7 +83,7 @@ def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dic
 
 
 def _follows_table(found: Sequence[Token], place: int) -> bool:
-    """Whether an alias may stand at this place: behind AS, a name, or a closing parenthesis."""
+    """Whether the token may be an alias: it is behind AS, a name, or a closing parenthesis."""
     before = found[place - 1] if place else None
     return before is not None and (before.keyword in ("AS", ")") or before.is_identifier)
 

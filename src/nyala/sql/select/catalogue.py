@@ -1,18 +1,16 @@
-"""Answers questions about the catalogue: DESCRIBE, `information_schema`, `duckdb_tables()`, `pg_catalog`.
+"""Executes statements over the catalogue: DESCRIBE, `information_schema`, `duckdb_tables()`, `pg_catalog`.
 
-    the tables' schemas ──► CREATE TABLE … ──► an empty DuckDB, kept for these definitions ──► the answer
-
-DuckDB sees Nyala's tables as views, which are nullable and have no keys. So a second DuckDB has a table without
-rows for each: with its types, NOT NULL, primary key, defaults and comments. Its database is called `nyala`, its
-schema `main`.
+DuckDB sees Nyala's tables as views, which are nullable and have no keys. So a second DuckDB, the catalogue, has an
+empty table for each table of the store: with its types, NOT NULL, primary key, defaults and comments. Its database is
+called `nyala`, and its schema `main`.
 
 Invariants
-    C1  A catalogue is never changed once it is built, so any number of threads may read it.
-    C2  At most `_KEPT_MAX` catalogues are kept, those that were used last.
-    C3  A statement that reads rows of a table is refused here: the tables have no rows.
+    C1  A catalogue does not change after it was built, so any number of threads may read it.
+    C2  Four catalogues at most are kept.
+    C3  A statement that also reads rows of a table is refused, because the tables of the catalogue have no rows.
 
-Two tables whose names differ only in case: the one that the statement spells exactly is in the catalogue, or none. A
-table with two such columns is left out.
+If the names of two tables differ only in case, the catalogue has the one that the statement spells exactly. A table
+with two such columns is not in the catalogue.
 
 Source: docs/how-to/sql.md; SQL:2011 part 11 (information schema); DuckDB, "Metadata functions".
 """
@@ -20,10 +18,9 @@ Source: docs/how-to/sql.md; SQL:2011 part 11 (information schema); DuckDB, "Meta
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -43,12 +40,11 @@ if TYPE_CHECKING:
 
 __all__ = ["answer", "describe", "describe_storage", "states_of"]
 
-_KEPT_MAX: Final = 4
 _DESCRIBING: Final = frozenset(("DESCRIBE", "DESC", "SHOW"))
 
 
 class _Catalogue:
-    """An empty DuckDB with these definitions (C1)."""
+    """An empty DuckDB in which these CREATE TABLE and COMMENT statements were executed (C1)."""
 
     def __init__(self, definitions: Iterable[str]) -> None:
         import duckdb
@@ -74,18 +70,10 @@ class _Catalogue:
             yield cursor
 
 
-_kept: Final[OrderedDict[tuple[str, ...], _Catalogue]] = OrderedDict()
-_lock: Final = threading.Lock()
-
-
+@lru_cache(maxsize=4)
 def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
-    """Return the catalogue with these definitions, built at the first call (C2)."""
-    with _lock:
-        found = _kept.pop(definitions, None) or _Catalogue(definitions)
-        _kept[definitions] = found
-        while len(_kept) > _KEPT_MAX:
-            _kept.popitem(last=False)
-        return found
+    """Return the catalogue with these definitions (C2)."""
+    return _Catalogue(definitions)
 
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -105,7 +93,7 @@ def answer(source: Source, text: str, parameters: Mapping[str, Any]) -> pa.Table
 
 
 def describe(state: TableState) -> pa.Table:
-    """Return what DESCRIBE shows of a table. Raises: InvalidArgumentError for columns that differ only in case."""
+    """Return the rows of `DESCRIBE table`. Raises: InvalidArgumentError for columns that differ only in case."""
     from nyala.sql.select.source import check_distinct_names
 
     check_distinct_names(state.name, state.schema.names)
@@ -114,7 +102,7 @@ def describe(state: TableState) -> pa.Table:
 
 
 def describe_storage(state: TableState) -> pa.Table:
-    """Return what `describe` does, with lengths in the types and how the columns are stored."""
+    """Return the rows of `describe`, with the lengths of VARCHAR(n), and with the storage of the columns."""
     columns = state.schema.columns
     rows = describe(state)
     types = pa.array([sql_type(each.type) for each in columns], pa.string())
@@ -131,7 +119,7 @@ def describe_storage(state: TableState) -> pa.Table:
 
 
 def states_of(source: Source) -> dict[str, TableState]:
-    """Return the tables by name, each with the schema that the source reads it by."""
+    """Return the tables by name, with the schemas at the moment of the source."""
     return {name: source[name]._view(None)[1] for name in source.list_tables()}
 
 
@@ -148,7 +136,7 @@ def _rows(
 
 
 def _check_no_rows(cursor: Any, statement: str, states: Mapping[str, TableState]) -> None:
-    """Check that the statement names no table outside of DESCRIBE and texts (C3). Raises: InvalidArgumentError."""
+    """Check that the statement names no table of the store outside of DESCRIBE (C3). Raises: InvalidArgumentError."""
     known = {name.lower() for name in states}
     named = {
         name.rsplit(".", 1)[-1].strip('"') for name in cursor.get_table_names(_without_describe(statement))
@@ -185,7 +173,7 @@ def _closing(found: Sequence[Token], opening: int) -> Token:
 
 
 def _definitions(states: Mapping[str, TableState]) -> tuple[str, ...]:
-    """Return the statements that make a catalogue of these tables."""
+    """Return the statements that create a catalogue of these tables."""
     out: list[str] = []
     seen: set[str] = set()
     for name, state in states.items():

@@ -1,12 +1,12 @@
-"""Close DuckDB cursors that have no users any more, but never inside the garbage collector.
+"""Closes the DuckDB cursors of objects that no longer exist, but never inside the garbage collector.
 
-    the user's last reference goes   the cursor is closed there
-    the collector finds the user     the cursor is left, and closed with the next new cursor or with the connection
+    the last reference to the object goes       its cursor is closed at once
+    the garbage collector finds the object      its cursor is closed with the next new cursor, or with the connection
 
-A thread that closes a cursor waits for the threads that execute its statement. The collector may run in one of
-those threads, or in a thread that they wait for. DuckDB refuses to close there, and the files of the statement
-would stay open. So nothing is closed while the collector runs. A cursor that is left keeps the files that its
-statement reads.
+A thread that closes a cursor waits for the threads that execute the cursor's statement. The collector may run in one
+of these threads, or in a thread that they wait for. There DuckDB refuses to close, and the files of the statement
+would stay open. So no cursor is closed while the collector runs. Until a cursor is closed, it keeps the files that
+its statement reads.
 
 Cost: one call per collection of the garbage collector, from the first statement on.
 Source: Python, `gc.callbacks`; docs/design/sql-and-polars.md, "A private, locked DuckDB".
@@ -36,7 +36,7 @@ gc.callbacks.append(_note)
 
 
 class LeftCursors:
-    """The cursors of one connection that must still be closed, with the streams that they made."""
+    """The cursors of one connection that are still to be closed, with the streams that they made."""
 
     def __init__(self) -> None:
         self._left: list[tuple[Any, list[Any]]] = []
@@ -45,9 +45,10 @@ class LeftCursors:
         return len(self._left)
 
     def close_with(self, user: object, cursor: Any) -> list[Any]:
-        """Close the cursor when its user is gone, or soon after.
+        """Close the cursor when `user` no longer exists, or soon after.
 
-        Returns: a list for objects that must live until then, such as the cursor's streams: closing one waits, too.
+        Returns a list for the cursor's streams. They must exist until then, because closing a stream waits as closing a
+        cursor does.
         """
         made: list[Any] = []
         weakref.finalize(user, self._close_or_leave, cursor, made)
@@ -68,8 +69,8 @@ class LeftCursors:
 def close_all(opened: list[Any], left: LeftCursors) -> None:
     """Close the cursors that were left, then the connections, and empty the list.
 
-    A statement that another thread still runs finishes, or fails because its scan finds the store closed. DuckDB keeps
-    its connection until the last cursor closes.
+    A statement that still runs in another thread finishes, or fails because its scan finds the store closed. DuckDB
+    keeps the connection until the last cursor is closed.
     """
     left.close()
     while opened:

@@ -1,4 +1,4 @@
-"""Turns DuckDB's exceptions into Nyala's errors, which keep DuckDB's sentence and the place in the statement.
+"""Converts DuckDB's exceptions to Nyala's errors, with DuckDB's message and the place in the statement.
 
 Source: docs/how-to/errors.md.
 """
@@ -43,11 +43,11 @@ def our_error(
     columns: Iterable[str],
     lines_above: int,
 ) -> BaseException:
-    """The error to raise for one of DuckDB's.
+    """Return the error to raise for an exception of DuckDB.
 
-    failures: what scans ended with; such an error is the cause, and is raised itself.
-    tables, columns: names that there are, for "did you mean".
-    lines_above: lines that the text given to DuckDB had before the user's.
+    failures: the errors of the statement's scans. If there is one, it is the cause of the exception, and is returned.
+    tables, columns: existing names, for "did you mean".
+    lines_above: the number of lines before the user's text in the text that DuckDB executed.
     """
     import duckdb
 
@@ -65,8 +65,7 @@ def our_error(
     if isinstance(error, duckdb.BinderException):
         for pattern in _NO_COLUMN:
             if match := pattern.search(message):
-                head, _, place = text.partition("\n\n")
-                del head
+                place = text.partition("\n\n")[2]
                 guess = _meant(match[1], sorted(set(columns)))
                 if re.search(rf'(?<!\.)"{re.escape(match[1])}"', place):
                     guess += f". A text is written in single quotes: '{match[1]}'"
@@ -99,7 +98,7 @@ def our_error(
 
 
 def _csv_problem(message: str) -> str | None:
-    """Return one sentence for DuckDB's page about a CSV file, or None if the message is about something else."""
+    """Return DuckDB's long message about a CSV file in one sentence; None for any other message."""
     if match := _CSV_LINE.search(message):
         file = _CSV_FILE.search(message)
         where = f" of {file[1]!r}" if file else ""
@@ -114,16 +113,16 @@ def _csv_problem(message: str) -> str | None:
 
 
 def in_words_of_sql(message: str) -> str:
-    """Return a message of the engine with SQL's words for what it advises."""
+    """Return an error message that advises statements in place of methods of Python."""
     for method, statement in _ADVICE:
         message = message.replace(method, statement)
     return message
 
 
 def located(message: str, text: str) -> str:
-    """Return the message of an error with the place in this text that it marks, and without another place.
+    """Return an error message that marks its place in the user's statement, not in the text that DuckDB executed.
 
-    text: the user's statement, from which the text that DuckDB refused was made.
+    text: the user's statement. If the marked words are not in it, the message marks no place.
     """
     match = _PLACE.search(message)
     if match is None:
@@ -144,9 +143,10 @@ def located(message: str, text: str) -> str:
 
 
 def _place_of(marked: str, before: str, text: str) -> int | None:
-    """Return where the marked words are in the text; of several places, the one with the most like text before it.
+    """Return the place of the marked words in the text.
 
-    None: there is no such place, or two are alike.
+    Of several places, the one whose text before it is most similar to `before` is returned. None: no place, or two
+    that are equally similar.
     """
     found: list[tuple[int, int]] = []
     place = text.find(marked) if marked else -1
@@ -160,13 +160,13 @@ def _place_of(marked: str, before: str, text: str) -> int | None:
 
 
 def missing_table(error: TableNotFoundError) -> str | None:
-    """Return the name that DuckDB found no table for, of an error of `our_error`; None for another error."""
+    """Return the name of the missing table of an error by `our_error`; None for any other error."""
     match = _NO_TABLE.search(str(error.__cause__)) if error.__cause__ is not None else None
     return match[1] if match else None
 
 
 def _with_line(message: str, by: int) -> str:
-    """The message with its line numbers moved."""
+    """Return the message with `by` added to its line numbers."""
     return re.sub(
         r"^LINE (\d+):", lambda match: f"LINE {max(1, int(match[1]) + by)}:", message, flags=re.MULTILINE
     )

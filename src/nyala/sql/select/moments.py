@@ -1,20 +1,20 @@
-"""Finds the tables of a SELECT that are read at a moment of their own, and the change feeds.
+"""Rewrites the parts of a SELECT that DuckDB does not know: tables at a moment, change feeds, and schema names.
 
-    FROM t AT (TIMESTAMP => now() - INTERVAL 1 DAY)      AT (VERSION => 'tag')
-    FROM t FOR SYSTEM_TIME AS OF '2026-11-01'            FOR SYSTEM_VERSION AS OF 7
-    FROM t TIMESTAMP AS OF '2026-11-01'                  VERSION AS OF 'tag'
+    FROM t AT (TIMESTAMP => now() - INTERVAL 1 DAY)      or  AT (VERSION => 'tag')
+    FROM t FOR SYSTEM_TIME AS OF '2026-11-01'            or  FOR SYSTEM_VERSION AS OF 7
+    FROM t TIMESTAMP AS OF '2026-11-01'                  or  VERSION AS OF 'tag'
     FROM changes('t', since => 'tag', until => now(), before => true)
-    FROM nyala.main.t                                    public.t
+    FROM nyala.main.t                                    or  public.t
 
-Each of these is replaced in the text by the name of a scan or a feed that is registered for the statement:
-`FROM t AT (VERSION => 7)` becomes `FROM "t@1" AS "t"`. So DuckDB pushes predicates into scans of the past as well.
+A scan at the moment, or the feed, is registered in DuckDB under a new name, and the text gets this name:
+`FROM t AT (VERSION => 7)` becomes `FROM "t@1" AS "t"`. So DuckDB pushes predicates into scans of the past, too.
 DuckDB evaluates the moment, an expression of constants and parameters, before the statement.
 
 Invariants
-    M1  A clause is found only where a table stands: after FROM, JOIN, or a comma in FROM.
-    M2  The text keeps its line breaks, so DuckDB names the right lines.
+    M1  A clause is found only behind the name of a table: after FROM, JOIN, or a comma in FROM.
+    M2  The text keeps its line breaks, so that DuckDB's errors name the right lines.
 
-Cost: a search for five words in the text of each statement; a statement that has one is analysed once.
+Most statements have none of five words, such as `at`, and need no analysis.
 Source: SQL:2011 part 2, 7.6 (system-versioned tables); DuckDB, "Time Travel"; Spark SQL, "Time travel".
 """
 
@@ -26,12 +26,11 @@ import decimal
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.names import spelled
-from nyala.sql.tokens import main_keyword, quoted, replaced, tokens
+from nyala.sql.tokens import TokenReader, cached_for_short, main_keyword, quoted, replaced, tokens
 
 if TYPE_CHECKING:
     from nyala.api.change_feed import ChangeFeed
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_NAMES", "Feed", "Reading", "parsable", "read_moments"]
 
-_REMEMBERED_CHARS: Final = 4096
 _WORDS: Final = re.compile(r"\b(?:at|of|changes|public|nyala)\b", re.IGNORECASE)
 _EXPLICIT: Final = frozenset(("TIMESTAMP", "VERSION"))
 _AS_OF: Final = {
@@ -73,7 +71,7 @@ _FEED_ARGUMENTS: Final = ("since", "until", "before", "versions")
 
 @dataclass(frozen=True)
 class Reading:
-    """A statement, and what is registered for it besides the tables that it names."""
+    """The rewritten statement, and the scans and feeds under the names that the text has for them."""
 
     text: str
     scans: Mapping[str, EngineScan] = field(default_factory=dict)
@@ -81,7 +79,10 @@ class Reading:
 
 
 class Feed:
-    """A change feed as DuckDB reads it. `failure` is the first error of a read: DuckDB passes on only its text."""
+    """A change feed as an Arrow stream for DuckDB.
+
+    failure: the first error of a read. DuckDB passes on only its text.
+    """
 
     def __init__(self, feed: ChangeFeed) -> None:
         self._feed = feed
@@ -106,7 +107,7 @@ class Feed:
 
 
 def parsable(text: str) -> str:
-    """Return the text with the present tables in place of moments and feeds, for DuckDB's parser."""
+    """Return the text with a table `nyala_t` in place of moments and feeds, so that DuckDB's parser accepts it."""
     if not _WORDS.search(text):
         return text
     clauses = _clauses(text)
@@ -123,16 +124,16 @@ def read_moments(
     text: str,
     parameters: Mapping[str, Any],
 ) -> Reading:
-    """Return the statement with its moments and feeds replaced by names of scans and feeds.
+    """Return the rewritten statement.
 
     attached: other stores by name, whose tables are `store.table`.
     connection: evaluates the moments.
-    timestamp: the moment of the statement, at which feeds end that name no end.
-    Raises: InvalidArgumentError for a clause or moment that is wrong; TableNotFoundError, HistoryExpiredError.
+    timestamp: the moment of the statement. A feed without `until` ends there.
+    Raises: InvalidArgumentError for a wrong clause or moment; TableNotFoundError, HistoryExpiredError.
     """
     if not _WORDS.search(text):
         return Reading(text)
-    clauses = _clauses(text) if len(text) <= _REMEMBERED_CHARS else _clauses.__wrapped__(text)
+    clauses = _clauses(text)
     if not clauses.moments and not clauses.feeds:
         return Reading(replaced(text, clauses.edits) if clauses.edits else text)
     value = _Values(connection, parameters)
@@ -170,7 +171,7 @@ def read_moments(
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """Return a name that no table has, and note it."""
+    """Return a name that is not in `taken`, and add it there."""
     number = 1
     while (made := f"{name}@{number}").lower() in taken:
         number += 1
@@ -187,7 +188,7 @@ class _Values:
         self._known: dict[str, Any] = {}
 
     def of(self, expression: str, what: str) -> Any:
-        """Return the value of the expression. Raises: InvalidArgumentError, which names it as `what`."""
+        """Return the value of the expression. what: its name in an error. Raises: InvalidArgumentError."""
         if expression not in self._known:
             self._known[expression] = self._evaluated(expression, what)
         return self._known[expression]
@@ -228,8 +229,8 @@ class _Values:
             (token,) = found
             if token.kind == "parameter":
                 return self._parameters[token.text[1:]]
-            if token.kind == "text" and token.text[0] == "'":
-                return token.text[1:-1].replace("''", "'")
+            if token.plain_text is not None:
+                return token.plain_text
             if token.kind == "number" and token.text.isdecimal():
                 return int(token.text)
         names = {token.text[1:] for token in found if token.kind == "parameter"}
@@ -254,9 +255,13 @@ class _Values:
 
 @dataclass(frozen=True)
 class _Moment:
-    """A table that is read at a moment: its name at [begin, end) of the text, and the clause that follows.
+    """A table at a moment.
 
-    store: what stands before the table's name, in lower case: perhaps an attached store.
+    store: the qualifier of the table in lower case, which may be an attached store; or "".
+    begin, end: the place of the table's name in the text.
+    clause_begin, clause_end: the place of the clause.
+    kind: "TIMESTAMP" or "VERSION".
+    expression: the moment.
     """
 
     store: str
@@ -277,7 +282,10 @@ class _Moment:
 
 @dataclass(frozen=True)
 class _FeedCall:
-    """A call of `changes` at [begin, end) of the text, with its arguments as expressions."""
+    """A call of `changes` at [begin, end) of the text.
+
+    table: the first argument, and `arguments` the others, as expressions.
+    """
 
     table: str
     begin: int
@@ -295,12 +303,12 @@ class _Clauses:
     moments: Sequence[_Moment]
     feeds: Sequence[_FeedCall]
     edits: Sequence[tuple[int, int, str]]
-    """Replacements of qualifiers."""
+    """Replacements of schema names."""
 
 
-@lru_cache(maxsize=64)
+@cached_for_short
 def _clauses(text: str) -> _Clauses:
-    """Find the clauses of a statement. Raises: InvalidArgumentError for a clause that is not complete."""
+    """Find the clauses of a statement. Raises: InvalidArgumentError for an incomplete clause."""
     finder = _Finder(text)
     finder.run()
     return _Clauses(finder.moments, finder.feeds, finder.edits)
@@ -311,14 +319,17 @@ _SOURCES_AFTER_USING: Final = ("MERGE", "DELETE")
 
 @dataclass
 class _Frame:
-    """A statement, or what stands between two parentheses."""
+    """The statement, or the text between two parentheses, while the finder is inside.
+
+    in_from: the finder is in the FROM of this query.
+    """
 
     is_query: bool
     in_from: bool = False
 
 
 class _Finder:
-    """Goes through the tokens of a statement, and knows where a table stands (M1)."""
+    """Goes through the tokens of a statement, and finds the names of tables (M1)."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -326,7 +337,7 @@ class _Finder:
         self.moments: list[_Moment] = []
         self.feeds: list[_FeedCall] = []
         self.edits: list[tuple[int, int, str]] = []
-        self._cut: set[str] = set()  # tables whose qualifier was replaced
+        self._cut: set[str] = set()  # tables whose schema name was replaced
         self._of_with = self._names_of_with()
 
     def run(self) -> None:
@@ -371,7 +382,7 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a table
 
     def _table(self, place: int) -> int:
-        """Read the name of a table and what follows it; return the place of the next token."""
+        """Read the name of a table, its alias and its clause. Returns the index of the next token."""
         names, after = self._path(place)
         if self._keyword(after) == "(":
             return self._feed(place, after) if [each.lower() for each in names] == ["changes"] else after
@@ -424,7 +435,7 @@ class _Finder:
             self._cut.add(names[-1].lower())
 
     def _cut_columns(self) -> None:
-        """Replace the qualifiers of columns, as in `public.t.k`, of tables whose qualifier was replaced."""
+        """Replace the schema names of columns, as in `public.t.k`, of the tables in `_cut`."""
         if not self._cut:
             return
         done = {edit[0] for edit in self.edits}
@@ -437,7 +448,7 @@ class _Finder:
                     self.edits.append((token.begin, self.tokens[after - 4].end, "main."))
 
     def _after_alias(self, place: int) -> int:
-        """Return the place behind the alias that may begin here; without one, the same place."""
+        """Return the index after the alias that begins here; the same index if there is no alias."""
         behind = place + 1 if self._keyword(place) == "AS" else place
         if behind >= len(self.tokens):
             return place
@@ -449,7 +460,7 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a moment
 
     def _clause(self, place: int) -> tuple[str, str, int] | None:
-        """Return (kind, expression, place behind it) of the clause that begins here, or None."""
+        """Return (kind, expression, index after the clause) of the clause that begins here, or None."""
         if self._keyword(place) == "AT" and self._keyword(place + 1) == "(":
             kind = self._keyword(place + 2)
             if kind not in _EXPLICIT or self._keyword(place + 3) not in _ARROWS:
@@ -464,7 +475,7 @@ class _Finder:
         return named, self._text(begin + 3, behind, place), behind
 
     def _expression(self, place: int) -> int:
-        """Return the place behind an expression: operands with operators between them."""
+        """Return the index after an expression: operands with operators between them."""
         place = self._operand(place)
         while self._keyword(place) in _OPERATORS:
             place = self._operand(place + 1)
@@ -506,23 +517,27 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a feed
 
     def _feed(self, place: int, opening: int) -> int:
-        """Read a call of `changes`; return the place behind it."""
+        """Read a call of `changes`. Returns the index after it."""
         close = self._closing(opening)
-        items = self._items(opening + 1, close)
         arguments: dict[str, str] = {}
         table = ""
-        for number, (begin, end) in enumerate(items):
-            if self._keyword(begin + 1) in _ARROWS and self.tokens[begin].is_identifier:
-                name = self.tokens[begin].name.lower()
+        inside = TokenReader(self.text[self.tokens[opening].end : self.tokens[close].begin])
+        for number, item in enumerate(inside.listed()):
+            reader = TokenReader(item)
+            if (arrow := reader.peek(1)) is not None and arrow.keyword in _ARROWS:
+                name = reader.identifier().lower()
                 if name not in _FEED_ARGUMENTS or name in arguments:
                     raise self._error(
-                        begin, f"changes takes the arguments {', '.join(_FEED_ARGUMENTS)}, each once"
+                        place, f"changes takes the arguments {', '.join(_FEED_ARGUMENTS)}, each once"
                     )
-                arguments[name] = self._text(begin + 2, end, begin)
+                reader.next()
+                if reader.ended:
+                    raise self._error(place, "expected an expression")
+                arguments[name] = reader.rest()
             elif number == 0:
-                table = self._text(begin, end, begin)
+                table = item
             else:
-                raise self._error(begin, "arguments of changes after the table have names, as in since => …")
+                raise self._error(place, "arguments of changes after the table have names, as in since => …")
         if not table or "since" not in arguments:
             raise self._error(place, "changes needs the name of a table and since: changes('t', since => …)")
         behind = close + 1
@@ -537,19 +552,6 @@ class _Finder:
         )
         return behind
 
-    def _items(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Return the places between which the items of a list stand that commas separate."""
-        out, place = [], begin
-        while place < end:
-            word = self._keyword(place)
-            if word == ",":
-                out.append((begin, place))
-                begin = place + 1
-            place = self._closing(place) + 1 if word in ("(", "[", "{") else place + 1
-        if begin < end:
-            out.append((begin, end))
-        return out
-
     # -------------------------------------------------------------------------------------------- tokens
 
     def _keyword(self, place: int) -> str:
@@ -561,7 +563,7 @@ class _Finder:
         return self.text[self.tokens[begin].begin : self.tokens[end - 1].end]
 
     def _closing(self, opening: int) -> int:
-        """Return the place of the bracket that closes this one. Raises: InvalidArgumentError."""
+        """Return the index of the bracket that closes this one. Raises: InvalidArgumentError."""
         depth = 0
         for place in range(opening, len(self.tokens)):
             text = self.tokens[place].text

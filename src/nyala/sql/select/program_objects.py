@@ -4,12 +4,12 @@
     dict of columns, list of rows as dicts                streams of Arrow, such as readers and relations of DuckDB
     Scan and Table of a store, Result, ChangeFeed
 
-The names are looked up after DuckDB has found that a table is missing. So the tables of the store and the names
-of WITH come first, and a statement without such names costs nothing more.
+A name is looked up only after DuckDB has not found a table with this name. So tables of the store and names of WITH
+come first.
 
 Invariants
     V1  The data can be read any number of times, because a result runs again whenever its rows are read. A stream
-        that can be read once is read here, into memory.
+        that can be read only once is read here, into memory.
     V2  A result refers to the data, and not to the frame of the program.
 
 Source: docs/how-to/sql.md, "Data of your program".
@@ -45,11 +45,12 @@ _KINDS: Final = (
 def find_object(
     source: Snapshot | Transaction, access: Access, error: TableNotFoundError, known: Collection[str]
 ) -> tuple[str, Any]:
-    """Return the name of the table that is missing, and the program's data of that name.
+    """Return (name of the missing table, the program's data with this name).
 
-    known: names that were found before, which DuckDB still misses: they have a qualifier.
-    The data is an `EngineScan`, into which DuckDB pushes predicates, or what DuckDB reads itself.
-    Raises: `error` if there is no such data; InvalidArgumentError for data that cannot be read.
+    error: DuckDB's error about the missing table.
+    known: names that were found before. If DuckDB still misses such a name, the statement has it with a schema.
+    The data is an `EngineScan`, into which DuckDB pushes predicates, or an object that DuckDB reads itself.
+    Raises: `error` if no variable has this name; InvalidArgumentError for data that cannot be read.
     """
     name = missing_table(error)
     value = None if name is None else access.variable(name)
@@ -64,7 +65,7 @@ def find_object(
 
 
 def data_named(source: Snapshot | Transaction, access: Access, name: str) -> Any:
-    """Return the program's data of that name, as `find_object` does; None if there is no such data."""
+    """Return the program's data with this name, as `find_object` does; None if no variable has this name."""
     value = access.variable(name)
     return None if value is None else _table_of(name, value, source)
 
@@ -79,7 +80,7 @@ def _table_of(name: str, value: Any, source: Snapshot | Transaction) -> Any:
 
 
 def _scan_of(value: Any, source: Snapshot | Transaction) -> EngineScan | None:
-    """Return the scan of a Scan or table of Nyala; a table of the same store is read as `source` sees it."""
+    """Return the scan of a Scan or Table of Nyala. A table of the same store is read as `source` sees it."""
     if not type(value).__module__.startswith("nyala."):
         return None
     if hasattr(value, "_view"):
@@ -94,7 +95,7 @@ def _scan_of(value: Any, source: Snapshot | Transaction) -> EngineScan | None:
 
 
 def _data_of(value: Any) -> Any:
-    """Return the value as something that DuckDB reads any number of times (V1); None if it is no data."""
+    """Return the value as an object that DuckDB can read any number of times (V1); None if it is not data."""
     if isinstance(value, pa.Table | pa.RecordBatch | ds.Dataset):
         return value
     pandas = sys.modules.get("pandas")

@@ -1,9 +1,9 @@
-"""What runs for one user now, and how another thread interrupts it.
+"""Interrupts the running statements of one user from another thread.
 
-    interrupt()  ──► the DuckDB sessions of this user's statements    their SELECTs fail
-                 └─► a mark, which a statement that writes checks      between its parts, until its commit starts
+`interrupt` stops the DuckDB sessions of the statements, so that their SELECTs fail. It also sets a mark. A statement
+that writes checks the mark until its commit starts.
 
-In the main thread Ctrl-C needs no interrupt: DuckDB looks for signals itself, between its tasks (`is_signal`).
+Ctrl-C in the main thread needs no interrupt: DuckDB itself checks for signals between its tasks (`is_signal`).
 
 Source: DuckDB, `duckdb_interrupt`.
 """
@@ -31,15 +31,15 @@ class StatementInterrupted(Error):
 
 
 def is_signal(error: RuntimeError) -> bool:
-    """Whether a signal handler, such as that of Ctrl-C, raised while DuckDB ran in the main thread.
+    """Whether a signal handler, such as the one of Ctrl-C, raised an error while DuckDB ran in the main thread.
 
-    DuckDB keeps only this text of what the handler raised.
+    DuckDB replaces the error of the handler by a RuntimeError with this text.
     """
     return str(error) == "Query interrupted"
 
 
 class Running:
-    """The sessions that run statements of one user, for `interrupt`. Thread-safe."""
+    """The DuckDB sessions that execute one user's statements. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,25 +51,25 @@ class Running:
             self._sessions.add(session)
 
     def discard(self, session: Session) -> None:
-        """Forget the session, which another user may take next."""
+        """Remove the session, because another user may take it next."""
         with self._lock:
             self._sessions.discard(session)
 
     def begin(self) -> None:
-        """Begin a statement, which earlier interrupts do not affect."""
+        """Begin a statement. Earlier interrupts do not affect it."""
         self._is_interrupted = False
 
     def check(self) -> None:
-        """Raises: StatementInterrupted after an interrupt of the statement."""
+        """Raise StatementInterrupted if the statement was interrupted."""
         if self._is_interrupted:
             raise StatementInterrupted
 
     def interrupt(self) -> None:
-        """Let the statements that run now fail, from another thread. One that begins later is not affected."""
+        """Interrupt the statements that run now. Statements that begin later are not affected."""
         import duckdb
 
         with self._lock:
             self._is_interrupted = True
             for session in self._sessions:
-                with contextlib.suppress(duckdb.ConnectionException):  # it was closed in this moment
+                with contextlib.suppress(duckdb.ConnectionException):  # the session was closed meanwhile
                     session.cursor.interrupt()

@@ -1,6 +1,6 @@
-"""Check a statement of `Database.sql`, and find the tables and columns that it names.
+"""Checks that a text is one SELECT, and finds the tables and columns that it names.
 
-Allowed is one statement that DuckDB classifies as SELECT: also WITH, FROM, VALUES, DESCRIBE, SUMMARIZE and SHOW.
+DuckDB decides what a SELECT is. WITH, FROM, VALUES, DESCRIBE, SUMMARIZE and SHOW belong to it.
 
 Source: docs/how-to/sql.md.
 """
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, Final
 
 from nyala.errors import InvalidArgumentError
-from nyala.sql.tokens import tokens, with_short_lists
-
-_REMEMBERED_CHARS: Final = 4096
+from nyala.sql.tokens import cached_for_short, tokens, with_short_lists
 
 
 def check_statement(text: object) -> tuple[str, str, Any]:
@@ -25,16 +22,16 @@ def check_statement(text: object) -> tuple[str, str, Any]:
     parses and binds faster: DuckDB takes half a second for 50,000 values. It is only for analysis, because
     a PIVOT takes column names from such a list.
 
-    Raises: InvalidArgumentError for text that does not parse, and for anything but one statement that reads.
+    Raises: InvalidArgumentError for a text that does not parse, or is not one SELECT.
     """
     if not isinstance(text, str):
         raise InvalidArgumentError(f"sql takes the text of a SELECT, not {text!r}")
-    return _parsed(text) if len(text) <= _REMEMBERED_CHARS else _parsed.__wrapped__(text)
+    return _parsed(text)
 
 
-@lru_cache(maxsize=64)
+@cached_for_short
 def _parsed(text: str) -> tuple[str, str, Any]:
-    """See `check_statement`. Cached: parsing takes a tenth of a small statement's time."""
+    """See `check_statement`. Cached, because parsing takes a tenth of the time of a small statement."""
     import duckdb
 
     text = text.strip().rstrip(";").rstrip()
@@ -77,16 +74,11 @@ _CATALOGUE_NAMES: Final = frozenset(
 
 
 def reads_catalogue(text: str) -> bool:
-    """Whether a SELECT reads the catalogue, such as `information_schema.tables` or `(DESCRIBE t)`.
-
-    Cost: a search for a few words; the tokens of a text that has one are read once.
-    """
-    if not _CATALOGUE.search(text):
-        return False
-    return _names_catalogue(text) if len(text) <= _REMEMBERED_CHARS else _names_catalogue.__wrapped__(text)
+    """Whether a SELECT reads the catalogue, such as `information_schema.tables` or `(DESCRIBE t)`."""
+    return bool(_CATALOGUE.search(text)) and _names_catalogue(text)
 
 
-@lru_cache(maxsize=64)
+@cached_for_short
 def _names_catalogue(text: str) -> bool:
     found = tokens(text)
     for place, token in enumerate(found):
@@ -112,24 +104,24 @@ _SHOW: Final = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b", re
 
 
 def tables_named(text: str, tables: Iterable[str]) -> list[str]:
-    """Return the tables whose names occur in the text, at least those that it reads.
+    """Return the tables whose names occur in the text. All tables that the statement reads are among them.
 
-    A statement about the catalogue, such as SHOW TABLES, gets all tables. DuckDB ignores case in names: of tables
-    `T` and `t` the one with the exact spelling is returned.
+    For a statement over the catalogue, such as SHOW TABLES, these are all tables. DuckDB ignores case in names, so of
+    two tables `T` and `t` only the one whose exact spelling occurs is returned.
     Raises: InvalidArgumentError if both spellings occur.
     """
     tables = list(tables)
     if _SHOW.search(text):
         lowered = [name.lower() for name in tables]
-        return [name for name in tables if lowered.count(name.lower()) == 1 or _stands_in(name, text)]
+        return [name for name in tables if lowered.count(name.lower()) == 1 or _occurs_in(name, text)]
     folded = text.lower()
     groups: dict[str, list[str]] = {}
     for name in tables:
-        if _stands_in(name.lower(), folded):
+        if _occurs_in(name.lower(), folded):
             groups.setdefault(name.lower(), []).append(name)
     out = []
     for alike in groups.values():
-        exact = alike if len(alike) == 1 else [name for name in alike if _stands_in(name, text)]
+        exact = alike if len(alike) == 1 else [name for name in alike if _occurs_in(name, text)]
         if len(exact) != 1:
             raise InvalidArgumentError(
                 f"the table name {alike[0]!r} is ambiguous: the store has {' and '.join(map(repr, alike))}, and a "
@@ -145,10 +137,9 @@ _WORD: Final = re.compile(r"\w+")
 
 
 def columns_named(text: str, columns: Iterable[str]) -> set[str]:
-    """Return the columns whose names occur in the text, or all for `SELECT *`.
+    """Return the columns whose names occur in the text; all columns for `SELECT *`.
 
-    This is a guess, which may save work and must not decide what is right: a natural join reads columns that it does
-    not name.
+    The result is an estimate, which only saves work: for example, a natural join reads columns that it does not name.
     """
     if _ALL.search(text) or not _SELECT.search(text):
         return set(columns)
@@ -157,17 +148,17 @@ def columns_named(text: str, columns: Iterable[str]) -> set[str]:
     return {
         name
         for name in columns
-        if (name.lower() in words if _WORD.fullmatch(name) else _stands_in(name.lower(), folded))
+        if (name.lower() in words if _WORD.fullmatch(name) else _occurs_in(name.lower(), folded))
     }
 
 
-def _stands_in(name: str, text: str) -> bool:
+def _occurs_in(name: str, text: str) -> bool:
     quoted = name.replace('"', '""')
     return re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", text) is not None
 
 
 def prepared(parameters: Any) -> Any:
-    """Parameters as DuckDB takes them: a list for `?` and `$1`, a dict for `$name`. Raises: InvalidArgumentError."""
+    """Return the parameters: a list for `?`, or a dict for `$name`. Raises: InvalidArgumentError."""
     if parameters is None or isinstance(parameters, dict):
         return parameters
     if isinstance(parameters, list | tuple):

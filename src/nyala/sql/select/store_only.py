@@ -1,12 +1,12 @@
 """Refuses functions that reach outside the store, in SQL that does not come from the program (`StoreAccess`).
 
-The DuckDB of such SQL has no access to files, and its settings are locked. This check comes before it.
-It refuses table functions and functions with side effects, except those in `_ALLOWED`, so a function that
-a later DuckDB adds is refused too. Functions that run SQL from a text are refused, because the check does
-not see into texts.
+The DuckDB of such SQL has no access to files, and its settings are locked. This check is a second barrier. It
+refuses all table functions and functions with side effects, except those in `_ALLOWED`. So a function that a later
+DuckDB adds is refused, too. Functions that execute SQL from a text are refused, because the check does not read
+this text.
 
-Names are found by DuckDB's own tokenizer. If `tokens` and DuckDB disagree where string literals begin,
-the statement is refused: Nyala and DuckDB would read different clauses.
+DuckDB's own tokenizer finds the names. If `tokens` and DuckDB disagree where string literals begin, the statement
+is refused, because Nyala and DuckDB would read different clauses.
 
 Source: DuckDB, "Securing DuckDB"; docs/how-to/sql.md, "What is guaranteed".
 """
@@ -38,11 +38,11 @@ _CALL: Final = re.compile(r'"?(\w+)"?\(')
 
 
 def check_store_only(text: str) -> None:
-    """Check that the statement calls no function that reaches outside. Raises: InvalidArgumentError."""
+    """Check that the statement calls no function that reaches outside the store. Raises: InvalidArgumentError."""
     found = _tokens_of_duckdb(text)
-    theirs = [begin for begin, kind, _ in found if kind == "string_const"]
-    ours = list(begins_of_texts(tokens(text)))
-    if theirs != (ours if text.isascii() else _offsets(text, ours)):
+    by_duckdb = [begin for begin, kind, _ in found if kind == "string_const"]
+    by_nyala = list(begins_of_texts(tokens(text)))
+    if by_duckdb != (by_nyala if text.isascii() else _offsets(text, by_nyala)):
         raise InvalidArgumentError(
             "the statement cannot be checked, because it is not clear where its texts begin and end: write texts in "
             "single quotes, with a space before each, and no comment inside of a comment"
@@ -60,7 +60,7 @@ def check_store_only(text: str) -> None:
 
 
 def _tokens_of_duckdb(text: str) -> list[tuple[int, str, str]]:
-    """Return (offset in bytes, kind, text) of each token without comments."""
+    """Return (offset in bytes, kind, text) of each token of DuckDB, without comments."""
     import duckdb
 
     encoded = text.encode()
@@ -84,8 +84,8 @@ def _functions() -> frozenset[str]:
     """Return the names of refused functions in lower case. Cost: one query of DuckDB for each process."""
     import duckdb
 
-    with contextlib.closing(duckdb.connect(":memory:")) as asked:
-        rows = asked.execute(
+    with contextlib.closing(duckdb.connect(":memory:")) as connection:
+        rows = connection.execute(
             "SELECT DISTINCT lower(function_name), function_type IN ('table', 'table_macro') "
             "OR stability = 'VOLATILE' OR has_side_effects, macro_definition FROM duckdb_functions()"
         ).fetchall()
