@@ -68,21 +68,6 @@ def test_statements_of_several_threads_lose_no_update(
     assert t[1]["v"] == 50
 
 
-def test_a_statement_that_fails_changes_nothing(db: nyala.Database, t: nyala.Table) -> None:
-    before = t.to_arrow()
-    for statement in (
-        "INSERT INTO t (id) VALUES (9), (1)",
-        "UPDATE t SET id = 5",
-        "UPDATE t SET v = v // (id - 2) / 0 + CAST('x' AS BIGINT)",
-        "MERGE INTO t USING (VALUES (1), (1)) AS s(id) ON s.id = t.id WHEN MATCHED THEN DELETE",
-        "INSERT INTO t (id) VALUES (8), (8) ON CONFLICT DO UPDATE SET v = 1",
-        "DELETE FROM t RETURNING missing",
-    ):
-        with pytest.raises(nyala.Error):
-            db.sql(statement)
-    assert t.to_arrow() == before
-
-
 def test_a_statement_that_fails_leaves_the_transaction_as_it_was(db: nyala.Database, t: nyala.Table) -> None:
     """MERGE and SET of a key have two operations. If the second one fails, the transaction has neither."""
     db.sql("BEGIN; INSERT INTO t (id) VALUES (4)")
@@ -385,15 +370,6 @@ def test_keywords_that_are_part_of_an_expression_end_no_clause(db: nyala.Databas
     assert db.sql(
         "DELETE FROM t WHERE v = (CASE WHEN (s = 'a') THEN 4 END) RETURNING v AS where"
     ).fetchall() == [(4,)]
-
-
-def test_a_write_can_read_its_source_at_a_moment(db: nyala.Database, t: nyala.Table) -> None:
-    before = db.now()
-    db.sql("UPDATE t SET v = 0; DELETE FROM t WHERE id = 3")
-    db.sql("UPSERT INTO t SELECT * FROM t FOR SYSTEM_TIME AS OF $1 WHERE id > 1", [before])
-    assert db.sql("SELECT id, v FROM t ORDER BY id").fetchall() == [(1, 0), (2, 20), (3, 7)]
-    db.sql("UPDATE t SET v = old.v FROM t VERSION AS OF $1 AS old WHERE old.id = t.id", [before])
-    assert db.sql("SELECT id, v FROM t ORDER BY id").fetchall() == [(1, 10), (2, 20), (3, 7)]
 
 
 def test_names_of_tables_ignore_case(db: nyala.Database, t: nyala.Table) -> None:
