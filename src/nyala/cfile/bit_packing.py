@@ -26,8 +26,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["delta_dtype", "gather_bits", "pack_bits", "packed_size", "unpack_bits"]
-
 _WIDTHS: Final = (64, 32, 16, 8, 4, 2, 1)
 
 

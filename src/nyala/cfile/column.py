@@ -8,9 +8,6 @@ from typing import Final, NamedTuple
 from nyala.cfile import format
 from nyala.schema.types import ColumnType
 
-__all__ = ["BASE", "BLOOM", "DELTA_ROWID", "DELTA_TIMESTAMP", "DELTA_VALUE", "KEY"]
-__all__ += ["ColumnKey", "ColumnPlace", "ColumnWriteSpec", "WrittenFile"]
-
 BASE: Final = format.ROLE_BASE
 KEY: Final = format.ROLE_KEY
 BLOOM: Final = format.ROLE_BLOOM

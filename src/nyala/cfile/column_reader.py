@@ -42,7 +42,6 @@ from nyala.schema.types import ColumnType
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
 
-__all__ = ["ColumnReader"]
 
 # The most results that `excluded_blocks` caches, and that `_bound` caches.
 _CACHED_MAX: Final = 16

@@ -18,8 +18,6 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.memory import pool
 
-__all__ = ["compress", "compression_code", "compression_name", "decompress", "effective_compression"]
-
 _CODECS: Final[dict[int, tuple[str, str | None]]] = {
     format.COMPRESSION_NONE: ("none", None),
     format.COMPRESSION_SNAPPY: ("snappy", "snappy"),

@@ -28,8 +28,6 @@ from nyala.cfile.physical import Physical
 from nyala.cfile.reader import CFileReader
 from nyala.env.files import Files
 
-__all__ = ["dump"]
-
 _LINE_BYTES: Final = 16
 _RUN_LINES_MAX: Final = 4
 _VECTOR_ENTRIES_MAX: Final = 8

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from nyala.errors import CorruptionError, StorageError
 
-__all__ = ["KeysError", "SummaryError", "TrailingBytesError"]
-__all__ += ["refuse_unknown_flags", "unreadable_bloom", "unreadable_keys", "wrong_file"]
-
 
 class SummaryError(CorruptionError):
     """The values are intact, but the zone map, the first keys or the counts of the footer do not

@@ -45,8 +45,6 @@ from nyala.errors import CorruptionError, SchemaError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.types import ColumnType
 
-__all__ = ["ColumnFooter", "sparse_key_rows_log2"]
-
 _OFFSET_BYTES: Final = 4  # of a value of a text array in Arrow's memory
 
 

@@ -19,8 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["allocate", "pool", "row_ranges", "scratch"]
-
 _RANGE_ROWS_MAX: Final = 1 << 17
 _RANGE_BYTES_MAX: Final = 16 << 20
 # How long freed pages stay with the process. This is jemalloc's default, which Arrow shortens to

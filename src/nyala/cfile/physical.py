@@ -29,10 +29,6 @@ from nyala.cfile.memory import scratch
 from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import ColumnType
 
-__all__ = ["BITS", "BYTES", "FIXED", "Physical"]
-__all__ += ["binary_offsets", "bloom_physical", "canonical_array", "is_large", "physical"]
-__all__ += ["copy_dtype", "slice_bitmap", "text_bytes"]
-
 BITS: Final = "bits"
 FIXED: Final = "fixed"
 BYTES: Final = "bytes"

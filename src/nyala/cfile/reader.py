@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from nyala.cfile.footer import ColumnFooter
     from nyala.cfile.index.bloom_filter import PagedBloom
 
-__all__ = ["CFileReader"]
 
 _Decoded = TypeVar("_Decoded")
 # A remote file up to this size is fetched whole, because that takes hardly longer than fetching a

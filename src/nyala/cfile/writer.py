@@ -45,8 +45,6 @@ from nyala.cfile.physical import (
 from nyala.env import SYSTEM, AppendFile, Files, Randomness
 from nyala.schema.types import ColumnType
 
-__all__ = ["CFileWriter", "FirstKeys", "column_bytes", "rows_per_block_log2"]
-
 _DICTIONARY_FORM: Final = physical(ColumnType("binary"))
 
 FirstKeys: TypeAlias = Callable[[npt.NDArray[np.int64]], pa.LargeBinaryArray]

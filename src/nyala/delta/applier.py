@@ -29,8 +29,6 @@ from nyala.cfile.memory import scratch
 from nyala.delta.run import DeltaRun, Rowids, take
 from nyala.schema.adapter import concat_versions
 
-__all__ = ["overlay", "patch", "resolve", "resolve_at"]
-
 # If several runs have more records than this share of a range's rows, they are written to an array
 # of all rows instead of sorted.
 _SORTED_SHARE: Final = 1 / 4

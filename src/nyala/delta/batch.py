@@ -23,8 +23,6 @@ from nyala.delta.run import Rowids, Timestamps, take
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.conversion.long_column import Column, LongColumn
 
-__all__ = ["DeltaBatch", "SharedBatch", "held_bytes"]
-
 
 def held_bytes(arrays: Iterable[Column]) -> int:
     """Return the bytes of all buffers of arrays that own their memory; for long columns the bytes

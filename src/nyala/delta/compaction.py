@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from nyala.env import Files
     from nyala.schema.types import ColumnType
 
-__all__ = ["insertion_undo", "join_undo", "merge_delta_files", "redo_to_undo"]
-
 
 def redo_to_undo(base: pa.Array, redo: DeltaRun, lower: int = 0) -> tuple[pa.Array, DeltaRun]:
     """Move the base to the state after all of `redo`: return (new base, UNDO with the values before

@@ -66,16 +66,6 @@ if TYPE_CHECKING:
     from nyala.cfile.column_reader import ColumnReader
     from nyala.cfile.index.zone_map import Zone
 
-__all__ = [
-    "LITTLE_TEXT_BYTES",
-    "LIVENESS_TYPE",
-    "DeltaDescription",
-    "DeltaFile",
-    "DeltaMeta",
-    "RunBounds",
-    "WrittenDelta",
-    "write_delta_file",
-]
 
 LIVENESS_TYPE: Final = ColumnType("bool")
 _VECTOR_TYPE: Final = ColumnType("int64")

@@ -48,8 +48,6 @@ from nyala.delta.batch import DeltaBatch, SharedBatch
 from nyala.delta.node import Append, Cell, Node
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 
-__all__ = ["DeltaMemStore"]
-
 # Nodes are merged until each has more than this many times the records of the next. A small ratio
 # means fewer nodes to apply, a large one fewer merges. With 4, a million records are in at most ten
 # nodes, mostly in three or four.

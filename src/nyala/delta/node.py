@@ -28,8 +28,6 @@ from nyala.delta.batch import SharedBatch
 from nyala.delta.run import DeltaRun, Rowids, Timestamps, merge_runs, take
 from nyala.schema.adapter import concat_versions
 
-__all__ = ["Append", "Cell", "Node"]
-
 # The unit of cost is a search for one row in an append or run, 2 us. In an append, this many
 # records cost one more.
 _SEARCH_RECORDS: Final = 4096

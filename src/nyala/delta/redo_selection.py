@@ -24,8 +24,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["FILES_MIN", "choose_redo_files"]
-
 # Merging fewer files is not worth a file and a catalogue change: a reader opens them in a
 # millisecond.
 FILES_MIN: Final = 4

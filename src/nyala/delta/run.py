@@ -48,20 +48,6 @@ from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.adapter import concat_versions
 from nyala.schema.plain_arrays import array_of_numbers
 
-__all__ = [
-    "LIVENESS",
-    "MAX_TIMESTAMP",
-    "DeltaKind",
-    "DeltaRun",
-    "Rowids",
-    "Timestamps",
-    "build_run",
-    "last_of_row",
-    "merge_runs",
-    "take",
-    "without_history",
-]
-
 LIVENESS: Final = -1
 """Column id of "is the row alive?": bool, and True if a rowset stores no base for it."""
 

@@ -21,15 +21,6 @@ import pyarrow as pa
 
 from nyala.schema.types import ColumnType
 
-__all__ = [
-    "array_of_canonical",
-    "binary_view",
-    "fixed_view",
-    "large_binary_array",
-    "overlapping_words",
-    "variable_array",
-]
-
 _EMPTY_BYTES: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
 # Precise enough for any decimal128, whatever decimal context the caller has.
 _EXACT = decimal.Context(prec=60)

@@ -47,8 +47,6 @@ from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.plain_arrays import array_of_bytes
 from nyala.schema.types import ColumnType
 
-__all__ = ["KeyCodec"]
-
 _ESCAPED_ZERO: Final = b"\0\1"
 _END: Final = b"\0\0"
 _INT_WIDTH_MAX: Final = 8

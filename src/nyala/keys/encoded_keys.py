@@ -36,8 +36,6 @@ from nyala.keys import hash64
 from nyala.keys.arrow_memory import binary_view, large_binary_array
 from nyala.schema.plain_arrays import array_of_bytes, array_of_numbers, booleans_of
 
-__all__ = ["TAIL_WIDTH", "EncodedKeys", "Layout", "Side"]
-
 Layout = Literal["int", "fixed", "binary"]
 Side = Literal["left", "right"]
 Bools = npt.NDArray[np.bool_]

@@ -21,8 +21,6 @@ import numpy.typing as npt
 
 from nyala.keys.arrow_memory import overlapping_words
 
-__all__ = ["hash_fixed", "hash_int", "hash_one", "hash_variable"]
-
 Hashes = npt.NDArray[np.uint64]
 
 _M: Final = np.uint64(0xC6A4A7935BD1E995)

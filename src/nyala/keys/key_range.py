@@ -24,8 +24,6 @@ from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
 
-__all__ = ["Clamped", "KeyRange", "allowed_range", "clamp", "is_key_range", "key_range_of", "successor"]
-
 
 def successor(prefix: bytes) -> bytes | None:
     """Return the first byte string after all with `prefix`; None if all its bytes are 0xff."""

@@ -25,8 +25,6 @@ from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import binary_view
 from nyala.keys.encoded_keys import TAIL_WIDTH, EncodedKeys, NumpyKeys, find_integers
 
-__all__ = ["ShortKeys"]
-
 
 class ShortKeys:
     """Strictly ascending keys of `width` bytes that all begin with `head`."""

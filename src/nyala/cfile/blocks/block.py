@@ -38,9 +38,6 @@ from nyala.cfile.forms.validity import Validity
 from nyala.cfile.physical import Physical, narrowest, slice_bitmap
 from nyala.errors import CorruptionError
 
-__all__ = ["BLOCK_BYTES_MIN", "BlockHeader", "BlockRows", "block_rows", "compare_crc", "decode_block"]
-__all__ += ["encode_blocks", "read_header"]
-
 BLOCK_BYTES_MIN: Final = format.BLOCK_HEADER.size + format.CRC.size
 _BITMAP_SIZE_FACTOR: Final = 1.25
 _NOTHING: Final = pa.py_buffer(b"")

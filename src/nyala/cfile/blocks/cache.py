@@ -41,8 +41,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-__all__ = ["BlockCache", "Memo", "new_owner"]
-
 _owners: Final = itertools.count(1)
 _Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
 # The share of the limit that costly entries may take before they are evicted ahead of cheap ones.

@@ -16,8 +16,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Ordinals", "OrdinalsByBlock"]
-
 Positions = npt.NDArray[np.int64]
 
 

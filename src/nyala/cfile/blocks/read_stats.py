@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["Access", "ReadStats"]
-
 
 class Access(enum.Enum):
     """Why a block is read. This decides whether the cache keeps it (see `blocks.source`)."""

@@ -33,7 +33,6 @@ from nyala.schema.arrow_values import has_valid_values
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
 
-__all__ = ["BlockSource"]
 
 # A larger dictionary is in the block cache, which may evict it.
 _HELD_BYTES_MAX: Final = 64 << 10

@@ -13,8 +13,6 @@ from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.prefix import Prefix
 from nyala.cfile.encoding.run_length import RunLength
 
-__all__ = ["ENCODINGS", "PLAIN", "encoding_by_code"]
-
 ENCODINGS: Final[list[Encoding]] = [
     Plain(),
     Prefix(),

@@ -56,8 +56,6 @@ from nyala.cfile.memory import allocate
 from nyala.cfile.physical import Physical, physical
 from nyala.schema.types import ColumnType
 
-__all__ = ["Alp"]
-
 _INTEGERS: Final = physical(ColumnType("int64"))
 _FRAME_OF_REFERENCE: Final[Encoding] = FrameOfReference()
 # A probe takes runs of adjacent rows from all over the block. With every 64th row alone, a series

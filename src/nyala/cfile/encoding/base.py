@@ -30,8 +30,6 @@ from nyala.cfile.compression import compress, effective_compression
 from nyala.cfile.forms.column_block import ArrowBlock, ColumnBlock
 from nyala.cfile.physical import Physical, narrowest
 
-__all__ = ["BlockEncoder", "Candidate", "ColumnSample", "EncodedValues", "Encoding", "middles"]
-
 _QUARTERS: Final = 4
 
 

@@ -34,8 +34,6 @@ from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, Enc
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import Physical
 
-__all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
-
 # Blosc's own header: format version, version of the inner codec, flags, type size, then the sizes
 # of the values, of a Blosc block and of the frame.
 _FRAME: Final = struct.Struct("<BBBBIII")

@@ -56,8 +56,6 @@ from nyala.cfile.encoding import ENCODINGS, PLAIN, encoding_by_code
 from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, Encoding, middles
 from nyala.cfile.physical import BYTES, FIXED, Physical, binary_offsets
 
-__all__ = ["Choice", "choose_encoding", "fastest"]
-
 _PLAIN_BYTES_MAX: Final = 4 << 10  # columns up to this size are always plain
 _UNSAMPLED_BYTES_MAX: Final = 32 << 10
 _SAMPLE_RUNS: Final = 4

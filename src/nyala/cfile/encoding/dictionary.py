@@ -38,8 +38,6 @@ from nyala.cfile.forms.column_block import ColumnBlock
 from nyala.cfile.forms.frame import Frame
 from nyala.cfile.physical import Physical
 
-__all__ = ["Dictionary"]
-
 # A sample of eight runs of 1,024 adjacent values, because values often repeat among neighbours in
 # key order.
 _SAMPLE_RUNS: Final = 8

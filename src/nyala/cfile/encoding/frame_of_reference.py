@@ -35,8 +35,6 @@ from nyala.cfile.forms.frame import Frame, line_fits
 from nyala.cfile.forms.frame_block import FrameBlock
 from nyala.cfile.physical import Physical, narrowest
 
-__all__ = ["FrameOfReference"]
-
 _LINE_BITS_MAX: Final = 61  # with more bits, position · step might exceed 64 bits
 _PROBE_ROWS: Final = 512
 

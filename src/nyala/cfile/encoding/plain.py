@@ -25,8 +25,6 @@ from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, Enc
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, BYTES, FIXED, Physical, binary_offsets, slice_bitmap
 
-__all__ = ["Plain", "decode_binary", "encode_binary"]
-
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 

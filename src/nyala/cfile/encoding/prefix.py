@@ -35,8 +35,6 @@ from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.forms.text import join_entries
 from nyala.cfile.physical import Physical, binary_offsets
 
-__all__ = ["Prefix", "group_prefix_lengths"]
-
 _WORD_BYTES: Final = 8
 _PASS_WORDS_MAX: Final = 1 << 17  # one megabyte, which stays in the second-level cache
 

@@ -30,8 +30,6 @@ from nyala.cfile.forms.column_block import ArrowBlock, ColumnBlock
 from nyala.cfile.forms.run_block import RunBlock
 from nyala.cfile.physical import BITS, Physical
 
-__all__ = ["RunLength"]
-
 _END_BYTES: Final = 8  # of a run's end in memory
 _SIZE_FACTOR: Final = 2.0  # short runs decode five to ten times slower than a frame of reference
 _RUN_ROWS_MIN: Final = 2  # 'auto' considers runs of this average length or longer

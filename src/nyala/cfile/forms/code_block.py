@@ -16,8 +16,6 @@ from nyala.cfile.physical import physical
 from nyala.schema.arrow_values import python_value_at
 from nyala.schema.types import ColumnType
 
-__all__ = ["CODES", "CodeBlock"]
-
 Bools = npt.NDArray[np.bool_]
 # The form of dictionary codes: int32, as the indices of an Arrow dictionary array.
 CODES: Final = physical(ColumnType("int32"))

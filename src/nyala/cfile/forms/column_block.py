@@ -43,16 +43,6 @@ from nyala.schema.arrow_values import python_value_at
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.predicates.column_test import ColumnTest
 
-__all__ = [
-    "ArrowBlock",
-    "BoundPredicate",
-    "ColumnBlock",
-    "NullBlock",
-    "NullableBlock",
-    "Rows",
-    "rows_in",
-]
-
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 # If a smaller share of the rows is selected, a costly test is evaluated on these rows only.

@@ -35,8 +35,6 @@ from nyala.cfile.kernels import Fill
 from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.physical import Physical
 
-__all__ = ["Frame", "line_fits", "output", "value_bounds"]
-
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # A set of numbers that is not a range becomes a table with an entry per delta, if deltas have at
 # most this many bits. Dictionary codes never have more.

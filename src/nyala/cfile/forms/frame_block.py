@@ -14,8 +14,6 @@ from nyala.cfile.forms.frame import Frame, output
 from nyala.cfile.physical import Physical
 from nyala.schema.arrow_values import python_converter
 
-__all__ = ["FrameBlock"]
-
 Bools = npt.NDArray[np.bool_]
 # If a larger share of the rows is gathered, decoding the whole block and copying from it costs
 # less.

@@ -24,8 +24,6 @@ import numpy.typing as npt
 
 from nyala.schema.predicates.constraint import Constraint
 
-__all__ = ["NOTHING", "NumberSet"]
-
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 

@@ -13,8 +13,6 @@ from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical
 
-__all__ = ["RunBlock"]
-
 Bools = npt.NDArray[np.bool_]
 
 

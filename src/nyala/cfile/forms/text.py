@@ -19,8 +19,6 @@ from nyala.cfile import kernels
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import binary_offsets
 
-__all__ = ["join_entries", "text_of"]
-
 _BYTES_MAX: Final = (1 << 31) - 1  # 32-bit offsets address no more
 # The kernel copies entries in steps of this size. It must copy the last entries byte by byte,
 # because nothing follows them. A small dictionary is padded: otherwise most of its entries would be

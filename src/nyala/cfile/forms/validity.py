@@ -24,8 +24,6 @@ from nyala.cfile import kernels
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import binary_offsets, slice_bitmap
 
-__all__ = ["Validity"]
-
 
 @dataclass(frozen=True, eq=False)
 class Validity:

@@ -38,8 +38,6 @@ import numpy.typing as npt
 
 from nyala.cfile import format, kernels
 
-__all__ = ["Bloom", "PagedBloom"]
-
 _WORDS: Final = format.BLOOM_BLOCK_BYTES // 4
 _SALT: Final = np.array(format.BLOOM_SALT, np.uint32)
 _HALF: Final = np.uint64(32)

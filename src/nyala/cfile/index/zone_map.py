@@ -34,8 +34,6 @@ from nyala.cfile import format
 from nyala.cfile.physical import BYTES, FIXED, Physical
 from nyala.schema.predicates.constraint import Constraint
 
-__all__ = ["Zone", "ZoneMap", "zone_of"]
-
 
 @dataclass(frozen=True)
 class Zone:

@@ -16,22 +16,6 @@ import pyarrow as pa
 
 from nyala.cfile.bit_packing import gather_bits, unpack_bits
 
-__all__ = [
-    "CHECKED",
-    "REVISION",
-    "Fill",
-    "bloom_insert",
-    "copy_entries",
-    "delta_at",
-    "fill",
-    "in_range",
-    "in_table",
-    "mask_positions",
-    "max_delta",
-    "repeat_runs",
-]
-__all__ += ["entry_ends", "gather_views", "scatter", "scatter_offsets"]
-
 # Increased here and in `compiled.pyx` with every change of a kernel's arguments or results, because
 # old compiled modules stay on disk until the next build.
 REVISION: Final = 24
