@@ -12,7 +12,7 @@ import pytest
 import nyala
 from nyala import _worker
 from nyala.api.database import Database
-from nyala.delta.redo_selection import FILES_MIN
+from nyala.delta.file_selection import FILES_MIN
 from nyala.env.reserve import PIECE_BYTES, PIECES_MAX, PIECES_MIN
 from nyala.rowset.size import TARGET_BYTES
 from nyala.tablet import maintenance, store

@@ -4,15 +4,16 @@
       UNDO t=4   UNDO t=9   [ base ]   REDO t=12   REDO t=20
       <- roll back, newest first       roll forward, oldest first ->
 
-Pure: arrays in, an array out. Each run of a column has values for some rows (`DeltaRun`). A run
-that is applied later overrides earlier ones, so callers pass UNDO newest first and REDO oldest
-first. All runs together become one patch of the base.
+All functions are pure: arrays in, an array out. Each run of a column has values for some rows
+(`DeltaRun`). A run that is applied later overrides earlier ones. So callers pass UNDO newest first
+and
+REDO oldest first. All runs together become one patch of the base.
 
 Invariants
     D4  For one cell no UNDO is newer than any REDO, so rolling back and then forward is correct.
     D5  Runs of one kind follow one another in time without overlap (rule R4).
 
-Cost: one pass over the changes of the range and one copy of the base; no copy if nothing applies.
+Cost: one pass over the changes of the rows, and one copy of the base. No copy if nothing applies.
 Source: Kudu tablet design, "Historical MVCC in DiskRowSets".
 """
 
@@ -29,8 +30,8 @@ from nyala.cfile.memory import scratch
 from nyala.delta.run import DeltaRun, Rowids, take
 from nyala.schema.adapter import concat_versions
 
-# If several runs have more records than this share of a range's rows, they are written to an array
-# of all rows instead of sorted.
+# If several runs together have more records than this share of the rows, they are written to an
+# array with an element per row. Otherwise they are sorted.
 _SORTED_SHARE: Final = 1 / 4
 
 
@@ -41,7 +42,9 @@ def resolve(
     lower: int = 0,
     upper: int | None = None,
 ) -> tuple[Rowids, pa.Array | None]:
-    """Return (ascending rowids, values or None) that `snapshot` applies to rows [lower, upper)."""
+    """Return (ascending rowids, values or None) of the changes that `snapshot` applies to rows
+    [lower, upper).
+    """
     return overlay([run.resolve(snapshot, lower, upper) for run in (*undo, *redo)], lower, upper)
 
 
@@ -51,18 +54,18 @@ def resolve_at(
     snapshot: int,
     rowids: Rowids,
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Return (ascending positions in `rowids`, values or None) that `snapshot` applies to them."""
+    """Return (ascending positions in `rowids`, values or None) of the changes that `snapshot` applies."""
     return overlay([run.resolve_at(rowids, snapshot) for run in (*undo, *redo)])
 
 
 def overlay(
     parts: Sequence[tuple[npt.NDArray[np.int64], pa.Array]], lower: int = 0, upper: int | None = None
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Combine patches; later ones override earlier ones. Positions ascend strictly in each part and
-    in the result.
+    """Combine patches. Later ones override earlier ones.
 
-    lower, upper: a range that contains all positions, if known.
-    Cost: one sort of nearly sorted positions; for many positions in a range, one pass over the
+    Positions ascend strictly in each part and in the result.
+    lower, upper: a range that contains all positions, if it is known.
+    Cost: one sort of nearly sorted positions. If the range has many positions, one pass over the
     range instead.
     """
     parts = [part for part in parts if len(part[0])]
@@ -93,10 +96,10 @@ def _overlay_dense(
 
 
 def patch(base: pa.Array, positions: npt.NDArray[np.integer[Any]], values: pa.Array) -> pa.Array:
-    """Return a copy of `base` with `values[i]` at `positions[i]`; positions ascend strictly.
+    """Return a copy of `base` with `values[i]` at `positions[i]`. Positions ascend strictly.
 
-    Fixed-width types: one copy and one scatter of raw bytes, so NaN payloads and decimals keep
-    every bit. Text and binary: one `take` over base and values, concatenated.
+    For types of fixed width, raw bytes are copied, so NaN payloads and decimals keep every bit. For
+    text and binary, one `take` selects from base and values.
     """
     count = len(base)
     if not len(positions):
@@ -129,7 +132,7 @@ def patch(base: pa.Array, positions: npt.NDArray[np.integer[Any]], values: pa.Ar
 
 
 def _bits(array: pa.Array, buffer: int) -> npt.NDArray[np.uint8]:
-    """Return an array's bitmap (0: validity, 1: bool values) as one writable byte per row."""
+    """Return a bitmap of an array (0: validity, 1: bool values) as one writable byte per row."""
     first, last = array.offset // 8, (array.offset + len(array) + 7) // 8
     packed = np.frombuffer(array.buffers()[buffer], np.uint8)[first:last]
     skip = array.offset % 8
@@ -137,12 +140,12 @@ def _bits(array: pa.Array, buffer: int) -> npt.NDArray[np.uint8]:
 
 
 def _raw_values(array: pa.Array) -> npt.NDArray[Any] | None:
-    """Return the raw values of a fixed-width array as a NumPy view; None for text and binary."""
+    """Return the raw values of an array of fixed width as a NumPy view; None for text and binary."""
     try:
         width = array.type.bit_width // 8
     except ValueError:
         return None
-    # Count and offset are passed, because a buffer may end in padding that is not a multiple of the
+    # Count and offset are passed, because a buffer may end in padding that is no multiple of the
     # width.
     if width == 16:
         flat = np.frombuffer(array.buffers()[1], np.uint64, 2 * len(array), 16 * array.offset)

@@ -1,14 +1,14 @@
-"""Rows that were written together: columns shared by several stores, and batches of changes.
+"""Rows that were written together: columns that several stores share, and batches of changes.
 
     one write of 1,000 rows x 16 columns over 64 tablets
 
     SharedBatch   | host | time | value | ...      one array per column, created once
-                    [0,16)  -> tablet 1's store     each store keeps (batch, offset, length) and slices a
-                    [16,31) -> tablet 2's store     column when a reader needs it
+                    [0,16)  -> tablet 1's store     each store keeps (batch, offset, length), and slices
+                    [16,31) -> tablet 2's store     a column when a reader needs it
                     ...
 
-Source: docs/design/writes-and-batches.md, "Cost is counted in calls": calls are O(columns +
-tablets), never the product.
+So the calls of a write grow with columns plus tablets, and never with their product.
+Source: docs/design/writes-and-batches.md, "Cost is counted in calls".
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from nyala.schema.conversion.long_column import Column, LongColumn
 
 
 def held_bytes(arrays: Iterable[Column]) -> int:
-    """Return the bytes of all buffers of arrays that own their memory; for long columns the bytes
-    they will have.
+    """Return the bytes of all buffers of arrays that own their memory.
 
-    Arrow's `nbytes` also checks who owns the memory and costs ten times as much: more than the log
-    record of a small batch.
+    A long column counts with the bytes that it will have. Arrow's `nbytes` also checks who owns the
+    memory, and costs ten times as much.
     """
     total = 0
     for array in arrays:
@@ -46,7 +45,7 @@ def held_bytes(arrays: Iterable[Column]) -> int:
 class SharedBatch(LazyValues):
     """Immutable columns of equal length by column id, which own their memory.
 
-    It lives as long as a store holds a part of it. Each store counts the bytes of its own rows.
+    A batch is freed when no store has a part of it. Each store counts the bytes of its own rows.
     """
 
     columns: Mapping[int, pa.Array]
@@ -63,17 +62,16 @@ class SharedBatch(LazyValues):
 
     @lazy_value
     def bytes_per_row(self) -> float:
-        """Average bytes of a row, computed once per batch for all stores."""
+        """The average bytes of a row, computed once per batch for all stores."""
         total = held_bytes(self.columns.values()) if self.nbytes is None else self.nbytes
         return total / max(1, self.row_count)
 
 
 @dataclass(frozen=True, eq=False)
 class DeltaBatch:
-    """Changes of some rows: rowids and timestamps, shared by the columns that were written
-    together.
+    """Changes of some rows. All columns have the same rowids and timestamps.
 
-    rowids may have any order. A row may repeat with different timestamps.
+    Rowids may have any order. A row may repeat with different timestamps.
     """
 
     rowids: Rowids
@@ -84,10 +82,10 @@ class DeltaBatch:
         return len(self.rowids)
 
     def moved(self, positions: Rowids) -> DeltaBatch:
-        """Return the changes with row r replaced by `positions[r]`; changes of rows with position
-        -1 are dropped.
+        """Return the changes with `positions[r]` as the row instead of r. Position -1 drops a
+        change.
 
-        This moves changes from the inputs of a flush or compaction to its output.
+        A flush or compaction uses this to move changes from its inputs to its output.
         """
         rowids = positions[self.rowids]
         keep = rowids >= 0

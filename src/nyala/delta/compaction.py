@@ -3,17 +3,23 @@
     minor    REDO 1 + REDO 2 + REDO 3              ->  REDO 1-3                         (`merge_delta_files`)
     major    base   + REDO 1                       ->  UNDO 1 + base as of REDO 1's end (`redo_to_undo`)
 
-`redo_to_undo` inverts each change: "from t on: v" becomes "before t: the previous value".
+`redo_to_undo` inverts each change: "from t on the value is v" becomes "before t the value was w",
+where
+w is the previous value. For example, of one row with
 
-    INSERT@1 val=1, UPDATE@2 val=2, DELETE@3, INSERT@4 val=3, in the columns val and LIVENESS:
+    INSERT at 1 of val=1, UPDATE at 2 to val=2, DELETE at 3, INSERT at 4 of val=3
+
+the columns val and LIVENESS have these records (timestamp: value):
 
               base    REDO                                 new base   UNDO
     val       1       (2: 2) (4: 3)                  ->    3          (4: 2) (2: 1)
-    LIVENESS  True    (3: False) (4: True)           ->    True       (4: False) (3: True)     and (1: False),
-                                                                                   from the insertion
+    LIVENESS  True    (3: False) (4: True)           ->    True       (4: False) (3: True)
+
+The insertion itself adds the UNDO record (1: False) of LIVENESS (`insertion_undo`).
 
 All functions are pure except `merge_delta_files`, which reads immutable files and writes a new,
-synced one; its caller installs it. `compaction.policy` in `tablet` chooses what to compact.
+synced
+one. Its caller adds the file to the catalogue. `tablet.compaction.policy` chooses what to compact.
 Source: Kudu tablet design, "Types of Delta Compaction"; the example is its "Historical MVCC in
 DiskRowSets", where "Before Tx 2: SET row=1" means val=1.
 """
@@ -37,10 +43,9 @@ if TYPE_CHECKING:
 
 
 def redo_to_undo(base: pa.Array, redo: DeltaRun, lower: int = 0) -> tuple[pa.Array, DeltaRun]:
-    """Move the base to the state after all of `redo`: return (new base, UNDO with the values before
-    each change).
+    """Return (the base after all of `redo`, UNDO with the value before each change).
 
-    base covers the rows [lower, lower + len(base)), and redo changes only these.
+    lower: `base` has the rows [lower, lower + len(base)), and `redo` changes only these.
     Cost: O(records), and one copy of the base.
     """
     assert redo.kind == "redo"
@@ -52,11 +57,11 @@ def redo_to_undo(base: pa.Array, redo: DeltaRun, lower: int = 0) -> tuple[pa.Arr
     first = np.append(True, redo.rowids[1:] != redo.rowids[:-1])
     begin = np.flatnonzero(first)
     size = np.diff(np.append(begin, count))
-    # UNDO descends in time per row (D1): record i of the row's records [b, e) moves to b + e - 1 -
-    # i.
+    # UNDO descends in time per row (D1). If a row has the records [b, e), its record i moves to b +
+    # e - 1 - i.
     turned = np.repeat(2 * begin + size - 1, size) - np.arange(count)
-    # The value before a record is that of the previous record, or the base value for the first one
-    # of a row.
+    # The value before a record is that of the row's previous record. For the first record it is the
+    # base value.
     before = np.arange(-1, count - 1)
     before[begin] = np.arange(count, count + len(begin))
     values = take(pa.concat_arrays([redo.values, take(base, positions)]), before[turned])
@@ -70,15 +75,17 @@ def merge_delta_files(
     types: Mapping[int, ColumnType],
     cut: int = 0,
 ) -> WrittenDelta:
-    """Minor delta compaction: write one delta file at `path` with the records of all `inputs`, of
-    one kind.
+    """Minor delta compaction: write one delta file at `path` with the records of all `inputs`.
 
-    cut: records that only snapshots before it need are dropped.
-    types: of every column to keep, by id. Records of other columns, which were dropped, are dropped
-    too. The file is synced, but its directory is not: the caller syncs it before the catalogue
+    The file is synced, but its folder is not: the caller syncs the folder before the catalogue
     names the file.
+
+    inputs: files of one kind.
+    types: every column to keep, by id. Records of other columns, which were dropped from the table,
+    are left out.
+    cut: records that only snapshots before it need are left out.
     Raises: CorruptionError from an input; StorageError, and then no valid file remains;
-    InvalidArgumentError if no column remains (then the inputs can be deleted without a successor).
+    InvalidArgumentError if no column remains, so that the caller can delete the inputs.
     """
     kind = inputs[0].kind
     assert all(file.kind == kind for file in inputs), "REDO and UNDO must not be mixed"
@@ -94,7 +101,7 @@ def merge_delta_files(
 
 
 def join_undo(older: DeltaRun | None, newer: DeltaRun | None) -> DeltaRun | None:
-    """Return one UNDO run with the records of two, either of which may be missing."""
+    """Return one UNDO run with the records of both runs. Either run may be None."""
     if older is None or newer is None:
         return newer if older is None else older
     return merge_runs([newer, older])

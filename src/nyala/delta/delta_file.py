@@ -1,12 +1,14 @@
 """A delta file: the REDO or UNDO records of one rowset, by column, in one column file.
 
-    columns that were changed by the same writes have the same rowids and timestamps, which are stored once:
+Columns that were changed by the same writes have the same rowids and timestamps. Such columns form
+a
+group, and the file stores their rowids and timestamps once:
 
-        group 0   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE val   DELTA_VALUE status
-        group 1   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE LIVENESS
+    group 0   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE val   DELTA_VALUE status
+    group 1   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE LIVENESS
 
-Reading one column decodes the two vectors of its group and its values, but no other column. The
-file's entry in the catalogue (`DeltaDescription`) tells a scan whether it must open the file.
+Reading a column decodes the two vectors of its group and its own values, and no other column. The
+file's entry in the catalogue (`DeltaDescription`) shows a scan whether it must open the file.
 
 Invariants
     F1  The records of each group are in the order of a run (D1–D3 of `run`); checked before writing
@@ -17,7 +19,7 @@ Invariants
         are not read: a job writes its files before the timestamp of its commit is known.
 
 Files are immutable; any thread may use a DeltaFile. Format: docs/format/delta.md. Source:
-docs/design/kudu.md, "Delta files". Kudu stores change lists per row instead of columns.
+docs/design/kudu.md, "Delta files". Kudu stores lists of changes by row, and not columns.
 """
 
 from __future__ import annotations
@@ -69,22 +71,19 @@ if TYPE_CHECKING:
 
 LIVENESS_TYPE: Final = ColumnType("bool")
 _VECTOR_TYPE: Final = ColumnType("int64")
-# An estimate: rowid, timestamp and a value of medium width.
+# An estimate: the bytes of a rowid, a timestamp and a value of medium width.
 _RECORD_BYTES: Final = 32
 LITTLE_TEXT_BYTES: Final = 1 << 28
-"""The most text that is read in one Arrow array, which can hold 2 GiB.
-
-More text is read in parts.
-"""
-# Rowid and timestamp of a record.
+"""The most text that is read into one Arrow array, which can hold 2 GiB. More text is read in parts."""
+# The bytes of a rowid and a timestamp.
 _RECORD_KEY_BYTES: Final = 16
-# Up to this many rows, `changed_after` reads the records of each row by itself.
+# For up to this many rows, `changed_after` reads the records of each row by itself.
 _SINGLE_ROWS_MAX: Final = 16
 _NOTHING: Final = np.empty(0, np.int64)
 
 
 class DeltaDescription(Protocol):
-    """What a reader must know about a delta file: a row of the catalogue, or a `DeltaMeta`."""
+    """What a reader must know about a delta file: an entry of the catalogue, or a `DeltaMeta`."""
 
     @property
     def id(self) -> int: ...
@@ -128,7 +127,7 @@ class DeltaMeta:
 class WrittenDelta:
     """A finished delta file, with what the catalogue stores about it.
 
-    record_count: (row, timestamp) pairs of all groups; a write of three columns of a row counts
+    record_count: the (row, timestamp) pairs of all groups. A write of three columns of a row counts
     once.
     """
 
@@ -140,7 +139,7 @@ class WrittenDelta:
     column_ids: tuple[int, ...]
 
     def meta(self, id: int, path: str) -> DeltaMeta:
-        """Return its description under the path by which it will be opened."""
+        """Return the description of the file, under the path by which it will be opened."""
         return DeltaMeta(
             id, self.kind, path, self.file.file_id, self.file.size_bytes, self.timestamp_min, self.timestamp_max,
             self.record_count, self.column_ids, self.file.columns,
@@ -149,7 +148,7 @@ class WrittenDelta:
 
 @dataclass(frozen=True)
 class RunBounds:
-    """The bounds of a column's records."""
+    """The greatest rowid of a column's records, and their least and greatest timestamps."""
 
     rowid_max: int
     timestamp_min: int
@@ -166,7 +165,9 @@ class _RangeKeys(NamedTuple):
 
 
 class DeltaFile:
-    """An open delta file. Runs are built at first use and kept while the block cache has space."""
+    """An open delta file. It builds a run at its first use, and the block cache keeps it while
+    there is space.
+    """
 
     def __init__(self, reader: CFileReader, entry: DeltaDescription, cache: BlockCache | None = None) -> None:
         self.reader = reader
@@ -182,13 +183,12 @@ class DeltaFile:
         self._groups = {
             place.key.column_id: place.key.group for place in entry.places if place.key.role == DELTA_VALUE
         }
-        self._times_checked: set[int] = set()
-        self._range_keys: _RangeKeys | None = (
-            None  # the last one: columns of a group need it one after another
-        )
+        # The last one that was read, because the columns of a group need it one after another.
+        self._range_keys: _RangeKeys | None = None
         self._cache = cache
         self._owner = self.serial = new_owner()
-        # A scan uses the same run for many splits: while it holds one, it is not built again.
+        # A scan uses the same run for many splits. While it holds the run, the run is not built
+        # again.
         self._alive: weakref.WeakValueDictionary[int, DeltaRun] = weakref.WeakValueDictionary()
 
     @staticmethod
@@ -199,7 +199,7 @@ class DeltaFile:
         cache: BlockCache | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> DeltaFile:
-        """Return a delta file of the store in the folder `root`. No file is opened before its first
+        """Return a delta file of the store in the folder `root`. The file is opened at its first
         use.
 
         types: the Arrow types of columns by id; see `CFileReader`.
@@ -209,7 +209,7 @@ class DeltaFile:
         return DeltaFile(reader, entry, cache)
 
     def relevant(self, snapshot: int) -> bool:
-        """Whether any record may apply at `snapshot`; if not, the file need not be read."""
+        """Whether any record may apply at `snapshot`. If not, the file need not be read."""
         if self.kind == "redo":
             return self.timestamp_min <= snapshot
         return self.timestamp_max > snapshot
@@ -217,7 +217,7 @@ class DeltaFile:
     def run(self, column_id: int, stats: ReadStats | None = None) -> DeltaRun | None:
         """Return the column's records; None if the file has none.
 
-        Raises: CorruptionError if they are out of order or do not match the description (F1, F2).
+        Raises: CorruptionError if they are out of order (F1) or do not match the description (F2).
         """
         if column_id not in self.column_ids:
             return None
@@ -229,7 +229,7 @@ class DeltaFile:
             run = self._alive[column_id] = self._read_run(column_id, stats)
         if self._cache is not None and cached is None:
             # Twice its size, because `latest`, which the run computes at first use, is at most as
-            # large.
+            # large as the run.
             self._cache.put(self._owner, column_id, run, 2 * run.nbytes, costly=True)
         return run
 
@@ -245,8 +245,9 @@ class DeltaFile:
         """Return the column's records of at least the rows [lower, upper); None if the file has
         none.
 
-        whole: read all records and cache the run. Otherwise only the blocks with these rows are read, and the cache
-               treats them as blocks of a scan; if the whole run is in memory, it is returned. Raises: as `run`.
+        whole: read all records, and cache the run. Otherwise only the blocks with these rows are
+        read, as blocks of a scan. But if the whole run is in memory, it is returned.
+        Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
@@ -259,13 +260,13 @@ class DeltaFile:
     def newest(
         self, column_id: int, lower: int, upper: int, stats: ReadStats | None = None
     ) -> tuple[Rowids, pa.Array] | None:
-        """Return the newest records of a REDO file for the column's rows [lower, upper), if all of
-        it applies.
+        """Return the newest record of each of the rows [lower, upper) in a REDO file, for one
+        column.
 
-        The result is (strictly ascending rowids, values); decimals are narrow if they can be. None
-        without records.
+        The whole file must apply at the caller's snapshot. The result is (strictly ascending
+        rowids, values), or None without records. Decimals are narrow if their type allows it.
         Cost: reads no timestamps, because the last record of a row is its newest. A file that is
-        read whole leaves no blocks in the cache; callers cache what they compute.
+        read whole leaves no blocks in the cache, because callers cache what they compute.
         Raises: as `run`.
         """
         assert self.kind == "redo", "the last record of UNDO is the oldest"
@@ -276,13 +277,11 @@ class DeltaFile:
             rowids, values = run.latest
         else:
             begin, end = self._records_to_read(column_id, lower, upper)
-            group = self._group(column_id)
-            column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
-            counts = [self._column(ColumnKey(DELTA_ROWID, group)).row_count, column.row_count]
-            self._check_counts(column_id, counts)
+            self._check_counts(column_id)
             self._check_times(column_id)
-            access = Access.SCAN if end - begin < counts[0] else Access.ONCE
-            rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, access)
+            column = self._values(column_id)
+            access = Access.SCAN if end - begin < column.row_count else Access.ONCE
+            rowids = self._vector(ColumnKey(DELTA_ROWID, self._group(column_id)), stats, begin, end, access)
             if begin == end:
                 return None
             if rowids[0] < 0 or (wrong := rowids[1:] < rowids[:-1]).any():
@@ -299,9 +298,8 @@ class DeltaFile:
 
     @property
     def run_bytes(self) -> int:
-        """Estimated bytes of the file's runs in the cache, including `latest`.
-
-        Does not open the file.
+        """The estimated bytes of the file's runs in the cache, including `latest`. Does not open
+        the file.
         """
         return 2 * _RECORD_BYTES * self.record_count
 
@@ -311,18 +309,17 @@ class DeltaFile:
         return 0 if self._cache is None else self._cache.limit_bytes
 
     def run_of_rows(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
-        """Return the column's records of the rows [lower, upper), with rowids counted from `lower`;
-        None without any.
+        """Return the column's records of the rows [lower, upper), with rowids counted from `lower`.
 
-        For a compaction, which reads a file once, in ranges of rows: only the blocks with these rows are
-        read, only these values are decoded, and none is cached. Columns of one group share rowids
-        and timestamps, which are read and checked once.
+        None if the file has no record of the column. For a compaction, which reads a file once, in
+        ranges of rows: the call reads only the blocks with these rows, and caches nothing. Rowids
+        and timestamps are read and checked once for all columns of a group.
         Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
-        self._check_all_counts(column_id)
-        column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        self._check_counts(column_id)
+        column = self._values(column_id)
         keys = self._range_keys
         if keys is None or keys.key != (self._group(column_id), lower, upper):
             keys = self._range_keys = self._read_range_keys(column_id, lower, upper)
@@ -330,7 +327,7 @@ class DeltaFile:
         return DeltaRun(self.kind, keys.rowids, keys.timestamps, values)
 
     def _read_range_keys(self, column_id: int, lower: int, upper: int) -> _RangeKeys:
-        """Return rowids and timestamps of the column's group for the rows [lower, upper).
+        """Return the rowids and timestamps of the column's group for the rows [lower, upper).
 
         Raises: as `run`.
         """
@@ -347,43 +344,41 @@ class DeltaFile:
         return _RangeKeys(key, begin + first, rowids[first:last] - lower, timestamps[first:last])
 
     def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
-        """Return the approximate decoded bytes of a text or binary column's records of the rows
+        """Return the approximate decoded bytes of the column's text in the records of the rows
         [lower, upper).
 
-        Cost: reads their rowids.
+        0 if the file has no such column. Cost: reads the rowids.
         """
         if column_id not in self.column_ids:
             return 0
-        values = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        values = self._values(column_id)
         return values.text_bytes(*self._records_at(column_id, lower, upper))
 
     def value_bytes(self, column_id: int) -> float:
         """Return the average bytes of a text or binary value of the column.
 
-        0 for other columns, and if all values of the file are little text. Opens the file unless it
-        has few records.
+        0 for other columns, and if all text of the file is little (`LITTLE_TEXT_BYTES`). Opens the
+        file unless it has few records.
         """
         if (
             column_id not in self.column_ids
             or self.record_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES
         ):
             return 0.0
-        values = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        values = self._values(column_id)
         return values.row_bytes if values.type.is_variable else 0.0
 
     def all_text_bytes(self, column_id: int) -> int:
-        """Return the decoded bytes of a column's text; 0 if the file has no such column."""
+        """Return the decoded bytes of the column's text; 0 if the file has no such column."""
         if column_id not in self.column_ids:
             return 0
-        values = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        values = self._values(column_id)
         return values.footer.text_bytes
 
     def record_keys(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
         """Return (rowids, timestamps) of the column's records of the rows [lower, upper).
 
-        This is `run_of_rows` without values.
-
-        The caller has checked the file; order and bounds are not checked here.
+        Order and bounds are not checked here, because the caller has checked the file.
         """
         if column_id not in self.column_ids:
             return _NOTHING, _NOTHING
@@ -394,8 +389,9 @@ class DeltaFile:
     def changed_after(self, rowids: Rowids, timestamp: int) -> npt.NDArray[np.bool_]:
         """Return one bool per row: whether it has a record newer than `timestamp`. `rowids` ascend.
 
-        Cost: for few rows the blocks that hold their records, for many those from the first row to
-        the last. Reads no values, and nothing of columns whose records are all older. Raises: as `run`.
+        Cost: for few rows the blocks with their records, for many rows those from the first row to
+        the last. Reads no values, and no group without newer records.
+        Raises: as `run`.
         """
         changed = np.zeros(len(rowids), np.bool_)
         if self.timestamp_max <= timestamp or not len(rowids):
@@ -414,22 +410,24 @@ class DeltaFile:
         return changed
 
     def _newest_of(self, group: int) -> int:
-        """Return the greatest timestamp of a group's records, by the zone map."""
-        if self.timestamp_min == self.timestamp_max:  # F4: the file of a load does not know its own
+        """Return the greatest timestamp of a group's records, from the zone map."""
+        if self.timestamp_min == self.timestamp_max:  # F4: the stored timestamps do not count
             return self.timestamp_max
         newest = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone().max
         return self.timestamp_max if newest is None else int(newest)
 
     def check_run(self, column_id: int) -> RunBounds | None:
-        """Check the column's records part by part, without filling the cache; None if it has none.
+        """Check the column's records part by part, without filling the cache, and return their
+        bounds.
 
-        Raises: CorruptionError as `run`: first what cannot be read, then records out of order (F1),
-        then F2.
+        None if the file has no record of the column.
+        Raises: CorruptionError: first for what cannot be read, then for records out of order (F1),
+        then for F2.
         """
         if column_id not in self.column_ids:
             return None
-        self._check_all_counts(column_id)
-        column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        self._check_counts(column_id)
+        column = self._values(column_id)
         wrong: CorruptionError | None = None
         rowids = timestamps = _NOTHING  # of the previous part
         least, greatest = MAX_TIMESTAMP, -1
@@ -454,7 +452,9 @@ class DeltaFile:
         return RunBounds(int(rowids[-1]), least, greatest)
 
     def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return the records [begin, end) of the blocks that may change rows [lower, upper)."""
+        """Return the records [begin, end) of the blocks that may contain changes of the rows
+        [lower, upper).
+        """
         rowids = self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
         if rowids.block_count <= 1:
             return 0, rowids.row_count
@@ -469,9 +469,8 @@ class DeltaFile:
         return begin, max(begin, end)
 
     def _records_at(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return [begin, end) of exactly the records of the rows [lower, upper).
-
-        Cost: reads their rowids.
+        """Return [begin, end) of exactly the records of the rows [lower, upper). Cost: reads their
+        rowids.
         """
         begin, end = self._records_of(column_id, lower, upper)
         rowids = self._vector(ColumnKey(DELTA_ROWID, self._group(column_id)), None, begin, end, Access.ONCE)
@@ -479,17 +478,19 @@ class DeltaFile:
         return begin + first, begin + last
 
     def _records_to_read(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return the records [begin, end) to read for these rows: whole blocks except for text."""
+        """Return the records [begin, end) to read for these rows: whole blocks, but exact records
+        for text.
+        """
         find = self._records_at if self.value_bytes(column_id) else self._records_of
         return find(column_id, lower, upper)
 
     def parts_of_rows(
         self, column_id: int, rows: tuple[int, int] | None
     ) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, first record, end) of what reading the column's changes of these rows
-        reads; of all rows without `rows`.
+        """Return (column, first record, end) of all that must be read for the changes of these
+        rows.
 
-        Reads footers only. The file must have the column.
+        rows: None for all rows. The file must have the column. Reads footers only.
         """
         group = self._group(column_id)
         keys = [ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_VALUE, group, column_id)]
@@ -503,10 +504,10 @@ class DeltaFile:
         """Return the zone of the column's values in this file; None if the file has no such column."""
         if column_id not in self.column_ids:
             return None
-        return self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id)).column_zone()
+        return self._values(column_id).column_zone()
 
     def close(self) -> None:
-        """Close the file, and drop its entries from the cache."""
+        """Close the file, and remove its entries from the cache."""
         if self._cache is not None:
             self._cache.drop_owner(self._owner)
         self.reader.close()
@@ -532,41 +533,30 @@ class DeltaFile:
             raise CorruptionError(f"the delta file has no column {key}", self.path)
         return column
 
-    def _check_counts(self, column_id: int, counts: Sequence[int]) -> None:
-        """Raise CorruptionError unless rowids, values and any timestamps are equal in number."""
-        if len(set(counts)) != 1:
+    def _values(self, column_id: int) -> ColumnReader:
+        return self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+
+    def _check_counts(self, column_id: int) -> None:
+        """Raise CorruptionError unless the column has as many rowids and timestamps as values."""
+        group = self._group(column_id)
+        keys = (ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_TIMESTAMP, group))
+        counts = {self._column(key).row_count for key in keys} | {self._values(column_id).row_count}
+        if len(counts) != 1:
             raise CorruptionError(
-                f"expected equal numbers of rowids, timestamps and values of column {column_id} in group "
-                f"{self._group(column_id)}, found {sorted(set(counts))}",
+                f"expected equal numbers of rowids, timestamps and values of column {column_id} in group {group}, "
+                f"found {sorted(counts)}",
                 self.path,
             )
-
-    def _check_all_counts(self, column_id: int) -> None:
-        """`_check_counts` of rowids, timestamps and values."""
-        group = self._group(column_id)
-        keys = (
-            ColumnKey(DELTA_ROWID, group),
-            ColumnKey(DELTA_TIMESTAMP, group),
-            ColumnKey(DELTA_VALUE, group, column_id),
-        )
-        self._check_counts(column_id, [self._column(key).row_count for key in keys])
 
     def _check_times(self, column_id: int) -> None:
-        """Check F2 by the zone map of the timestamps, for callers that do not read them.
+        """Check F2 by the zone map of the timestamps, for callers that do not read these.
 
-        Raises CorruptionError.
+        Raises: CorruptionError.
         """
         group = self._group(column_id)
-        if self.timestamp_min == self.timestamp_max or group in self._times_checked:  # F4
-            return
-        zone = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone()
-        if zone.min is None or not self.timestamp_min <= zone.min <= zone.max <= self.timestamp_max:
-            raise CorruptionError(
-                f"expected timestamps of column {column_id} from {self.timestamp_min} to {self.timestamp_max}, found "
-                f"{zone.min} to {zone.max} (F2)",
-                self.path,
-            )
-        self._times_checked.add(group)
+        if self.timestamp_min != self.timestamp_max:  # F4
+            zone = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone()
+            self._expect_times(column_id, zone.min, zone.max)
 
     def _vector(
         self, key: ColumnKey, stats: ReadStats | None, begin: int, end: int | None, access: Access
@@ -578,7 +568,7 @@ class DeltaFile:
             raise CorruptionError(
                 f"expected column {key} to be int64 without NULL, found {array.type}", self.path
             )
-        # `to_numpy` would import pandas, which takes longer than the work of a Spark task.
+        # `to_numpy` would import pandas, which takes longer than a whole task of Spark.
         data = array.buffers()[1] or b""
         vector: npt.NDArray[np.int64] = np.frombuffer(data, np.int64, len(array), 8 * array.offset)
         return vector
@@ -592,10 +582,10 @@ class DeltaFile:
         *,
         access: Access = Access.ONCE,
     ) -> DeltaRun:
-        """Return the records [begin, end) of the column; end None: to the last. Order and bounds
-        are checked.
+        """Return the records [begin, end) of the column, after checking order and bounds.
 
-        access: ONCE for a run that is cached itself, so the cache need not keep its blocks.
+        end: None for all records from `begin` on.
+        access: ONCE for a run that is cached itself, so that the cache need not keep its blocks.
         """
         run = self._read_records(column_id, stats, begin, end, access=access)
         wrong = self._disorder(column_id, run, 0)
@@ -614,19 +604,12 @@ class DeltaFile:
         *,
         access: Access = Access.ONCE,
     ) -> DeltaRun:
-        """Return `_read_run` without checking order and bounds."""
-        group = self._group(column_id)
-        column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
-        self._check_all_counts(column_id)
+        """Return the records [begin, end) of the column, without checking order and bounds."""
+        self._check_counts(column_id)
         rowids, timestamps = self._record_keys(column_id, stats, begin, end, access=access)
+        column = self._values(column_id)
         last = column.row_count if end is None else end
         values = column.decode(begin, last, access=access, stats=stats)
-        if not len(rowids) == len(timestamps) == len(values):
-            raise CorruptionError(
-                f"expected equal numbers of rowids, timestamps and values of column {column_id} in group {group}, "
-                f"found {len(rowids)}, {len(timestamps)} and {len(values)}",
-                self.path,
-            )
         return DeltaRun(self.kind, rowids, timestamps, values)
 
     def _record_keys(
@@ -638,7 +621,7 @@ class DeltaFile:
         *,
         access: Access = Access.ONCE,
     ) -> tuple[Rowids, Timestamps]:
-        """Return rowids and timestamps of the records [begin, end) of the column, as `_read_run`."""
+        """Return the rowids and timestamps of the records [begin, end) of the column."""
         group = self._group(column_id)
         rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, access)
         if self.timestamp_min == self.timestamp_max:  # F4
@@ -646,7 +629,9 @@ class DeltaFile:
         return rowids, self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, access)
 
     def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
-        """Return the error if the records of the column from `begin` on violate F1, else None."""
+        """Return the error if the column's records, the first of which has position `begin`,
+        violate F1; else None.
+        """
         wrong = run.disorder()
         if wrong is None:
             return None
@@ -656,18 +641,18 @@ class DeltaFile:
             self.path,
         )
 
-    def _expect_times(self, column_id: int, least: int, greatest: int) -> None:
-        """Check F2. Raises CorruptionError."""
-        if not self.timestamp_min <= least <= greatest <= self.timestamp_max:
+    def _expect_times(self, column_id: int, least: int | None, greatest: int | None) -> None:
+        """Raise CorruptionError unless these bounds of the column's timestamps agree with F2."""
+        if (
+            least is None
+            or greatest is None
+            or not self.timestamp_min <= least <= greatest <= self.timestamp_max
+        ):
             raise CorruptionError(
                 f"expected timestamps of column {column_id} from {self.timestamp_min} to {self.timestamp_max}, found "
                 f"{least} to {greatest} (F2)",
                 self.path,
             )
-
-
-def _is_same(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> bool:
-    return one is other or np.array_equal(one, other)
 
 
 def write_delta_file(
@@ -679,9 +664,12 @@ def write_delta_file(
 ) -> WrittenDelta:
     """Write the runs of a rowset's columns, by column id, to a new file.
 
-    types: the types to write; runs from before a widening are converted. LIVENESS needs none. Empty runs are left out,
-           but at least one must have records.
-    The file is synced, but its directory is not: the caller syncs it before the catalogue names the file.
+    The file is synced, but its folder is not: the caller syncs the folder before the catalogue
+    names the file.
+
+    runs: at least one must have records. Empty runs are left out.
+    types: the types to write, by column id. Runs from before a widening of the column are
+    converted. LIVENESS needs no entry.
     Raises: StorageError; then no valid file remains.
     """
     groups: list[tuple[DeltaRun, list[int]]] = []
@@ -690,7 +678,7 @@ def write_delta_file(
             continue
         assert run.kind == kind, f"a {run.kind} run cannot be in a file of {kind} records"
         for first, members in groups:
-            if _is_same(first.rowids, run.rowids) and _is_same(first.timestamps, run.timestamps):
+            if np.array_equal(first.rowids, run.rowids) and np.array_equal(first.timestamps, run.timestamps):
                 assert len(run.values) == len(run), "the vectors of a run must have equal lengths"
                 members.append(column_id)
                 break

@@ -1,24 +1,29 @@
 """The DeltaMemStore: changes of one rowset that are not in a file yet.
 
-`append` stores its arguments and does no work per row or per column. Readers need sorted runs, so
-the store is a short list of *nodes*. A node has the records of some consecutive appends, and builds
-its run of a column when a reader first needs it. Appending merges nodes like a binary counter,
-without building runs:
+`append` stores its arguments and does no work per row or per column. Readers need sorted runs. So
+the
+store is a short list of *nodes*. A node has the records of some consecutive appends, and builds its
+run
+of a column when a reader first needs it (`node`). Appending merges nodes without building runs.
+Like the
+digits of a binary counter, each node is much larger than the next:
 
-    append    nodes (records)                a run is built on demand (`node`) from those of its two parts,
-    a         a(1)                           which are then freed
+    append    nodes (records)                     a run of the merged node is built from the runs of its
+    a         a(1)                                parts, which are then freed
     b         ab(2)
-    c         ab(2) c(1) -> abc(3)               abcd... = merge(ab.run, c.run), and so on
+    c         ab(2) c(1) -> abc(3)
     ...       [ 60,000 ][ 4,000 ][ 300 ][ 12 ]
 
-So a record takes part in O(log records) merges if its column is read, and in none otherwise. A
-reader applies O(log records) runs. A look-up of single rows searches appends and existing runs
-(`node`), and builds runs only after many look-ups.
+So if its column is read, a record takes part in O(log records) merges, and otherwise in none. A
+reader
+applies O(log records) runs. A look-up of single rows searches appends and existing runs, and builds
+runs
+only after many look-ups.
 
 Invariants
     M1  Nodes follow one another in time: the greatest timestamp of one is at most the least of the
-        next. An append out of time order (replay groups records by kind) is merged into its
-        predecessors until this holds.
+        next. An append out of time order (replay groups records by kind) is merged with the nodes
+        before it until this holds.
     M2  A node has more than MERGE_RATIO times as many records as the next.
     M3  Each published state is a prefix of the appends: a reader sees whole appends only.
     M4  What a reader sees of the records with timestamp <= T does not change once T is published:
@@ -26,8 +31,9 @@ Invariants
     M5  (rowid, timestamp) is unique per column (rule W4).
 
 Threads: one thread at a time, the holder of the database's commit lock, calls `append`. Any thread
-may call everything else without a lock: the state is one immutable tuple that is replaced as a
-whole. Cached runs can be computed again, so at worst two readers build the same run.
+may
+call everything else without a lock: the state is one immutable tuple that is replaced as a whole.
+Cached runs can be computed again, so at worst two readers build the same run.
 Source: Kudu tablet design, "Handling mutations against on-disk files" (Kudu has a concurrent
 B-tree).
 """
@@ -49,18 +55,18 @@ from nyala.delta.node import Append, Cell, Node
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 
 # Nodes are merged until each has more than this many times the records of the next. A small ratio
-# means fewer nodes to apply, a large one fewer merges. With 4, a million records are in at most ten
-# nodes, mostly in three or four.
+# leaves fewer nodes to apply, a large one needs fewer merges. With 4, a million records are in at
+# most ten nodes, mostly in three or four.
 MERGE_RATIO: Final = 4
-# An append costs about 2 KB of Python and Arrow objects, whatever its size. So a node of this many
-# appends, with fewer than _SMALL_RECORDS records on average, builds all its columns at once and
-# frees the appends.
+# The Python and Arrow objects of an append take about 2 KB, whatever its size. So a node of this
+# many appends, with fewer than _SMALL_RECORDS records on average, builds all its columns at once
+# and frees the appends.
 _SMALL_APPENDS: Final = 64
 _SMALL_RECORDS: Final = 256
 _OVERHEAD_BYTES: Final = 2048
 # Writes of random keys append to the stores of all rowsets. If all stores built at the same append,
-# that write would take ten times as long as the others. So stores wait for different numbers of
-# appends, in steps of a quarter, because nodes of similar size are merged a quarter apart.
+# that write would take ten times as long as the others. So stores build after different numbers of
+# appends: the usual number times one of these factors.
 _TURNS: Final = (1.0, 1.25, 1.5625, 1.953125)
 
 
@@ -80,16 +86,15 @@ _EMPTY: Final = _State((), 0, 0, MAX_TIMESTAMP, -1, frozenset())
 
 
 class DeltaMemStore:
-    """REDO records in memory (see the module).
-
-    One per rowset takes appends; frozen ones are being flushed.
+    """REDO records in memory. A rowset has one store that takes appends, and maybe frozen ones
+    being flushed.
     """
 
     def __init__(self) -> None:
         self._state = _EMPTY
         self._merged: dict[int, tuple[_State, DeltaRun]] = {}
         self.serial: Final = next(_serials)
-        """Unique in this process. Together with `record_count` it names a state."""
+        """A number that is unique in this process. Together with `record_count` it identifies a state."""
         self._small_appends: Final = int(_SMALL_APPENDS * _TURNS[self.serial % len(_TURNS)])
 
     def append(
@@ -101,12 +106,14 @@ class DeltaMemStore:
     ) -> None:
         """Add changes: from `timestamps[i]` on, row `rowids[i]` has the i-th value of each column.
 
-        columns: arrays of `len(rowids)` by column id, or a SharedBatch whose rows [offset, offset + len(rowids))
-                 belong here. Only LIVENESS and columns outside of the key.
-        Rowids and timestamps may have any order. The store keeps the arrays, so the caller must not change them.
-        Caller:  holds the commit lock (see the module, Threads).
-        Cost:    O(1) NumPy calls and no Arrow call for a SharedBatch of any size; every 64 to 125 small appends,
-                 one merge of them.
+        The store keeps the arrays, so the caller must not change them. The caller holds the commit
+        lock.
+
+        rowids, timestamps: in any order.
+        columns: arrays of `len(rowids)` by column id, or a SharedBatch, of which the rows [offset,
+        offset + len(rowids)) are added. Only LIVENESS and columns outside of the key.
+        Cost: O(1) NumPy calls, and no Arrow call for a SharedBatch of any size. After 64 to 125
+        small appends, one merge of these.
         """
         if not len(rowids):
             return
@@ -151,14 +158,14 @@ class DeltaMemStore:
 
     @property
     def record_count(self) -> int:
-        """Rows of all appends; a row that was appended twice counts twice."""
+        """The rows of all appends. A row that was appended twice counts twice."""
         return self._state.record_count
 
     @property
     def nbytes(self) -> int:
-        """Approximate bytes in memory: the appended data, and the overhead of each append.
+        """The approximate bytes in memory: the appended data, and the overhead of each append.
 
-        If only some columns of an append were read, these are in memory twice; that is not counted.
+        If only some columns of an append were read, these are in memory twice. That is not counted.
         """
         state = self._state
         return state.data_bytes + _OVERHEAD_BYTES * sum(node.append_count for node in state.nodes)
@@ -181,17 +188,17 @@ class DeltaMemStore:
         return self._state.column_ids
 
     def levels(self, column_id: int) -> tuple[DeltaRun, ...]:
-        """Return the column's runs for `applier`: oldest first, no overlap in time (M1)."""
+        """Return the column's runs for `applier`: oldest first, without overlap in time (M1)."""
         state = self._state
         if column_id not in state.column_ids:
             return ()
         return tuple(node.run(column_id) for node in state.nodes if column_id in node.column_ids)
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return the values of one row at `snapshot`, by column, for those of these columns that
-        have a record for it.
+        """Return one row's values at `snapshot` by column, for those of these columns that have a
+        record.
 
-        Cost: a search in each append that is in no run yet, and in each run.
+        Cost: a search in each append that is not in a run yet, and in each run.
         """
         found: dict[int, Cell] = {}
         for node in reversed(self._state.nodes):
@@ -203,8 +210,8 @@ class DeltaMemStore:
     def run(self, column_id: int) -> DeltaRun | None:
         """Return all records of the column as one run; None if it has none.
 
-        Cost: merges the levels, and caches the result until the next append. Reading at a snapshot
-        needs only `levels`, which costs less between appends.
+        Cost: merges the runs of all nodes, and caches the result until the next append. To read at
+        a snapshot, `levels` is enough, which costs less between appends.
         """
         state = self._state
         if column_id not in state.column_ids:
@@ -218,9 +225,8 @@ class DeltaMemStore:
         return run
 
     def runs(self) -> dict[int, DeltaRun]:
-        """Return all records per column, for a flush.
-
-        Cost: one sort for all columns that changed together.
+        """Return all records by column, for a flush. Cost: one sort for all columns that changed
+        together.
         """
         nodes = self._state.nodes
         if not nodes:

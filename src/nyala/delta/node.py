@@ -1,17 +1,25 @@
 """A node of a DeltaMemStore: the changes of some appends, built to sorted runs when they are read.
 
-    append      (rowids, one or more timestamps, a part of a batch)     as appended, in any order of rowids
-    node        an append; or two consecutive nodes; or, once every column was built, all its runs
+A node contains one of:
 
-A node is *uniform* if each of its records has a value for every column of the node, like those of
-upserts. Then all columns have the same order, which is computed once (`_Order`), and a column is
-sorted by it when it is needed. For other nodes, the parts are built and merged for each column.
+    an append       (rowids, one or more timestamps, a part of a batch), in any order of rowids
+    two nodes       which are adjacent in time and were merged
+    runs            of all its columns, once every column was built
 
-A look-up of one row (`cells`) searches the appends, newest first. After so many look-ups that
-building would have cost no more, the runs are built.
+A node is *uniform* if each of its records has a value for every column of the node, like the
+records of
+upserts. Then all columns have the same order of records. The order is computed once (`_Order`), and
+a
+column is sorted by it when it is needed. In other nodes, the parts are built and merged for each
+column.
 
-Threads: any, without a lock. Everything beside `content` can be computed again from it, so at worst
-two readers do the same work. A thread that replaces `content` puts an equivalent value there.
+A look-up of one row (`cells`) searches the appends, newest first. After as many searches as
+building
+the runs would cost, the runs are built.
+
+Threads: any, without a lock. Everything but `content` can be computed again, so at worst two
+readers do
+the same work. A thread that replaces `content` puts an equivalent value there.
 """
 
 from __future__ import annotations
@@ -28,11 +36,11 @@ from nyala.delta.batch import SharedBatch
 from nyala.delta.run import DeltaRun, Rowids, Timestamps, merge_runs, take
 from nyala.schema.adapter import concat_versions
 
-# The unit of cost is a search for one row in an append or run, 2 us. In an append, this many
-# records cost one more.
+# The unit of cost is a search for one row in an append or run, 2 µs. In an append, this many
+# records cost one unit more.
 _SEARCH_RECORDS: Final = 4096
-# Building costs one search per this many cells, and one per two columns of an append. 64 appends of
-# 8 columns take 0.6 ms with 1 row each, 1.1 with 100 rows, 7.5 with 1,000 rows (2026-11-23).
+# Building costs one unit per this many cells, and one per two columns of an append. 64 appends of 8
+# columns take 0.6 ms with 1 row each, 1.1 with 100 rows, 7.5 with 1,000 rows (2026-11-23).
 _CELLS_OF_SEARCH: Final = 128
 
 Cell: TypeAlias = tuple[pa.Array, int]
@@ -60,8 +68,8 @@ class Append:
         return self.batch.columns[column_id].slice(self.offset, len(self.rowids))
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position in the batch of the last record of a row that `snapshot` applies; -1
-        if none does.
+        """Return the position in the batch of the row's last record that `snapshot` applies; -1 if
+        none does.
 
         The records must be in the order of time.
         """
@@ -78,12 +86,12 @@ _Leaf: TypeAlias = Append | _Runs
 
 
 class _Order(NamedTuple):
-    """The records of uniform nodes in the order of a run (D1), and where their values are."""
+    """The records of uniform nodes in the order of a run (D1), and the places of their values."""
 
     rowids: Rowids
     timestamps: Timestamps
     positions: npt.NDArray[np.int64] | None
-    """The position of each record in the concatenated `leaves`; None: the order is the same."""
+    """The position of each record in the concatenated `leaves`; None if the order is the same."""
     leaves: tuple[_Leaf, ...]
 
     def run(self, column_id: int) -> DeltaRun:
@@ -100,8 +108,8 @@ class _Order(NamedTuple):
 class Node:
     """The records of one or more consecutive appends.
 
-    `content` is one append, or the two nodes that were merged, or all runs, once every column was
-    built. `cache` has the runs built so far, and `order` their common order if the node is uniform.
+    `content` is one append, or the two nodes that were merged, or all runs. `cache` has the runs
+    that were built so far, and `order` their common order if the node is uniform.
     """
 
     __slots__ = (
@@ -128,9 +136,9 @@ class Node:
         self.append_count = append_count
         self.timestamp_min = timestamp_min
         self.timestamp_max = timestamp_max
-        self.in_time = in_time  # whether its records came in the order of time
+        self.in_time = in_time  # whether its records were appended in the order of time
         self.is_uniform = is_uniform
-        self.searches = 0  # for single rows, in its parts
+        self.searches = 0  # the searches for single rows in its parts
 
     @staticmethod
     def of_append(append: Append) -> Node:
@@ -173,7 +181,8 @@ class Node:
             run = merge_runs([part.run(column_id) for part in self._parts(column_id)])
         below = [*content] if isinstance(content, tuple) else []
         while below:
-            # The new run replaces those of the parts. A reader of an older state builds them again.
+            # The new run replaces those of the parts. A reader of an older state may build them
+            # again.
             part = below.pop()
             within = part.content
             if part.cache.pop(column_id, None) is None and isinstance(within, tuple):
@@ -199,7 +208,9 @@ class Node:
         return order
 
     def _parts(self, column_id: int) -> Iterator[Node]:
-        """Yield the nodes that have the column built, and of the others the largest uniform ones."""
+        """Yield the parts to merge for a column: nodes that have its run, and otherwise the largest
+        uniform nodes.
+        """
         waiting: list[Node] = [self]
         while waiting:
             node = waiting.pop()
@@ -212,9 +223,8 @@ class Node:
                 yield node
 
     def build(self) -> None:
-        """Build every column, so that the appends can be freed.
-
-        Cost: one sort for all columns that changed together.
+        """Build every column, and free the appends. Cost: one sort for all columns that changed
+        together.
         """
         # Groups of consecutive nodes: uniform ones with the same columns, or a single other node.
         groups: list[list[Node]] = []
@@ -252,7 +262,7 @@ class Node:
             )
 
     def rowids_after(self, timestamp: int) -> Iterator[Rowids]:
-        """Yield the rowids of the records newer than `timestamp`, in any order; rows may repeat."""
+        """Yield the rowids of the records newer than `timestamp`, in any order. Rows may repeat."""
         waiting: list[Node] = [self]
         while waiting:
             node = waiting.pop()
@@ -273,7 +283,7 @@ class Node:
     # --- single rows ------------------------------------------------------------------------------
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return the row's values at `snapshot`, by column; columns without a record are absent."""
+        """Return the row's values at `snapshot`, by column. Columns without a record are absent."""
         column_ids = column_ids & self.column_ids
         if not column_ids or self.timestamp_min > snapshot:
             return {}
@@ -308,10 +318,11 @@ class Node:
         return found
 
     def _worth_building(self, column_ids: Set[int]) -> _Runs | None:
-        """Return the runs of these columns to search for a row; None if the parts should be
-        searched instead.
+        """Return the runs of these columns, to search for a row in them; None to search the parts
+        instead.
 
-        The runs exist, or must be built, or building them has become worth its cost.
+        The runs are returned if they exist, if the parts cannot be searched, or if so many searches
+        were made that building costs no more.
         """
         if not isinstance(self.content, dict):
             missing = [column_id for column_id in column_ids if column_id not in self.cache]
@@ -326,7 +337,9 @@ class Node:
 
 
 def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[int, Cell]:
-    """Return the cells of the columns that have a record of the row which applies at `snapshot`."""
+    """Return the values of a row by column, for the runs that have a record which applies at
+    `snapshot`.
+    """
     found: dict[int, Cell] = {}
     previous, position = None, -1
     for column_id, run in runs.items():
@@ -367,7 +380,7 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
         times = np.concatenate([part.timestamps for part in parts])
         positions = _positions(parts)
     if not _ascend(rowids, times):
-        # Mostly the records are in time order, which a stable sort by rowid keeps (D1).
+        # In most cases the records are in time order, which a stable sort by rowid keeps (D1).
         in_time = all(node.in_time for node in of_parts) and all(
             older.timestamp_max <= newer.timestamp_min for older, newer in pairwise(of_parts)
         )

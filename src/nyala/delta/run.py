@@ -1,8 +1,10 @@
 """The changes of one column as sorted vectors: which row (rowid), when (timestamp), which value.
 
-Every column of a rowset is, for each row, a piecewise constant function of time. So is LIVENESS,
+For each row, a column is a function of time that keeps a value until the next change. So is
+LIVENESS,
 the unnamed column that says whether the row is alive. A rowset stores the function as one value per
-row (the base) and the points where it changes:
+row
+(the base) and the points where it changes:
 
     older  <---------------------------------------------------------------->  newer
       UNDO t=4        UNDO t=9        [ base ]        REDO t=12        REDO t=20
@@ -15,21 +17,25 @@ row (the base) and the points where it changes:
                           else the oldest UNDO with t > T, if there is one,
                           else the base
 
-INSERT, UPDATE, DELETE and REINSERT are not stored as such. An insertion is UNDO LIVENESS=False at
-its timestamp, a DELETE is LIVENESS=False, a REINSERT is LIVENESS=True together with every column
-outside the key. So each column is read, merged and compacted without the others.
+INSERT, UPDATE, DELETE and REINSERT become changes of columns. An insertion is UNDO LIVENESS=False
+at its
+timestamp, a DELETE is LIVENESS=False, and a REINSERT is LIVENESS=True together with every column
+outside
+the key. So each column is read, merged and compacted without the others.
 
 Invariants of a run
-    D1  REDO records ascend by (rowid, timestamp); UNDO records ascend by rowid and descend by
+    D1  REDO records ascend by (rowid, timestamp). UNDO records ascend by rowid and descend by
         timestamp. So in both kinds, the *last* record of a row among those that a snapshot applies
         gives the value.
     D2  (rowid, timestamp) is unique in a run, and over all runs of one column of a rowset.
     D3  Rowids and timestamps are not negative.
 
-A run and its arrays are immutable; any thread may read them. The stores select runs by timestamp
-range, and `applier` patches the base.
+A run and its arrays are immutable; any thread may read them. The stores select runs by timestamps,
+and
+`applier` patches the base.
 Source: Kudu tablet design, "MVCC Mutations in MemRowSet" to "Summary of delta file processing".
-Kudu stores change lists by row; a scan of three columns there decodes the changes of all columns.
+Kudu stores lists of changes by row. So a scan of three columns there decodes the changes of all
+columns.
 """
 
 from __future__ import annotations
@@ -49,10 +55,10 @@ from nyala.schema.adapter import concat_versions
 from nyala.schema.plain_arrays import array_of_numbers
 
 LIVENESS: Final = -1
-"""Column id of "is the row alive?": bool, and True if a rowset stores no base for it."""
+"""The column id of "is the row alive?", a bool. If a rowset stores no base for it, the base is True."""
 
 MAX_TIMESTAMP: Final = 2**63 - 1
-"""A snapshot that sees everything: the applied state, against which writers resolve keys."""
+"""As a snapshot, it sees everything. Writers look up keys in this state."""
 
 DeltaKind: TypeAlias = Literal["redo", "undo"]
 Rowids: TypeAlias = npt.NDArray[np.int64]
@@ -60,10 +66,7 @@ Timestamps: TypeAlias = npt.NDArray[np.int64]
 
 
 def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """Return `values` at `indices`, which must be in range.
-
-    NumPy is used for fixed widths, else Arrow.
-    """
+    """Return `values` at `indices`, which must be in range."""
     dtype = copy_dtype(values.type)
     if dtype is None or values.null_count or not len(indices):
         return values.take(array_of_numbers(indices))
@@ -73,7 +76,7 @@ def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class DeltaRun(LazyValues):
-    """The sorted changes of one column (D1–D3). `build_run` creates one from unsorted records."""
+    """The sorted changes of one column (D1–D3). `build_run` creates a run from unsorted records."""
 
     kind: DeltaKind
     rowids: Rowids
@@ -93,13 +96,13 @@ class DeltaRun(LazyValues):
 
     @lazy_value
     def nbytes(self) -> int:
-        """Bytes of the three vectors, without `latest`."""
+        """The bytes of the three vectors, without `latest`."""
         return int(self.rowids.nbytes + self.timestamps.nbytes + self.values.nbytes)
 
     @lazy_value
     def latest(self) -> tuple[Rowids, pa.Array]:
-        """The last record of each row, which counts if every record applies: (strictly ascending
-        rowids, values).
+        """(Strictly ascending rowids, values) of the last record of each row: the changes if every
+        record applies.
 
         Cached, because reads of the present and every batch of writes need it.
         """
@@ -127,7 +130,7 @@ class DeltaRun(LazyValues):
         """Return the changes that `snapshot` applies to rows [lower, upper): (strictly ascending
         rowids, values).
 
-        Cost: the records of that range; only a search if all records apply (see `latest`).
+        Cost: the records of these rows; only a search if all records apply (see `latest`).
         """
         if not self.relevant(snapshot):
             return self.rowids[:0], self.values.slice(0, 0)
@@ -146,18 +149,18 @@ class DeltaRun(LazyValues):
         return rowids, take(values, at + begin)
 
     def resolve_at(self, rowids: Rowids, snapshot: int) -> tuple[npt.NDArray[np.int64], pa.Array]:
-        """Return the changes for single rows in any order: (ascending positions in `rowids`,
+        """Return the changes of single rows, in any order: (ascending positions in `rowids`,
         values).
 
-        Cost: O(rows · log records), plus the records of those rows if only a part of the run
-        applies.
+        Cost: O(rows · log records). If only a part of the run applies, also the records of these
+        rows.
         """
         if not len(rowids) or not self.relevant(snapshot):
             return np.empty(0, np.int64), self.values.slice(0, 0)
         if self._all_apply(snapshot):
             known, values = self.latest
             at = np.searchsorted(known, rowids)
-            at[at == len(known)] = 0  # beyond the end; the comparison below excludes it
+            at[at == len(known)] = 0  # a rowid beyond the last record; the comparison below excludes it
             positions = np.flatnonzero(known[at] == rowids)
             return positions, take(values, at[positions])
         begin = np.searchsorted(self.rowids, rowids, side="left")
@@ -172,7 +175,7 @@ class DeltaRun(LazyValues):
         return owner, take(self.values, at)
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position of a row's last REDO record that `snapshot` applies; else -1."""
+        """Return the position of a row's last REDO record that `snapshot` applies; -1 if none does."""
         begin, end = np.searchsorted(self.rowids, (rowid, rowid + 1)).tolist()
         if begin == end:
             return -1
@@ -180,7 +183,9 @@ class DeltaRun(LazyValues):
         return begin + applied - 1 if applied else -1
 
     def changed_rows(self, snapshot: int, lower: int = 0, upper: int | None = None) -> Rowids:
-        """Return ascending rowids of records in [lower, upper) at `snapshot`; they may repeat."""
+        """Return ascending rowids in [lower, upper) with a record that applies at `snapshot`. They
+        may repeat.
+        """
         if not self.relevant(snapshot):
             return self.rowids[:0]
         everything = self._all_apply(snapshot)
@@ -214,7 +219,7 @@ class DeltaRun(LazyValues):
         )
 
     def moved(self, positions: Rowids) -> DeltaRun:
-        """Return the records with `positions[r]` for row r; position -1 drops the record."""
+        """Return the records with `positions[r]` as the row instead of r. Position -1 drops a record."""
         rowids = positions[self.rowids]
         keep = rowids >= 0
         if keep.all():
@@ -223,7 +228,7 @@ class DeltaRun(LazyValues):
         return build_run(self.kind, rowids[at], self.timestamps[at], take(self.values, at))
 
     def disorder(self) -> int | None:
-        """Return the index of the first record that violates D1, D2 or D3; None if there is none."""
+        """Return the index of the first record that violates D1, D2 or D3; None if all are in order."""
         if not len(self):
             return None
         if self.rowids[0] < 0:
@@ -251,7 +256,7 @@ def _bounds(rowids: Rowids, lower: int, upper: int | None) -> tuple[int, int]:
 
 
 def last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the last record of each row of ascending `rowids`; None if no row repeats."""
+    """Return a mask of the last record of each row in ascending `rowids`; None if no row repeats."""
     if len(rowids) < 2:
         return None
     differs = rowids[1:] != rowids[:-1]
@@ -266,7 +271,10 @@ def _ascending(kind: DeltaKind, rowids: Rowids, timestamps: Timestamps) -> npt.N
 
 
 def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, values: pa.Array) -> DeltaRun:
-    """Return a run of records in any order; one timestamp may be given for all."""
+    """Return a run of records in any order.
+
+    timestamps: one per record, or one for all.
+    """
     times = (
         timestamps if isinstance(timestamps, np.ndarray) else np.full(len(rowids), timestamps, dtype=np.int64)
     )
@@ -277,17 +285,16 @@ def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, val
 
 
 def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
-    """Return one run with all records of several runs of one column and kind, in any time order.
+    """Return one run with all records of several runs of one column and kind.
 
-    Values from before and after a widening of the column are converted to the wider type.
-
-    Cost: O(records) if the runs follow one another in time, oldest first for REDO, newest first for
-    UNDO (then a stable sort by rowid alone merges sorted parts); else O(records · log records).
+    Values from before a widening of the column are converted to the wider type.
+    Cost: O(records) if the runs follow one another in time, oldest first for REDO and newest first
+    for UNDO. Otherwise O(records · log records).
     """
     assert runs, "merge_runs needs at least one run"
     kind = runs[0].kind
     assert all(run.kind == kind for run in runs), "REDO and UNDO must not be mixed"
-    # An empty run has no timestamps: it would hide that its neighbours overlap.
+    # An empty run has no timestamps, so it would hide that its neighbours overlap.
     runs = [run for run in runs if len(run)] or runs[:1]
     if len(runs) == 1:
         return runs[0]
@@ -307,7 +314,7 @@ def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
 
 
 def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRun]:
-    """Return the records, by column id, that snapshots from `cut` on need; columns without any are
+    """Return the records that snapshots from `cut` on need, by column id. Columns without any are
     left out.
 
     For UNDO these are the records after `cut`. For REDO they are the records after `cut` and, for
@@ -329,13 +336,12 @@ def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRu
 
 
 def _needed(run: DeltaRun, cut: int) -> tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]:
-    """Return rowids and timestamps of the needed records, and their positions in the run; None: all
-    are needed.
+    """Return (rowids, timestamps, positions in the run) of the needed records; positions None if
+    all are needed.
     """
     keep = run.timestamps > cut
     if run.kind == "redo" and len(run):
-        # A record is needed unless the next one belongs to the same row and is not after the cut
-        # either.
+        # A record is not needed if the next one is of the same row and also not after the cut.
         keep = np.append((run.rowids[1:] != run.rowids[:-1]) | keep[1:], True)
     if keep.all():
         return run.rowids, run.timestamps, None

@@ -11,7 +11,7 @@ from tests.support import key_value_table, open_database, rows
 
 import nyala
 from nyala.api.database import Database
-from nyala.delta.redo_selection import FILES_MIN
+from nyala.delta.file_selection import FILES_MIN
 from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.tablet.manual_maintenance import compact_deltas

@@ -50,7 +50,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from nyala.delta.redo_selection import FILES_MIN, choose_redo_files
+from nyala.delta.file_selection import FILES_MIN, first_file_to_merge
 from nyala.delta.run import LIVENESS
 from nyala.rowset.size import TARGET_BYTES
 from nyala.tablet.compaction.plans import (
@@ -335,14 +335,14 @@ def _minor_of(
         files, first = rowset.undo_files, len(rowset.undo_files)
         while first and files[first - 1][0] < target_bytes // 4:
             first -= 1
-    chosen = choose_redo_files(files[first:], files_min)
+    chosen = first_file_to_merge([size for size, _ in files[first:]], files_min)
     if chosen is None:
         return None
-    merged = files[first + chosen.start : first + chosen.stop]
+    merged = files[first + chosen :]
     # Only scans of the past open UNDO files, so one UNDO file less saves less than one REDO file less.
     saved = open_bytes(target_bytes) * (len(merged) - 1) * FILES_MIN / files_min
     cost = sum(size for size, _ in merged) + work_bytes(target_bytes)
-    return MinorPlan(rowset.id, slice(first + chosen.start, first + chosen.stop), saved / cost, kind)
+    return MinorPlan(rowset.id, slice(first + chosen, len(files)), saved / cost, kind)
 
 
 def _expired_file_bytes(rowset: RowSetLayout) -> int:

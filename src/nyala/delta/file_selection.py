@@ -1,0 +1,45 @@
+"""Chooses the delta files of a rowset to merge next (minor delta compaction).
+
+A rowset that changes every day gets one file per day, and a reader opens all files that its snapshot
+needs. If two files were always merged, the oldest record would be rewritten every day. If files were
+never merged, a year would leave 365. So a file is merged with all newer ones when these are together
+at least as large. If several files qualify, the oldest of them decides:
+
+    sizes, oldest first     merge
+    8  4  1 1 1             nothing: 8 > 7 and 4 > 3, and the last three are too few
+    8  4  1 1 1 1           all into 16: 8 <= 8
+
+Invariants, for n flushes of about equal size
+    C1  When nothing is to be merged, there are at most FILES_MIN - 1 + log2(n) files, because each
+        file before the newest ones is larger than all files after it.
+    C2  A record is rewritten at most 1 + log2(n) times: from its second merge on, each merge at least
+        doubles the file that contains it.
+    C3  Merged files are adjacent, so the result keeps R4 (files in the order of time).
+
+Source: the logarithmic method (Bentley and Saxe, 1980). Kudu's minor compaction merges all files
+instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+# Merging fewer files would not pay for a new file and a change of the catalogue: a reader opens them in
+# a millisecond.
+FILES_MIN: Final = 4
+
+
+def first_file_to_merge(sizes_bytes: Sequence[int], files_min: int = FILES_MIN) -> int | None:
+    """Return the position of the oldest file to merge with all newer ones; None if merging does not pay.
+
+    sizes_bytes: the sizes of one rowset's files of one kind, oldest first.
+    """
+    assert files_min >= 2, files_min
+    chosen = None
+    newer = 0
+    for index in range(len(sizes_bytes) - 1, -1, -1):
+        if len(sizes_bytes) - index >= files_min and sizes_bytes[index] <= newer:
+            chosen = index
+        newer += sizes_bytes[index]
+    return chosen
