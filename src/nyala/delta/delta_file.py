@@ -629,8 +629,9 @@ class DeltaFile:
         return rowids, self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, access)
 
     def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
-        """Return the error if the column's records, the first of which has position `begin`,
-        violate F1; else None.
+        """Return an error if the column's records violate F1, else None.
+
+        begin: the position of the run's first record in the column.
         """
         wrong = run.disorder()
         if wrong is None:

@@ -110,8 +110,8 @@ class DeltaMemStore:
         lock.
 
         rowids, timestamps: in any order.
-        columns: arrays of `len(rowids)` by column id, or a SharedBatch, of which the rows [offset,
-        offset + len(rowids)) are added. Only LIVENESS and columns outside of the key.
+        columns: arrays of `len(rowids)` by column id. Or a SharedBatch: then the values are its
+        rows [offset, offset + len(rowids)). Only LIVENESS and columns outside of the key.
         Cost: O(1) NumPy calls, and no Arrow call for a SharedBatch of any size. After 64 to 125
         small appends, one merge of these.
         """
