@@ -1,11 +1,11 @@
-"""A scan, from (root, timestamp) to Arrow batches.
+"""Scans of a table at one timestamp, from the tablets' rowsets to Arrow batches.
 
-read_path               the order of the steps: prune, split, read, merge
+read_path               plans a scan, cuts it into splits, and returns batches; looks up keys
 split                   reads one split of a rowset: liveness, filter, decode or gather
 scan_memory             chooses the row count of splits within a share of `memory_limit`
 parallel                a pool of threads that returns results in order
 key_merge               merges rows of several rowsets in key order
-token                   a part of a scan as bytes for another process
-open_rowsets            rowsets that stay open between the tokens of a process
-estimate, column_stats  facts about a scan or a column from statistics
+token                   writes a part of a scan as bytes for another process, and reads them
+open_rowsets            keeps rowsets open from one token to the next
+estimate, column_stats  answer questions about a scan or a column from statistics
 """

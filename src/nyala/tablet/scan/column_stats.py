@@ -13,10 +13,10 @@ __all__ = ["column_stats"]
 
 
 def column_stats(columns: Iterable[ColumnSchema], rowsets: Iterable[DiskRowSet]) -> list[dict[str, Any]]:
-    """One dict per column, with the fields of `Table.column_stats`.
+    """Return one dict per column, with the fields of `Table.column_stats`.
 
     Raises: CorruptionError if a footer is damaged.
-    Cost: the column's footer in each rowset; no block is read.
+    Cost: reads the column's footer in each rowset, and no block.
     """
     files = list(rowsets)
     return [_stats_of(column, files) for column in columns]
@@ -27,7 +27,7 @@ def _stats_of(column: ColumnSchema, rowsets: Iterable[DiskRowSet]) -> dict[str, 
     nulls = size = 0
     for rowset in rowsets:
         reader = rowset.base_column(column.id)
-        if reader is not None:  # a rowset older than the column does not store it
+        if reader is not None:  # None: the rowset is older than the column
             stored[reader.encoding] += reader.row_count
             nulls += reader.null_count
             size += reader.size_bytes

@@ -1,11 +1,11 @@
 """Estimates how many rows match a predicate, from zone maps and from small samples.
 
-Planners use the estimate to decide which filters are worth pushing into a scan and in which order
-to join tables. It never decides which rows are correct.
+Query engines use the estimate to choose filters for pushdown and the order of joins. It has no
+influence on results.
 
 Cost: the plan of a scan, zone maps, and at most `SAMPLES` reads of `SAMPLE_ROWS` rows of the
-predicate's columns. The decoded blocks stay in the block cache. A sample decodes whole blocks, so
-no sample is taken if the bounds alone say that many rows match.
+predicate's columns. A sample decodes whole blocks, which stay in the block cache. No sample is
+taken if the bounds of the columns already say that many rows match.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from nyala.tablet.state.root import TableState
 
 SAMPLES: Final = 3
 SAMPLE_ROWS: Final = 4096
-# If the bounds say that at least this share matches, no sample is taken: only very unevenly
-# distributed values could make the true share small.
+# No sample is taken if at least this share matches according to the bounds.
 UNSELECTIVE_SHARE: Final = 1 / 50
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated result of a scan.
+    """The estimated work and result of a scan.
 
-    rows:     rows of the table, including dead ones.
-    read:     share of the rows that zone maps do not exclude.
-    matching: share of the rows that match.
+    rows:     the rows of the table, with dead ones.
+    read:     the share of these rows that zone maps do not exclude.
+    matching: the share of these rows that match.
     """
 
     rows: int
@@ -48,7 +47,7 @@ def estimate(table: TableState, spec: ScanSpec) -> Estimate:
     rows = row_count(table)
     listed = spec.listed_count
     if listed is not None and listed <= read_path.LISTED_MAX:
-        found = min(1.0, listed / max(1, rows))  # each key has at most one row, and is looked up
+        found = min(1.0, listed / max(1, rows))  # each listed key has at most one row
         return Estimate(rows, found, found)
     counters = ScanCounters()
     parts = [
@@ -62,7 +61,7 @@ def estimate(table: TableState, spec: ScanSpec) -> Estimate:
     share = _by_bounds(table, spec)
     if share is not None and share >= UNSELECTIVE_SHARE:
         return Estimate(rows, left / rows, min(left / rows, share))
-    # Sample the start, the middle and the end: rows are in key order.
+    # Rows are in key order, so samples come from different places.
     places = [
         (unit, begin, end)
         for unit, lower, upper in parts
@@ -79,14 +78,14 @@ def estimate(table: TableState, spec: ScanSpec) -> Estimate:
 
 
 def row_count(table: TableState) -> int:
-    """The rows of the table, including dead ones. Reads nothing."""
+    """Return the number of rows of the table, with dead ones. Reads nothing."""
     return sum(rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets())
 
 
 def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
-    """The matching share, assuming evenly spread values within the bounds of the largest rowset.
+    """Return the share that matches if values are spread evenly between the column's bounds.
 
-    None if the bounds do not allow an estimate.
+    The bounds are those of the largest rowset. None: a column has no bounds that can be used.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
     if not rowsets or spec.predicate is None or spec.predicate.columns != spec.constraints.keys():
@@ -101,6 +100,7 @@ def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
 
 
 def _column_share(rowset: DiskRowSet, column: ColumnSchema, constraint: Constraint) -> float | None:
+    """Return `_by_bounds` of one column in one rowset."""
     reader = rowset.base_column(column.id)
     if reader is None or constraint.empty or constraint.null == "only":
         return None

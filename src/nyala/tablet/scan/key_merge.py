@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.plain_arrays import array_of_numbers
+from nyala.tablet.state.root import AnyRowSet
 
-__all__ = ["KeyedRows", "aligned_heads", "merged_batches"]
+__all__ = ["KeyedRows", "aligned_heads", "least_key", "merged_batches"]
 
 KeyedRows: TypeAlias = tuple[EncodedKeys, pa.RecordBatch]
 """Keys in ascending order, and the rows that belong to them."""
@@ -29,7 +31,7 @@ class _Run:
         self.batch: pa.RecordBatch | None = None
 
     def fill(self) -> bool:
-        """Read on until there are rows; returns False at the end."""
+        """Read the next batch if all rows were taken; return whether there are rows."""
         while self.keys is None or not len(self.keys):
             found = next(self._batches, None)
             if found is None:
@@ -40,30 +42,27 @@ class _Run:
     def take(self, bound: bytes) -> KeyedRows:
         """Remove and return the rows with keys <= bound."""
         assert self.keys is not None and self.batch is not None
-        at = _after(self.keys, bound)
+        at = self.keys.lower_bound(bound + b"\0")  # no key is between `bound` and this one
         head = self.keys.slice(0, at), self.batch.slice(0, at)
         self.keys, self.batch = self.keys.slice(at, len(self.keys) - at), self.batch.slice(at)
         return head
 
 
-def _after(keys: EncodedKeys, bound: bytes) -> int:
-    """Count the keys that are <= bound; the keys ascend."""
-    at = keys.lower_bound(bound)
-    while at < len(keys) and keys.at(at) == bound:
-        at += 1
-    return at
+def least_key(rowset: AnyRowSet) -> bytes:
+    """Return a lower bound of the rowset's keys, without reading them."""
+    return rowset.meta.key_min if isinstance(rowset, DiskRowSet) else b""
 
 
 def aligned_heads(
     sources: Sequence[tuple[bytes, Callable[[], Iterator[KeyedRows]]]],
 ) -> Iterator[list[KeyedRows]]:
-    """Cut the rows of several rowsets at common keys; each list has all rows of one key range.
+    """Yield the rows of several rowsets range by range of keys; each list has one range.
 
-    Everything up to the smallest of the runs' last keys is complete: it is returned, then the runs
-    read on.
+    One batch of each rowset is in memory. All rows up to the smallest of their last keys are known,
+    so these rows are the next range.
 
-    sources: per rowset a lower bound of its keys, and a function that starts reading it. Its
-        batches must come in key order. Few rows have the same key, and one batch has all of them.
+    sources: a lower bound of each rowset's keys, and a function that starts to read the rowset. It
+             returns batches in key order. All rows with the same key must be in one batch.
     Raises:  CorruptionError if keys do not ascend and therefore no row can be returned. Other
              disorder is not detected.
     Memory:  one batch per rowset that overlaps the current key.
@@ -83,7 +82,7 @@ def aligned_heads(
             open_runs.append(_Run(heapq.heappop(waiting)[2]()))
             continue
         heads = [head for run in open_runs if len((head := run.take(bound))[0])]
-        if not heads:  # the run whose last key is the bound has no row up to it
+        if not heads:  # `bound` is the last key of a run, but searching the run finds no key up to it
             raise CorruptionError(
                 f"the rows of a rowset are not in key order: key {bound.hex()} comes after greater keys. "
                 "Run `nyala check` to find the file"
@@ -94,16 +93,16 @@ def aligned_heads(
 def merged_batches(
     heads: Sequence[pa.RecordBatch], order: npt.NDArray[np.int64], most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all heads in merged order, in batches of about `most_bytes` bytes.
+    """Yield the rows of all heads in the given order, in batches of about `most_bytes` bytes.
 
-    Merging needs a second copy of the rows. Batches bound that copy where many rowsets overlap.
+    Each batch copies its rows, so the size of a batch bounds the memory of the copy.
 
-    order: for each row of the result, its index in the concatenation of all heads. It must keep the
-           order of the rows within each head.
+    order: for each row of the result, its index in the concatenation of all heads. Rows of one head
+           keep their order.
     """
     sizes = np.array([head.num_rows for head in heads])
     starts = np.cumsum(sizes) - sizes
-    done = np.zeros(len(heads), np.int64)  # per head, the number of rows already returned
+    done = np.zeros(len(heads), np.int64)  # the rows of each head that were returned
     step = max(1, int(len(order) * most_bytes // max(1, sum(head.nbytes for head in heads))))
     for begin in range(0, len(order), step):
         chosen = order[begin : begin + step]

@@ -1,23 +1,20 @@
 """Keeps rowsets open from one scan token to the next, in a process that reads tokens.
 
-    token ──► schema and files as JSON ──► same text and same files?  yes ──► the open rowset
-                                                                      no  ──► open it
-
-Each statement over a table sends tokens of the same rowsets to the same few processes. Opening a
-rowset (parsing its entry, decoding footers, preparing patches from deltas) can take as long as a
-small part of the scan, so it is done once. Blocks that are often used (`cfile.blocks.source`) also
-stay, within CACHE_BYTES.
+A process such as a worker of Spark reads many tokens of the same rowsets. To open a rowset (parse
+its entry, decode footers, compute patches) can take as long as a small scan. So it is done once,
+and a token that describes the same rowset in the same words gets the open one. Often used blocks
+stay in a cache of CACHE_BYTES.
 
 Invariants
-    T1  A rowset is reused only while each of its files is the very file that was opened. Another
-        store may appear in the same folder with files of the same names. `Files.identity` detects
+    T1  A rowset is reused only while each of its files is still the file that was opened. Another
+        store may appear in the same folder with files of the same names; `Files.identity` detects
         that.
-    T2  The next token closes rowsets that no token used for IDLE_S. If there are more than
-        ROWSETS_MAX, the least recently used are closed: an open descriptor of a removed file keeps
-        its disk space.
+    T2  A rowset is dropped after IDLE_S without use, at the next token. If more than ROWSETS_MAX
+        are open, the least recently used are dropped. The reason: a removed file takes disk space
+        as long as it is open.
 
-Thread-safety: every method may be called from any thread.
-Cost: a token whose rowsets are open costs one stat call per file.
+Any thread may call every method.
+Cost: one stat call per file for a token with open rowsets.
 """
 
 from __future__ import annotations
@@ -40,16 +37,16 @@ __all__ = ["CACHE_BYTES", "IDLE_S", "ROWSETS_MAX", "OpenRowSets"]
 
 Key: TypeAlias = tuple[str, str, str]
 
-# A task decodes most of its blocks once, so a small cache is enough.
+# Small, because a task of Spark decodes most blocks only once.
 CACHE_BYTES: Final = 64 << 20
-# Spark keeps an idle worker for the same time.
+# As long as Spark keeps an idle worker process.
 IDLE_S: Final = 60.0
 ROWSETS_MAX: Final = 256
 
 
 @dataclass(frozen=True)
 class _Open:
-    """A rowset, the identities of its files when they were opened, and the time of its last use."""
+    """A rowset, the identities of its files before they were opened, and the time of its last use."""
 
     rowset: DiskRowSet
     paths: tuple[str, ...]
@@ -67,7 +64,7 @@ class OpenRowSets:
         self._schemas: OrderedDict[str, Schema] = OrderedDict()
 
     def schema(self, fields: Mapping[str, Any]) -> tuple[str, Schema]:
-        """Return the schema and its JSON text. Raises: as `Schema.from_json`."""
+        """Return the text of a schema's JSON object, and the schema. Raises: as `Schema.from_json`."""
         text = json.dumps(fields)
         with self._lock:
             found = self._schemas.get(text)
@@ -82,9 +79,9 @@ class OpenRowSets:
     def rowset(
         self, env: Env, root_path: str, fields: dict[str, Any], schema_text: str, schema: Schema
     ) -> DiskRowSet:
-        """Return the rowset that `RowSetFiles.to_json` describes, without changes in memory.
+        """Return the rowset with these files, without changes in memory.
 
-        root_path: the folder of the store.
+        root_path: the folder of the store. fields: the rowset, as `RowSetFiles.to_json` returns it.
         Raises: as `RowSetFiles.from_json`; MissingFileError if one of its files is gone.
         """
         key = (root_path, schema_text, json.dumps(fields))
@@ -97,8 +94,7 @@ class OpenRowSets:
             files = RowSetFiles.from_json(fields)
             entries = (files.rowset.path, *(e.path for e in files.parts), *(e.path for e in files.deltas))
             paths = tuple(os.path.join(root_path, path) for path in entries)
-            # Taken before a file is opened, so that the next token detects a file replaced in
-            # between.
+            # Before the files are opened: if one is replaced in between, the next token detects it.
             were = _identities(env, paths)
             found = _Open(files.open(env, root_path, self._cache, schema), paths, were, now_s)
         with self._lock:

@@ -3,8 +3,8 @@
     items    i0        i1   i2   i3   i4 ...
              running   submitted: at most `ahead` results that the caller has not taken
 
-All scans of the process share the threads. A scan that runs in one of these threads does its work
-itself: if the pool's threads waited for one another, none would make progress.
+All scans of the process share the threads. A scan that starts in one of these threads runs in this
+thread alone. Otherwise all threads could wait for results, and none would be left to compute them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, NoReturn, TypeVar
 
 __all__ = ["AHEAD_MAX", "in_parallel"]
 
@@ -24,7 +25,7 @@ _Out = TypeVar("_Out")
 
 _THREADS: Final = max(1, os.cpu_count() or 1)
 AHEAD_MAX: Final = 2 * _THREADS
-"""Two per processor: one in work, and one ready."""
+"""The most results that are computed or ready: two per processor."""
 _NAME: Final = "nyala-scan"
 
 
@@ -36,15 +37,18 @@ class _Pool:
         self._threads: ThreadPoolExecutor | None = None
         self._pid = 0
 
-    def submit(self, work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
-        """Raises: RuntimeError at the end of the process, or if no thread can be started."""
+    def submit(self, call: Callable[[], _Out]) -> Future[_Out]:
+        """Run `call` in a thread.
+
+        Raises: RuntimeError at the end of the process, or if no thread can be started.
+        """
         if self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():
                     self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=_NAME)
                     self._pid = os.getpid()
         assert self._threads is not None
-        return self._threads.submit(work, item)
+        return self._threads.submit(call)
 
 
 _pool: Final = _Pool()
@@ -58,35 +62,18 @@ def in_parallel(
     The caller's thread iterates over `items`. An error of `items` or `work` is raised after the
     results of the items before it.
     """
-    rest = iter(items)
     if ahead < 2 or threading.current_thread().name.startswith(_NAME):
-        yield from map(work, rest)
+        yield from map(work, items)
         return
-    try:
-        first = next(rest)
-    except StopIteration:
+    calls = _calls(items, work)
+    first = list(itertools.islice(calls, 2))
+    if len(first) < 2:  # a thread costs more than most single items
+        yield from (call() for call in first)
         return
-    try:
-        rest = itertools.chain((first, next(rest)), rest)
-    except StopIteration:
-        yield work(first)  # a thread costs more than most single items
-        return
-    except Exception:
-        yield work(first)
-        raise
     waiting: deque[Future[_Out]] = deque()
     try:
-        while len(waiting) < ahead:
-            try:
-                item = next(rest)
-            except StopIteration:
-                break
-            except Exception as error:  # raised after the results of the items before it
-                failed: Future[_Out] = Future()
-                failed.set_exception(error)
-                waiting.append(failed)
-                break
-            waiting.append(_begun(work, item))
+        for call in itertools.chain(first, calls):
+            waiting.append(_begun(call))
             if len(waiting) == ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -96,13 +83,27 @@ def in_parallel(
             future.cancel()
 
 
-def _begun(work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
+def _calls(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterator[Callable[[], _Out]]:
+    """Yield `work` of each item as a function; if `items` fails, the last function raises its error."""
     try:
-        return _pool.submit(work, item)
+        for item in items:
+            yield partial(work, item)
+    except Exception as error:
+        yield partial(_raise, error)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _begun(call: Callable[[], _Out]) -> Future[_Out]:
+    """Run `call` in a thread of the pool, or here if there is none."""
+    try:
+        return _pool.submit(call)
     except RuntimeError:  # the main thread has ended, or no thread can be started
         done: Future[_Out] = Future()
         try:
-            done.set_result(work(item))
+            done.set_result(call())
         except Exception as error:
             done.set_exception(error)
         return done

@@ -1,18 +1,19 @@
-"""The life of a scan, from (root, timestamp) to Arrow batches.
+"""Runs scans of a table at one timestamp, and looks up single keys.
 
-    plan     Keeps the tablets that the predicate can match (partition pruning), in these the
-             rowsets whose keys can match, and in these the rowids between the key bounds. Reads no
-             data.
-    split    Cuts a rowset into splits of at most `SPLIT_ROWS` rows, aligned so that no block is
-             decoded twice. Wide columns get smaller splits (`scan_memory`). Rows that zone maps and
-             deltas exclude are left out (Z1). `split.py` reads one split.
-             If the predicate lists few whole keys, each key is looked up instead.
+A scan has three phases:
+
+    plan     Chooses the tablets that can match the predicate (partition pruning), in each tablet
+             the rowsets whose keys can match, and in each rowset the rowids between the key bounds.
+             Reads no data.
+    split    Cuts each rowset into splits of at most `SPLIT_ROWS` rows, or fewer if columns are wide
+             (`scan_memory`). Leaves out rows that zone maps and changes exclude (Z1). `split.py`
+             reads one split. If the predicate is a short list of keys, they are looked up instead.
     batch    A pool of threads reads splits ahead and returns their results in order (`parallel`).
              Batches are merged by key only if the scan requests key order.
 
 Invariants
-    Z1  Rows are skipped by a predicate only if the base's zone map and every delta of that column
-        that the snapshot may apply exclude them (`rowset/skipping.py`).
+    Z1  A row is skipped only if the base's zone map, and every change of the column that the
+        snapshot may apply, prove that the row cannot match (`rowset/skipping.py`).
     V1  The result of a scan depends only on its root and its timestamp. Running the scan again
         returns the same rows.
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -42,11 +43,10 @@ from nyala.rowset.stats import RowSetStats
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import MAX_CELL_BYTES
-from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads, merged_batches
+from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads, least_key, merged_batches
 from nyala.tablet.scan.parallel import AHEAD_MAX, in_parallel
 from nyala.tablet.scan.scan_memory import (
     SplitSizer,
-    fit_together,
     overlap_depth,
     share_bytes,
     splits_that_fit,
@@ -56,51 +56,34 @@ from nyala.tablet.state.history import check_purged
 from nyala.tablet.state.locate import equal_ranges, expect_slices
 from nyala.tablet.state.root import AnyRowSet, TableState
 
-__all__ = ["GAP_ROWS", "SPLIT_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
-__all__ += [
-    "block_count",
-    "count",
-    "count_split",
-    "get_many",
-    "get_row",
-    "narrower_types",
-    "plan",
-    "splits",
-    "unskipped_ranges",
-]
-__all__ += [
-    "aligned_ranges",
-    "read_split",
-    "readable_types",
-    "rows_without_columns",
-    "run",
-]
+__all__ = ["GAP_ROWS", "LISTED_MAX", "SPLIT_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
+__all__ += ["aligned_ranges", "block_count", "count", "count_split", "dictionary_size", "get_many"]
+__all__ += ["get_row", "narrower_types", "plan", "read_split", "readable_types"]
+__all__ += ["rows_without_columns", "run", "splits", "unskipped_ranges"]
 
-# Rows decoded and filtered at a time. Blocks of all columns nest in a split, and the time spent in
-# C outweighs the time spent in Python.
+# The most rows that are decoded and filtered at a time. All blocks have fewer rows.
 SPLIT_ROWS: Final = 1 << 18
-# Excluded rows in the middle of a split are skipped only in runs of at least this length: reading
-# fewer rows costs less than reading one more split.
+# Excluded rows in the middle of a split are skipped only if they are this many in a row. To read
+# fewer rows costs less than to read one more split.
 GAP_ROWS: Final = 1 << 12
-# What is fetched of remote files before it is read. A request takes up to 100 ms, in which a fast
-# network delivers this many bytes. Footers must be there before the splits of a rowset are known.
+# How much of remote files is fetched ahead. A request may take 100 ms, in which a fast network
+# delivers this many bytes. Footers of this many units are fetched, because splits need them.
 _AHEAD_BYTES: Final = 64 << 20
 _SPLITS_AHEAD_MIN: Final = 2
 _UNITS_AHEAD: Final = 16
 # A scan of at most this many rows finishes before another thread has started.
 _INLINE_ROWS: Final = GAP_ROWS
-# Keys of a list are looked up only if there are at most LISTED_MAX keys, and the scan would
-# otherwise read at least _ROWS_PER_LISTED rows per key.
+# A list of keys is looked up if it has at most LISTED_MAX keys, and if a scan would read at least
+# _ROWS_PER_LISTED rows per key.
 LISTED_MAX: Final = 1 << 13
 _ROWS_PER_LISTED: Final = 32
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
-    """Return the parts of rowsets that the scan must read. Reads key indexes at most, no data.
+    """Return the parts of rowsets that the scan must read. Reads at most key indexes.
 
-    guess:  for estimates: do not raise if rows of the snapshot are gone.
-    Raises: HistoryExpiredError if the scan needs a range partition that existed at its moment and
-        was dropped later.
+    guess:  whether the caller wants only an estimate, and no error.
+    Raises: HistoryExpiredError if the scan needs rows of a range partition that was dropped later.
     """
     counters.tablets_total = len(table.tablets)
     if not spec.can_match or spec.key_range.is_empty:
@@ -122,10 +105,7 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bo
         if not keep[ordinal]:
             continue
         counters.tablets_read += 1
-        disk: Iterable[DiskRowSet] = (
-            tablet.rowsets if spec.key_range.is_all else tablet.tree.in_range(spec.key_range)
-        )
-        for rowset in disk:
+        for rowset in tablet.rowsets if spec.key_range.is_all else tablet.tree.in_range(spec.key_range):
             lower, upper = rowset.rowid_range(spec.key_range)
             if lower < upper:
                 units.append(ScanUnit(rowset, ordinal, lower, upper))
@@ -142,17 +122,13 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bo
 
 
 def block_count(table: TableState, spec: ScanSpec) -> int:
-    """The number of blocks of the scan's columns in all rowsets on disk, without any skipping."""
-    names = {column.name for column in spec.columns}
-    if spec.predicate is not None:
-        names |= spec.predicate.columns
-    columns = [spec.schema.by_name(name) for name in sorted(names)]
+    """Return the number of blocks of the scan's columns in all rowsets on disk."""
     return sum(
         reader.block_count
         for tablet in table.tablets
         for rowset in tablet.rowsets
-        for column in columns
-        if (reader := rowset.base_column(column.id)) is not None
+        for column_id in spec.read_ids(spec.columns)
+        if (reader := rowset.base_column(column_id)) is not None
     )
 
 
@@ -160,7 +136,7 @@ def block_count(table: TableState, spec: ScanSpec) -> int:
 
 
 def aligned_ranges(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Cut [lower, end) at multiples of `rows`."""
+    """Yield the parts of [lower, end), cut at multiples of `rows`."""
     while lower < end:
         upper = min((lower // rows + 1) * rows, end)
         yield lower, upper
@@ -168,7 +144,7 @@ def aligned_ranges(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]
 
 
 def unskipped_ranges(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
-    """The rows of the unit that zone maps and deltas do not exclude (Z1)."""
+    """Return the row ranges of the unit that zone maps and changes do not exclude (Z1)."""
     if not isinstance(unit.rowset, DiskRowSet) or not spec.constraints:
         return [(unit.lower, unit.upper)]
     constraints = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
@@ -185,14 +161,12 @@ def splits(
     split_bytes: int | None = None,
     overlap: int = 1,
 ) -> Iterator[tuple[int, int]]:
-    """Yield the row ranges of the unit that the scan must read, without the rows that Z1 excludes.
+    """Yield the row ranges of the unit that the scan must read.
 
-    Excluded rows in the middle of a split are skipped only if there are many: each range is a read
-    of its own.
+    They do not contain rows that Z1 excludes, unless fewer than `GAP_ROWS` such rows are in a row.
 
-    columns:     those that are decoded besides the predicate's.
-    split_bytes: limit for one split; None: no limit. The row count is chosen when the scan arrives
-    there.
+    columns:     the columns that are decoded, besides those of the predicate.
+    split_bytes: the limit for one split; None: no limit.
     overlap:     the number of rowsets that have a split in memory at once (`scan_memory`).
     """
     rowset = unit.rowset
@@ -208,7 +182,7 @@ def splits(
         sizer = SplitSizer(rowset, spec, columns, split_bytes, overlap)
     groups = [list(group) for _, group in itertools.groupby(whole, key=lambda part: part[0] // SPLIT_ROWS)]
     if _is_small(spec):
-        # Read only the requested rows of the first split, and size the rest later, if it is needed.
+        # First only the requested rows; the rest of the split is seldom needed.
         (lower, upper), middle = whole[0], whole[0][0] + max(spec.limit or 0, 1)
         if middle < upper:
             groups[:1] = [[(lower, middle)], [(middle, upper)]]
@@ -220,7 +194,7 @@ def splits(
                 rows = sizer.rows(lower, upper, rows)
         for lower, upper in _joined(parts, rows):
             for part in aligned_ranges(lower, upper, rows):
-                # Statistics count whole splits, however they are cut.
+                # Counters count parts of the same `SPLIT_ROWS` rows as one split.
                 split = part[0] // SPLIT_ROWS
                 counters.add_splits(split != last, part[1] - part[0])
                 last = split
@@ -228,7 +202,7 @@ def splits(
 
 
 def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, int]]:
-    """Join parts of a split over short gaps, within each aligned range of `rows` rows."""
+    """Join parts with short gaps between them, but not across multiples of `rows`."""
     begin, end = parts[0]
     for lower, upper in parts[1:]:
         if lower - end >= GAP_ROWS or lower // rows != (end - 1) // rows:
@@ -239,16 +213,16 @@ def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, 
 
 
 def _is_small(spec: ScanSpec) -> bool:
-    """Whether the scan needs few rows, and any rows will do."""
+    """Whether the scan needs only a few rows, and no particular ones."""
     return spec.predicate is None and spec.limit is not None and spec.limit <= _INLINE_ROWS
 
 
 def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
-    """Arrow types that an engine can read at less cost than the columns' own.
+    """Return Arrow types, by column name, that cost less to read than the columns' own types.
 
-    These are decimals of 4 and 8 bytes, and dictionaries for text columns that have a dictionary in
-    every rowset on disk. Rows in memory and changed text are encoded as a dictionary while they are
-    read, so text qualifies only if few rows are in memory. Cost: opens footers.
+    These are decimals of 4 and 8 bytes, and dictionaries for text that has a dictionary in every
+    rowset on disk. Rows in memory have none, so text qualifies only if few rows are in memory.
+    Cost: opens footers.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
     if table.is_remote:
@@ -270,13 +244,13 @@ def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[s
 
 
 def dictionary_size(table: TableState, column: ColumnSchema) -> int:
-    """The number of entries in the column's largest dictionary on disk. Opens footers."""
+    """Return the number of entries in the column's largest dictionary on disk. Opens footers."""
     readers = (rowset.base_column(column.id) for tablet in table.tablets for rowset in tablet.rowsets)
     return max((reader.footer.dictionary_count for reader in readers if reader is not None), default=0)
 
 
 def readable_types(requested: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
-    """The types of `requested`, a schema of these columns, that a scan can read directly."""
+    """Return the types in `requested`, a schema of these columns, that a scan can read directly."""
     if requested.names != [column.name for column in columns]:
         return {}
     return {
@@ -287,7 +261,7 @@ def readable_types(requested: pa.Schema, columns: Sequence[ColumnSchema]) -> dic
     }
 
 
-# ------------------------------------------------------------------------------------------------ many splits
+# ------------------------------------------------------------------------------------------------ batches
 
 _Out = TypeVar("_Out")
 
@@ -298,17 +272,16 @@ def run(
     counters: ScanCounters,
     make: Callable[[pa.RecordBatch], Any] | None = None,
 ) -> Iterator[Any]:
-    """Return the rows of the scan as record batches, in key order if the spec requests it.
+    """Yield the rows of the scan as record batches, in key order if the spec requests it.
 
-    make: converts each batch before it is returned. Several reading threads call it at once.
+    make: a function that converts each batch. Several reading threads may call it at once.
 
-    Without key order a batch has at most `SPLIT_ROWS` rows. A merged batch takes at most the scan's
-    share of memory, not counting rows that are in memory only.
+    Without key order a batch has at most `SPLIT_ROWS` rows. In key order a batch takes at most the
+    scan's share of memory, not counting rows that are in memory only.
     """
-    # Rows without columns are all alike, so they need no order.
-    if spec.limit is None and not (spec.order_by_key and spec.columns):
+    ordered = spec.order_by_key and spec.columns  # without columns, all rows are equal
+    if spec.limit is None and not ordered:
         return _unordered(units, spec, counters, make or _unchanged)
-    ordered = spec.order_by_key and spec.columns
     batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters, _unchanged)
     if spec.limit is not None:
         batches = _limited(batches, spec.limit)
@@ -343,17 +316,8 @@ def _unordered(
 
     if _are_looked_up(units, spec):
         return map(make, _listed_rows(units, spec, counters))
-    on_disk: list[ScanUnit] = []
-    if spec.is_key_range and spec.columns and not spec.types and _are_few(units):
-        on_disk = [unit for unit in units if isinstance(unit.rowset, DiskRowSet)]
-        if fit_together(on_disk, spec):
-            units = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
-        else:
-            on_disk = []
-    picked = [_gather_range(on_disk, spec, counters)] if on_disk else []
-    first = (make(batch) for batch in picked if batch is not None)
     each = _map_splits(units, spec, counters, work, spec.columns)
-    return itertools.chain(first, (made for made in each if made is not None))
+    return (made for made in each if made is not None)
 
 
 def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -361,7 +325,7 @@ def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _row_bytes(spec: ScanSpec) -> int:
-    """About how many bytes a row takes in Arrow; for text only the offset."""
+    """Return about how many bytes a row takes in Arrow, without the bytes of text."""
     fields = zip(spec.arrow_schema, spec.columns, strict=True)
     return sum(4 if column.type.is_variable else field.type.bit_width // 8 for field, column in fields)
 
@@ -377,9 +341,10 @@ def _map_splits(
     work: Callable[[tuple[ScanUnit, int, int]], _Out],
     columns: Collection[ColumnSchema],
 ) -> Iterator[_Out]:
-    """Call `work` on all splits, in order; it decodes `columns` and the predicate's.
+    """Yield the results of `work` for all splits, in order.
 
-    Several threads read as many splits ahead as fit the share of memory.
+    Several threads work on as many splits ahead as fit the scan's share of memory.
+    columns: the columns that `work` decodes, besides those of the predicate.
     """
     _expect_units(units, spec, columns)
     if _are_few(units) or _is_small(spec):
@@ -387,7 +352,7 @@ def _map_splits(
     # With a limit, the first split may have enough rows.
     most = AHEAD_MAX if spec.limit is None else 1
     ahead = splits_that_fit(units, spec, SPLIT_ROWS, most)
-    # A split of a smaller rowset may take twice as much before it is cut.
+    # Splits may take twice their part of the share, because `ahead` is for the largest rowset.
     share = share_bytes(units)
     return in_parallel(
         _all_splits(units, spec, counters, columns, min(share, 2 * share // ahead)), work, ahead
@@ -424,7 +389,7 @@ def _gather_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
 
 
 def _are_looked_up(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
-    """Whether the predicate is a list of keys that costs less to look up than to scan for."""
+    """Whether the predicate is a list of keys, and to look them up costs less than a scan."""
     count = spec.listed_count
     if not spec.columns or count is None or count > LISTED_MAX:
         return False
@@ -434,11 +399,7 @@ def _are_looked_up(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
 def _listed_rows(
     units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
 ) -> Iterator[pa.RecordBatch]:
-    """Look up the keys that the predicate lists, in batches that fit the share of memory.
-
-    Cost: a few calls per rowset, and per column of each rowset that has some of the keys. The
-    predicate is not evaluated.
-    """
+    """Look up the keys that the predicate lists, in batches that fit the scan's share of memory."""
     row_bytes = max(1, _row_bytes(spec) + sum(MAX_CELL_BYTES for c in spec.columns if c.type.is_variable))
     keys, batch_keys = spec.listed_keys, max(1, share_bytes(units) // row_bytes)
     pending = [
@@ -453,7 +414,7 @@ def _listed_rows(
             half = len(part) // 2
             if not half or "overflow" not in str(error):
                 raise
-            # Cells of a store may be so large that the text of these rows does not fit one array.
+            # Cells can be so large that the text of these rows does not fit one array.
             pending += [part.slice(half, len(part) - half), part.slice(0, half)]
         else:
             if batch is not None:
@@ -463,7 +424,7 @@ def _listed_rows(
 def _rows_of_keys(
     keys: EncodedKeys, units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
 ) -> pa.RecordBatch | None:
-    """Return the rows with these keys; None: there are none.
+    """Return the rows with these keys as a batch; None if there are none.
 
     Raises: ArrowInvalid if one column has more text than an array can hold.
     """
@@ -498,6 +459,7 @@ def _all_splits(
     columns: Collection[ColumnSchema],
     limit: int,
 ) -> Iterator[tuple[ScanUnit, int, int]]:
+    """Yield (unit, lower, upper) for all splits; fetches ahead what remote files need."""
     remote = _are_remote(units)
     reached = _expected(units, spec, columns) if remote else units
     each = ((unit, splits(unit, spec, counters, columns, limit)) for unit in reached)
@@ -519,7 +481,7 @@ def _expect_units(units: Sequence[ScanUnit], spec: ScanSpec, columns: Collection
 def _expected(
     units: Sequence[ScanUnit], spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> Iterator[ScanUnit]:
-    """Yield the units; begin to fetch the footers of a later one before each."""
+    """Yield the units, and before each begin to fetch the footers of a later unit."""
     for reached, unit in enumerate(units):
         later = reached + _UNITS_AHEAD
         _expect_units(units[later : later + 1], spec, columns)
@@ -529,7 +491,7 @@ def _expected(
 def _read_ahead(
     items: Iterator[tuple[ScanUnit, int, int]], spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    """Yield the splits; begin to fetch those behind each before it is taken."""
+    """Yield the splits, and before each begin to fetch the rows of later splits."""
     ids = spec.read_ids(columns)
     waiting: deque[tuple[tuple[ScanUnit, int, int], int]] = deque()
     ahead_bytes = 0
@@ -570,7 +532,11 @@ def rows_without_columns(count: int) -> pa.RecordBatch:
 
 def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> int:
     """Count the rows of the scan. Reads only columns that the predicate names."""
-    work = partial(_count_one, spec=spec, counters=counters)
+
+    def work(item: tuple[ScanUnit, int, int]) -> int:
+        unit, lower, upper = item
+        return count_split(unit, spec, lower, upper, counters)
+
     if spec.limit is None:
         return sum(_map_splits(units, spec, counters, work, ()))
     total = 0
@@ -582,24 +548,19 @@ def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> 
     return min(total, max(spec.limit, 0))
 
 
-def _count_one(item: tuple[ScanUnit, int, int], spec: ScanSpec, counters: ScanCounters) -> int:
-    unit, lower, upper = item
-    return count_split(unit, spec, lower, upper, counters)
-
-
 # ------------------------------------------------------------------------------------------------ key order
 
 
 def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
-    """Merge by key. Keys of live rows at one snapshot are unique (T1), so no two are equal.
+    """Yield the rows of all units, merged by key.
 
-    Cost: each row is sorted once within its split.
+    At one snapshot a key has at most one live row, so no two keys are equal.
     """
     _expect_units(units, spec, spec.columns)
     overlap = overlap_depth(units)
     split_bytes = share_bytes(units) // overlap
     begin = partial(_sorted_splits, spec=spec, counters=counters, split_bytes=split_bytes, overlap=overlap)
-    sources = [(_unit_key_min(unit, spec), partial(begin, unit)) for unit in units]
+    sources = [(least_key(unit.rowset), partial(begin, unit)) for unit in units]
     for heads in aligned_heads(sources):
         if len(heads) == 1:
             yield heads[0][1]
@@ -608,53 +569,30 @@ def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) 
         yield from merged_batches([head[1] for head in heads], order, share_bytes(units))
 
 
-def _unit_key_min(unit: ScanUnit, spec: ScanSpec) -> bytes:
-    if isinstance(unit.rowset, DiskRowSet):
-        return unit.rowset.meta.key_min
-    return b""
-
-
 def _sorted_splits(
     unit: ScanUnit, spec: ScanSpec, counters: ScanCounters, split_bytes: int, overlap: int
 ) -> Iterator[KeyedRows]:
+    """Yield the selected rows of the unit in key order: split by split, or at once for a MemRowSet."""
     keys_of: Callable[[np.ndarray], EncodedKeys] = unit.rowset.keys_of
-    if isinstance(unit.rowset, MemRowSet):
-        # Rows are in arrival order: select first, then sort the selected rows. They fit in memory.
-        parts: list[tuple[np.ndarray, pa.RecordBatch]] = []
-        for lower, upper in splits(unit, spec, counters):
-            selected, arrays = read_split(unit, spec, lower, upper, spec.columns, counters)
-            rowids = np.arange(lower, upper) if selected is None else selected + lower
-            if len(rowids):
-                parts.append((rowids, _batch(arrays, spec, len(rowids))))
-        if not parts:
-            return
-        keys = keys_of(np.concatenate([part[0] for part in parts]))
-        order = keys.sort_indices()
-        rows = (
-            pa.Table.from_batches([part[1] for part in parts]).take(array_of_numbers(order)).combine_chunks()
-        )
-        yield keys.take(order), _only_batch(rows)
-        return
     ranges = splits(unit, spec, counters, spec.columns, split_bytes, overlap)
     items: Iterator[tuple[ScanUnit, int, int]] = ((unit, lower, upper) for lower, upper in ranges)
     if _are_remote((unit,)):
         items = _read_ahead(items, spec, spec.columns)
+    in_memory: list[tuple[np.ndarray, pa.RecordBatch]] = []
     for _, lower, upper in items:
         selected, arrays = read_split(unit, spec, lower, upper, spec.columns, counters)
         rowids = np.arange(lower, upper) if selected is None else selected + lower
         if len(rowids):
-            yield keys_of(rowids), _batch(arrays, spec, len(rowids))
-
-
-def _only_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.to_batches()
-    if len(batches) == 1:
-        return batches[0]
-    arrays = [
-        pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
-        for column in table.columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+            batch = _batch(arrays, spec, len(rowids))
+            if isinstance(unit.rowset, MemRowSet):  # its rows are in the order of arrival
+                in_memory.append((rowids, batch))
+            else:
+                yield keys_of(rowids), batch
+    if in_memory:
+        keys = keys_of(np.concatenate([rowids for rowids, _ in in_memory]))
+        order = keys.sort_indices()
+        rows = pa.concat_batches([batch for _, batch in in_memory])
+        yield keys.take(order), rows.take(array_of_numbers(order))
 
 
 # ------------------------------------------------------------------------------------------------ single rows
@@ -663,10 +601,10 @@ def _only_batch(table: pa.Table) -> pa.RecordBatch:
 def get_many(
     table: TableState, keys: EncodedKeys, tablets: np.ndarray, columns: Sequence[ColumnSchema], snapshot: int
 ) -> tuple[np.ndarray, list[pa.Array]]:
-    """Look up rows by key at a snapshot. `keys` are in (tablet, key) order, without duplicates.
+    """Look up rows by key at a snapshot.
 
+    keys, tablets: distinct keys in the order of (tablet, key), and the ordinal of each key's tablet.
     Returns: the positions in `keys` that were found, ascending, and the columns' values for them.
-    Cost: key columns are decoded from `keys`, not read from files.
     """
     key_ids = {column.id: index for index, column in enumerate(table.schema.key_columns)}
     values = [column for column in columns if column.id not in key_ids]
@@ -683,10 +621,9 @@ def get_many(
 def get_row(
     table: TableState, key: EncodedKeys, ordinal: int, columns: Sequence[ColumnSchema], snapshot: int
 ) -> list[Any] | None:
-    """Look up one key in the tablet `ordinal`. Returns Python values; None: there is no such row.
+    """Look up one key in a tablet. Returns Python values; None if there is no such row.
 
-    `columns` must not contain key columns. Cost: no array is made for values that a block stores at
-    a fixed position.
+    ordinal: the tablet's position in the table. columns: no key columns.
     """
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):
@@ -709,7 +646,7 @@ def get_row(
 def _get_values(
     table: TableState, keys: EncodedKeys, tablets: np.ndarray, columns: Sequence[ColumnSchema], snapshot: int
 ) -> tuple[np.ndarray, list[pa.Array]]:
-    """`get_many` for columns outside the key."""
+    """Return `get_many` for columns outside the key."""
     places: list[np.ndarray] = []
     values: list[list[pa.Array]] = []
     keys.prepare_search()
@@ -729,23 +666,15 @@ def _get_values(
             hit = np.flatnonzero(rowids >= 0)
             if not len(hit):
                 continue
-            rowids = rowids[hit]
-            alive = rowset.gather_liveness(snapshot, rowids)
-            if not alive.all():
-                hit, rowids = hit[alive], rowids[alive]
-                if not len(hit):
-                    continue
-            places.append(begin + lower + hit)
-            values.append(rowset.rows(columns, snapshot, rowids))
+            alive = rowset.gather_liveness(snapshot, rowids[hit])
+            hit = hit[alive]
+            if len(hit):
+                places.append(begin + lower + hit)
+                values.append(rowset.rows(columns, snapshot, rowids[hit]))
     if not places:
         return np.empty(0, np.int64), [pa.nulls(0, column.type.arrow) for column in columns]
-    arrays = _concat_columns(values)
-    if not columns:
-        return np.sort(np.concatenate(places)), []
+    found, arrays = np.concatenate(places), _concat_columns(values)
     if len(places) == 1:
-        return places[0], arrays
-    found = np.concatenate(places)
-    if (found[1:] > found[:-1]).all():
         return found, arrays
     order = np.argsort(found, kind="stable")
     return found[order], [array.take(array_of_numbers(order)) for array in arrays]

@@ -1,23 +1,21 @@
 """Chooses the size of splits and how many are decoded ahead, within a share of `memory_limit`.
 
-    share      the limit of the block cache: a quarter of `memory_limit`
+    share      the memory of a scan: the limit of the block cache, a quarter of `memory_limit`
     ahead      as many splits as fit the share, at least one
     split      `SPLIT_ROWS` rows, halved until the decoded rows fit the share
 
-Footers of column files say how many bytes the rows of each block take when they are decoded. Splits
-are cut in halves, so they nest in one another and in blocks. A split is not cut where that would
-not help:
+Footers of column files say how many bytes the rows of each block take when they are decoded. A
+split is not halved further in these cases:
 
-    one block       A block is decoded as a whole, so a split below the size of the largest block
-                    saves nothing. Exception: a merge of many rowsets holds a split of each.
-    decoded again   Each split decodes all blocks that it touches, unless they fit the cache. Splits
-                    stay so large that at most `_AGAIN_MAX` times the bytes of the rows are decoded,
-                    or `_AGAIN_MERGED_MAX` times if splits of several rowsets are held at once.
+    one block       The split is as small as the largest block, which is decoded as a whole in any
+                    case. But a merge of many rowsets, which holds a split of each, goes further.
+    decoded again   A block that does not fit the cache is decoded for each split that touches it.
+                    At most `_AGAIN_MAX` times the bytes of the rows are decoded, or
+                    `_AGAIN_MERGED_MAX` times if splits of several rowsets are held at once.
     one row         A split has at least one row.
 
-Changed text counts if a rowset has more than 256 MB of it, as if each file changed each row once.
-
-Left out: other changes, and rows that are only in memory; writes bound their bytes.
+Changed text counts if a rowset has more than 256 MB of it. Other changes, and rows in memory, do
+not count, because writes bound their bytes.
 """
 
 from __future__ import annotations
@@ -35,29 +33,28 @@ from nyala.tablet.scan.split import ScanSpec, ScanUnit
 
 __all__ = [
     "SplitSizer",
-    "fit_together",
     "overlap_depth",
     "share_bytes",
     "splits_that_fit",
 ]
 
-# For a reader without a cache limit: the share that the default limit would give.
+# The share if there is no block cache: that of the default `memory_limit`.
 _SHARE_BYTES: Final = 250_000_000
-# Arrow's text has 32-bit offsets, and 1 GiB is enough for one batch with any amount of memory.
+# Below 2 GiB, which is the most text that Arrow's 32-bit offsets can address.
 _SHARE_BYTES_MAX: Final = 1 << 30
 _AGAIN_MAX: Final = 8.0
 _AGAIN_MERGED_MAX: Final = 32.0
-_CODE_BYTES: Final = 4.0
+_CODE_BYTES: Final = 4.0  # of a dictionary code
 
 
 def share_bytes(units: Sequence[ScanUnit]) -> int:
-    """The bytes that the splits of a scan may take together."""
+    """Return the bytes that the splits of a scan may take together."""
     limits = {unit.rowset.cache_limit_bytes for unit in units if isinstance(unit.rowset, DiskRowSet)}
     return min([_SHARE_BYTES_MAX, *(limit or _SHARE_BYTES for limit in limits)])
 
 
 def splits_that_fit(units: Sequence[ScanUnit], spec: ScanSpec, split_rows: int, most: int) -> int:
-    """How many splits of the largest rowset fit the share: at least one, at most `most`."""
+    """Return how many splits of the largest rowset fit the share: at least one, at most `most`."""
     disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
     if all(rowset.cache_limit_bytes is None for rowset in disk):
         return most
@@ -67,26 +64,11 @@ def splits_that_fit(units: Sequence[ScanUnit], spec: ScanSpec, split_rows: int, 
     return max(1, min(most, share_bytes(units) // split_bytes))
 
 
-def fit_together(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
-    """Whether all rows of these few units fit the share at once. Cost: the columns' footers."""
-    size = 0.0
-    for unit in units:
-        assert isinstance(unit.rowset, DiskRowSet)
-        for column in spec.columns:
-            reader = unit.rowset.base_column(column.id)
-            if reader is None:
-                size += default_array(column, 1, "read").nbytes * (unit.upper - unit.lower)
-            else:
-                size += float(reader.decoded_bytes(np.array([unit.lower, unit.upper]))[0])
-    return size <= share_bytes(units)
-
-
 class SplitSizer:
     """Chooses the row count of one rowset's splits, so that each takes about `limit_bytes`.
 
-    columns: those that are decoded besides the predicate's.
-    overlap: the number of rowsets that have one split in memory at once, until their rows are
-    merged.
+    columns: the columns that are decoded, besides those of the predicate.
+    overlap: the number of rowsets that have a split in memory at once, because they are merged.
     """
 
     def __init__(
@@ -103,7 +85,7 @@ class SplitSizer:
         self._text = [reader for reader in self._readers if reader.type.is_variable]
 
     def rows(self, lower: int, upper: int, split_rows: int) -> int:
-        """The row count of the splits of [lower, upper): `split_rows`, halved until each fits.
+        """Return the row count of splits for [lower, upper): `split_rows`, halved until each fits.
 
         [lower, upper) must be inside one split of `split_rows` rows.
         """
@@ -123,7 +105,7 @@ class SplitSizer:
         return split_rows
 
     def _largest(self, lower: int, upper: int, rows: int) -> float:
-        """The bytes of the largest split of [lower, upper), if splits have `rows` rows."""
+        """Return the bytes of the largest split of [lower, upper), if splits have `rows` rows."""
         borders = np.clip(np.arange(lower // rows, -(-upper // rows) + 1) * rows, lower, upper)
         sizes = self._per_row * np.diff(borders)
         for reader in self._text:
@@ -131,7 +113,7 @@ class SplitSizer:
         return float(sizes.max())
 
     def _decoded_again(self, rows: int) -> float:
-        """How often a byte is decoded if splits have `rows` rows and find no block in the cache."""
+        """Return how often a byte is decoded if splits have `rows` rows and nothing is cached."""
         decoded = sum(max(_block_bytes(reader), reader.row_bytes * rows) for reader in self._readers)
         return decoded / max(1.0, sum(reader.row_bytes for reader in self._readers) * rows)
 
@@ -139,10 +121,13 @@ class SplitSizer:
 def _parts(
     rowset: DiskRowSet, spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> tuple[float, list[ColumnReader]]:
-    """(bytes per row of columns with a fixed width, readers of all columns that are decoded)."""
+    """Return (bytes per row without text in the base, readers of the columns that are decoded).
+
+    A column that is read as dictionary codes has no reader; its codes are in the bytes per row.
+    """
     per_row, readers = 0.0, []
     given = {column.name for column in columns} - spec.types.keys()
-    # Columns whose predicate is evaluated on dictionary codes, or once per dictionary entry.
+    # These conditions are evaluated on dictionary codes, or once per dictionary entry.
     as_codes_only = {
         name
         for name, constraint in spec.constraints.items()
@@ -172,7 +157,7 @@ def _parts(
 
 
 def _columns(spec: ScanSpec, columns: Collection[ColumnSchema]) -> list[ColumnSchema]:
-    """These columns, and the predicate's."""
+    """Return these columns, and those of the predicate."""
     names = {column.name for column in columns}
     others = () if spec.predicate is None else sorted(spec.predicate.columns - names)
     return [*columns, *map(spec.schema.by_name, others)]
@@ -183,7 +168,7 @@ def _block_bytes(reader: ColumnReader) -> float:
 
 
 def overlap_depth(units: Sequence[ScanUnit]) -> int:
-    """The largest number of rowsets on disk that contain one key between their bounds."""
+    """Return the largest number of rowsets on disk with one key between their bounds."""
     metas = [unit.rowset.meta for unit in units if isinstance(unit.rowset, DiskRowSet)]
     begins = sorted(meta.key_min for meta in metas)
     ends = sorted(meta.key_max for meta in metas)

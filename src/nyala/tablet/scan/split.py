@@ -1,14 +1,14 @@
 """Reads one split of a scan: at most `SPLIT_ROWS` rows of one rowset.
 
-Input is a `ScanSpec` (columns, moment, predicate) and a `ScanUnit` (one rowset's part of the scan).
-A split is read in at most four steps:
+The inputs are a `ScanSpec` (columns, moment, predicate) and a `ScanUnit` (one rowset's part of the
+scan). A split is read in at most four steps:
 
-    1. liveness at the snapshot
-    2. filter by each column that the predicate tests alone, the cheapest test first
-    3. evaluate the rest of the predicate, which compares several columns, on the selected rows
-    4. read the projected columns: decode them if all rows are selected, otherwise gather
+    1. Find the rows that are alive at the snapshot.
+    2. Filter by each column that the predicate tests alone, the cheapest test first.
+    3. On the selected rows, evaluate the rest of the predicate, which compares several columns.
+    4. Read the projected columns: decode them if all rows are selected, otherwise gather.
 
-Source: as `read_path`, which cuts scans into splits and joins their results.
+`read_path` cuts scans into splits and joins their results. Source: as `read_path`.
 """
 
 from __future__ import annotations
@@ -44,27 +44,23 @@ from nyala.tablet.state.root import AnyRowSet
 
 __all__ = ["ScanCounters", "ScanSpec", "ScanUnit", "count_split", "in_type", "read_split"]
 
-# Half a split. A smaller part of a rowset is read like a look-up: its blocks are seldom needed
-# again.
+# The block cache treats a smaller part of a rowset as a look-up.
 _SCAN_ROWS_MIN: Final = 1 << 16
 
 
 @dataclass(frozen=True)
 class ScanUnit:
-    """One rowset's part of a scan.
-
-    DiskRowSet: the rowids [lower, upper). MemRowSet: the rows between the key bounds.
-    """
+    """One rowset's part of a scan: the rowids [lower, upper)."""
 
     rowset: AnyRowSet
-    tablet: int  # ordinal
+    tablet: int  # position in the table
     lower: int
     upper: int
-    rowids: np.ndarray | None = None  # in memory with key bounds: the matching rows, in arrival order
+    rowids: np.ndarray | None = None  # for a MemRowSet: only these rows are between the key bounds
 
     @property
     def access(self) -> Access:
-        """The way in which blocks are accessed: a small part of a rowset counts as a look-up."""
+        """How the block cache treats the blocks of the unit."""
         return Access.SCAN if self.upper - self.lower >= _SCAN_ROWS_MIN else Access.LOOKUP
 
 
@@ -77,19 +73,19 @@ class ScanCounters:
         self.rowsets_total = 0
         self.rowsets_read = 0
         self.rows_in_range = 0  # rows that remain after partition pruning and key bounds
-        self.splits_read = 0  # splits that the run has reached and that zone maps did not exclude
+        self.splits_read = 0  # splits that zone maps did not exclude, up to the present position
         self.rows_read = 0  # rows of these splits
         self.stats = RowSetStats()
         self._lock = threading.Lock()
 
     def add_splits(self, splits: int, rows: int) -> None:
-        """Note that the caller starts to read this many splits with this many rows."""
+        """Count splits, and their rows, that the caller begins to read."""
         with self._lock:
             self.splits_read += splits
             self.rows_read += rows
 
     def add(self, stats: RowSetStats) -> None:
-        """Add the cost of reading one split."""
+        """Add the counters of one split."""
         with self._lock:
             self.stats.add(stats)
 
@@ -105,7 +101,7 @@ class ScanSpec(LazyValues):
     limit: int | None = None
     order_by_key: bool = False
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Result types that differ from the columns': a dictionary, narrow decimal, or wider type."""
+    """By column name, result types that differ: a dictionary, narrow decimal, or wider type."""
     without_dropped: bool = False
     """Leave out rows of dropped range partitions; otherwise a scan that needs such rows raises."""
 
@@ -119,7 +115,7 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def is_key_range(self) -> bool:
-        """Whether `key_range` alone expresses the predicate: then rows inside it need no filter."""
+        """Whether the predicate says only that the key is in `key_range`."""
         predicate = self.predicate
         return (
             predicate is not None
@@ -130,9 +126,9 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def listed(self) -> Sequence[Sequence[Any]] | None:
-        """The possible values of each key column, ascending; the keys are all combinations of them.
+        """The listed values of each key column, ascending, if the predicate only lists such values.
 
-        None if the predicate says anything else.
+        The scan then needs the keys that are combinations of them. None: another predicate.
         """
         predicate, columns = self.predicate, self.schema.key_columns
         names = {column.name for column in columns}
@@ -146,18 +142,18 @@ class ScanSpec(LazyValues):
 
     @property
     def listed_count(self) -> int | None:
-        """The number of keys in `listed`."""
+        """The number of `listed_keys`; None without."""
         return None if self.listed is None else math.prod(map(len, self.listed))
 
     @lazy_value
     def listed_keys(self) -> EncodedKeys:
-        """The keys of `listed`, ascending. Cost: one or two microseconds per key."""
+        """All combinations of `listed` as ascending keys. Cost: one or two microseconds per key."""
         assert self.listed is not None
         rows = itertools.product(*self.listed)
         return self.codec.from_binary(array_of_bytes([self.codec.encode_row(row) for row in rows]))
 
     def read_ids(self, columns: Iterable[ColumnSchema]) -> set[int]:
-        """The ids of these columns and of the predicate's."""
+        """Return the ids of these columns and of those in the predicate."""
         names = frozenset[str]() if self.predicate is None else self.predicate.columns
         return {column.id for column in columns} | {self.schema.by_name(name).id for name in names}
 
@@ -169,9 +165,9 @@ class ScanSpec(LazyValues):
         return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
 
     def type_of(self, column: ColumnSchema) -> pa.DataType | None:
-        """The Arrow type in which a column is read; None: its own type.
+        """Return the Arrow type in which a column is read; None: its own type.
 
-        A projected column is read in the type of the result, any other column in the cheapest type.
+        A projected column is read in the type of the result, any other column in its cheapest type.
         """
         if column.name in self.types or column.name in self._given:
             return self.types.get(column.name)
@@ -205,43 +201,28 @@ def read_split(
     Returns
     -------
     (rows, arrays)
-        The row numbers counted from `lower` (None: all rows), and one array per column. If no row
-        is selected there are no arrays. Arrays may lie in memory of the pool, which is used again
-        soon.
+        The selected row numbers, counted from `lower` (None: all rows), and one array per column.
+        If no row is selected there are no arrays.
     """
     stats = RowSetStats()
     try:
-        return _read_split(unit, spec, lower, upper, columns, stats)
+        values = _selected(unit, spec, lower, upper, stats)
+        if not values.count:
+            return np.empty(0, np.int64), []
+        return values.rows, [in_type(values[column.name], column, spec) for column in columns]
     finally:
         counters.add(stats)
 
 
-_NOTHING: Final[tuple[np.ndarray, list[pa.Array]]] = (np.empty(0, np.int64), [])
-
-
-def _read_split(
-    unit: ScanUnit,
-    spec: ScanSpec,
-    lower: int,
-    upper: int,
-    columns: Sequence[ColumnSchema],
-    stats: RowSetStats,
-) -> tuple[np.ndarray | None, list[pa.Array]]:
-    values = _selected(unit, spec, lower, upper, stats)
-    if not values.count:
-        return _NOTHING
-    return values.rows, [in_type(values[column.name], column, spec) for column in columns]
-
-
 def _selected(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> _Values:
-    """The live rows of the split that satisfy the predicate."""
+    """Return the live rows of the split that satisfy the predicate."""
     rowset, snapshot = unit.rowset, spec.snapshot
     mask = rowset.liveness(snapshot, lower, upper, stats)
     if unit.rowids is not None:
         inside = np.zeros(upper - lower, np.bool_)
         inside[unit.rowids[(unit.rowids >= lower) & (unit.rowids < upper)] - lower] = True
         mask = inside if mask is None else mask & inside
-    # A unit on disk has only rows between the key bounds.
+    # All rows of a unit on disk are between the key bounds.
     predicate = None if isinstance(rowset, DiskRowSet) and spec.is_key_range else spec.predicate
     if predicate is not None:
         for test in predicate.column_tests:
@@ -256,9 +237,10 @@ def _selected(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, stats: Row
 
 
 class _Values(Mapping[str, pa.Array]):
-    """Columns of a split at its selected rows, counted from the split's start; None: all rows.
+    """The columns of a split at its selected rows, by name.
 
     A column is read on first use: decoded if all rows are selected, otherwise gathered.
+    mask: the selected rows, counted from `lower`; None: all.
     """
 
     def __init__(
@@ -280,13 +262,13 @@ class _Values(Mapping[str, pa.Array]):
 
     @property
     def rows(self) -> np.ndarray | None:
-        """The selected row numbers, computed on first use: counting does not need them."""
+        """The selected row numbers, counted from the split's first row; None: all."""
         if self._rows is None and self._mask is not None:
             self._rows = rows_in(self._mask)
         return self._rows
 
     def keep(self, mask: np.ndarray) -> None:
-        """Keep only the selected rows that `mask` marks."""
+        """Select fewer rows. mask: for each selected row, whether it stays selected."""
         count = int(np.count_nonzero(mask))
         if count == self.count:
             return
@@ -296,8 +278,12 @@ class _Values(Mapping[str, pa.Array]):
             self._mask = self._mask.copy()
             self._mask[self.rows] = mask
         self.count, self._rows, self._ordinals = count, None, None
-        kept = rows_in(mask)
-        self._arrays = {name: _taken(array, kept) for name, array in self._arrays.items() if count}
+        kept = array_of_numbers(rows_in(mask))
+        self._arrays = {
+            name: pc.take(array, kept, boundscheck=False, memory_pool=pool())
+            for name, array in self._arrays.items()
+            if count
+        }
 
     def __getitem__(self, name: str) -> pa.Array:
         found = self._arrays.get(name)
@@ -324,13 +310,8 @@ class _Values(Mapping[str, pa.Array]):
         return len(self._spec.schema.columns)
 
 
-def _taken(whole: pa.Array, rows: np.ndarray) -> pa.Array:
-    """Take rows of an array into pool memory."""
-    return pc.take(whole, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
-
-
 def in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
-    """Convert values to the type that the scan returns."""
+    """Return the values in the type that the scan returns."""
     target = spec.types.get(column.name, column.type.arrow)
     if array.type == target:
         return array
@@ -342,7 +323,7 @@ def in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
 
 
 def count_split(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
-    """The number of rows of [lower, upper) that the scan returns."""
+    """Return how many rows of [lower, upper) the scan selects."""
     stats = RowSetStats()
     try:
         return _selected(unit, spec, lower, upper, stats).count

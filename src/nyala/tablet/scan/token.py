@@ -1,4 +1,4 @@
-"""Scan tokens: a part of one tablet's scan as bytes, for processes without catalogue and log.
+"""Scan tokens: a part of one tablet's scan as bytes, for processes that read only the files.
 
     offset  size  field
     0       8     magic "nyalatok"
@@ -7,18 +7,18 @@
     16      4     length of the JSON part, u32
     20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets
                   with their files and offsets; padded with spaces to a multiple of 8
-    …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and column,
-                  then rows in memory, then the result's types if they differ from the columns' own
+    …       …     Arrow IPC parts, each a u64 length and bytes: changes in memory per rowset and
+                  column, then rows in memory, then an empty table with the result's types, if they
+                  differ from the columns' own types
 
-A token carries what the tablet has in memory at the snapshot. For a DiskRowSet these are the runs
-of its DeltaMemStores that the scan's columns need, for a MemRowSet its rows, already selected and
-projected.
+A token contains what the tablet has in memory at the snapshot. For a DiskRowSet these are the
+changes of the needed columns. For a MemRowSet these are its selected rows, with the projection.
 
 Invariants
-    K1  A token gives the rows that the scan it was made from would give for its part of the tablet.
-    K2  A token names files only relative to the store's path, and inside it.
+    K1  A token returns the same rows as the scan returns for the token's part of the tablet.
+    K2  A token names files by paths relative to the store's folder, and only inside of it.
     K3  Arrow parts start at multiples of 8 in memory, because kernels require aligned numbers.
-        Parts of a token in unaligned memory are copied.
+        If a token is in unaligned memory, its parts are copied.
 
 Source: docs/design/processes-and-locks.md, "Scan tokens"; docs/design/kudu.md, "Scan tokens".
 """
@@ -64,18 +64,17 @@ _LENGTH: Final = struct.Struct("<Q")
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A scan token, and about how many rows its reader will look at."""
+    """A scan token, and how many rows its reader has to look at, at most."""
 
     data: bytes
     rows: int
 
 
 def make_tokens(root_path: str, table: TableState, spec: ScanSpec, count: int = 1) -> list[Token]:
-    """Make tokens for the rows that `spec` must read: one per tablet, more for a large tablet.
+    """Return tokens for the rows that `spec` must read: one per tablet, more for a large tablet.
 
-    count:  about how many tokens to make. A tablet is cut between rowsets, and a rowset between
-            splits. With key order or a limit a tablet stays whole, because these hold within one
-            token.
+    count:  about how many tokens to make. Tablets are cut between splits of their rowsets. With
+            key order or a limit a tablet gets one token, because these apply within a token.
     Raises: InvalidArgumentError for a predicate that cannot be serialized.
     """
     if spec.predicate is not None and spec.predicate.has_arrow_expression:
@@ -96,15 +95,15 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec, count: int = 
 
 
 def planned_rows(table: TableState, spec: ScanSpec) -> int:
-    """The number of rows of the scan's plan."""
+    """Return how many rows the scan has to look at, at most."""
     return sum(map(_rows_of, read_path.plan(table, spec, ScanCounters())))
 
 
 def text_bytes(table: TableState, spec: ScanSpec) -> dict[str, float]:
-    """About how many bytes a value takes, for each projected text or binary column by name.
+    """Return about how many bytes a value takes, for each projected text or binary column by name.
 
-    The largest rowset decides; the result is empty if all rows are in memory. Cost: one footer per
-    such column, which the open rowset keeps.
+    Values of the largest rowset are measured. Empty if all rows are in memory. Cost: one footer per
+    column.
     """
     units = read_path.plan(table, spec, ScanCounters(), guess=True)
     disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
@@ -119,7 +118,7 @@ def _rows_of(unit: ScanUnit) -> int:
 
 
 def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
-    """Group the units into parts of about `share` rows. Rows in memory stay in one part."""
+    """Yield the units in groups of about `share` rows. Rows in memory are all in the first group."""
     group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     size = sum(map(_rows_of, group))
     for unit in units:
@@ -130,8 +129,7 @@ def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
             if size >= share:
                 yield group
                 group, size = [], 0
-            # To the end of the split in which the share is reached: a whole split costs no extra
-            # reads.
+            # The group ends with the split that reaches the share.
             target = lower + share - size
             upper = min(-(-target // read_path.SPLIT_ROWS) * read_path.SPLIT_ROWS, unit.upper)
             group.append(dataclasses.replace(unit, lower=lower, upper=upper))
@@ -198,7 +196,7 @@ def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[
 
 
 def _of_rows(run: DeltaRun, lower: int, upper: int) -> DeltaRun:
-    """The records of rows [lower, upper), with unchanged rowids."""
+    """Return the records of the rows [lower, upper). Their rowids stay the same."""
     begin, end = np.searchsorted(run.rowids, [lower, upper]).tolist()
     if (begin, end) == (0, len(run)):
         return run
@@ -213,7 +211,10 @@ def read_token(
     columns: Sequence[str] | None = None,
     opened: OpenRowSets | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """See `nyala.api.scan.read_token`. `opened` keeps rowsets open for later tokens."""
+    """Read a token's rows, as `nyala.api.scan.read_token` says.
+
+    opened: keeps the token's rowsets open for later tokens.
+    """
     env = env or SYSTEM
     with validating("scan token"):
         meta, bodies = _open(data)
@@ -226,8 +227,7 @@ def read_token(
     left = spec.limit
     with _kept(spec.snapshot):  # a scan reads the files' footers before its first batch
         if meta["memory"] is not None and units and spec.order_by_key:
-            # Rows on disk and in memory are both ordered. One tablet's rows are few enough to sort
-            # again.
+            # Both the rows on disk and those in memory are in key order. They are sorted together.
             on_disk = read_path.run(units, carried, ScanCounters())
             batches = _merged(itertools.chain(on_disk, held), carried, projection)
         else:
@@ -244,14 +244,17 @@ def read_token(
 
 
 def _kept(snapshot: int) -> contextlib.AbstractContextManager[None]:
-    """Wraps reads of a token's files. Raises: HistoryExpiredError if a file is gone."""
+    """Return a context for reading a token's files, with a clear error if a file is gone.
+
+    Raises: HistoryExpiredError.
+    """
     return kept_by_lease(f"the scan at {snapshot}", "load again")
 
 
 def _plan(
     meta: Any, bodies: list[pa.Buffer], env: Env, columns: Sequence[str] | None, opened: OpenRowSets
 ) -> tuple[ScanSpec, list[ScanUnit], list[str]]:
-    """Rebuild the token's scan: the spec, its rowsets, the names of the projected columns."""
+    """Return the token's scan: its spec, its units, and the names of the projected columns."""
     schema_text, schema = opened.schema(meta["schema"])
     numbers = [meta["snapshot"], meta["tablet"], 0 if meta["limit"] is None else meta["limit"]]
     if not all(map(is_unsigned, numbers)):
@@ -267,7 +270,7 @@ def _plan(
         with pa.ipc.open_stream(bodies[meta["types"]]) as reader:
             given = reader.schema
         shown = tuple(dataclasses.replace(c, nullable=given.field(c.name).nullable) for c in shown)
-        # Also of columns that are not projected: rows in memory are sorted by the key, which they have.
+        # All columns of the token, because rows in memory are sorted by the key.
         types = {
             name: type
             for name in meta["columns"]
@@ -297,9 +300,9 @@ def _plan(
 
 
 def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
-    """Add the missing key columns to the projection, because rows are put into order by them.
+    """Add missing key columns to the projection, so that rows can be sorted by key.
 
-    Nothing is added without key order, or for rows without columns, which are all alike.
+    Returns the spec itself without key order, and for rows without columns, which are all equal.
     """
     if not spec.order_by_key or not spec.columns:
         return spec
@@ -311,6 +314,7 @@ def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
 def _merged(
     batches: Iterable[pa.RecordBatch], spec: ScanSpec, projection: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all batches, sorted by key, with the columns of the projection."""
     if not spec.columns:
         yield from batches
         return
@@ -324,6 +328,7 @@ def _merged(
 
 
 def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:
+    """Return the JSON part and the Arrow parts of a token. Raises: CorruptionError."""
     try:
         magic, version, crc, length = _HEAD.unpack_from(data)
     except struct.error as error:
@@ -351,13 +356,14 @@ def _delta_ipc(arrays: Sequence[Any]) -> pa.Buffer:
 
 
 def _is_readable_as(target: pa.DataType, column: ColumnType) -> bool:
-    """Whether a scan can return a column of this type as `target`: see `ScanSpec.types`."""
+    """Whether a scan can return a column of this type in the type `target` (`ScanSpec.types`)."""
     if pa.types.is_dictionary(target):
         return bool(target == pa.dictionary(pa.int32(), column.arrow))
     return may_be_one_column(target, column.arrow) or target == narrow_decimal(column)
 
 
 def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa.RecordBatch]:
+    """Return these columns of a token's rows in memory. Raises: ValueError for other types."""
     with pa.ipc.open_stream(body) as reader:
         batches = [batch.select(list(columns)) for batch in reader]
     for batch in batches:
@@ -367,7 +373,7 @@ def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa
             if array.type != field.type or (array.null_count and not field.nullable):
                 raise ValueError(f"rows have {array.type} with {array.null_count} NULLs, expected {field}")
     if not columns:
-        return batches  # their row counts are all that is needed
+        return batches
     return [
         pa.RecordBatch.from_arrays(b.columns, schema=pa.schema(map(schema.field, columns))) for b in batches
     ]
@@ -376,6 +382,7 @@ def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa
 def _deltas(
     parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer], schema: Schema, row_count: int
 ) -> DeltaMemStore:
+    """Return a token's changes in memory of one rowset. Raises: ValueError if they are invalid."""
     store = DeltaMemStore()
     types = {LIVENESS: pa.bool_(), **schema.arrow_types}
     for column_id, index in parts:
@@ -403,7 +410,7 @@ def _deltas(
 
 
 def tablet_of(data: bytes) -> int | None:
-    """The id of the token's tablet; None if the bytes are not a token."""
+    """Return the id of the token's tablet; None if the bytes are not a token."""
     try:
         meta, _ = _open(data)
     except CorruptionError:
