@@ -76,7 +76,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
     def changed_after(self, rowids: Rowids, timestamp: int) -> Bools:
         """Return whether each of these ascending rows was inserted or changed after `timestamp`."""
         changed = np.zeros(len(rowids), np.bool_)
-        for store in self._change_stores:
+        for store in self.change_stores:
             changed |= store.changed_after(rowids, timestamp)
         return changed
 
@@ -94,7 +94,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return max((time for time in times if time is not None), default=None)
 
     @property
-    def _change_stores(self) -> tuple[DeltaFile | DeltaMemStore, ...]:
+    def change_stores(self) -> tuple[DeltaFile | DeltaMemStore, ...]:
+        """All delta files and DeltaMemStores."""
         return (*self.undo, *self.redo, *self.changes.memory)
 
     # --- reading (the same names as in MemRowSet) -------------------------------------------------

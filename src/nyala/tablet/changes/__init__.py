@@ -1,1 +1,1 @@
-"""The change feed: rows that changed between two moments. See `feed` for its invariants."""
+"""The change feed: rows that changed between two moments. Begin with `feed`."""

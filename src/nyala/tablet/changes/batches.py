@@ -1,8 +1,8 @@
-"""Building blocks of a change feed: values of rows, change types, batches and their keys."""
+"""What net changes and all versions share: values of rows, change types, batches and their keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from nyala.tablet.changes.spec import Bools, ChangeSpec
 from nyala.tablet.scan.key_merge import KeyedRows
 from nyala.tablet.state.root import AnyRowSet, TableState
 
-# Rows are gathered one by one if they are less than this share of the split.
+# Rows are gathered if they are less than this share of the split. Otherwise the split is decoded.
 _GATHER_SHARE: Final = 1 / 32
 INSERT, UPDATE, DELETE, PREIMAGE, POSTIMAGE, NOTHING = range(6)
 CHANGE_WORDS: Final = ("insert", "update", "delete", "update_preimage", "update_postimage")
@@ -27,10 +27,7 @@ CHANGE_WORDS: Final = ("insert", "update", "delete", "update_preimage", "update_
 def values_of(
     rowset: AnyRowSet, column: ColumnSchema, snapshot: int, rowids: Rowids, lower: int, upper: int
 ) -> pa.Array:
-    """Return the column's values at `rowids`, which are in [lower, upper).
-
-    Few rows are gathered. If there are many, all of [lower, upper) is decoded.
-    """
+    """Return the column's values of these rows, which are all in the split [lower, upper)."""
     if len(rowids) < (upper - lower) * _GATHER_SHARE:
         return rowset.gather(column, snapshot, rowids)
     whole = rowset.decode(column, snapshot, lower, upper)
@@ -38,18 +35,19 @@ def values_of(
 
 
 def spread(values: pa.Array, shown: Bools) -> pa.Array:
-    """Place the values, in order, at the positions that are `shown`; NULL elsewhere."""
+    """Return a longer array: the values, in order, where `shown` is True, and NULL elsewhere."""
     if shown.all():
         return values
     return values.take(pa.array(np.cumsum(shown) - 1, mask=~shown))
 
 
 def null_where_not(values: pa.Array, shown: Bools) -> pa.Array:
-    """Replace values at positions that are not `shown` by NULL."""
+    """Return the values with NULL where `shown` is False."""
     return values if shown.all() else values.take(pa.array(np.arange(len(shown)), mask=~shown))
 
 
 def change_types(before: Bools, after: Bools) -> npt.NDArray[np.int64]:
+    """Return the change types of rows that exist `before` and `after` their changes, or do not."""
     found: npt.NDArray[np.int64] = np.where(
         before, np.where(after, UPDATE, DELETE), np.where(after, INSERT, NOTHING)
     )
@@ -57,9 +55,10 @@ def change_types(before: Bools, after: Bools) -> npt.NDArray[np.int64]:
 
 
 def images(before: Bools, after: Bools) -> tuple[Rowids, Bools, npt.NDArray[np.int64]]:
-    """The rows before and after each change: (number of the change, is it the row after, type).
+    """Return the preimages and postimages of changes, as three arrays with one entry per row.
 
-    The row before a change directly precedes the row after it. A change without either has no row.
+    The arrays are: the number of the change, whether the row is the one after the change, the type.
+    A preimage directly precedes its postimage. A change of nothing has no row.
     """
     places = np.flatnonzero(np.column_stack([before, after]))
     number, is_after = places // 2, places % 2 == 1
@@ -72,27 +71,29 @@ def images(before: Bools, after: Bools) -> tuple[Rowids, Bools, npt.NDArray[np.i
 def finished(
     spec: ChangeSpec, arrays: list[pa.Array], types: npt.NDArray[Any], times: Timestamps
 ) -> pa.RecordBatch:
+    """Return the columns' arrays and the feed's own columns as a batch."""
     words = pa.array(CHANGE_WORDS).take(pa.array(types))
     return pa.RecordBatch.from_arrays([*arrays, words, *commit_columns(times)], schema=spec.arrow_schema)
 
 
 def commit_columns(times: Timestamps) -> tuple[pa.Array, pa.Array]:
-    """The columns `_commit_version` and `_commit_timestamp` of rows that were written at `times`."""
+    """Return the columns `_commit_version` and `_commit_timestamp` for these timestamps."""
     return pa.array(times), pa.array(times >> LOGICAL_BITS).view(pa.timestamp("us", "UTC"))
 
 
 def keys_of(table: TableState, spec: ChangeSpec, batch: pa.RecordBatch) -> EncodedKeys:
+    """Return the keys of the batch's rows; its first columns are the key columns."""
     return table.codec.encode(batch.columns[: spec.key_count])
 
 
 def in_key_order(
     table: TableState, rowset: AnyRowSet, spec: ChangeSpec, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[KeyedRows]:
-    """Batches of a rowset with keys, in key order. A MemRowSet's batches are sorted into one."""
+    """Yield a rowset's batches with their keys, in key order; for a MemRowSet one sorted batch."""
     if isinstance(rowset, MemRowSet):
         found = list(batches)
         if found:
-            rows = joined(found)
+            rows = pa.concat_batches(found)
             keys = keys_of(table, spec, rows)
             order = keys.sort_indices()
             yield keys.take(order), rows.take(pa.array(order))
@@ -101,26 +102,16 @@ def in_key_order(
         yield keys_of(table, spec, batch), batch
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    arrays = [
-        pa.concat_arrays([batch.column(index) for batch in batches])
-        for index in range(batches[0].num_columns)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=batches[0].schema)
-
-
 def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
     found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return found
 
 
 def distinct(ascending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Each value once. (NumPy's `unique` would hash them, at twenty times the cost.)"""
+    """Return each value once. NumPy's `unique` costs twenty times as much."""
     return ascending[first_of_each(ascending)]
 
 
 def first_of_each(ascending: npt.NDArray[np.int64]) -> Bools:
-    """Mask of the first occurrence of each value."""
+    """Return a mask of the first occurrence of each value."""
     return np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]

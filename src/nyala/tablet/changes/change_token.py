@@ -1,19 +1,19 @@
-"""Change tokens: a tablet's part of a change feed as bytes, for processes without the catalogue.
+"""Change tokens: a tablet's part of a change feed as bytes, for processes that read only the files.
 
     offset  size  field
     0       8     magic "nyalachg"
     8       4     version, u32 little-endian
     12      4     CRC-32C of all following bytes, u32
     16      …     JSON: store path, table, tablet, schema, columns, since, until, versions,
-                  moment of the values, rowsets with their files
+                  values_at, rowsets with their files
 
-Changes in memory cannot be sent as files. If a tablet's memory meets the interval, the maker of the
-tokens reads that tablet itself (`changes_in_memory`) and sends the rows (`rows_token`): the same
-head with the magic "nyalachr", followed by an Arrow IPC stream.
+If a tablet has changes of the interval in memory, the process that makes the tokens reads this
+tablet itself (`changes_in_memory`). It sends the rows in another kind of token (`rows_token`): the
+same head with the magic "nyalachr", followed by an Arrow IPC stream.
 
 Invariants
-    G1  All tokens together with `changes_in_memory` give the rows of the feed. A key is in one
-        tablet, so tablets can be read separately.
+    G1  All tokens together with `changes_in_memory` give the rows of the feed. Tablets can be read
+        separately, because a key is in one tablet.
 
 Source: docs/design/processes-and-locks.md, "Scan tokens".
 """
@@ -55,7 +55,7 @@ _CACHE_BYTES: Final = 64 << 20
 
 
 def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> list[bytes]:
-    """One token per tablet that has changes of the interval in files and none in memory."""
+    """Return a token for each tablet with changes of the interval in files and none in memory."""
     made = []
     for tablet in table.tablets:
         if _in_memory(tablet, spec) or not any(records.may_meet(r, spec) for r in tablet.rowsets):
@@ -77,18 +77,18 @@ def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> l
 
 
 def changes_in_memory(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """The changes of the tablets for which `make_change_tokens` makes no token."""
+    """Yield the changes of the tablets with changes of the interval in memory."""
     kept = tuple(tablet for tablet in table.tablets if _in_memory(tablet, spec))
     return change_batches(dataclasses.replace(table, tablets=kept), spec)
 
 
 def rows_token(rows: pa.Table) -> bytes:
-    """A token of changes that have already been read."""
+    """Return a token that contains changes, instead of the files to read them from."""
     return _seal(_ROWS_MAGIC, to_ipc(rows))
 
 
 def tablet_of(data: bytes) -> int | None:
-    """The id of the token's tablet; None if unknown, or for rows, which may mix tablets."""
+    """Return the id of the token's tablet; None for a `rows_token` and for bytes that are no token."""
     if data.startswith(_ROWS_MAGIC):
         return None
     try:
@@ -99,7 +99,10 @@ def tablet_of(data: bytes) -> int | None:
 
 
 def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.RecordBatch]:
-    """The changes of one token. Raises: CorruptionError; HistoryExpiredError if a file is gone."""
+    """Yield the changes of one token.
+
+    Raises: CorruptionError; HistoryExpiredError if a file is gone.
+    """
     if data.startswith(_ROWS_MAGIC):
         return _read_rows(data)
     return _read_files(data, env or SYSTEM)
@@ -107,7 +110,7 @@ def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.Record
 
 def _read_rows(data: bytes) -> Iterator[pa.RecordBatch]:
     with validating("change token"), pa.ipc.open_stream(_open(data, _ROWS_MAGIC)) as reader:
-        batches = list(reader)  # views of bytes that are already in memory
+        batches = list(reader)  # copies nothing
         for batch in batches:
             batch.validate(full=True)
     yield from batches
@@ -118,13 +121,13 @@ def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
         meta = json.loads(_open(data, MAGIC).to_pybytes())
         moments = meta["since"], meta["until"]
         if not all(map(is_unsigned, moments)):
-            raise ValueError(f"the interval {moments} is not made of timestamps")
+            raise ValueError(f"expected two timestamps as the interval, found {moments}")
         if not isinstance(meta["path"], str) or "\0" in meta["path"] or not isinstance(meta["table"], str):
             raise ValueError(f"invalid table {meta['table']!r} or store path {meta['path']!r}")
         if meta["versions"] not in ("net", "all"):
             raise ValueError(f"invalid versions {meta['versions']!r}")
         if meta["values_at"] not in ("until", "both"):
-            raise ValueError(f"invalid moment of the values {meta['values_at']!r}")
+            raise ValueError(f"invalid values_at {meta['values_at']!r}")
         schema = Schema.from_json(json.dumps(meta["schema"]))
         cache = BlockCache(_CACHE_BYTES)
         entry = TableEntry(
@@ -157,19 +160,21 @@ def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
 
 
 def _in_memory(tablet: TabletState, spec: ChangeSpec) -> bool:
+    """Whether the tablet may have changes of the interval in memory."""
     memories = (tablet.memory, *tablet.frozen)
-    stores = [store for rowset in tablet.rowsets for store in (*rowset.frozen, rowset.deltas)]
+    stores = [store for rowset in tablet.rowsets for store in records.in_memory(rowset)]
     return any(records.may_meet(memory, spec) for memory in memories) or any(
         spec.meets(store.timestamp_min, store.timestamp_max) for store in stores
     )
 
 
 def _seal(magic: bytes, body: bytes | pa.Buffer) -> bytes:
+    """Return the body behind a head with its CRC."""
     return b"".join((_HEAD.pack(magic, VERSION, google_crc32c.value(body)), body))
 
 
 def _open(data: bytes, expected: bytes) -> pa.Buffer:
-    """Check the head and the CRC; returns the bytes after the head."""
+    """Check the head and the CRC, and return the bytes after the head. Raises: CorruptionError."""
     try:
         magic, version, crc = _HEAD.unpack_from(data)
     except struct.error as error:

@@ -1,11 +1,10 @@
 """The commits that changed a table: their timestamps, and how many rows each one changed.
 
-Nothing is stored for a commit besides its rows' records. A commit is a distinct timestamp of these
-records, and a row counts as inserted, updated or deleted as in a feed of all versions
-(`changes.versions`).
+A commit is a distinct timestamp of changes; the store keeps nothing else about it except a message.
+A row counts as inserted, updated or deleted as in a feed of all versions (`changes.versions`).
 
-Cost: the rowids and timestamps of the interval's records, and LIVENESS; no other values. Memory:
-the records of one rowset, and four numbers per commit.
+Cost: reads the rowids and timestamps of changes, and LIVENESS, but no other values. Memory: the
+changes of one rowset, and four numbers per commit.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class CommitCounts:
 
     @staticmethod
     def total(parts: list[CommitCounts]) -> CommitCounts:
-        """The commits of all parts; the counts of one commit are added."""
+        """Return the commits of all parts, with the sums of their counts."""
         if not parts:
             return CommitCounts(np.empty(0, np.int64), np.empty((0, len(_TYPES)), np.int64))
         timestamps, place = np.unique(
@@ -68,7 +67,7 @@ class CommitCounts:
 
 
 def commit_counts(table: TableState, since: int, until: int) -> CommitCounts:
-    """The commits in (since, until]."""
+    """Return the commits after `since`, up to and including `until`."""
     spec = ChangeSpec((), 0, since, until, "all")
     found = CommitCounts.total([])
     if since >= until:
@@ -90,11 +89,14 @@ def _counted(touched: Touched, lower: int, upper: int) -> CommitCounts:
 
 
 def commit_table(found: Mapping[str, CommitCounts], messages: Mapping[int, CommitMessage]) -> pa.Table:
-    """The commits of several tables, by table name, as rows: the fields of `nyala.Commit`."""
+    """Return the commits of several tables, with the fields of `nyala.Commit` as columns.
+
+    found: the commits of each table by its name. messages: by timestamp.
+    """
     names = sorted(found)
     total = CommitCounts.total([found[name] for name in names])
     count = len(total.timestamps)
-    # For each commit the numbers of its tables, in the order of their names.
+    # (commit, table) as two arrays of indexes, which are then sorted by commit.
     of_commit = np.concatenate(
         [
             np.empty(0, np.int64),

@@ -1,49 +1,51 @@
-"""The change feed: net changes per key between two moments, or all versions of all rows in between.
+"""The change feed of a table: what changed after the moment `since`, up to and including `until`.
 
-    (since, until]                           rowset A   k: live, val=1 at 3, val=2 at 6, dead 8
-      net    one row per key                 rowset B   k: born 12 with val=5
-      all    one row per version
-                                             net of (5, 20]    k  5     update  12
-                                             all of (5, 20]    k  2     update   6
-                                                               k  NULL  delete   8
-                                                               k  5     insert  12
+A feed has net changes (one row per key) or all versions (one row per change). An example, in which
+the key k was deleted in one rowset and inserted again in another:
+
+    rowset A   k: inserted at 3 with val=1, updated at 6 to val=2, deleted at 8
+    rowset B   k: inserted at 12 with val=5
+
+    feed of (5, 20]          k   val    _change_type   _commit_version
+      versions="net"         k   5      update         12
+      versions="all"         k   2      update          6
+                             k   NULL   delete          8
+                             k   5      insert         12
 
     spec            the definition of a feed
-    records         finds *touched* rows, and when, from rowids and timestamps alone
-    batches         values, change types and keys of such rows
-    net             net changes: one row per key; merges keys that moved between rowsets
-    versions        all versions: a timeline per column, filled forward over the versions
+    records         finds *touched* rows (rows with a change in the interval) without reading values
+    batches         values, change types and keys of touched rows
+    net             net changes
+    versions        all versions
+    commits         counts the changes of each commit
+    change_token    writes a part of a feed as bytes for another process, and reads it
 
-net    The change type depends on whether the key existed at `since` and at `until`: delete + insert
-       is an update, insert + delete is nothing. Values are those at `until`, read as by any scan.
-       An update to an equal value is included. `_commit_version` is the key's newest record in the
-       interval.
-all    Every (row, t) with a record is a version, with the row's values from t on.
-both   With `values_at="both"` an update is two rows, its preimage and its postimage, and a deleted
-       row has its values. The row before a net change is that of `since`; the row before a version
+net    The change type depends on whether the key existed at `since` and at `until`. So a delete and
+       an insert are an update, and an insert and a delete are nothing. Values are those at `until`.
+       An update to an equal value is included. `_commit_version` is the timestamp of the key's
+       newest change in the interval.
+all    Each (row, timestamp) with a change is a version, with the row's values from then on.
+both   With `values_at="both"` an update gives two rows, preimage and postimage, and a deleted row
+       has its old values. The row before a net change is that of `since`. The row before a version
        is the previous version.
 
 Invariants
-    N1  Net: a key comes once. The snapshot at `since` plus the net changes is the snapshot at
+    N1  Net: each key comes once. The snapshot at `since` plus the net changes is the snapshot at
         `until`.
-    N2  All: ordered by timestamp, then key; a key has at most one version per timestamp (design
-        W4).
-    N3  Keys are exact in every row. Every other column of a deleted row is NULL, unless the values
-        before are part of the feed.
+    N2  All: versions are ordered by timestamp, then key. A key has at most one version per
+        timestamp (design W4).
+    N3  Keys are exact in every row. All other columns of a deleted row are NULL, unless the feed
+        includes values before the change.
     N4  The result depends only on (root, since, until) (V1 of `read_path`).
     N5  A preimage directly precedes its postimage, with the same key and timestamp.
 
-Memory: a split per rowset that is being merged, and for "all" the versions of one slice of time. A
-slice has at most `slice_versions`, unless a single batch has more; such a batch is merged by key.
-In addition, rowids and timestamps of the current rowset's records, and for "all" a count per
-distinct timestamp.
-Cost: net reads the records of the rowsets that meet the interval and looks up the touched rows.
-"all" reads the records again for each slice. Net changes with the values before look up the rows
-at two moments.
-Source: docs/design/kudu.md, "Change-history queries". Departures: `since` is exclusive and `until`
-inclusive, as for our snapshots. Values of deleted rows are NULL or those before the delete (Kudu
-returns some old value). There are change types, named as in Delta's change data feed (Kudu has
-IS_DELETED).
+Memory: rowids and timestamps of the current rowset's changes, and a split per rowset that is being
+merged. "all" also needs the versions of one slice of time (`versions`).
+Cost: net changes read rowids and timestamps of the changes, and look up the touched rows at one or
+two moments. "all" reads the changes again for each slice of time.
+Source: docs/design/kudu.md, "Change-history queries". In Kudu `since` is inclusive and `until`
+exclusive, deleted rows have some old value, and a column IS_DELETED takes the place of change
+types, which are named here as in Delta's change data feed.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ from nyala.tablet.state.root import TableState
 
 
 def change_batches(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """The changes as batches of `spec.arrow_schema`. Net: unordered; all: timestamp, key (N2)."""
+    """Yield the changes as batches of `spec.arrow_schema`, in no order if net, else as N2 says."""
     if spec.since >= spec.until:
         return iter(())
     return net_changes(table, spec) if spec.versions == "net" else all_versions(table, spec)

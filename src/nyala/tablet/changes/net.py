@@ -1,8 +1,9 @@
 """The net change of each key between two moments (`changes.feed`, N1).
 
-A key has at most one live row at a time, and dead rows do not change (rule R5). So a key has
-touched rows in two rowsets only if they were born or died in the interval. Such rows, of rowsets of
-a tablet with overlapping keys, are merged by key. All other rows are returned as they are read.
+Most touched rows can be returned as they are read. But a key may have touched rows in several
+rowsets of a tablet. Then these rows *moved* in the interval, which means that they were inserted or
+deleted, because dead rows do not change (rule R5). So moved rows of rowsets with overlapping keys
+are merged by key.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from nyala.tablet.changes.batches import (
     finished,
     images,
     in_key_order,
-    joined,
     spread,
     to_numpy,
     values_of,
@@ -33,12 +33,14 @@ from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads
 from nyala.tablet.scan.parallel import in_parallel
 from nyala.tablet.state.root import AnyRowSet, TableState, TabletState
 
-# Columns after those of the result, needed for merging.
+# Columns of `_net_split` after those of the feed: whether the row exists at `since`, and at `until`.
 _BEFORE: Final = "_before"
 _AFTER: Final = "_after"
 
 
 def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
+    """Yield the net changes, in no order."""
+
     def work(item: tuple[Touched, int, int, bool]) -> pa.RecordBatch | None:
         touched, lower, upper, apart = item
         found = _net_split(touched, lower, upper, moved=False if apart else None)
@@ -63,7 +65,7 @@ def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]
 def _net_splits(
     table: TableState, tablet: TabletState, spec: ChangeSpec, apart: Collection[AnyRowSet]
 ) -> Iterator[tuple[Touched, int, int, bool]]:
-    """(the rowset's records, lower, upper, whether its born and dead rows are merged apart)."""
+    """Yield (the rowset's records, lower, upper, whether its moved rows are merged separately)."""
     for rowset in tablet.all_rowsets():
         if may_meet(rowset, spec):
             touched = Touched(table, rowset, spec)
@@ -72,7 +74,10 @@ def _net_splits(
 
 
 def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> list[dict[AnyRowSet, bytes]]:
-    """Groups of rowsets that may share a born or dead key, each with its least such key."""
+    """Return groups of rowsets with overlapping keys of moved rows.
+
+    A group has the least such key of each of its rowsets.
+    """
     candidates = [r for r in tablet.all_rowsets() if may_meet(r, spec) and may_move(r, spec)]
     if len(candidates) < 2:
         return []
@@ -100,11 +105,12 @@ def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> li
 
 
 def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
-    """The touched rows of [lower, upper): key, values, newest timestamp, liveness before and after.
+    """Return the touched rows of [lower, upper), before they are merged; None if there are none.
 
-    With `values_at="both"` the values after the interval come first, then those before it.
+    Columns: the key; the other columns at `until`, `since`, or both; the timestamp of the newest
+    change; whether the row exists at `since`, and at `until`.
 
-    moved: only rows that were born or died (True), or only others (False); None: all.
+    moved: True: only rows that moved; False: only rows that did not; None: all.
     """
     spec, rowset = touched.spec, touched.rowset
     rowids, newest, has_moved = touched.rows(lower, upper)
@@ -126,31 +132,31 @@ def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> 
 
 
 def _moments(spec: ChangeSpec, before: Bools, after: Bools) -> list[tuple[Bools, int]]:
-    """(the rows that exist, moment) of each set of values of `_net_split`."""
+    """Return (which rows exist, moment) for each set of values that `_net_split` returns."""
     then, now = (before, spec.since), (after, spec.until)
     return [now, then] if spec.values_at == "both" else [now] if spec.values_at == "until" else [then]
 
 
 def _moved_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
-    """The rows of one rowset that were born or died, in key order, one split at a time."""
+    """Yield the rows of one rowset that moved, in key order, one split at a time."""
     touched = Touched(table, rowset, spec)
     batches = (_net_split(touched, lower, upper, moved=True) for lower, upper in touched.splits())
     yield from in_key_order(table, rowset, spec, (batch for batch in batches if batch is not None))
 
 
 def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
-    """Merge batches of several rowsets to one row per key; it is live if any of its rows is."""
+    """Merge batches of several rowsets. The row of a key exists if any of its rows exists."""
     if len(heads) == 1:
         return heads[0][1]
     keys = EncodedKeys.concat([head[0] for head in heads])
-    rows = joined([head[1] for head in heads])
+    rows = pa.concat_batches([head[1] for head in heads])
     order = keys.sort_indices()
     starts = np.flatnonzero(np.append(True, ~keys.take(order).equal_neighbours()))
     newest, before, after = (to_numpy(rows.column(name))[order] for name in (COMMIT_VERSION, _BEFORE, _AFTER))
     arrays = rows.select(range(spec.key_count)).take(pa.array(order[starts])).columns
     value_count = len(spec.columns) - spec.key_count
     for number, (is_shown, _) in enumerate(_moments(spec, before, after)):
-        # The row that exists at the moment of the values has them. If none does, any row has NULLs.
+        # Take the values of the row that exists at their moment. If none does, all rows have NULLs.
         winner = np.maximum.reduceat(np.where(is_shown, np.arange(len(order)), 0), starts)
         winner = order[np.maximum(winner, starts)]
         first = spec.key_count + number * value_count
@@ -167,7 +173,10 @@ def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
 
 
 def _net_rows(spec: ChangeSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The final rows of a batch, without keys that existed neither before nor after."""
+    """Return the feed's rows for a batch of `_net_split`.
+
+    Keys that existed neither before nor after the interval are left out.
+    """
     times, before, after = map(to_numpy, batch.columns[-3:])
     arrays = batch.columns[: len(spec.columns)]
     if spec.values_at == "both":

@@ -1,11 +1,11 @@
 """Finds the rows of a rowset that changed between two moments, and when, without reading values.
 
-A row is *touched* iff LIVENESS or one of its columns has a record in the interval. Records are
-those of UNDO and REDO files and of memory, and in a MemRowSet each row's insertion. Files whose
-timestamps do not meet the interval are not opened.
+A *record* is one change of LIVENESS or of one column, in an UNDO or REDO file or in memory. The
+insertion of a row into a MemRowSet is a record too. A row is *touched* if it has a record in the
+interval. A row *moved* if it was inserted or deleted in the interval.
 
-Cost: the rowids and timestamps of the interval's records, once for columns that were written
-together.
+Cost: reads rowids and timestamps, once for columns that were written together, of the files with
+timestamps in the interval.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nyala.cfile.column import DELTA_VALUE
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
+from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
@@ -36,22 +36,21 @@ def may_meet(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
         return False
     if isinstance(rowset, MemRowSet):
         return spec.meets(rowset.timestamp_min, rowset.timestamp_max)
-    stores = (*rowset.undo, *rowset.redo, *in_memory(rowset))
-    return any(spec.meets(store.timestamp_min, store.timestamp_max) for store in stores)
+    return any(spec.meets(store.timestamp_min, store.timestamp_max) for store in rowset.change_stores)
 
 
 def may_move(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
-    """Whether rows of the rowset may be born or have died in the interval. Opens no file."""
+    """Whether rows of the rowset may have been inserted or deleted in the interval. Opens no file."""
     if isinstance(rowset, MemRowSet):
         return True
-    stores = (*rowset.undo, *rowset.redo, *in_memory(rowset))
     return any(
         LIVENESS in store.column_ids and spec.meets(store.timestamp_min, store.timestamp_max)
-        for store in stores
+        for store in rowset.change_stores
     )
 
 
 def rowsets_of(table: TableState, spec: ChangeSpec) -> Iterator[AnyRowSet]:
+    """Yield the rowsets that can have a record in the interval."""
     for tablet in table.tablets:
         for rowset in tablet.all_rowsets():
             if may_meet(rowset, spec):
@@ -59,10 +58,7 @@ def rowsets_of(table: TableState, spec: ChangeSpec) -> Iterator[AnyRowSet]:
 
 
 def change_counts(table: TableState, spec: ChangeSpec) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(the timestamps of changes, ascending; an upper bound of the changed rows at each).
-
-    Cost: rowids and timestamps of the interval's records; no values.
-    """
+    """Return the timestamps of all changes, ascending, and at most how many rows changed at each."""
     moments, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for rowset in rowsets_of(table, spec):
         for records in Touched(table, rowset, spec).records:
@@ -73,9 +69,9 @@ def change_counts(table: TableState, spec: ChangeSpec) -> tuple[npt.NDArray[np.i
 
 
 def text_row_bytes(rowset: AnyRowSet, spec: ChangeSpec) -> float:
-    """The bytes per row, with changes, of the largest text column; 0 if the rowset has little text.
+    """Return the bytes per row, with changes, of the column with most text; 0 if there is little.
 
-    Opens the text columns, unless the rowset has few rows. Writes bound the rows in memory.
+    Opens the text columns, unless the rowset has few rows. A MemRowSet never has much text.
     """
     if not isinstance(rowset, DiskRowSet) or rowset.row_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES:
         return 0.0
@@ -94,11 +90,6 @@ class Touched:
         self.spec = spec
         self.records = list(_records(table, rowset, spec))
 
-    @property
-    def count(self) -> int:
-        """An upper bound of the number of versions."""
-        return sum(len(records.rowids) for records in self.records)
-
     def splits(self) -> Iterator[tuple[int, int]]:
         """Yield the splits [lower, upper) of the rowset that have a record."""
         if not self.records:
@@ -113,22 +104,21 @@ class Touched:
             yield lower, upper
 
     def _expect(self, lower: int, upper: int) -> None:
-        """Begin to fetch the touched rows of [lower, upper), and those between them."""
+        """Begin to fetch the rows from the first to the last touched one in [lower, upper)."""
         if isinstance(self.rowset, DiskRowSet) and self.rowset.reader.is_remote:
             touched = np.concatenate([records.between(lower, upper)[0] for records in self.records])
             first, last = lower + int(touched.min()), lower + int(touched.max())
             ids = [column.id for column in self.spec.columns]
-            # Changes in the interval are in files that were read for the records.
+            # Not at `until`: the files with changes in the interval have been read already.
             expect_rows(self.rowset, ids, self.spec.since, first, last + 1)
 
     def rows(self, lower: int, upper: int) -> tuple[Rowids, Timestamps, Bools]:
-        """For [lower, upper): touched rowids, the newest record of each, was it born or dead."""
+        """Return the touched rowids of [lower, upper), their newest timestamps, and which moved."""
         newest = np.full(upper - lower, -1, np.int64)
         moved = np.zeros(upper - lower, np.bool_)
         for records in self.records:
             places, times = records.between(lower, upper)
-            # The last record of a row is its newest. For equal positions NumPy keeps the last
-            # assignment.
+            # If a row is at several positions, NumPy keeps the last assignment, the newest record.
             newest[places] = np.maximum(newest[places], times)
             if records.liveness:
                 moved[places] = True
@@ -136,27 +126,30 @@ class Touched:
         return at + lower, newest[at], moved[at]
 
     def moved(self) -> Rowids:
-        """All rows that were inserted or deleted, ascending."""
+        """Return the rows that were inserted or deleted, ascending."""
         parts = [records.rowids for records in self.records if records.liveness]
         return distinct(np.sort(np.concatenate(parts))) if parts else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of columns written together: rowids ascend, a row's last record is its newest."""
+    """Records of columns that were written together, by ascending (rowid, timestamp).
+
+    liveness: whether LIVENESS is one of these columns.
+    """
 
     liveness: bool
     rowids: Rowids
     timestamps: Timestamps
 
     def between(self, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
-        """The records of the rows [lower, upper), with rowids counted from `lower`."""
+        """Return rowids, counted from `lower`, and timestamps of the rows [lower, upper)."""
         begin, end = np.searchsorted(self.rowids, [lower, upper])
         return self.rowids[begin:end] - lower, self.timestamps[begin:end]
 
 
 def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[Records]:
-    """The records of `Touched`. Equal vectors, as of columns written together, come once."""
+    """Yield the records of `Touched`; columns with equal rowids and timestamps share one entry."""
     known: list[Records] = []
     for liveness, rowids, timestamps in _vectors(table, rowset, spec):
         inside = spec.inside(timestamps)
@@ -176,7 +169,10 @@ def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator
 def _vectors(
     table: TableState, rowset: AnyRowSet, spec: ChangeSpec
 ) -> Iterator[tuple[bool, Rowids, Timestamps]]:
-    """(is it LIVENESS, ascending rowids, timestamps ascending per row), for all stores."""
+    """Yield (whether of LIVENESS, ascending rowids, timestamps) of the records in each store.
+
+    The timestamps of one row ascend.
+    """
     known = {LIVENESS, *(column.id for column in table.schema.value_columns)}
     if isinstance(rowset, DiskRowSet):
         files = [f for f in (*rowset.undo, *rowset.redo) if spec.meets(f.timestamp_min, f.timestamp_max)]
@@ -199,7 +195,10 @@ def _vectors(
 
 
 def _one_of_each_group(file: DeltaFile, known: set[int]) -> Iterator[tuple[int, bool]]:
-    """One (column, is LIVENESS in its group) per group: groups share rowids and timestamps."""
+    """Yield (column id, whether LIVENESS is in the group) for each group of columns in the file.
+
+    The columns of a group share rowids and timestamps, so one column is enough.
+    """
     groups: dict[int, list[tuple[int, int]]] = {}
     for place in file.entry.places:
         if place.key.role == DELTA_VALUE and place.key.column_id in known:
@@ -213,7 +212,7 @@ def _one_of_each_group(file: DeltaFile, known: set[int]) -> Iterator[tuple[int, 
 
 
 def _newest_last(run: DeltaRun) -> tuple[Rowids, Timestamps]:
-    """The run's vectors with each row's records in ascending order of time."""
+    """Return the run's rowids and timestamps, with the timestamps of each row ascending."""
     if run.kind == "redo":
         return run.rowids, run.timestamps
     reversed_order = _reversed_per_row(run.rowids)
@@ -221,7 +220,7 @@ def _newest_last(run: DeltaRun) -> tuple[Rowids, Timestamps]:
 
 
 def _reversed_per_row(rowids: Rowids) -> npt.NDArray[np.int64] | None:
-    """Positions that reverse the order within each row; None if no row has several records."""
+    """Return positions that reverse the records of each row; None if no row has several."""
     count = len(rowids)
     first = first_of_each(rowids)
     if first.all():
@@ -232,5 +231,6 @@ def _reversed_per_row(rowids: Rowids) -> npt.NDArray[np.int64] | None:
     return order
 
 
-def in_memory(rowset: AnyRowSet) -> tuple[Any, ...]:
+def in_memory(rowset: AnyRowSet) -> tuple[DeltaMemStore, ...]:
+    """Return the rowset's DeltaMemStores, oldest first."""
     return (rowset.deltas,) if isinstance(rowset, MemRowSet) else (*rowset.frozen, rowset.deltas)

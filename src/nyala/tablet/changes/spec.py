@@ -27,8 +27,7 @@ COMMIT_TIMESTAMP: Final = "_commit_timestamp"
 FEED_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 """The columns of a feed after those of the table, named as in Delta's change data feed."""
 
-# Versions that are sorted by time at once. Small slices reread the interval's records more often;
-# large ones take more memory.
+# The most versions that are sorted by time at once. The changes are read again for each slice.
 SLICE_VERSIONS: Final = 1 << 19
 
 
@@ -37,9 +36,11 @@ class ChangeSpec(LazyValues):
     """The change feed of one table between two moments.
 
     columns:   the key columns first, then others.
-    values_at: "until": the values after a change; deleted rows have NULL outside the key. "both":
-        the rows before and after each change. "since": net changes only, with the values before
-        the interval; inserted rows have NULL outside the key.
+    values_at: which values a change has.
+               "until": those after the change; deleted rows have NULL outside the key.
+               "both":  those before and those after the change, as two rows.
+               "since": those before the interval, only for net changes; inserted rows have NULL
+                        outside the key.
     """
 
     columns: tuple[ColumnSchema, ...]
@@ -53,7 +54,7 @@ class ChangeSpec(LazyValues):
 
     @lazy_value
     def arrow_schema(self) -> pa.Schema:
-        """The result's schema. Non-key columns are nullable: deleted rows may have no values."""
+        """The feed's schema. Columns outside the key are nullable, because of deleted rows."""
         fields = [column.arrow_field() for column in self.columns]
         fields[self.key_count :] = [field.with_nullable(True) for field in fields[self.key_count :]]
         return pa.schema(
@@ -66,7 +67,7 @@ class ChangeSpec(LazyValues):
         )
 
     def meets(self, timestamp_min: int | None, timestamp_max: int | None) -> bool:
-        """Whether the interval can contain records between the two timestamps."""
+        """Whether the interval overlaps the time between these two, which are None without records."""
         return (
             timestamp_min is not None
             and timestamp_max is not None
@@ -75,6 +76,7 @@ class ChangeSpec(LazyValues):
         )
 
     def inside(self, timestamps: Timestamps) -> Bools:
+        """Return whether each timestamp is in the interval."""
         return (timestamps > self.since) & (timestamps <= self.until)
 
 
@@ -86,7 +88,7 @@ def make_change_spec(
     columns: Sequence[ColumnSchema],
     values_at: ValuesAt = "until",
 ) -> ChangeSpec:
-    """Check a user's request. The key columns always come first. Raises: InvalidArgumentError."""
+    """Return the definition of the feed that a user requests. Raises: InvalidArgumentError."""
     if versions not in ("net", "all"):
         raise InvalidArgumentError(f"invalid versions={versions!r}: pass 'net' or 'all'")
     schema = table.schema

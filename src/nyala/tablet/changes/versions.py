@@ -1,12 +1,12 @@
 """All versions of rows between two moments (`changes.feed`, N2), for a table or for one key.
 
-Every (row, t) with a record is a version. For each column a *timeline* gives the value from each
-record on. An UNDO record holds the value before it, so the value from it on is that of the next
-newer record, and of the base at the end. The timeline, and the value at `since`, are filled forward
-over the versions.
+Each (row, timestamp) with a record is a version. The *timeline* of a column has, for each record of
+the column, the value from its timestamp on. A REDO record holds this value. An UNDO record holds
+the value before it, so the value after it is in the next newer record, or in the base. A version
+without a record of a column has the column's value of the version before, or that at `since`.
 
-Memory: the versions of one slice of time. A slice has at most `slice_versions`, unless a single
-batch has more; such a batch is merged by key.
+The interval is cut into slices of time, whose versions are sorted in memory. A slice has at most
+`slice_versions`, unless a single batch has more; the rows of such a batch are merged by key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from nyala.tablet.changes.batches import (
     first_of_each,
     images,
     in_key_order,
-    joined,
     keys_of,
     null_where_not,
     to_numpy,
@@ -50,13 +49,14 @@ from nyala.tablet.changes.records import (
     text_row_bytes,
 )
 from nyala.tablet.changes.spec import COMMIT_VERSION, Bools, ChangeSpec
-from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads
+from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads, least_key
 from nyala.tablet.scan.parallel import in_parallel
 from nyala.tablet.scan.read_path import get_many
 from nyala.tablet.state.root import AnyRowSet, TableState
 
 
 def all_versions(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
+    """Yield all versions of the table's rows, by timestamp and key."""
     most = _most_versions(table, spec)
     for since, until, count in _slices(table, spec, most):
         part = dataclasses.replace(spec, since=since, until=until)
@@ -64,14 +64,14 @@ def all_versions(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch
 
 
 def _most_versions(table: TableState, spec: ChangeSpec) -> int:
-    """How many versions are sorted at once; fewer if they have much text."""
+    """Return how many versions are sorted at once: fewer if they have much text."""
     text = max((text_row_bytes(rowset, spec) for rowset in rowsets_of(table, spec)), default=0.0)
     most = min(spec.slice_versions, int(LITTLE_TEXT_BYTES / max(1.0, text)))
     return max(1, most // 2 if spec.values_at == "both" else most)
 
 
 def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[int, int, int]]:
-    """(since, until, versions): parts of the interval with at most `most` versions, or one time."""
+    """Yield (since, until, number of versions) of the slices: at most `most`, or one timestamp."""
     moments, counts = change_counts(table, spec)
     since, begin = spec.since, 0
     sums = np.concatenate([[0], np.cumsum(counts)])
@@ -79,14 +79,14 @@ def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[in
         end = int(np.searchsorted(sums, sums[begin] + most, side="right")) - 1
         end = max(end, begin + 1)
         while end < len(moments) and moments[end] == moments[end - 1] + 1:
-            end += 1  # a tombstone is inserted and deleted in one slice
+            end += 1  # a tombstone's insertion and deletion (see `_hide_tombstones`) stay together
         until = int(moments[end - 1])
         yield since, until, int(sums[end] - sums[begin])
         since, begin = until, end
 
 
 def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """All versions of the interval, sorted in memory."""
+    """Yield all versions of a slice, sorted in memory."""
     splits = (
         (touched, lower, upper)
         for rowset in rowsets_of(table, spec)
@@ -96,7 +96,7 @@ def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
     batches = [batch for batch in in_parallel(splits, lambda item: _versions(*item)) if batch.num_rows]
     if not batches:
         return
-    rows = joined(batches)
+    rows = pa.concat_batches(batches)
     order = keys_of(table, spec, rows).sort_indices()
     order = order[np.argsort(to_numpy(rows.column(COMMIT_VERSION))[order], kind="stable")]
     for begin in range(0, len(order), spec.split_rows):
@@ -104,12 +104,9 @@ def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _of_batch(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """All versions of one timestamp, merged by key, one split per rowset at a time."""
+    """Yield all versions of a slice with one timestamp, merged by key, a split of each rowset."""
     sources = [
-        (
-            rowset.meta.key_min if isinstance(rowset, DiskRowSet) else b"",
-            partial(_version_splits, table, rowset, spec),
-        )
+        (least_key(rowset), partial(_version_splits, table, rowset, spec))
         for rowset in rowsets_of(table, spec)
     ]
     for heads in aligned_heads(sources):
@@ -117,17 +114,18 @@ def _of_batch(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
             yield heads[0][1]
         else:
             keys = EncodedKeys.concat([head[0] for head in heads])
-            yield joined([head[1] for head in heads]).take(pa.array(keys.sort_indices()))
+            yield pa.concat_batches([head[1] for head in heads]).take(pa.array(keys.sort_indices()))
 
 
 def _version_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
+    """Yield the versions of one rowset's rows in key order."""
     touched = Touched(table, rowset, spec)
     batches = (_versions(touched, lower, upper) for lower, upper in touched.splits())
     yield from in_key_order(table, rowset, spec, (batch for batch in batches if batch.num_rows))
 
 
 def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
-    """All versions of the rows [lower, upper), by rowid and timestamp."""
+    """Return all versions of the rows [lower, upper), by rowid and timestamp."""
     spec, rowset = touched.spec, touched.rowset
     grid, before, after = _lives(touched, lower, upper)
     rowids = grid.rows + lower
@@ -150,16 +148,17 @@ def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
 def version_types(
     touched: Touched, lower: int, upper: int
 ) -> tuple[Timestamps, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(moments, the index of each version's moment, its change type) for the rows [lower, upper).
+    """Return the versions of the rows [lower, upper) without values.
 
-    Reads no values. A version that changes nothing has the type NOTHING.
+    Returns: the distinct timestamps; the index of each version's timestamp in these; and its change
+    type, which is NOTHING if the row exists neither before nor after.
     """
     grid, before, after = _lives(touched, lower, upper)
     return grid.moments, grid.moment_of, change_types(before, after)
 
 
 def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bools]:
-    """The versions of the rows [lower, upper), and whether the row was live before and after each."""
+    """Return the versions of the rows [lower, upper), and whether the row exists before and after each."""
     spec, rowset = touched.spec, touched.rowset
     grid = _Grid.of([records.between(lower, upper) for records in touched.records])
     was = rowset.gather_liveness(spec.since, grid.rows + lower)
@@ -171,7 +170,10 @@ def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bool
 
 
 def _hide_tombstones(grid: _Grid, before: Bools, after: Bools) -> None:
-    """Let rows that were inserted just before their deletion be dead all along (C4 of the clock)."""
+    """Mark tombstones as rows that never existed (C4 of the clock).
+
+    A tombstone is a row that was inserted one timestamp before its deletion.
+    """
     times, row = grid.timestamps, grid.row_of
     pair = (row[1:] == row[:-1]) & (times[1:] == times[:-1] + 1)
     born = np.flatnonzero(pair & ~before[:-1] & after[:-1] & ~after[1:])
@@ -181,10 +183,10 @@ def _hide_tombstones(grid: _Grid, before: Bools, after: Bools) -> None:
 def _images(
     touched: Touched, lower: int, upper: int, grid: _Grid, before: Bools, after: Bools
 ) -> pa.RecordBatch:
-    """The rows before and after each version of `_versions`: the row before is the previous version."""
+    """Return preimages and postimages of the versions. A preimage is the version before."""
     spec, rowset = touched.spec, touched.rowset
     number, is_after, types = images(before, after)
-    # Places in the base values followed by the values of the versions.
+    # Positions in an array of the values at `since` (one per row), then those of the versions.
     values = np.arange(len(before)) + len(grid.rows)
     previous = values - 1
     previous[grid.first] = grid.row_of[grid.first]
@@ -202,12 +204,12 @@ def _images(
 
 @dataclass(frozen=True)
 class _Grid:
-    """The versions of a split: the distinct (row, timestamp) of all records, in that order.
+    """The versions of a split: the distinct (row, timestamp) of all records, ascending.
 
-    moments: distinct timestamps, ascending.
-    codes:   row · len(moments) + index of the timestamp, ascending.
-    rows:    distinct rows, ascending, counted from the start of the split.
-    row_of:  each version's index in `rows`.
+    moments: the distinct timestamps, ascending.
+    codes:   each version as one number: row · len(moments) + index of its timestamp.
+    rows:    the distinct rows, ascending, counted from the start of the split.
+    row_of:  the index in `rows` of each version's row.
     first:   the index of each row's oldest version.
     """
 
@@ -219,6 +221,7 @@ class _Grid:
 
     @staticmethod
     def of(parts: Sequence[tuple[Rowids, Timestamps]]) -> _Grid:
+        """Return the grid of records, given as (rows, timestamps) of several columns."""
         nothing = np.empty(0, np.int64)
         rows = np.concatenate([nothing, *(part[0] for part in parts)])
         timestamps = np.concatenate([nothing, *(part[1] for part in parts)])
@@ -231,7 +234,7 @@ class _Grid:
 
     @property
     def moment_of(self) -> npt.NDArray[np.int64]:
-        """Each version's index in `moments`."""
+        """The index in `moments` of each version's timestamp."""
         found: npt.NDArray[np.int64] = self.codes % max(len(self.moments), 1)
         return found
 
@@ -240,7 +243,10 @@ class _Grid:
         return self.moments[self.moment_of]
 
     def fill(self, timeline: _Timeline | None, base: pa.Array) -> pa.Array:
-        """The value at each version: that of its newest record, or `base` without one."""
+        """Return the value of each version.
+
+        It is the value of the row's newest record up to the version, or the row's value in `base`.
+        """
         if timeline is None:
             return base.take(pa.array(self.row_of))
         codes = timeline.rows * len(self.moments) + np.searchsorted(self.moments, timeline.timestamps)
@@ -254,7 +260,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Timeline:
-    """A column's records in a split, in any order: the row has the value from the timestamp on."""
+    """A column's records in a split, in any order: `values` hold from `timestamps` on."""
 
     rows: Rowids
     timestamps: Timestamps
@@ -264,7 +270,10 @@ class _Timeline:
 def _timeline(
     rowset: AnyRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """Return the records of the column, or of LIVENESS, in the interval; None if there are none."""
+    """Return the timeline of a column in the interval; None if it has no records.
+
+    column: None for LIVENESS.
+    """
     column_id = LIVENESS if column is None else column.id
     parts: list[_Timeline] = []
     redo: list[DeltaRun] = []
@@ -299,13 +308,12 @@ def _timeline(
 def _past(
     rowset: DiskRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """The timeline from UNDO: after a record comes the next newer record's value, or the base."""
+    """Return the timeline of the records in UNDO files; None if there are none."""
     column_id = LIVENESS if column is None else column.id
     files = [file for file in rowset.undo if column_id in file.column_ids and file.timestamp_max > spec.since]
     if not any(spec.meets(file.timestamp_min, file.timestamp_max) for file in files):
         return None
-    # Records newer than `until` are needed: they hold the value after the newest record of the
-    # interval.
+    # Records after `until` are needed too: they hold the value after the interval's last record.
     runs = [
         run.of_rows(lower, upper)
         for file in files
@@ -316,12 +324,11 @@ def _past(
     at = np.flatnonzero(spec.inside(undo.timestamps))
     if not len(at):
         return None
-    # Descending in time within a row (D1), so the next newer record comes before; the row's first
-    # has none.
+    # A row's records are newest first (D1), so the next newer record is at the position before.
     last = first_of_each(undo.rowids)[at]
     source = at - 1
     source[last] = len(undo) + np.arange(int(last.sum()))
-    # At its newest UNDO a column has its base value: no UNDO is newer, and all REDO is newer (X2).
+    # At the newest UNDO timestamp a column has its base value, because all REDO is newer (X2).
     snapshot, rowids = undo.timestamp_max, undo.rowids[at[last]] + lower
     if column is None:
         base = pa.array(rowset.gather_liveness(snapshot, rowids))
@@ -332,20 +339,20 @@ def _past(
 
 
 def _as(values: pa.Array, column: ColumnSchema | None) -> pa.Array:
-    """Values in the type that the column has in the schema of the read (None: LIVENESS)."""
+    """Return the values in the column's present type. column: None for LIVENESS."""
     return values if column is None else adapt(values, column.type.arrow)
 
 
 def versions_of_key(
     table: TableState, spec: ChangeSpec, key: EncodedKeys, ordinal: int, *, from_state: bool
 ) -> pa.Table:
-    """The versions of one row in the interval, oldest first; empty if the key never existed.
+    """Return the versions of one row, oldest first; empty if the key never existed.
 
-    key:        a vector of length one.
-    ordinal:    of its tablet; -1: no partition covers the key.
-    from_state: begin with the row's state at `since`, if it existed. Its change type and timestamp
-        are NULL, because they are before the interval.
-    Cost: reads the rowids and timestamps of all records of the rowsets that hold the key.
+    key:        one key.
+    ordinal:    the position of its tablet in the table; -1: no partition covers the key.
+    from_state: begin with the row at `since`, if it existed. Its change type and timestamps are
+        NULL, because that change is before the interval.
+    Cost: reads the rowids and timestamps of all changes in the rowsets that have the key.
     """
     fields = list(spec.arrow_schema)
     fields[-3:] = [field.with_nullable(True) for field in fields[-3:]]
@@ -367,5 +374,5 @@ def versions_of_key(
             rows = _versions(Touched(table, rowset, spec), rowid, rowid + 1)
             batches.append(pa.RecordBatch.from_arrays(rows.columns, schema=pa.schema(fields)))
     rows = pa.Table.from_batches(batches, schema=pa.schema(fields))
-    # Timestamps are never negative, so the state at `since`, which has none, comes first.
+    # The row at `since` has no timestamp, and comes first.
     return rows.take(pc.sort_indices(pc.fill_null(rows.column(COMMIT_VERSION), -1)))
