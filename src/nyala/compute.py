@@ -1,6 +1,6 @@
 """The functions of `pyarrow.compute`, imported when one is first used.
 
-Importing `pyarrow.compute` builds several hundred functions. Opening a small store uses none of
+Importing `pyarrow.compute` creates several hundred functions. Opening a small store uses none of
 them, and the import would take a fifth of its CPU time.
 
     from nyala import compute as pc
@@ -14,6 +14,6 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     import pyarrow.compute
 
-    # Stored, so that the next use finds it directly.
+    # Stored as an attribute, so that the next use finds it without this function.
     value = globals()[name] = getattr(pyarrow.compute, name)
     return value

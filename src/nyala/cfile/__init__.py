@@ -10,6 +10,5 @@
 A file holds any number of columns. Each column has its own row count, encoding and blocks
 (docs/format/cfile.md). The *ordinal* of a value is its position in the column. This package knows
 nothing about the rows of tables. `rowset` and `delta` know which row each value belongs to, which
-rows
-are live, and which values changed.
+rows are live, and which values changed.
 """

@@ -1,8 +1,8 @@
 """Packs unsigned integers of `bits` bits each into bit-planes.
 
-A bit-plane holds some adjacent bits of every number: 64, 32, 16, 8, 4, 2 or 1 of them. The widths of
-the planes add up to `bits`. The widest plane comes first and holds the lowest bits. For example, 12
-bits are an 8-bit plane and a 4-bit plane. In the 4-bit plane, each byte holds the bits of two
+A bit-plane holds some adjacent bits of every number: 64, 32, 16, 8, 4, 2 or 1 of them. The widths
+of the planes add up to `bits`. The widest plane comes first and holds the lowest bits. For example,
+12 bits are an 8-bit plane and a 4-bit plane. In the 4-bit plane, each byte holds the bits of two
 numbers: one from the first half of the numbers, and one from the second half.
 
          8-bit plane                    4-bit plane, here of four numbers v0 to v3
@@ -10,9 +10,9 @@ numbers: one from the first half of the numbers, and one from the second half.
     │ v0 │ v1 │ v2 │ v3 │ bits 0…7   │ v2 v0 │ v3 v1 │ bits 8…11
     └────┴────┴────┴────┘            └───────┴───────┘
 
-So a plane is unpacked by shifting whole vectors, without a loop over the numbers. Packing into whole
-bytes only (8, 16 or 32 bits) would decode about as fast, but needs 1.5 times the space on TPC-H's
-lineitem (docs/design/column-files-and-encodings.md, "Frame of reference and bit-planes").
+So a plane is unpacked by shifting whole vectors, without a loop over the numbers. Packing into
+whole bytes only (8, 16 or 32 bits) would decode about as fast, but needs 1.5 times the space on
+TPC-H's lineitem (docs/design/column-files-and-encodings.md, "Frame of reference and bit-planes").
 
 Source: the vertical layout of D. Lemire and L. Boytsov, "Decoding billions of integers per second",
 2015. Here a vector is as long as the block.

@@ -20,8 +20,7 @@ class ColumnKey(NamedTuple):
     """The name of a column, unique within one file.
 
     It is a tuple, because every access to a column hashes and compares it, and the hash and
-    comparison of
-    a dataclass would run in Python.
+    comparison of a dataclass would run in Python.
     """
 
     role: int

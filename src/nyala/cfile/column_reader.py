@@ -5,8 +5,7 @@
     gather    the values at single ordinals as an Arrow array
 
 The operations get blocks from `blocks.source` and work the same for each form of block. A scan
-first
-leaves out blocks by zone map (`excluded_blocks`), and calls `filter` for the others.
+first leaves out blocks by zone map (`excluded_blocks`), and calls `filter` for the others.
 
 The rules of trust and thread safety are those of `reader`, which creates these objects.
 """

@@ -1,11 +1,9 @@
 """Compresses and decompresses the bytes of blocks, by the codecs of pyarrow.
 
 The bytes are bare streams: a raw LZ4 block, raw Snappy, a zlib member of gzip, a zstd frame. The
-block
-header stores their lengths. An error of a codec becomes a ValueError, which the caller turns into a
-CorruptionError with path and offset. Damage is found before by the block's CRC, so a codec error
-means
-forged bytes or a bug.
+block header stores their lengths. An error of a codec becomes a ValueError, which the caller turns
+into a CorruptionError with path and offset. Damage is found before by the block's CRC, so a codec
+error means forged bytes or a bug.
 """
 
 from __future__ import annotations
@@ -52,8 +50,8 @@ class _Codecs(threading.local):
     """The codecs of one thread.
 
     Arrow's zlib codec keeps the state of its stream in the object, and releases the interpreter
-    lock while
-    it works. If two threads shared a codec, they would write unreadable bytes or crash the process.
+    lock while it works. If two threads shared a codec, they would write unreadable bytes or crash
+    the process.
     """
 
     def __init__(self) -> None:

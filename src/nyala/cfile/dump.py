@@ -1,10 +1,8 @@
 """Prints a column file as text, for `nyala cfile dump [--bytes] FILE`.
 
 Without --bytes the output lists columns, blocks and zones. With --bytes it lists the bytes of the
-file
-in file order, as offset, hex and meaning, with the field names of docs/format/cfile.md. Block
-values
-and other long runs of bytes are shortened.
+file in file order, as offset, hex and meaning, with the field names of docs/format/cfile.md. Block
+values and other long runs of bytes are shortened.
 
 Lines are produced one by one. So the dump of a damaged file shows everything before the damage, and
 then raises its CorruptionError.

@@ -11,9 +11,8 @@ A text size is the bytes of text that a block has when it is decoded. A scan use
 size of its splits before it reads a block (`bytes_before`).
 
 Block i holds the ordinals [i · R, (i + 1) · R), where R, the rows per block, is a power of two. So
-a
-shift of the ordinal gives its block. Offsets and lengths are two vectors instead of pairs, so NumPy
-reads them without a copy.
+a shift of the ordinal gives its block. Offsets and lengths are two vectors instead of pairs, so
+NumPy reads them without a copy.
 
     F-count   block count = ceil(row count / R)
     F-inside  every block is between the file's head and this footer
@@ -350,9 +349,8 @@ def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
     own.
 
     The column is part of a composite key. Look-ups compute the keys that are not stored from its
-    columns.
-    Text allows fewer rows per stored key, because its keys take longer to compute than those of two
-    or three numbers (docs/design/keys-and-look-ups.md, "Sparse keys").
+    columns. Text allows fewer rows per stored key, because its keys take longer to compute than
+    those of two or three numbers (docs/design/keys-and-look-ups.md, "Sparse keys").
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2

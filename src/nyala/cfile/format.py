@@ -7,13 +7,11 @@
     0      48                    one per column            the places of the footers
 
 `docs/format/cfile.md` shows the same numbers as byte tables, and a test compares page and module.
-If
-Kudu has the same thing, it has Kudu's number.
+If Kudu has the same thing, it has Kudu's number.
 
 A flag is either incompatible or compatible. An *incompatible* flag changes the meaning of bytes
-that an
-old reader would read. So a reader rejects a file with an incompatible flag that it does not know. A
-*compatible* flag announces something that a reader may ignore.
+that an old reader would read. So a reader rejects a file with an incompatible flag that it does not
+know. A *compatible* flag announces something that a reader may ignore.
 
 Source: the idea is Kudu's (its column file design and `cfile.proto`); the bytes are our own.
 """
@@ -29,8 +27,7 @@ class Layout:
     """A structure of fixed size: named little-endian fields without gaps, in file order.
 
     A field is (name, format character of `struct`). `dump` and the tests of docs/format/cfile.md
-    use the
-    names. Other code packs and unpacks by position, as with `struct.Struct`.
+    use the names. Other code packs and unpacks by position, as with `struct.Struct`.
     """
 
     def __init__(self, *fields: tuple[str, str]) -> None:

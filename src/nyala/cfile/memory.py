@@ -1,10 +1,8 @@
 """Memory for decoded values: Arrow's jemalloc pool, which keeps freed pages for ten seconds.
 
 A scan fills a buffer of a megabyte per block and column, and frees it some milliseconds later. If
-the
-pages went back to the system, the system would clear them for the next buffer, which takes longer
-than
-decoding. Builds of Arrow without jemalloc use Arrow's default pool.
+the pages went back to the system, the system would clear them for the next buffer, which takes
+longer than decoding. Builds of Arrow without jemalloc use Arrow's default pool.
 
 Arrays over these buffers are ordinary Arrow arrays: any thread may free them.
 """

@@ -7,8 +7,7 @@
     bytes    string, varchar, binary                   the length of each, then the bytes of all
 
 A block stores only the values that are not NULL (`forms.validity`), so the memory under a NULL
-never
-reaches the disk. `encoding` chooses encodings, and `blocks.block` writes the bytes around the
+never reaches the disk. `encoding` chooses encodings, and `blocks.block` writes the bytes around the
 values.
 """
 

@@ -3,20 +3,16 @@
     CFileReader ── places or directory ──> ColumnReader ── footer ──> blocks ── cache, pread, decode ──> Arrow
 
 If the caller knows the places of the footers (from the catalogue), a reader reads only the footers
-and
-blocks that it needs. Otherwise it reads the file's own directory first. It opens the file at the
-first
-read.
+and blocks that it needs. Otherwise it reads the file's own directory first. It opens the file at
+the first read.
 
 Trust: the CRC of every byte is checked before use, and every length, count or offset is checked
-against
-its limits. So a file with forged bytes and right CRCs causes a CorruptionError or wrong values, and
-nothing worse. Whether values are valid for their type is checked elsewhere
+against its limits. So a file with forged bytes and right CRCs causes a CorruptionError or wrong
+values, and nothing worse. Whether values are valid for their type is checked elsewhere
 (`nyala.schema.arrow_values`).
 
 The modules that decode are imported when the first column is read, so opening a store does not
-import
-them.
+import them.
 
 Thread safety: any thread may read. `close` requires that no thread reads. One read uses one thread.
 Callers may read in several threads, because decompression, CRC and preads release the interpreter
@@ -326,8 +322,7 @@ class CFileReader:
         """Read the whole file and compare every fact that is stored twice.
 
         The check covers head, tail and directory; every block and the counts of NULLs; zone maps
-        and first keys.
-        Blocks and footers must fill the file without a gap.
+        and first keys. Blocks and footers must fill the file without a gap.
 
         Raises
         ------

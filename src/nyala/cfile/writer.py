@@ -6,8 +6,7 @@
 
 No byte is written twice or overwritten. Until `finish` returns, the file has no tail, and no reader
 accepts it. The caller must also make the *name* of the file durable: it syncs the folder once for
-all
-files of a flush, before the catalogue names them.
+all files of a flush, before the catalogue names them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 compacted.
 
 Read in this order: `run` (the model, and the sorted changes of one column), `applier` (base, runs
-and
-snapshot give values), `batch` and `mem_store` (changes in memory), `delta_file` (changes on disk),
-`compaction`, `file_selection`.
+and snapshot give values), `batch` and `mem_store` (changes in memory), `delta_file` (changes on
+disk), `compaction`, `file_selection`.
 """

@@ -6,8 +6,7 @@
 
 All functions are pure: arrays in, an array out. Each run of a column has values for some rows
 (`DeltaRun`). A run that is applied later overrides earlier ones. So callers pass UNDO newest first
-and
-REDO oldest first. All runs together become one patch of the base.
+and REDO oldest first. All runs together become one patch of the base.
 
 Invariants
     D4  For one cell no UNDO is newer than any REDO, so rolling back and then forward is correct.

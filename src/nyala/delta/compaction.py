@@ -4,8 +4,7 @@
     major    base   + REDO 1                       ->  UNDO 1 + base as of REDO 1's end (`redo_to_undo`)
 
 `redo_to_undo` inverts each change: "from t on the value is v" becomes "before t the value was w",
-where
-w is the previous value. For example, of one row with
+where w is the previous value. For example, of one row with
 
     INSERT at 1 of val=1, UPDATE at 2 to val=2, DELETE at 3, INSERT at 4 of val=3
 
@@ -18,8 +17,8 @@ the columns val and LIVENESS have these records (timestamp: value):
 The insertion itself adds the UNDO record (1: False) of LIVENESS (`insertion_undo`).
 
 All functions are pure except `merge_delta_files`, which reads immutable files and writes a new,
-synced
-one. Its caller adds the file to the catalogue. `tablet.compaction.policy` chooses what to compact.
+synced one. Its caller adds the file to the catalogue. `tablet.compaction.policy` chooses what to
+compact.
 Source: Kudu tablet design, "Types of Delta Compaction"; the example is its "Historical MVCC in
 DiskRowSets", where "Before Tx 2: SET row=1" means val=1.
 """

@@ -1,8 +1,7 @@
 """A delta file: the REDO or UNDO records of one rowset, by column, in one column file.
 
 Columns that were changed by the same writes have the same rowids and timestamps. Such columns form
-a
-group, and the file stores their rowids and timestamps once:
+a group, and the file stores their rowids and timestamps once:
 
     group 0   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE val   DELTA_VALUE status
     group 1   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE LIVENESS

@@ -1,9 +1,9 @@
 """Chooses the delta files of a rowset to merge next (minor delta compaction).
 
-A rowset that changes every day gets one file per day, and a reader opens all files that its snapshot
-needs. If two files were always merged, the oldest record would be rewritten every day. If files were
-never merged, a year would leave 365. So a file is merged with all newer ones when these are together
-at least as large. If several files qualify, the oldest of them decides:
+A rowset that changes every day gets one file per day, and a reader opens all files that its
+snapshot needs. If two files were always merged, the oldest record would be rewritten every day. If
+files were never merged, a year would leave 365. So a file is merged with all newer ones when these
+are together at least as large. If several files qualify, the oldest of them decides:
 
     sizes, oldest first     merge
     8  4  1 1 1             nothing: 8 > 7 and 4 > 3, and the last three are too few

@@ -1,12 +1,9 @@
 """The DeltaMemStore: changes of one rowset that are not in a file yet.
 
 `append` stores its arguments and does no work per row or per column. Readers need sorted runs. So
-the
-store is a short list of *nodes*. A node has the records of some consecutive appends, and builds its
-run
-of a column when a reader first needs it (`node`). Appending merges nodes without building runs.
-Like the
-digits of a binary counter, each node is much larger than the next:
+the store is a short list of *nodes*. A node has the records of some consecutive appends, and builds
+its run of a column when a reader first needs it (`node`). Appending merges nodes without building
+runs. Like the digits of a binary counter, each node is much larger than the next:
 
     append    nodes (records)                     a run of the merged node is built from the runs of its
     a         a(1)                                parts, which are then freed
@@ -15,10 +12,8 @@ digits of a binary counter, each node is much larger than the next:
     ...       [ 60,000 ][ 4,000 ][ 300 ][ 12 ]
 
 So if its column is read, a record takes part in O(log records) merges, and otherwise in none. A
-reader
-applies O(log records) runs. A look-up of single rows searches appends and existing runs, and builds
-runs
-only after many look-ups.
+reader applies O(log records) runs. A look-up of single rows searches appends and existing runs, and
+builds runs only after many look-ups.
 
 Invariants
     M1  Nodes follow one another in time: the greatest timestamp of one is at most the least of the
@@ -31,9 +26,8 @@ Invariants
     M5  (rowid, timestamp) is unique per column (rule W4).
 
 Threads: one thread at a time, the holder of the database's commit lock, calls `append`. Any thread
-may
-call everything else without a lock: the state is one immutable tuple that is replaced as a whole.
-Cached runs can be computed again, so at worst two readers build the same run.
+may call everything else without a lock: the state is one immutable tuple that is replaced as a
+whole. Cached runs can be computed again, so at worst two readers build the same run.
 Source: Kudu tablet design, "Handling mutations against on-disk files" (Kudu has a concurrent
 B-tree).
 """

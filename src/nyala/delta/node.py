@@ -7,19 +7,15 @@ A node contains one of:
     runs            of all its columns, once every column was built
 
 A node is *uniform* if each of its records has a value for every column of the node, like the
-records of
-upserts. Then all columns have the same order of records. The order is computed once (`_Order`), and
-a
-column is sorted by it when it is needed. In other nodes, the parts are built and merged for each
-column.
+records of upserts. Then all columns have the same order of records. The order is computed once
+(`_Order`), and a column is sorted by it when it is needed. In other nodes, the parts are built and
+merged for each column.
 
 A look-up of one row (`cells`) searches the appends, newest first. After as many searches as
-building
-the runs would cost, the runs are built.
+building the runs would cost, the runs are built.
 
 Threads: any, without a lock. Everything but `content` can be computed again, so at worst two
-readers do
-the same work. A thread that replaces `content` puts an equivalent value there.
+readers do the same work. A thread that replaces `content` puts an equivalent value there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The changes of one column as sorted vectors: which row (rowid), when (timestamp), which value.
 
 For each row, a column is a function of time that keeps a value until the next change. So is
-LIVENESS,
-the unnamed column that says whether the row is alive. A rowset stores the function as one value per
-row
-(the base) and the points where it changes:
+LIVENESS, the unnamed column that says whether the row is alive. A rowset stores the function as one
+value per row (the base) and the points where it changes:
 
     older  <---------------------------------------------------------------->  newer
       UNDO t=4        UNDO t=9        [ base ]        REDO t=12        REDO t=20
@@ -18,10 +16,8 @@ row
                           else the base
 
 INSERT, UPDATE, DELETE and REINSERT become changes of columns. An insertion is UNDO LIVENESS=False
-at its
-timestamp, a DELETE is LIVENESS=False, and a REINSERT is LIVENESS=True together with every column
-outside
-the key. So each column is read, merged and compacted without the others.
+at its timestamp, a DELETE is LIVENESS=False, and a REINSERT is LIVENESS=True together with every
+column outside the key. So each column is read, merged and compacted without the others.
 
 Invariants of a run
     D1  REDO records ascend by (rowid, timestamp). UNDO records ascend by rowid and descend by
@@ -31,8 +27,7 @@ Invariants of a run
     D3  Rowids and timestamps are not negative.
 
 A run and its arrays are immutable; any thread may read them. The stores select runs by timestamps,
-and
-`applier` patches the base.
+and `applier` patches the base.
 Source: Kudu tablet design, "MVCC Mutations in MemRowSet" to "Summary of delta file processing".
 Kudu stores lists of changes by row. So a scan of three columns there decodes the changes of all
 columns.

@@ -22,7 +22,7 @@ import pyarrow as pa
 from nyala.schema.types import ColumnType
 
 _EMPTY_BYTES: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
-# Precise enough for any decimal128, whatever decimal context the caller has.
+# Exact for any decimal128, whatever decimal context the caller has.
 _EXACT = decimal.Context(prec=60)
 
 
@@ -31,8 +31,8 @@ def fixed_view(
 ) -> npt.NDArray[Any]:
     """Return the values of a fixed-width `array` as `dtype`, one per row.
 
-    stride_bytes: the width of a row if it exceeds that of `dtype` (a decimal128 has 16).
-    at: the byte of the row where the value begins.
+    stride_bytes: the bytes of a row, if these are more than those of `dtype` (a decimal128 has 16).
+    at: the byte of the row at which the value begins.
     """
     item = np.dtype(dtype)
     stride = item.itemsize if stride_bytes is None else stride_bytes
@@ -45,10 +45,10 @@ def fixed_view(
 
 
 def binary_view(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """Return the offsets (len + 1; int32, or int64 of a large type) and bytes of a string or binary
-    `array`.
+    """Return (offsets, bytes) of a string or binary `array`, without copying.
 
-    Offsets refer to the whole buffer: the first one is not 0 if the array is a slice.
+    There is one offset more than rows: int32, or int64 of a large type. Offsets refer to the whole
+    buffer, so the first one is not 0 if the array is a slice.
     """
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     item = np.dtype("<i8" if large else "<i4")
@@ -60,7 +60,7 @@ def binary_view(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8
 
 
 def large_binary_array(offsets: npt.NDArray[np.int64], data: npt.NDArray[Any]) -> pa.Array:
-    """Return a large_binary array over these buffers, which must not change any more."""
+    """Return a large_binary array over these buffers. They must not change any more."""
     return pa.Array.from_buffers(
         pa.large_binary(),
         len(offsets) - 1,
@@ -69,10 +69,9 @@ def large_binary_array(offsets: npt.NDArray[np.int64], data: npt.NDArray[Any]) -
 
 
 def variable_array(type: ColumnType, offsets: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> pa.Array:
-    """Return the canonical array of a variable-width type over these buffers. Text is checked to be
-    UTF-8.
+    """Return the canonical array of a variable-width type over these buffers.
 
-    Raises: pyarrow.ArrowInvalid if it is not.
+    Raises: pyarrow.ArrowInvalid for text that is not UTF-8.
     """
     assert offsets[-1] < 1 << 31, "an array cannot have more than 2 GiB of text"
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
@@ -81,16 +80,17 @@ def variable_array(type: ColumnType, offsets: npt.NDArray[Any], data: npt.NDArra
 
 
 def overlapping_words(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
-    """Return an array whose i-th item is the little-endian word that begins at byte i of `data`."""
+    """Return an array with an item per byte i of `data`: the little-endian word that begins at this
+    byte.
+    """
     item = np.dtype(dtype)
     return np.ndarray((len(data) - item.itemsize + 1,), dtype=item, buffer=data, strides=(1,))
 
 
 def array_of_canonical(type: ColumnType, values: Sequence[Any]) -> pa.Array:
-    """Return the canonical array of canonical scalars (days, microseconds, unscaled integers, ...)
-    without None.
+    """Return the canonical array of canonical scalars (days, microseconds, unscaled integers, ...).
 
-    For the few values of a predicate or a bound, not for rows.
+    For the few values of a predicate or a bound, not for rows. None is not supported.
     """
     if type.name == "decimal":
         assert type.scale is not None

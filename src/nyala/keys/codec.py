@@ -1,20 +1,19 @@
-"""Encodes primary keys as bytes that sort like the rows: Kudu's order-preserving key encoding, a
-batch at a time.
+"""Encodes primary keys as bytes that sort like the rows: Kudu's order-preserving key encoding.
 
-The canonical bytes of a key are its columns' encodings in key order, without separators between
-them:
+The canonical bytes of a key are the encodings of its columns in key order, without separators
+between them:
 
     column                     encoding
-    int8 … int64, date,        the integer in its own width (1, 2, 4, 8, 16 bytes), sign bit flipped,
-    timestamp, decimal         big-endian; a decimal is its unscaled integer
-    string, varchar, binary    last column of the key: the bytes as they are
-                               before that: each 0x00 becomes 0x00 0x01, then 0x00 0x00 ends it
+    int8 … int64, date,        the integer in its own width (1, 2, 4, 8, 16 bytes), big-endian, with a
+    timestamp, decimal         flipped sign bit; a decimal is its unscaled integer
+    string, varchar, binary    in the last column of the key: the bytes, unchanged
+                               in other columns: each 0x00 becomes 0x00 0x01, and 0x00 0x00 follows
 
     (host "a", metric "b\\0", time -1)  ->  61 00 00 | 62 00 01 00 00 | 7f ff ff ff ff ff ff ff
 
 Invariants
-    K1  memcmp order of canonical bytes = column-wise order of the values (text and binary by
-        bytes).
+    K1  The order of canonical bytes (as of memcmp) is the column-wise order of the values, with text
+        and binary in the order of their bytes.
     K4  encode and decode are inverse: no two keys have the same bytes.
     K5  The bytes of a *prefix* of the columns (`encode_prefix`) begin the bytes of exactly the keys
         that have these values there.
@@ -25,7 +24,6 @@ Source: docs/design/kudu.md, "Key encoding".
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -51,22 +49,16 @@ _ESCAPED_ZERO: Final = b"\0\1"
 _END: Final = b"\0\0"
 _INT_WIDTH_MAX: Final = 8
 
-# A column, half of a 128-bit column, or a terminator: a big-endian dtype, and unsigned values or
-# one value for all rows.
+# A column, half of a 128-bit column, or a terminator: (a big-endian dtype, unsigned values or one
+# value for all rows).
 _Part = tuple[str, Any]
 
 
-@functools.cache
-def _no_separator() -> pa.Scalar:
-    """Return the separator of joined segments: no bytes."""
-    return array_of_bytes([b""])[0]
-
-
 class KeyCodec(LazyValues):
-    """Encodes and decodes the keys over columns of these `types`, in key order. Stateless after
-    construction.
+    """Encodes and decodes the keys over columns of these `types`, in key order.
 
-    Also used for the range columns of a partitioning, whose keys have the same encoding.
+    It has no state after its construction. Partitions use it too: the keys of range columns have
+    the same encoding.
     """
 
     def __init__(self, types: Sequence[ColumnType]) -> None:
@@ -74,13 +66,13 @@ class KeyCodec(LazyValues):
         assert all(type.key_allowed for type in types), "a key must not have bool, float or double"
         self.types: Final = tuple(types)
         widths = [type.storage_width_bytes for type in types]
-        # Bytes of every key; None if a column has variable length.
+        # The bytes of every key; None if a column has variable length.
         self.width: Final = None if None in widths else sum(w for w in widths if w is not None)
 
     @lazy_value
     def fixed_tail(self) -> tuple[tuple[int, int, int], ...]:
-        """(Column, bytes of the key after it, its own bytes) of each column with a fixed distance
-        from the key's end.
+        """The columns with a fixed distance from the key's end: (column, bytes after it, its own
+        bytes).
 
         These are the columns after the last text column, the last one first, without those above 8
         bytes.
@@ -105,12 +97,12 @@ class KeyCodec(LazyValues):
     # ---- batches --------
 
     def encode(self, arrays: Sequence[pa.Array]) -> EncodedKeys:
-        """Return the keys of rows, given as one canonical array per key column, of equal length and
-        without NULLs.
+        """Return the keys of rows.
 
-        Raises: CorruptionError for arrays of other types or with NULLs; user data was checked
+        arrays: one canonical array per key column, of equal length and without NULLs.
+        Cost: some calls per column. Bytes are copied once; a single text column is not copied.
+        Raises: CorruptionError for arrays of other types or with NULLs. Data of users was checked
         before.
-        Cost: a few calls per column. Bytes are copied once; a single text column is not copied.
         """
         assert len(arrays) == len(self.types)
         for type, array in zip(self.types, arrays, strict=True):
@@ -158,7 +150,10 @@ class KeyCodec(LazyValues):
                 segments.append(_escape(raw))
                 pending.append((">u2", 0))
         flush()
-        return segments[0] if len(segments) == 1 else pc.binary_join_element_wise(*segments, _no_separator())
+        if len(segments) == 1:
+            return segments[0]
+        separator = array_of_bytes([b""])[0]
+        return pc.binary_join_element_wise(*segments, separator)
 
     def decode(self, keys: EncodedKeys) -> list[pa.Array]:
         """Return the canonical arrays of the key columns: the inverse of `encode`.
@@ -191,8 +186,8 @@ class KeyCodec(LazyValues):
         data = data[offsets[0] : offsets[-1]]
         ends = offsets[1:] - offsets[0]
         at = offsets[:-1] - offsets[0]  # where the next column of each key begins
-        # Terminators are searched once in all keys. Every 0x00 inside a text is followed by 0x01,
-        # so the first 0x00 0x00 from the text's beginning on ends it, whatever the columns after it
+        # Find terminators in all keys at once. Every 0x00 inside a text is followed by 0x01. So the
+        # first 0x00 0x00 after the text's beginning ends the text, whatever the columns after it
         # contain.
         pairs = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0)) if len(self.types) > 1 else ends[:0]
         arrays = []
@@ -224,8 +219,8 @@ class KeyCodec(LazyValues):
         return arrays
 
     def from_binary(self, array: pa.Array) -> EncodedKeys:
-        """Return keys from their canonical bytes (binary or large_binary, no NULLs), as read from
-        disk.
+        """Return keys from their canonical bytes (binary or large_binary, without NULLs), as read
+        from disk.
 
         Raises: CorruptionError if a key of fixed width has another length. Keys of variable length
         are checked only when they are decoded.
@@ -253,7 +248,9 @@ class KeyCodec(LazyValues):
     # ---- single rows ----
 
     def encode_row(self, values: Sequence[Any]) -> bytes:
-        """Return one key's canonical bytes from scalars (days, microseconds, unscaled integers)."""
+        """Return one key's canonical bytes from canonical scalars (days, microseconds, unscaled
+        integers).
+        """
         assert len(values) == len(self.types)
         return self.encode_prefix(values)
 
@@ -267,8 +264,7 @@ class KeyCodec(LazyValues):
         return NumpyKeys(np.array([int.from_bytes(key, "big")], np.uint64), self.width)
 
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
-        """Return the common prefix of exactly the keys that have these values in their first
-        columns (K5).
+        """Return the prefix of exactly the keys that have these values in their first columns (K5).
 
         A text that is not the key's last column is escaped and terminated, even if it is the last
         of `values`.
@@ -287,7 +283,8 @@ class KeyCodec(LazyValues):
         return bytes(out)
 
     def decode_row(self, key: bytes) -> tuple[Any, ...]:
-        """Return the canonical scalars of one key's canonical bytes: the inverse of `encode_row`.
+        """Return the canonical scalars of one key from its canonical bytes: the inverse of
+        `encode_row`.
 
         Raises: CorruptionError if the bytes are not a key of these types.
         """
@@ -336,10 +333,10 @@ def _first_value(type: ColumnType, array: pa.Array) -> int | bytes:
 
 
 def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
-    """Return unsigned integers whose big-endian bytes encode the column; two for 128 bits."""
+    """Return the parts of a column of fixed width: one, or two for 128 bits."""
     width = type.storage_width_bytes
     assert width is not None and array.type == type.arrow
-    # Arrow stores every decimal in 16 little-endian bytes; a narrow one is entirely in the low
+    # Arrow stores every decimal in 16 little-endian bytes. A narrow one is entirely in the low
     # bytes.
     stride = 16 if type.name == "decimal" else width
     if width <= _INT_WIDTH_MAX:
@@ -351,8 +348,9 @@ def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
 
 
 def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArray[Any]]) -> pa.Array:
-    """Return the canonical array of a fixed-width column; `read(at, dtype)` returns the bytes at
-    `at` of every key.
+    """Return the canonical array of a fixed-width column.
+
+    read: `read(at, dtype)` returns the bytes at position `at` of every key.
     """
     width = type.storage_width_bytes
     assert width is not None
@@ -372,7 +370,7 @@ def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArra
 
 
 def _interleave(parts: Sequence[_Part], count: int) -> npt.NDArray[Any]:
-    """Return `count` records with these big-endian fields; one value may serve all records."""
+    """Return `count` records with these parts as their big-endian fields."""
     records = np.empty(count, dtype=[(f"f{i}", dtype) for i, (dtype, _) in enumerate(parts)])
     for i, (_, values) in enumerate(parts):
         records[f"f{i}"] = values
@@ -390,7 +388,9 @@ def _binary_of(records: npt.NDArray[Any]) -> pa.Array:
 
 
 def _escape(raw: pa.Array) -> pa.Array:
-    """Replace each 0x00 by 0x00 0x01. Text rarely has one; then the array itself is returned."""
+    """Replace each 0x00 by 0x00 0x01. Text rarely has a 0x00; without one the array itself is
+    returned.
+    """
     offsets, data = binary_view(raw)
     if not (data[offsets[0] : offsets[-1]] == 0).any():
         return raw
@@ -404,7 +404,7 @@ def _unescape(
     escapes = np.flatnonzero(data == 0) + 1
     if len(escapes) == 0:
         return offsets, data
-    # A text cannot end with 0x00, which would belong to the terminator.
+    # An escaped text cannot end with 0x00: that byte would belong to the terminator.
     _check(
         escapes[-1] < len(data) and (data[escapes] == 1).all(),
         "a text column of an encoded key is not escaped",
@@ -417,13 +417,14 @@ def _unescape(
 def _gather(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return the concatenated bytes `data[starts[i]:stops[i]]`; the ranges ascend, one per key."""
+    """Return (offsets, bytes) of the ranges `data[starts[i]:stops[i]]`, which ascend, one per key."""
     offsets = np.zeros(len(starts) + 1, dtype=np.int64)
     np.cumsum(stops - starts, out=offsets[1:])
     if offsets[-1] == len(data):
         return offsets, data
-    # +1 at the begin of a range, -1 at its end: the running sum is 1 inside. A range may be empty,
-    # but no two begin or end at the same byte, because every key has bytes outside its range.
+    # Mark the beginning of a range with +1 and its end with -1: the running sum is 1 inside a
+    # range. A range may be empty. But no two ranges begin or end at the same byte, because every
+    # key has bytes outside of its range.
     marks = np.zeros(len(data) + 1, dtype=np.int8)
     marks[starts] += 1
     marks[stops] -= 1

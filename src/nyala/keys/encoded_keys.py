@@ -1,5 +1,4 @@
-"""A vector of encoded primary keys: compared, sorted, searched and hashed as bytes, with one call
-per vector.
+"""A vector of encoded primary keys, compared, sorted, searched and hashed by one call per vector.
 
     layout     when                                  stored as                                   compared by
     "int"      all columns fixed, <= 8 bytes         np.uint64, the key's big-endian value    integer
@@ -7,14 +6,14 @@ per vector.
     "binary"   a column of variable length           Arrow large_binary                       memcmp
 
 The *canonical bytes* of a key are Kudu's encoding (see `nyala.keys.codec`). They are written to
-disk, and `to_binary`, `at`, `lower_bound` and `hash64` use them. Order, equality and hash are those
-of the canonical bytes in every layout. The layout depends only on the key's column types, so all
-keys of a table have the same layout; mixing layouts is a bug.
+disk, and `to_binary`, `at`, `lower_bound` and `hash64` use them. In every layout, order, equality
+and hash are those of the canonical bytes. The layout depends only on the key's column types, so all
+keys of a table have the same layout. Mixing layouts is a bug.
 
 Invariants
     K1  Order of keys = order of canonical bytes = column-wise order of the values.
-    K2  A "fixed" key ends in 0x01, because NumPy drops trailing 0x00 of an S value and would take
-        two keys for one.
+    K2  A "fixed" key ends in 0x01, because NumPy drops trailing 0x00 of an S value. Otherwise two
+        keys could become one.
     K3  Immutable: the bytes of a vector never change after its creation; slices share them.
 
 Any thread may read.
@@ -43,17 +42,18 @@ Indexes = npt.NDArray[np.int64]
 
 _INT_WIDTH_MAX: Final = 8
 TAIL_WIDTH: Final = 8
-"""The bytes at the end of a "fixed" key that are used as one integer, its tail; the bytes before
-them are its head.
+"""The bytes at the end of a "fixed" key that serve as one integer, its tail. The other bytes are
+its head.
 """
 _TERMINATOR: Final = 0x01
 
 
 class EncodedKeys(abc.ABC):
-    """Encoded keys of one table's key columns. Created by `nyala.keys.codec.KeyCodec`.
+    """Encoded keys over the key columns of one table. `nyala.keys.codec.KeyCodec` creates them.
 
     `layout`: see the table above. `width`: the bytes of every key, None for layout "binary".
-    Positions are int64 NumPy arrays. Probes must have the same layout and width.
+    Positions are int64 NumPy arrays. *Probes* are keys to search for, and must have the same layout
+    and width.
     """
 
     __slots__ = ()
@@ -67,7 +67,7 @@ class EncodedKeys(abc.ABC):
     @property
     @abc.abstractmethod
     def nbytes(self) -> int:
-        """Bytes of memory of the keys of this vector (a slice counts only its own)."""
+        """The bytes of memory of this vector's keys. A slice counts only its own keys."""
 
     @abc.abstractmethod
     def take(self, indices: npt.NDArray[Any]) -> EncodedKeys:
@@ -75,11 +75,13 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
-        """Return the keys [offset, offset + length), to the end without `length`; memory is shared."""
+        """Return the keys [offset, offset + length), or all from `offset` on. Memory is shared."""
 
     @staticmethod
     def concat(parts: Sequence[EncodedKeys]) -> EncodedKeys:
-        """Return the concatenated keys of `parts`; at least one is needed for the layout."""
+        """Return the concatenated keys of `parts`. The layout is that of the parts, so at least one
+        is needed.
+        """
         assert parts, "concat needs a vector: create an empty one with KeyCodec.empty()"
         if len(parts) == 1:
             return parts[0]
@@ -95,12 +97,12 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def is_strictly_ascending(self) -> bool:
-        """Whether each key is > the previous one, so no key repeats."""
+        """Whether each key is > the previous one, so that no key repeats."""
 
     def sort_indices(self) -> Indexes:
-        """Return positions in key order; equal keys keep their order (stable).
+        """Return positions in key order. Equal keys keep their order (stable).
 
-        Cost: one pass if the keys ascend already, like those of a load or a file.
+        Cost: one pass if the keys ascend already, as the keys of a load or a file do.
         """
         if self.is_ascending():
             return np.arange(len(self), dtype=np.int64)
@@ -111,10 +113,11 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
-        """Return where each probe would be inserted into these keys, which must ascend.
+        """Return the position at which each probe would be inserted into these keys, which must
+        ascend.
 
-        side "left": the first position whose key is >= the probe; "right": the first one whose key
-        is > the probe.
+        side: "left" for the first position with a key >= the probe, "right" for the first one with
+        a key > the probe.
         """
 
     def find(self, probes: EncodedKeys) -> Indexes:
@@ -125,32 +128,33 @@ class EncodedKeys(abc.ABC):
         clipped = np.minimum(positions, len(self) - 1)
         return np.where(self.take(clipped).equal_to(probes), clipped, np.int64(-1))
 
-    @abc.abstractmethod
-    def prepare_search(self) -> None:
-        """Compute now, for all later slices, what a search in each would compute."""
+    def prepare_search(self) -> None:  # noqa: B027
+        """Compute once what a search would otherwise compute for each later slice of these keys."""
 
-    @abc.abstractmethod
-    def prepare_slices(self) -> None:
-        """Compute also what is known for ascending keys only; these keys must ascend."""
+    def prepare_slices(self) -> None:  # noqa: B027
+        """Compute what needs ascending keys, for all later slices. These keys must ascend."""
 
     @abc.abstractmethod
     def lower_bound(self, bound: bytes) -> int:
-        """Return the first position with bytes >= `bound`, which may be a prefix; keys ascend."""
+        """Return the first position with bytes >= `bound`, which may be a prefix of a key. These
+        keys must ascend.
+        """
 
     @abc.abstractmethod
     def equal_to(self, other: EncodedKeys) -> Bools:
-        """Return one bool per row: self[i] == other[i]; both have the same length."""
+        """Return one bool per row: whether self[i] == other[i]. Both have the same length."""
 
     def equal_neighbours(self) -> Bools:
-        """Return one bool per pair of neighbours: self[i] == self[i + 1]."""
+        """Return one bool per pair of neighbours: whether self[i] == self[i + 1]."""
         count = max(len(self) - 1, 0)
         return self.slice(0, count).equal_to(self.slice(len(self) - count, count))
 
     @abc.abstractmethod
     def to_hashable(self) -> list[Any]:
-        """Return the keys as Python ints or bytes for a dict, equal iff the keys are.
+        """Return the keys as Python ints or bytes for a dict. These are equal exactly if the keys
+        are equal.
 
-        (Not the canonical bytes.)
+        They are not the canonical bytes.
         """
 
     @abc.abstractmethod
@@ -159,18 +163,19 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def at(self, index: int) -> bytes:
-        """Return the canonical bytes of one key; a negative index counts from the end."""
+        """Return the canonical bytes of one key. A negative index counts from the end."""
 
     @abc.abstractmethod
     def sizes(self) -> Indexes:
-        """Return the bytes of each key's canonical form."""
+        """Return the number of canonical bytes of each key."""
 
     @abc.abstractmethod
     def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
-        """Return `width` bytes (at most 8) of each key as a big-endian integer; `suffix_bytes`
-        bytes follow them.
+        """Return `width` bytes (at most 8) of each key, before its last `suffix_bytes`, as
+        big-endian integers.
 
-        So the result has the values of one column of `KeyCodec.fixed_tail`. It must not be changed.
+        So the result has the values of one column of `KeyCodec.fixed_tail`. The caller must not
+        change it.
         """
 
     @abc.abstractmethod
@@ -209,13 +214,11 @@ class NumpyKeys(EncodedKeys):
     def nbytes(self) -> int:
         return int(self.data.nbytes)
 
-    def _with(self, data: npt.NDArray[Any]) -> NumpyKeys:
-        return NumpyKeys(data, self.width)
-
     @property
     def tails(self) -> npt.NDArray[np.uint64]:
-        """For layout "fixed": the last TAIL_WIDTH bytes of each key as integers, which sort keys
-        with one head.
+        """The last TAIL_WIDTH bytes of each key as integers. They sort keys with one head.
+
+        Only for layout "fixed".
         """
         tails = self._tails
         if tails is None:
@@ -230,7 +233,7 @@ class NumpyKeys(EncodedKeys):
             _ = self.tails
 
     def head(self, index: int) -> bytes:
-        """For layout "fixed": return the bytes of one key before its last TAIL_WIDTH bytes."""
+        """Return the bytes of one key before its last TAIL_WIDTH bytes. Only for layout "fixed"."""
         return bytes(self.data[index])[: self.width - TAIL_WIDTH]
 
     def prepare_slices(self) -> None:
@@ -239,10 +242,9 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def common_head(self) -> bytes | None:
-        """For layout "fixed": the head of all these keys (ascending, at least one); None if heads
-        differ.
+        """The head of all these keys (ascending, at least one); None if heads differ.
 
-        Slices inherit it from the vector they are slices of.
+        Only for layout "fixed". Slices inherit the head of the whole vector.
         """
         head = self._head
         if head is None:
@@ -253,7 +255,7 @@ class NumpyKeys(EncodedKeys):
         return head
 
     def first_beyond(self, prefix: bytes) -> int:
-        """Return the first position after all keys that begin with `prefix`; keys ascend."""
+        """Return the first position after all keys that begin with `prefix`. These keys must ascend."""
         probe = prefix.ljust(self.width, b"\xff") + bytes([_TERMINATOR])
         return int(np.searchsorted(self.data, np.array(probe, self.data.dtype), side="right"))
 
@@ -269,7 +271,7 @@ class NumpyKeys(EncodedKeys):
         return NumpyKeys(self.data[part], self.width, None if tails is None else tails[part], self._head)
 
     def _concat(self, parts: Sequence[Any]) -> EncodedKeys:
-        return self._with(np.concatenate([part.data for part in parts]))
+        return NumpyKeys(np.concatenate([part.data for part in parts]), self.width)
 
     def is_ascending(self) -> bool:
         return bool((self.data[:-1] <= self.data[1:]).all())
@@ -297,11 +299,11 @@ class NumpyKeys(EncodedKeys):
     def _as_integers(
         self, probes: EncodedKeys
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Return integers for these ascending keys and for the probes, with the same order; None if
-        that is impossible.
+        """Return integers for these keys and for the probes, with the same order; None if that is
+        impossible.
 
-        For layout "fixed" it is possible if all keys have one head; for several probes, after
-        `prepare_slices` only.
+        These keys ascend. For layout "fixed" it is possible if all keys have one head. Several
+        probes must have been prepared by `prepare_slices`.
         """
         other = self._same(probes)
         if self.layout == "int":
@@ -314,8 +316,8 @@ class NumpyKeys(EncodedKeys):
         return self.tails, other.tails
 
     def lower_bound(self, bound: bytes) -> int:
-        # A key that begins with a shorter bound is >= it: the bound is padded with zeros. If the
-        # bound is longer than a key, only greater keys than its beginning are >= it.
+        # A shorter bound is padded with zeros, because every key that begins with it is >= it. A
+        # longer bound is cut, and then only keys greater than its beginning are >= it.
         side: Side = "left" if len(bound) <= self.width else "right"
         probe = bound[: self.width].ljust(self.width, b"\0")
         if self.layout == "int":
@@ -331,8 +333,10 @@ class NumpyKeys(EncodedKeys):
         return cast(list[Any], self.data.tolist())
 
     def _matrix(self) -> npt.NDArray[np.uint8]:
-        """Return one row of bytes per key; the canonical ones are the last `width` of 8 ("int"), or
-        the first ones.
+        """Return one row of bytes per key.
+
+        The canonical bytes are the last `width` of 8 for layout "int", and the first `width` for
+        layout "fixed".
         """
         data = np.ascontiguousarray(self.data.astype(">u8") if self.layout == "int" else self.data)
         return data.view(np.uint8).reshape(len(data), data.dtype.itemsize)
@@ -410,14 +414,8 @@ class BinaryKeys(EncodedKeys):
         return self._neighbours(pc.less)
 
     def _sort_indices(self) -> Indexes:
-        # Arrow's sort_indices is documented as stable.
+        # Arrow documents its sort_indices as stable.
         return _int64(pc.sort_indices(self.data))
-
-    def prepare_search(self) -> None:
-        """Nothing can be computed in advance."""
-
-    def prepare_slices(self) -> None:
-        """Nothing can be computed in advance."""
 
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
         assert isinstance(probes, BinaryKeys), "K1: keys of different layouts"
@@ -430,7 +428,7 @@ class BinaryKeys(EncodedKeys):
 
     def equal_to(self, other: EncodedKeys) -> Bools:
         assert isinstance(other, BinaryKeys), "K1: keys of different layouts"
-        return _bools(pc.equal(self.data, other.data))
+        return booleans_of(pc.equal(self.data, other.data))
 
     def to_hashable(self) -> list[Any]:
         return cast(list[Any], self.data.to_pylist())
@@ -448,7 +446,7 @@ class BinaryKeys(EncodedKeys):
         offsets, data = binary_view(self.data)
         if len(data) < suffix_bytes + width:
             return np.zeros(len(self), np.uint64)
-        # A key shorter than its columns is damaged, so any bytes will do.
+        # A key that is shorter than its columns is damaged, so its result does not matter.
         starts = np.maximum(offsets[1:] - (suffix_bytes + width), 0)
         return _as_words(data[starts[:, None] + np.arange(width)])
 
@@ -476,8 +474,7 @@ def _as_words(matrix: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
 
 
 def binary_search(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
-    """Search all probes at once, like `pyarrow.compute.search_sorted`, which pyarrow before 26 does
-    not have.
+    """Search all probes at once, as `pyarrow.compute.search_sorted` does since pyarrow 26.
 
     Cost: one take and one comparison of all probes per bit of len(keys).
     """
@@ -487,15 +484,11 @@ def binary_search(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
     for _ in range(len(keys).bit_length()):
         middle = (lower + upper) >> 1
         undecided = lower < upper
-        # A decided probe may have middle == len(keys); its comparison does not matter.
-        passed = _bools(below(keys.take(pa.array(np.minimum(middle, len(keys) - 1))), probes))
+        # For a decided probe, middle may be len(keys). Its comparison does not matter.
+        passed = booleans_of(below(keys.take(pa.array(np.minimum(middle, len(keys) - 1))), probes))
         lower = np.where(undecided & passed, middle + 1, lower)
         upper = np.where(undecided & ~passed, middle, upper)
     return lower
-
-
-def _bools(array: pa.Array) -> Bools:
-    return booleans_of(array)
 
 
 def _int64(array: pa.Array) -> Indexes:

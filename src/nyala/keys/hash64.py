@@ -1,12 +1,13 @@
 """The 64-bit hash of an encoded key, for bloom filters: MurmurHash2, 64-bit, variant A, seed 0.
 
-It is a function of the key's canonical bytes, in any layout. Bloom filters on disk depend on it:
-never change it. (Hash partitioning uses another function, `nyala.partition.hashing`.)
+It is a function of the key's canonical bytes, in any layout. Bloom filters on disk depend on it, so
+it never changes. (Hash partitioning uses another function, `nyala.partition.hashing`.) With 64-bit
+arithmetic, M = 0xC6A4A7935BD1E995 and the result h:
 
     h = length * M
-    each 8 bytes, little-endian:  k *= M; k ^= k >> 47; k *= M; h ^= k; h *= M
-    1..7 remaining bytes:         h ^= they, little-endian; h *= M
-    h ^= h >> 47; h *= M; h ^= h >> 47
+    each 8 bytes k, little-endian:     k *= M; k ^= k >> 47; k *= M; h ^= k; h *= M
+    the 1 to 7 remaining bytes k:      h ^= k; h *= M
+    at the end:                        h ^= h >> 47; h *= M; h ^= h >> 47
 
 Source: docs/design/kudu.md, "Hash buckets", with Kudu's test vectors (in Kudu it is the bucket
 hash).
@@ -31,7 +32,7 @@ _WORD: Final = 8
 
 
 def hash_one(key: bytes) -> int:
-    """Return the hash of one key, in Python: NumPy calls take longer than the arithmetic."""
+    """Return the hash of one key, by Python arithmetic: NumPy calls would take longer."""
     m, h = _M_INT, len(key) * _M_INT & _ALL
     end = len(key) & ~7
     for at in range(0, end, _WORD):
@@ -85,7 +86,7 @@ def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
     for at in range(0, width - _WORD + 1, _WORD):
         h = _mix(h, np.ndarray((count,), dtype="<u8", buffer=rows, offset=at, strides=(stride,)))
     if tail := width % _WORD:
-        # The last word of the key, without its low bytes, which are in the hash already.
+        # The last word of the key, without the low bytes, which were hashed before.
         last = np.ndarray((count,), dtype="<u8", buffer=rows, offset=width - _WORD, strides=(stride,))
         h ^= last >> np.uint64(8 * (_WORD - tail))
         h *= _M
@@ -93,14 +94,14 @@ def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
 
 
 def hash_variable(offsets: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> Hashes:
-    """Return the hashes of `data[offsets[i]:offsets[i + 1]]`.
+    """Return the hash of each `data[offsets[i]:offsets[i + 1]]`.
 
-    Cost: a few calls per word of the longest key.
+    Cost: some calls per word of the longest key.
     """
     starts = offsets[:-1] - offsets[0]
     lengths = np.diff(offsets)
     h = lengths.astype(np.uint64) * _M
-    # Padded with zeros, so that a word can be read from any byte on.
+    # Padded with zeros, so that a word can be read from any byte.
     padded = np.zeros(int(offsets[-1] - offsets[0]) + _WORD, dtype=np.uint8)
     padded[:-_WORD] = data[offsets[0] : offsets[-1]]
     words = overlapping_words(padded, "<u8")

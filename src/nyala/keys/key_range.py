@@ -1,15 +1,15 @@
-"""Half-open ranges of encoded keys, and the range that a scan's predicates allow.
+"""Half-open ranges of encoded keys, and the range that the predicates of a scan allow.
 
-    predicates        host = 'a'   AND   metric IN ('x', 'y')   AND   time < 100
-    first key         encode('a', 'x')                                  inclusive
-    first key after   successor of encode('a', 'y', 99)                 exclusive
+    predicates          host = 'a'   AND   metric IN ('x', 'y')   AND   time < 100
+    lower (inclusive)   encode('a', 'x')
+    upper (exclusive)   the first bytes after all that begin with encode('a', 'y', 99)
 
-The range is a necessary condition: every row that satisfies the predicates has its key in the
-range, but not every key in it satisfies them (here: all metrics between x and y).
+The range is a necessary condition. The key of every row that satisfies the predicates is in the
+range, but not every key in the range satisfies them (here: all metrics between x and y).
 
 Source: docs/design/kudu.md, "Partition pruning". Unlike in Kudu, bounds are byte prefixes and not
 whole keys padded with minima, so one rule (`successor`) replaces Kudu's increment of a key. An
-exclusive lower bound is increased to the next value.
+exclusive lower bound becomes an inclusive bound of the next value.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from nyala.schema.types import ColumnType
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """Return the first byte string after all with `prefix`; None if all its bytes are 0xff."""
+    """Return the first byte string after all that begin with `prefix`; None if all its bytes are 0xff."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Canonical key bytes in [lower, upper); None = unbounded. A bound may be a prefix of a key."""
+    """Canonical key bytes in [lower, upper). None is unbounded. A bound may be a prefix of a key."""
 
     lower: bytes | None = None
     upper: bytes | None = None
@@ -43,25 +43,25 @@ class KeyRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no key can be in it."""
+        """Whether no key can be in the range."""
         return self.upper is not None and (self.lower or b"") >= self.upper
 
     @property
     def is_all(self) -> bool:
-        """Whether every key is in it."""
+        """Whether every key is in the range."""
         return not self.lower and self.upper is None
 
     def __contains__(self, key: bytes) -> bool:
         return (self.lower is None or self.lower <= key) and (self.upper is None or key < self.upper)
 
     def intersect(self, other: KeyRange) -> KeyRange:
-        """Return the range of the keys that are in both."""
+        """Return the range of the keys that are in both ranges."""
         lowers = [bound for bound in (self.lower, other.lower) if bound is not None]
         uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
         return KeyRange(max(lowers, default=None), min(uppers, default=None))
 
     def overlaps(self, key_min: bytes, key_max: bytes) -> bool:
-        """Whether the range may have a key in [key_min, key_max], the bounds of a rowset."""
+        """Whether the range may contain a key of [key_min, key_max], the bounds of a rowset."""
         return (
             not self.is_empty
             and (self.lower is None or self.lower <= key_max)
@@ -69,7 +69,7 @@ class KeyRange:
         )
 
     def positions(self, keys: EncodedKeys) -> tuple[int, int]:
-        """Return the positions [lower, upper) of ascending `keys` that are in it."""
+        """Return the positions [lower, upper) of those ascending `keys` that are in the range."""
         lower = 0 if self.lower is None else keys.lower_bound(self.lower)
         upper = len(keys) if self.upper is None else keys.lower_bound(self.upper)
         return lower, max(lower, upper)
@@ -89,11 +89,10 @@ def key_range_of(constraints: Mapping[str, Constraint], schema: Schema) -> KeyRa
 
 
 def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
-    """Whether a row satisfies all of these constraints exactly if its key is in their
-    `key_range_of`.
+    """Whether the constraints are equivalent to their `key_range_of`.
 
-    That is so if they fix the first key columns to one value each, and constrain the next one at
-    most by a range.
+    They are if they fix the first key columns to one value each, and constrain the next one at most
+    by a range.
     """
     left = dict(constraints)
     for column in schema.key_columns:
@@ -112,8 +111,9 @@ def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
 class Clamped:
     """A constraint on one key column, in canonical form, with inclusive bounds where possible.
 
-    `values` (ascending; None: any) or bounds (None: unbounded). `upper_open`: `upper` itself is
-    excluded; only for text, which has no greatest value below another one.
+    It has `values` (ascending; None: any value) or bounds (None: unbounded). `upper_open` means
+    that `upper` itself is excluded. Only text needs this, because between two texts there is always
+    another one.
     """
 
     lower: Any = None
@@ -160,14 +160,14 @@ def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
 
 
 def allowed_range(constraints: Sequence[Constraint | None], codec: KeyCodec) -> KeyRange:
-    """Return the range of the codec's keys that constraints on its columns, in key order, allow."""
+    """Return the range of the codec's keys that the constraints on its columns, in key order, allow."""
     return range_of_clamped(
         [clamp(constraint, type) for constraint, type in zip(constraints, codec.types, strict=True)], codec
     )
 
 
 def range_of_clamped(columns: Sequence[Clamped], codec: KeyCodec) -> KeyRange:
-    """Return `allowed_range` of constraints that are clamped already."""
+    """Return `allowed_range` of constraints that were clamped before."""
     if any(column.empty for column in columns):
         return KeyRange.NONE
     first: list[Any] = []
@@ -189,8 +189,8 @@ def range_of_clamped(columns: Sequence[Clamped], codec: KeyCodec) -> KeyRange:
     lower = codec.encode_prefix(first) if first else None
     upper = codec.encode_prefix(last) if last else None
     if upper is not None and inclusive:
-        # If all columns are given and the last one is text, the bytes are a whole key, and a prefix
-        # of others.
+        # If the last column is text and has a value, the bytes are a whole key and also a prefix of
+        # other keys.
         whole = len(last) == len(codec.types) and codec.types[-1].is_variable
         upper = upper + b"\0" if whole else successor(upper)
     return KeyRange(lower, upper)

@@ -1,4 +1,4 @@
-"""Long keys of one file as integers: all but their last 8 bytes are equal.
+"""Long keys of one file as integers, if all but their last 8 bytes are equal.
 
     8 bytes of l_orderkey      4 of l_linenumber
     80 00 00 00 | 00 0a 3f 11  80 00 00 02
@@ -10,7 +10,7 @@ key. The keys of a rowset are close together, so most rowsets have a common head
 converted.
 
 Immutable; any thread may read. Only for layout "fixed" (see `encoded_keys`): shorter keys are
-integers anyway.
+integers in any case.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ShortKeys:
 
     @staticmethod
     def of(keys: EncodedKeys) -> ShortKeys | None:
-        """Convert strictly ascending keys; None if they have another layout or different heads."""
+        """Convert strictly ascending keys. None if they have another layout or different heads."""
         if keys.layout != "fixed" or not len(keys):
             return None
         assert isinstance(keys, NumpyKeys)
@@ -47,9 +47,10 @@ class ShortKeys:
 
     @staticmethod
     def from_binary(array: pa.Array, width: int | None) -> ShortKeys | None:
-        """Convert canonical bytes of strictly ascending keys, as read from disk; `width` is the
-        codec's.
+        """Convert the canonical bytes of strictly ascending keys, as read from disk. None as for
+        `of`.
 
+        width: that of the codec.
         Raises: CorruptionError as `KeyCodec.from_binary`.
         """
         if width is None or width <= TAIL_WIDTH or not len(array) or array.null_count:
@@ -89,7 +90,7 @@ class ShortKeys:
         return found
 
     def floor(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
-        """Return the last position whose key is <= each probe, or -1. Probes ascend."""
+        """Return the last position with a key <= each probe, or -1. Probes ascend."""
         assert isinstance(probes, NumpyKeys) and probes.width == self.width, "K1: keys of different layouts"
         if not len(probes):
             return np.empty(0, np.int64)
@@ -102,8 +103,8 @@ class ShortKeys:
         return found
 
     def lower_bound(self, bound: bytes) -> int:
-        """See `EncodedKeys.lower_bound`."""
-        # A shorter bound is padded with zeros; a longer one is cut.
+        """Return the first position with bytes >= `bound` (see `EncodedKeys.lower_bound`)."""
+        # A shorter bound is padded with zeros, and a longer one is cut.
         side: Any = "left" if len(bound) <= self.width else "right"
         probe = bound[: self.width].ljust(self.width, b"\0")
         head = probe[:-TAIL_WIDTH]

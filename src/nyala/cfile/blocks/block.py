@@ -13,9 +13,8 @@ Blocks, and the values in them, begin at multiples of 16 bytes in the file. So p
 values can be used as an Arrow buffer without a copy.
 
 A reader checks in this order: the length that was read, the CRC, the header against the footer,
-every
-length against the block's size, the decompressed size, the values (see `Encoding.decode`). Every
-failure is a CorruptionError.
+every length against the block's size, the decompressed size, the values (see `Encoding.decode`).
+Every failure is a CorruptionError.
 """
 
 from __future__ import annotations

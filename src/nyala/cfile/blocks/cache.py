@@ -243,11 +243,9 @@ class Memo:
     """Computed values of one owner. From the second request on, they are kept in a block cache.
 
     Each value has a name and a state, and is valid while the state is unchanged. The cache holds
-    one value
-    per name: a newer state replaces an older one. A value that is requested once in its state is
-    not kept,
-    so that it takes no space from blocks. An example is a patch that the next write makes invalid.
-    Thread-safe.
+    one value per name: a newer state replaces an older one. A value that is requested once in its
+    state is not kept, so that it takes no space from blocks. An example is a patch that the next
+    write makes invalid. Thread-safe.
     """
 
     def __init__(self, cache: BlockCache | None) -> None:
@@ -261,9 +259,10 @@ class Memo:
         """Return the value of `make` for this name and state. The value must depend on nothing
         else.
 
+        Threads that call at the same time may each compute the value.
+
         make: returns (value, bytes). Its argument says whether the value will be kept.
         costly: as in `BlockCache.put`.
-        Threads that call at the same time may each compute the value.
         """
         if self._cache is None or not self._was_requested(name, state):
             return make(False)[0]
@@ -280,11 +279,10 @@ class Memo:
         """Return a value that one scan requests several times, to use another part of it each time.
 
         The value is kept until the scan's last request, and from the second scan on it stays in the
-        cache.
+        cache. Threads that call at the same time may each compute the value.
 
         make: returns (value, bytes). The value is never None.
         is_last: whether this is the scan's last request.
-        Threads that call at the same time may each compute the value.
         """
         if self._cache is None:
             return make()[0]

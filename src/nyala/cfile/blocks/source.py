@@ -1,8 +1,7 @@
 """Reads the blocks of one column, from the cache or from the file.
 
 One pread reads adjacent blocks together. `Access` says why a block is read, and so whether the
-cache
-keeps it:
+cache keeps it:
 
     LOOKUP    for single rows: the cache keeps the block
     SCAN      for a scan: the cache keeps the block for a short time, and longer after a second scan
@@ -43,8 +42,7 @@ class _Dictionary:
     """Holds the column's dictionary after its first read.
 
     A small dictionary stays in memory. A large one is in the cache, and must be read again after
-    its
-    eviction. But while any thread still uses the evicted object, all threads get this object.
+    its eviction. But while any thread still uses the evicted object, all threads get this object.
     """
 
     def __init__(self) -> None:

@@ -5,36 +5,28 @@
     exceptions   row 3: NaN                        unchanged, with their positions
 
 A value is `integer / 10^exponent`. Both operands are exact doubles, and the quotient is rounded
-once: to
-the double (then the float) nearest to the decimal, which parsing the decimal would also give. The
-encoder divides as the decoder does and compares every bit. A value that differs is an exception.
-These
-are NaN, infinities, -0.0, and values with more digits than the block's exponent allows. An outlier
-that
-would make all integers wider, such as -9999 for "none", is an exception too. An exception has the
-integer of the row before it, which adds no bits to the frame. If exceptions would make a block as
-large
-as plain, the block is plain.
+once: to the double (then the float) nearest to the decimal, which parsing the decimal would also
+give. The encoder divides as the decoder does and compares every bit. A value that differs is an
+exception. These are NaN, infinities, -0.0, and values with more digits than the block's exponent
+allows. An outlier that would make all integers wider, such as -9999 for "none", is an exception
+too. An exception has the integer of the row before it, which adds no bits to the frame. If
+exceptions would make a block as large as plain, the block is plain.
 
     layout      a value is
     decimals    integer / 10^exponent, or an exception
     plain       itself
 
 Each block has its own exponent: the one that needs the fewest bits for a probe of its values. A
-larger
-exponent than needed gives larger integers (the frame removes their common unit). It also gives more
-exceptions, because integers stay below 2^53. If the block has more exceptions than the probe, a
-probe
-of the exceptions looks for a larger exponent.
+larger exponent than needed gives larger integers (the frame removes their common unit). It also
+gives more exceptions, because integers stay below 2^53. If the block has more exceptions than the
+probe, a probe of the exceptions looks for a larger exponent.
 
 Differences from the paper: whole blocks instead of vectors of 1,024, because blocks are what is
-read
-and what zone maps describe; one division instead of two multiplications, which needs no second
-exponent
-and is exact for every integer below 2^53; a frame of reference with lines instead of one base. Not
+read and what zone maps describe; one division instead of two multiplications, which needs no second
+exponent and is exact for every integer below 2^53; a frame of reference with lines instead of one
+base. Not
 implemented: the paper's second scheme, for doubles of full precision with equal leading bits (they
-use
-bitshuffle), and evaluating predicates on the encoded integers.
+use bitshuffle), and evaluating predicates on the encoded integers.
 Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point Compression", SIGMOD
 2023.
 """

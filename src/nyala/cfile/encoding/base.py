@@ -1,12 +1,10 @@
 """The protocol of encodings.
 
 An encoding turns the values of one block into bytes and back. NULLs, compression, checksums and
-files
-are the work of `blocks.block`.
+files are the work of `blocks.block`.
 
 To add an encoding, write its module, add one line to the table of `encoding/__init__.py`, and name
-it in
-`allowed_encodings` of `nyala.schema.schema`. It implements:
+it in `allowed_encodings` of `nyala.schema.schema`. It implements:
 
     prepare             creates the encoder of a column, or refuses the values
     decode or block     creates an Arrow array, or a `ColumnBlock` in the encoding's own form; each

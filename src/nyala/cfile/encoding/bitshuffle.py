@@ -1,16 +1,12 @@
 """Bitshuffle: the first bits of all values, then all second bits and so on, compressed with LZ4.
 
 Values that repeat, or change little along the key, have most bits in common. So most rows of bits
-are
-runs, which LZ4 shortens. C-Blosc transposes and compresses, by the library `numcodecs`. The bytes
-of a
-block are one Blosc 1 frame. Its header (version, flags, type size, sizes) is checked against the
-block
-before it is used.
+are runs, which LZ4 shortens. C-Blosc transposes and compresses, by the library `numcodecs`. The
+bytes of a block are one Blosc 1 frame. Its header (version, flags, type size, sizes) is checked
+against the block before it is used.
 
 The dictionary encoding also uses `shuffle_bits` and `unshuffle_bits` for its codes. A frame cannot
-be
-decoded in part: a look-up of one row decodes the block.
+be decoded in part: a look-up of one row decodes the block.
 Source: K. Masui et al., "A compression scheme for radio data in high performance computing", 2015;
 Blosc README_CHUNK_FORMAT.
 """
@@ -98,11 +94,9 @@ def _on_this_thread() -> Iterator[Any]:
     """Use Blosc on the calling thread only.
 
     On the main thread, numcodecs would take a lock and give parts of a block to its own threads.
-    This gains
-    nothing for parts of some microseconds. And if Ctrl-C interrupted numcodecs while it takes its
-    lock, the
-    lock would stay taken, and the next call would wait for ever. On other threads numcodecs takes
-    no lock.
+    This gains nothing for parts of some microseconds. And if Ctrl-C interrupted numcodecs while it
+    takes its lock, the lock would stay taken, and the next call would wait for ever. On other
+    threads numcodecs takes no lock.
     """
     blosc = _blosc()
     if threading.current_thread() is not threading.main_thread():

@@ -1,11 +1,9 @@
 """Chooses an encoding and compression for a column.
 
 The encoding that the schema names is used if the type allows it. If it refuses the values (a
-dictionary
-refuses too many distinct values), the column is plain. 'auto' decides by statistics and one short
-sample. Each encoding offers candidates (`Encoding.candidates`). `fastest` chooses the fastest
-candidate
-that is not much larger than a slower one:
+dictionary refuses too many distinct values), the column is plain. 'auto' decides by statistics and
+one short sample. Each encoding offers candidates (`Encoding.candidates`). `fastest` chooses the
+fastest candidate that is not much larger than a slower one:
 
     cost   the rank by decode speed; 0 is the fastest
     factor a candidate is chosen before a faster one if it is smaller by this factor
@@ -21,23 +19,18 @@ that is not much larger than a slower one:
     7     prefix               text, binary                4        the sample
 
 A faster encoding may also be one bit per value larger than bitshuffle, which decodes eight times
-slower
-than frame of reference. Zstandard must be much smaller than LZ4, because it decompresses three
-times
-slower. It halves hexadecimal text, which LZ4 cannot compress. Prefix decodes at a tenth of plain's
-speed. The usual factor is 1.25, because reading a quarter of a column (12 GB/s from the page cache,
-2
-from a good disk) costs less than decoding bitshuffle.
+slower than frame of reference. Zstandard must be much smaller than LZ4, because it decompresses
+three times slower. It halves hexadecimal text, which LZ4 cannot compress. Prefix decodes at a tenth
+of plain's speed. The usual factor is 1.25, because reading a quarter of a column (12 GB/s from the
+page cache, 2 from a good disk) costs less than decoding bitshuffle.
 
 Columns below 32 KB have no sample: their numbers are plain or for, by statistics alone. Columns
-below 4
-KB are plain.
+below 4 KB are plain.
 
 The sample consists of four runs of adjacent rows, from the middles of the column's quarters. So an
 unusual beginning does not decide alone. A flush encodes at most 8,192 values per column to decide,
 whatever the column's length. For text, a dictionary is tried first (`dictionary`), which decides by
-all
-values.
+all values.
 
 Source: measured decode speeds (docs/design/column-files-and-encodings.md, "Encodings and their
 speed").

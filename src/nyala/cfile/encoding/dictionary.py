@@ -1,21 +1,16 @@
 """Dictionary: the distinct values once per column and file. A block contains a code per value.
 
 The dictionary is sorted by bytes. So a range of values is a range of codes, and the least and
-greatest
-codes of a block are those of its least and greatest values. Codes have 1, 2 or 4 bytes, as few as
-the
-dictionary allows. A block bit-packs its codes like the deltas of a frame of reference, because
-packed
-codes decode about twice as fast as bit-shuffled ones. If bit-shuffled codes are a fifth smaller,
-the
-block contains those. The codes of a sorted column, for example, are long runs.
+greatest codes of a block are those of its least and greatest values. Codes have 1, 2 or 4 bytes, as
+few as the dictionary allows. A block bit-packs its codes like the deltas of a frame of reference,
+because packed codes decode about twice as fast as bit-shuffled ones. If bit-shuffled codes are a
+fifth smaller, the block contains those. The codes of a sorted column, for example, are long runs.
 
 Whether a column gets a dictionary is decided once per file, from all values of the column. (Kudu
 decides at the block at which the dictionary becomes too large.) The dictionary must not exceed
 `DICTIONARY_BYTES_MAX`, and codes plus dictionary must be well below the size of the values. A
-sample is
-checked first, so a column of distinct values costs little. A column without dictionary gets another
-encoding.
+sample is checked first, so a column of distinct values costs little. A column without dictionary
+gets another encoding.
 """
 
 from __future__ import annotations

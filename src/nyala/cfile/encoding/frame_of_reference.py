@@ -6,8 +6,7 @@
     wide     itself                                blocks with a 16-byte decimal that exceeds 64 bits
 
 Base, step and unit belong to the block. Each row has a delta: an unsigned number of `bits` bits, 0
-to 64
-(`bit_packing`). The encoder keeps this invariant, and the decoder checks it (`forms.frame`):
+to 64 (`bit_packing`). The encoder keeps this invariant, and the decoder checks it (`forms.frame`):
 
     FOR-fits   base and base + step · (rows - 1), each with and without unit · max delta, are values
                of the type

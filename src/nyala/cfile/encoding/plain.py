@@ -5,10 +5,9 @@
     text, binary  header, one length per value, then the bytes of all values
 
 Text has lengths instead of offsets, because a length mostly fits one byte and an offset needs four.
-The
-sum of the lengths is checked, so no length can point outside of the block. One cumulative sum turns
-them into Arrow's offsets. If all values are equally long (keys of fixed width), no lengths are
-stored.
+The sum of the lengths is checked, so no length can point outside of the block. One cumulative sum
+turns them into Arrow's offsets. If all values are equally long (keys of fixed width), no lengths
+are stored.
 """
 
 from __future__ import annotations

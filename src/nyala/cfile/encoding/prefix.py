@@ -10,10 +10,8 @@ prefix and a suffix like two dictionary entries (`forms.text`).
 
 Difference from Kudu: there each value shares a prefix with the previous value, and only every n-th
 value is whole. Such a chain shares more in a long group, but must be decoded value by value. A
-third
-way, to share with the first value of the group by one length per row, decodes at a third of the
-speed
-(docs/design/column-files-and-encodings.md, "Prefix groups").
+third way, to share with the first value of the group by one length per row, decodes at a third of
+the speed (docs/design/column-files-and-encodings.md, "Prefix groups").
 
 Values need not be sorted, but unsorted values share little.
 Source: Kudu schema design, "Prefix Encoding".
@@ -130,10 +128,8 @@ def group_prefix_lengths(
     """Return the length of the common prefix of each group of `group_rows` values.
 
     Each pass compares twice as many bytes as the pass before, in the groups whose values still
-    agree. So the
-    number of passes is the number of binary digits of the longest prefix, and a shared byte is read
-    about
-    twice.
+    agree. So the number of passes is the number of binary digits of the longest prefix, and a
+    shared byte is read about twice.
     """
     count = len(offsets) - 1
     starts = offsets[:-1]

@@ -7,8 +7,7 @@ All lengths have the width that the longest run needs. They are at least 1 and a
 rows. The decoder checks this sum before it allocates memory.
 
 In memory a block keeps the runs. A filter tests each run once, and a binary search in the ends of
-the
-runs finds a row.
+the runs finds a row.
 
 Source: Kudu schema design, "Run Length Encoding".
 """

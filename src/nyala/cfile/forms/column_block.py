@@ -16,8 +16,7 @@ Each encoding has a form in memory, a class that implements the operations:
     NullBlock        any, all rows NULL            nothing                       NULLs
 
 An encoding without a form of its own uses `ArrowBlock`: it decodes once, and the operations work on
-the
-array. The cache keeps blocks in these forms. So most blocks take about as much memory as in the
+the array. The cache keeps blocks in these forms. So most blocks take about as much memory as in the
 file.
 
 Encodings and their forms never contain NULLs: a block stores only its values that are not NULL, and

@@ -2,8 +2,7 @@
 rows.
 
 A row's value is base + step · row + unit · delta. Base, step and unit belong to the block, and each
-row
-has a packed delta (`bit_packing`).
+row has a packed delta (`bit_packing`).
 
     decode_into   writes the values of a range of rows into the caller's memory
     gather_into   writes the values of single rows into the caller's memory
@@ -14,8 +13,8 @@ has a packed delta (`bit_packing`).
     FOR-fits    base and base + step · (rows - 1), each with and without unit · max delta, are
                 values of the type
 
-FOR-fits is checked when a frame is created, so no sum overflows. `kernels` processes the rows.
-A frame is immutable; any thread may use it.
+FOR-fits is checked when a frame is created, so no sum overflows. `kernels` processes the rows. A
+frame is immutable; any thread may use it.
 """
 
 from __future__ import annotations

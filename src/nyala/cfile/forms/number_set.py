@@ -7,8 +7,7 @@ A set has one of three representations:
     mask        one byte per number, from 0 on       dictionary codes
 
 A `Frame` converts the numbers to its deltas, and a kernel compares the deltas of the rows with
-them. So
-filtering a dictionary column costs the same however many entries satisfy the test.
+them. So filtering a dictionary column costs the same however many entries satisfy the test.
 
 Immutable; any thread may use it.
 """

@@ -3,10 +3,8 @@
     bitmap    1 0 1 1 0      values  a b c      ->      a NULL b c NULL
 
 A block stores only its values that are not NULL. So encodings never handle NULLs, and a column that
-is
-mostly NULL is as small as its values. A kernel moves the values to their rows in one pass, and NULL
-rows
-get zeros. For text it moves only the offsets, and copies no text.
+is mostly NULL is as small as its values. A kernel moves the values to their rows in one pass, and
+NULL rows get zeros. For text it moves only the offsets, and copies no text.
 
 Source: Kudu's nullable blocks, and the pages of Parquet and ORC
 (docs/design/column-files-and-encodings.md, "Values without NULLs").

@@ -4,26 +4,19 @@
            which block           which bit in each of its eight 32-bit words
 
 A block has 32 bytes, and the filter begins at a cache line in memory, so one look-up touches one
-cache
-line. A key sets one bit in each of the eight words of its block. To find the bit, the hash's lower
-half
-is multiplied by an odd number that belongs to the word. Bits 27 to 31 of the product are the number
-of
-the bit.
+cache line. A key sets one bit in each of the eight words of its block. To find the bit, the hash's
+lower half is multiplied by an odd number that belongs to the word. Bits 27 to 31 of the product are
+the number of the bit.
 
 In a file, pages of 64 KB have their own CRC and are read on demand (`PagedBloom`). So looking up
-one
-key reads one page, however large the filter is.
+one key reads one page, however large the filter is.
 
 For a key that it contains, the filter always says "maybe". It also says "maybe" for about 1 absent
-key
-in 800 with 16 bits per key, 1 in 185 with 12, and 1 in 30 with 8. `nyala.keys.encoded_keys`
-computes the
-hashes. A filter does not grow: a rowset's keys are known when it is written.
+key in 800 with 16 bits per key, 1 in 185 with 12, and 1 in 30 with 8. `nyala.keys.encoded_keys`
+computes the hashes. A filter does not grow: a rowset's keys are known when it is written.
 
 Thread safety: a Bloom is immutable. A PagedBloom loads pages. Two threads that need the same page
-may
-both read it.
+may both read it.
 Source: F. Putze et al., "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; layout and
 multipliers are those of Parquet's BloomFilter.md. Kudu's own filter spreads a key over 4 KiB.
 """

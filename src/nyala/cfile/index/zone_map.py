@@ -6,13 +6,10 @@
     Z-open       max is None although there is a min: no upper bound is known
 
 Bounds are canonical scalars (see `nyala.schema.types`). Bounds of text and binary are shortened to
-32
-bytes, text at a character border. A shortened upper bound is incremented, so that it stays above
-the
-values. NaN is greater than every other value, and as a bound would make most blocks unbounded. So
-bounds
-ignore NaN, and a flag says whether the block has one. -0.0 and 0.0 are equal, and a bound may be
-either.
+32 bytes, text at a character border. A shortened upper bound is incremented, so that it stays above
+the values. NaN is greater than every other value, and as a bound would make most blocks unbounded.
+So bounds ignore NaN, and a flag says whether the block has one. -0.0 and 0.0 are equal, and a bound
+may be either.
 
 Whether a block can be skipped also depends on its deltas (rule Z1; see `rowset`).
 """

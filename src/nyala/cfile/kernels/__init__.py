@@ -21,15 +21,12 @@ A *frame* is a block of packed integers (`forms.frame`). A row's *delta* is its 
     copy_entries     copies the bytes of these entries
 
 A kernel takes the encoded bytes of a block, makes one pass over them, and releases the interpreter
-lock
-meanwhile (except `delta_at`). The caller has checked the block's header. A compiled kernel checks
-again
-that it stays within the memory of its arguments, and raises ValueError otherwise. The behaviour of
-`plain` for such arguments is undefined.
+lock meanwhile (except `delta_at`). The caller has checked the block's header. A compiled kernel
+checks again that it stays within the memory of its arguments, and raises ValueError otherwise. The
+behaviour of `plain` for such arguments is undefined.
 
 The environment variable NYALA_KERNELS is read when Nyala is imported. Its values `plain` and
-`compiled`
-select one. Without it, the compiled kernels are used if they exist.
+`compiled` select one. Without it, the compiled kernels are used if they exist.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The kernels in NumPy, used if the compiled ones do not exist.
 
 Each function has the contract of its namesake in `compiled.pyx`, and the tests compare the results
-of
-both. The code is written to be simple: it is some times slower than the compiled kernels.
+of both. The code is written to be simple: it is some times slower than the compiled kernels.
 """
 
 from __future__ import annotations
