@@ -33,7 +33,6 @@ class TextViews:
         """schema: of the resulting batches, with view types where views are wanted."""
         self.schema: Final = schema
         self._dictionaries: dict[str, _DictionaryViews] = {}
-        self._constants: dict[str, _ConstantViews] = {}
 
     @staticmethod
     def of_all_text(schema: pa.Schema) -> TextViews:
@@ -57,12 +56,6 @@ class TextViews:
                 return text_of(column)
             known = self._dictionaries.get(field.name)
             dictionary = column.dictionary
-            if len(dictionary) == 1 and not column.indices.null_count and not dictionary.null_count:
-                constant = self._constants.get(field.name)
-                if constant is None or not constant.covers(dictionary, len(column)):
-                    constant = _ConstantViews(dictionary, field.type, len(column))
-                    self._constants[field.name] = constant
-                return constant.views(len(column))
             if known is not None and known.are_of(dictionary):
                 return known.gather(column.indices)
             if (
@@ -101,25 +94,6 @@ _NO_BYTES: Final = pa.py_buffer(b"")
 # Views of a dictionary's entries are made for at least this many rows per entry.
 _ROWS_PER_ENTRY_MIN: Final = 1 / 4
 _VIEW: Final = np.dtype("V16")
-
-
-class _ConstantViews:
-    """Views of one value, as many as the longest batch so far had.
-
-    After a filter such as `s = 'x'` a text column has one value; polars needs the column but rarely reads it.
-    """
-
-    def __init__(self, dictionary: pa.Array, type: pa.DataType, count: int) -> None:
-        """dictionary: one entry, not NULL. type: a view type."""
-        self._dictionary = dictionary
-        codes = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.zeros(count, np.int32))], 0)
-        self._views = _DictionaryViews(dictionary, type).gather(codes)
-
-    def covers(self, dictionary: pa.Array, count: int) -> bool:
-        return count <= len(self._views) and self._dictionary.equals(dictionary)
-
-    def views(self, count: int) -> pa.Array:
-        return self._views.slice(0, count)
 
 
 class _DictionaryViews:
