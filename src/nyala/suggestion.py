@@ -1,4 +1,6 @@
-"""Suggestions for error messages ("did you mean …?"): finds the known name that resembles an unknown name."""
+"""Suggestions for error messages ("did you mean …?"): finds the known name that resembles an
+unknown name.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ __all__ = ["nearest"]
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that the user probably meant, or None.
 
-    That is a name that differs only in case, else the shortest name that begins with `name`, else a similar one.
+    That is a name that differs only in case, else the shortest name that begins with `name`, else a
+    similar one.
     """
     folded: dict[str, str] = {}
     for one in known:

@@ -1,1 +1,3 @@
-"""Rows for other engines: frames and lazy sources of polars, and text as the views that polars and DuckDB use."""
+"""Rows for other engines: frames and lazy sources of polars, and text as the views that polars and
+DuckDB use.
+"""

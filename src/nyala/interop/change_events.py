@@ -4,16 +4,18 @@
     {"op": "u", "id": 1, "n": 2, "ts_ms": 17}                              ├─► upsert id=1, n=2, ts_ms=17
     {"_change_type": "update_postimage", "id": 1, "n": 2, …}               ─┘
 
-`read_events` returns the rows as columns, with one operation per row, for `tablet.write.prepare_rows`.
+`read_events` returns the rows as columns, with one operation per row, for
+`tablet.write.prepare_rows`.
 
     _read_objects   dicts and JSON texts: columns are lists, and each event may have its own fields  ─┐
     _read_table     Arrow data: columns are arrays, and nothing is done per row                      ─┴─► _Events
     _chosen         the columns to write, parsed as the table's types need it
 
-Events that change nothing (the image before an update, a tombstone of Kafka) are left out. An update
-that changes the key is a delete of the old key and an upsert of the new one.
+Events that change nothing (the image before an update, a tombstone of Kafka) are left out. An
+update that changes the key is a delete of the old key and an upsert of the new one.
 
-Source: docs/how-to/change-events.md; the envelope of Debezium's connectors (`op`, `before`, `after`).
+Source: docs/how-to/change-events.md; the envelope of Debezium's connectors (`op`, `before`,
+`after`).
 """
 
 from __future__ import annotations
@@ -532,7 +534,9 @@ def _decimals(values: Any, scale: int | None) -> Any:
 
 
 def _each_cast(values: Any, cast: Callable[[Any], Any], errors: RowErrors, where: str, what: str) -> Any:
-    """Cast all values at once; if some cannot be cast, one by one: they are NULL, and errors of their rows."""
+    """Cast all values at once; if some cannot be cast, one by one: they are NULL, and errors of
+    their rows.
+    """
     try:
         return cast(values)
     except _UNREADABLE:

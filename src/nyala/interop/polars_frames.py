@@ -1,26 +1,26 @@
 """Scans as data frames and lazy sources of polars. (For DuckDB: `nyala.sql.select.source`.)
 
-polars gives a source columns, a predicate and a number of rows, and relies on the source to apply the
-predicate. The columns narrow the scan. The parts of the predicate that Nyala understands narrow it too:
-comparisons with constants and of two columns, IN lists, prefixes and suffixes of text, IS NULL, between, AND
-and OR. Conjuncts that mean the same in Nyala and in polars are applied by the scan only. Other conjuncts are
-applied by polars, batch by batch.
+polars gives a source columns, a predicate and a number of rows, and relies on the source to apply
+the predicate. The columns narrow the scan. The parts of the predicate that Nyala understands narrow
+it too: comparisons with constants and of two columns, IN lists, prefixes and suffixes of text, IS
+NULL, between, AND and OR. Conjuncts that mean the same in Nyala and in polars are applied by the
+scan only. Other conjuncts are applied by polars, batch by batch.
 
     splits  ──► decoded, text as views, rest of the predicate applied    by the threads that read ahead of polars
                 frames in order, of the requested size  ──► polars       by the thread in which polars reads
 
 Invariants
-    E1  The predicate that narrows the scan holds for every row for which polars' predicate holds. It may hold for
-        more rows, so a conjunct can be left out, and a bound can be inclusive.
-    E2  A conjunct that polars does not apply any more holds for the same rows in Nyala, including NULL, NaN and
-        both zeros, and narrowed the scan.
+    E1  The predicate that narrows the scan holds for every row for which polars' predicate holds.
+        It may hold for more rows, so a conjunct can be left out, and a bound can be inclusive.
+    E2  A conjunct that polars does not apply any more holds for the same rows in Nyala, including
+        NULL, NaN and both zeros, and narrowed the scan.
 
-polars also passes "dynamic" predicates, hints from a top-N above. It cannot apply them itself, so such conjuncts
-are dropped.
+polars also passes "dynamic" predicates, hints from a top-N above. It cannot apply them itself, so
+such conjuncts are dropped.
 
 Text goes to polars as Arrow views: see `text_views`.
-Source: docs/design/sql-and-polars.md, "Polars"; polars' `register_io_source`; on dynamic predicates, DuckDB's
-polars_io.py.
+Source: docs/design/sql-and-polars.md, "Polars"; polars' `register_io_source`; on dynamic
+predicates, DuckDB's polars_io.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ if TYPE_CHECKING:
 
 
 def polars_frame(scan: EngineScan) -> pl.DataFrame:
-    """Return all rows, one chunk per split; decimals of up to 18 digits are handed over as they are stored."""
+    """Return all rows, one chunk per split; decimals of up to 18 digits are handed over as they are
+    stored.
+    """
     import polars
 
     narrow = scan.with_narrow_decimals()
@@ -65,7 +67,9 @@ def polars_frame(scan: EngineScan) -> pl.DataFrame:
 
 
 def polars_lazy(scan: EngineScan) -> pl.LazyFrame:
-    """Return a LazyFrame that reads the scan each time it is collected, always at the scan's moment."""
+    """Return a LazyFrame that reads the scan each time it is collected, always at the scan's
+    moment.
+    """
     from polars.io.plugins import register_io_source
 
     lazy: pl.LazyFrame = register_io_source(
@@ -93,10 +97,11 @@ def frames(
 ) -> Iterator[pl.DataFrame]:
     """Yield frames for polars: these columns of the matching rows.
 
-    n_rows: a limit before the predicate: polars passes both for `head(n).filter(…)`, and no `n_rows` for
-    `filter(…).head(n)`.
-    batch_size: the rows that polars wants per frame. A batch below twice this size stays whole. A larger one is
-    divided into equal parts, at most one per thread of polars, because each frame costs 50 to 100 µs.
+    n_rows: a limit before the predicate: polars passes both for `head(n).filter(…)`, and no
+    `n_rows` for `filter(…).head(n)`.
+    batch_size: the rows that polars wants per frame. A batch below twice this size stays whole. A
+    larger one is divided into equal parts, at most one per thread of polars, because each frame
+    costs 50 to 100 µs.
     """
     import polars
 
@@ -138,8 +143,8 @@ def frames(
 def _pulls_in_its_pool() -> bool:
     """Whether polars reads a source in the threads that its filters need: true before 2.0.
 
-    Then two sources of one query may occupy all these threads while each waits for a thread of ours. So the
-    threads of ours must not call polars' filters.
+    Then two sources of one query may occupy all these threads while each waits for a thread of
+    ours. So the threads of ours must not call polars' filters.
     """
     import polars
 
@@ -153,7 +158,9 @@ _FEW_ROWS: Final = 1 << 17
 def _narrowed(
     scan: EngineScan, projection: Sequence[str], rest: pl.Expr | None, where: Node | None
 ) -> EngineScan | None:
-    """Narrow the scan to `projection`, the columns of `rest`, and `where`; None if `where` is not possible."""
+    """Narrow the scan to `projection`, the columns of `rest`, and `where`; None if `where` is not
+    possible.
+    """
     columns = list(dict.fromkeys([*projection, *([] if rest is None else rest.meta.root_names())]))
     if where is None:
         return scan.narrowed(columns)
@@ -172,8 +179,9 @@ def _frame(rest: pl.Expr | None, projection: Sequence[str], batch: pa.RecordBatc
     """Return the columns `projection` of the rows of a batch that satisfy `rest`."""
     import polars
 
-    # `DataFrame(batch)` takes the batch through Arrow's C interface in this thread; `from_arrow` would wait for polars'
-    # busy threads. A batch without columns keeps its number of rows only as a table.
+    # `DataFrame(batch)` takes the batch through Arrow's C interface in this thread; `from_arrow`
+    # would wait for polars' busy threads. A batch without columns keeps its number of rows only as
+    # a table.
     frame = polars.DataFrame(batch if batch.num_columns else pa.Table.from_batches([batch]))
     return _matching(frame, rest, projection)
 
@@ -238,7 +246,8 @@ def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _SplitPredicate:
 
 
 def tree_of(expression: pl.Expr) -> Any:
-    """Return an expression as polars writes it in JSON: {"BinaryExpr": {"left": {"Column": "v"}, "op": "Eq", …}}.
+    """Return an expression as polars writes it in JSON: {"BinaryExpr": {"left": {"Column": "v"},
+    "op": "Eq", …}}.
 
     The JSON has null for NaN and infinities.
     """
@@ -253,7 +262,9 @@ class _Conjunct(NamedTuple):
 
 
 def _conjuncts(predicate: pl.Expr, tree: Any) -> Iterator[_Conjunct]:
-    """Yield the terms of a chain of AND, left to right, without recursion. tree: that of the predicate."""
+    """Yield the terms of a chain of AND, left to right, without recursion. tree: that of the
+    predicate.
+    """
     pending = [_Conjunct(predicate, tree)]
     while pending:
         one = pending.pop()
@@ -397,7 +408,9 @@ def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Meaning:
 
 
 def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _Meaning:
-    """A comparison in which polars and we are sure to mean the same; or of a decimal as a double, about the same."""
+    """A comparison in which polars and we are sure to mean the same; or of a decimal as a double,
+    about the same.
+    """
     ((form, value),) = literal.items()
     if form in ("Dyn", "Scalar"):
         ((form, value),) = value.items()
@@ -415,7 +428,8 @@ def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _M
             exact = exact and int(np.float32(value)) == value
     elif form in ("Float", "Float32", "Float64"):
         value = float(np.float32(value)) if form == "Float32" else float(value)
-        # polars may round the constant to the type of the column, or the column to the type of the constant.
+        # polars may round the constant to the type of the column, or the column to the type of the
+        # constant.
         exact = pa.types.is_float64(kind) or (pa.types.is_float32(kind) and float(np.float32(value)) == value)
     elif form == "Decimal":
         unscaled, _, scale = value
@@ -442,7 +456,9 @@ def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _M
 
 
 def _as_double(name: str, op: str, value: float) -> _Meaning:
-    """A decimal column compared as doubles, rounded twice at most: its own value lies near the constant or beyond."""
+    """A decimal column compared as doubles, rounded twice at most: its own value lies near the
+    constant or beyond.
+    """
     if not math.isfinite(value) or op == "<>":
         return _UNKNOWN
     exact = decimal.Decimal(value)

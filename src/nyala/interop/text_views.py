@@ -1,6 +1,7 @@
 """Text as Arrow string views, which polars and DuckDB take almost without work.
 
-A view has 16 bytes: the length and up to 12 bytes of text, or the first 4 bytes and a reference to longer text.
+A view has 16 bytes: the length and up to 12 bytes of text, or the first 4 bytes and a reference to
+longer text.
 
     batch    'red' 'green' 'red'                 or dictionary codes 1 0 1 of 'green' 'red'
     views    3 red    5 green    3 red
@@ -82,7 +83,8 @@ def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
     views = pc.cast(column, type, memory_pool=pool())
     validity, own, *data = views.buffers()
     if any(part is None for part in data):
-        # pyarrow before 26 gives no data buffer for a slice without bytes, and polars 2.1.0 needs one.
+        # pyarrow before 26 gives no data buffer for a slice without bytes, and polars 2.1.0 needs
+        # one.
         data = [_NO_BYTES if part is None else part for part in data]
         views = pa.Array.from_buffers(
             type, len(views), [validity, own, *data], views.null_count, views.offset

@@ -1,9 +1,9 @@
 """Adds range partitions to an existing table, and finds the ones to drop.
 
-    ranges             [2014, 2015) [2015, 2016)
-    added_partitions   (2016, 2017)                 one new partition per combination of hash buckets
-    find_range         (2014, 2015)                 the range with exactly these bounds
-    check_free         (2014, 2015)                 no range overlaps these bounds
+    ranges of a table  [2014, 2015) [2015, 2016)
+    added_partitions   of (2016, 2017): one new partition per combination of hash buckets
+    find_range         of (2014, 2015): the range with exactly these bounds
+    check_free         of (2014, 2015): an error, because a range overlaps these bounds
 
 Source: Kudu schema design, "Range Partition Management"; docs/design/kudu.md, "Schema alteration".
 """
@@ -23,12 +23,12 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["added_partitions", "check_free", "find_range", "ranges_of"]
 
-# A message names at most this many ranges: a table may have thousands.
+# A message names at most so many ranges, because a table may have thousands.
 _NAMED: Final = 5
 
 
 def ranges_of(partitions: Iterable[Partition]) -> list[EncodedRange]:
-    """Return the distinct ranges of the partitions, ascending."""
+    """Return the ranges of the partitions, ascending and distinct."""
     found = {(partition.range_lower, partition.range_upper) for partition in partitions}
     return sorted(found, key=lambda bounds: bounds[0] or b"")
 
@@ -42,8 +42,8 @@ def added_partitions(
 ) -> list[Partition]:
     """Return the partitions that a new range adds to a table with `partitions`.
 
-    Raises: InvalidArgumentError when the table has no range level, the bounds are invalid, the range overlaps an
-            existing one, or the table would have more than MAX_TABLETS tablets.
+    Raises: InvalidArgumentError if the table has no range level, the bounds are invalid, the range
+    overlaps another one, or the table would have more than MAX_TABLETS tablets.
     """
     columns = _range_columns(partition_schema, schema, "added")
     lower, upper = encode_range(bound, columns, limits)
@@ -61,7 +61,7 @@ def added_partitions(
 def check_free(
     bounds: EncodedRange, partition_schema: PartitionSchema, partitions: Sequence[Partition], schema: Schema
 ) -> None:
-    """Check that no partition overlaps the range. Raises: InvalidArgumentError."""
+    """Raise InvalidArgumentError if a partition overlaps the range."""
     lower, upper = bounds
     for other in ranges_of(partitions):
         if (upper is None or other[0] is None or other[0] < upper) and (
@@ -83,9 +83,11 @@ def find_range(
     schema: Schema,
     what: Literal["dropped", "undropped"] = "dropped",
 ) -> EncodedRange:
-    """Return the range with exactly these bounds. Raises: InvalidArgumentError when the table does not have it.
+    """Return the range of one of the partitions that has exactly these bounds. Raises:
+    InvalidArgumentError.
 
-    what: what is to be done with the range, for errors; `partitions` are dropped ones for "undropped".
+    what: what the caller will do with the range, for messages. For "undropped", `partitions` are
+    dropped ones.
     """
     columns = _range_columns(partition_schema, schema, what)
     verb, kind = ("drop", "range partition") if what == "dropped" else ("undrop", "dropped range partition")

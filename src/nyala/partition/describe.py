@@ -1,9 +1,9 @@
-"""Text of a partition, for people.
+"""Describes levels and partitions as text.
 
     HASH (host, metric) BUCKET 2 OF 4, RANGE (time) [2014-01-01, 2015-01-01)
 
-Buckets count from 0. A range over several columns shows tuples. Trailing columns of a bound that are at their
-minimum are omitted; `nyala.range_partition` accepts that form.
+Buckets count from 0. The bounds of a range over several columns are tuples. Columns at the end of a
+bound are left out if they have their least value. `nyala.range_partition` accepts such bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ __all__ = ["describe", "describe_range", "describe_schema"]
 
 
 def describe_schema(partition_schema: PartitionSchema, schema: Schema) -> str:
-    """Describe a table's levels: "HASH (host, metric) BUCKETS 4, RANGE (time)". Shows a seed other than 42."""
+    """Describe the levels of a table: "HASH (host, metric) BUCKETS 4, RANGE (time)", and a seed
+    that is not 42.
+    """
     parts = []
     for level in partition_schema.hash_levels:
         names = _names(partition_schema.hash_columns(level, schema))
@@ -47,7 +49,7 @@ def describe(partition: Partition, partition_schema: PartitionSchema, schema: Sc
 def describe_range(
     bounds: tuple[bytes | None, bytes | None], partition_schema: PartitionSchema, schema: Schema
 ) -> str:
-    """Describe one range, given as encoded bounds [lower, upper): "RANGE (time) [2014-01-01, 2015-01-01)"."""
+    """Describe one range, given by its encoded bounds: "RANGE (time) [2014-01-01, 2015-01-01)"."""
     columns = partition_schema.range_columns(schema)
     lower = "(unbounded" if bounds[0] is None else "[" + _bound(bounds[0], columns)
     upper = "unbounded" if bounds[1] is None else _bound(bounds[1], columns)
@@ -74,7 +76,7 @@ def _value(type: ColumnType, value: Any) -> str:
         return f"x'{value.hex()}'"
     shown = from_canonical(type, value)
     if isinstance(shown, dt.datetime):
-        # Midnight is how most people bound their days; the zone is always UTC.
+        # Most bounds are midnight, which is shown as a date. The zone is always UTC.
         return (
             shown.date().isoformat()
             if shown.time() == dt.time(0)

@@ -1,25 +1,26 @@
-"""The hash of hash partitioning: equals Spark's `hash()` bit for bit, for whole columns and for one row.
+"""The hash of hash partitions: the same as `hash()` of Spark, for whole columns and for one row.
 
     h = seed
-    for each column, in the level's order:  h = murmur3_x86_32(bytes of the value, seed=h)
-    bucket = h mod buckets, not negative
+    for each column of the level:  h = murmur3_x86_32(bytes of the value, seed=h)
+    bucket = h mod buckets (never negative)
 
     column                        hashed as
     int8, int16, int32, date      one 32-bit word
     int64, timestamp,             two words, the low one first
-    decimal of <= 18 digits       (its unscaled integer)
+    decimal of <= 18 digits       (the decimal as an integer without the point)
     string, varchar, binary       the bytes
-    decimal of > 18 digits        the bytes of its unscaled integer: big-endian, two's complement, minimal length
+    decimal of > 18 digits        the fewest bytes that hold this integer, highest first
 
-Every four bytes form a little-endian word. Spark's tail rule differs from Murmur3's: each remaining byte is
-sign-extended to its own word and mixed like the others.
+Four bytes form a word, the least significant byte first. Unlike Murmur3, Spark makes a word of each
+byte that remains at the end: it extends the sign of the byte, and mixes the word like the others.
 
-Spark can therefore compute a row's bucket natively: `pmod(hash(columns), buckets)`, after a cast to the table's types.
-Never change this function: stored rows are placed by it. A different function gets a different name in the catalogue.
+So Spark can compute the bucket of a row itself: `pmod(hash(columns), buckets)`, after a cast to the
+types of the table. Never change this function, because stored rows are placed by it. Another
+function needs another name in the catalogue.
 
-Not supported: NULL, bool, float and double, because key columns cannot hold them.
-Source: Spark's `Murmur3Hash` expression and `Murmur3_x86_32.hashUnsafeBytes`; docs/design/spark.md, "What Spark
-offers a Python data source".
+NULL, bool, float and double are not supported, because key columns cannot have them.
+Source: Spark's `Murmur3Hash` expression and `Murmur3_x86_32.hashUnsafeBytes`; docs/design/spark.md,
+"What Spark offers a Python data source".
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ _WORD: Final = 0xFFFF_FFFF
 def spark_hash(
     arrays: Sequence[pa.Array], types: Sequence[ColumnType], seed: int = DEFAULT_SEED
 ) -> npt.NDArray[np.int32]:
-    """Return `pyspark.sql.functions.hash` of each row. Takes one canonical array without NULLs per column.
+    """Return `pyspark.sql.functions.hash` of each row. arrays: one per column, canonical and
+    without NULL.
 
-    Cost: about thirty NumPy calls per column, and for text about twenty more per four bytes of the longest value.
+    Cost: about thirty NumPy calls per column, and for text about twenty more per four bytes of the
+    longest value.
     """
     assert arrays and len(arrays) == len(types)
     h = np.full(len(arrays[0]), seed & 0xFFFF_FFFF, dtype=np.uint32)
@@ -64,24 +67,25 @@ def buckets_of(
     arrays: Sequence[pa.Array], types: Sequence[ColumnType], buckets: int, seed: int = DEFAULT_SEED
 ) -> npt.NDArray[np.int32]:
     """Return the bucket of each row, 0 <= bucket < buckets: Spark's `pmod(hash(columns), buckets)`."""
-    # NumPy's remainder has the sign of the divisor, like pmod.
+    # The remainder of NumPy has the sign of the divisor, and so has pmod.
     return np.remainder(spark_hash(arrays, types, seed), np.int32(buckets))
 
 
 def bucket_of(
     values: Sequence[Any], types: Sequence[ColumnType], buckets: int, seed: int = DEFAULT_SEED
 ) -> int:
-    """Return the bucket of one row of canonical scalars (days, microseconds, unscaled integers).
+    """Return the bucket of one row, given as canonical values (`nyala.schema.types`).
 
-    Equals `buckets_of`, but uses Python integers: 6 µs for a number and 10 µs for a short text, where NumPy takes
-    115 µs and 295 µs for one row.
+    The result is that of `buckets_of`. For one row, Python integers take 6 µs for a number and 10
+    µs for a short text, and NumPy 115 and 295 µs.
     """
     h = seed & _WORD
     for value, type in zip(values, types, strict=True):
         if type.is_variable:
             h = _hash_bytes(value.encode() if isinstance(value, str) else value, h)
         elif type.precision is not None and type.precision > _DECIMAL_LONG_DIGITS:
-            # The fewest bytes that also hold the sign: 127 and -128 take one, 128 and -129 take two.
+            # The fewest bytes with room for the sign: 127 and -128 take one byte, 128 and -129 take
+            # two.
             size = (value if value >= 0 else ~value).bit_length() // 8 + 1
             h = _hash_bytes(value.to_bytes(size, "big", signed=True), h)
         elif type.name == "decimal" or type.storage_width_bytes == 8:
@@ -101,7 +105,7 @@ def _hash_bytes(raw: bytes, h: int) -> int:
 
 
 def _mix_one(h: int, word: int) -> int:
-    """`_mix` for one row."""
+    """Mix one word into the hash of one row, as `_mix` does for many."""
     k = word * 0xCC9E2D51 & _WORD
     k = (k << 15 | k >> 17) & _WORD
     k = (k * 0x1B873593 & _WORD) ^ h
@@ -110,7 +114,7 @@ def _mix_one(h: int, word: int) -> int:
 
 
 def _finish_one(h: int, length_bytes: int) -> int:
-    """`_finish` for one row."""
+    """Finish the hash of one row, as `_finish` does for many."""
     h ^= length_bytes
     h = (h ^ h >> 16) * 0x85EBCA6B & _WORD
     h = (h ^ h >> 13) * 0xC2B2AE35 & _WORD
@@ -125,7 +129,8 @@ def _hash_column(array: pa.Array, type: ColumnType, h: Words) -> Words:
         assert type.precision is not None
         if type.precision > _DECIMAL_LONG_DIGITS:
             return murmur3_bytes(*_big_integer_bytes(array), h)
-        # Arrow stores every decimal in 16 bytes; a value of at most 18 digits fits in the low eight.
+        # Arrow stores every decimal in 16 bytes; a value of at most 18 digits fits in the low
+        # eight.
         low, high = (fixed_view(array, "<u4", stride_bytes=16, at=at) for at in (0, 4))
         return _finish(_mix(_mix(h, low), high), np.uint32(8))
     if type.storage_width_bytes == 8:
@@ -138,7 +143,10 @@ def _hash_column(array: pa.Array, type: ColumnType, h: Words) -> Words:
 def murmur3_bytes(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], seeds: Words
 ) -> Words:
-    """Hash each `data[starts[i]:starts[i] + lengths[i]]` with seed `seeds[i]`. Loops over words, not over rows."""
+    """Hash `data[starts[i]:starts[i] + lengths[i]]` with the seed `seeds[i]`, for each i.
+
+    Cost: NumPy calls per word of the longest value, and not per row.
+    """
     h = seeds.copy()
     full = lengths >> 2
     rows = np.flatnonzero(full)
@@ -160,23 +168,25 @@ def murmur3_bytes(
 def _big_integer_bytes(
     array: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return Java's BigInteger.toByteArray of each unscaled value, as bytes, starts and lengths."""
+    """Return the bytes of each decimal of more than 18 digits as (data, starts, lengths), like
+    Java's BigInteger.
+    """
     count = len(array)
     rows = np.empty((count, 2), dtype=">u8")
     rows[:, 0] = fixed_view(array, "<u8", stride_bytes=16, at=8)
     rows[:, 1] = fixed_view(array, "<u8", stride_bytes=16)
     data = rows.view(np.uint8).reshape(count, 16)
-    # Invert negative values, so that redundant leading bytes are zero for both signs.
+    # With negative values inverted, the leading bytes that are not needed are zero for both signs.
     turned = data ^ np.where(data[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
-    turned[:, 15] |= 1  # zero and minus one also take one byte
+    turned[:, 15] |= 1  # 0 and -1 also take one byte
     first = np.argmax(turned != 0, axis=1)
-    # The first byte also holds the sign: if the value uses that bit, one more byte is needed.
+    # The first bit is the sign. If the value itself needs this bit, it takes one more byte.
     first -= turned[np.arange(count), first] >= 0x80
     return data.reshape(-1), np.arange(0, 16 * count, 16) + first, 16 - first
 
 
 def _mix(h: Words, word: npt.NDArray[Any]) -> Words:
-    """Mix one word into the state: Murmur3's mixK1 and mixH1. Returns a new array."""
+    """Mix one word per row into the hashes: mixK1 and mixH1 of Murmur3. Returns a new array."""
     k: Words = word * np.uint32(0xCC9E2D51)
     k = (k << np.uint32(15)) | (k >> np.uint32(17))
     k *= np.uint32(0x1B873593)
@@ -188,7 +198,7 @@ def _mix(h: Words, word: npt.NDArray[Any]) -> Words:
 
 
 def _finish(h: Words, length_bytes: Any) -> Words:
-    """Murmur3's fmix, in place."""
+    """Finish the hashes, in place: fmix of Murmur3."""
     h ^= length_bytes
     h ^= h >> np.uint32(16)
     h *= np.uint32(0x85EBCA6B)

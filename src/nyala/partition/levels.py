@@ -1,14 +1,14 @@
-"""hash_partition, range_partition, and the partitions that they give a new table.
+"""The functions hash_partition and range_partition, and the partitions of a new table.
 
-    [hash_partition("host", buckets=2), range_partition("time", splits=[...])]      a user's levels
-              |  build_partitions                                                   all checks
+    [hash_partition("host", buckets=2), range_partition("time", splits=[...])]      the levels that a user gives
+              |  build_partitions checks them
               v
-    PartitionSchema   hash levels and range columns, by column id                   fixed for the table's life
+    PartitionSchema   hash levels and range columns, by column id; they never change
     Partition         one per tablet: a bucket per hash level, and a range of encoded keys
 
-`nyala.partition.model` defines the invariants T1 to T4; this module checks a user's levels against them.
-
-Not supported: hash levels of a single range (Kudu 1.17). `nyala.partition.alteration` adds and drops ranges.
+`nyala.partition.model` has the invariants T1 to T4, which this module checks.
+`nyala.partition.alteration` adds and drops ranges later. Hash levels of a single range, as in Kudu
+1.17, are not supported.
 Source: Kudu schema design, "Partitioning"; docs/design/kudu.md, "Partitions and their bounds".
 """
 
@@ -34,7 +34,7 @@ __all__ = ["HashSpec", "RangeSpec", "build_partitions", "hash_partition", "level
 
 @dataclass(frozen=True)
 class HashSpec:
-    """One hash level of a new table: the result of `nyala.hash_partition`."""
+    """The result of `nyala.hash_partition`: one hash level of a new table."""
 
     columns: tuple[str, ...]
     buckets: int
@@ -43,7 +43,9 @@ class HashSpec:
 
 @dataclass(frozen=True)
 class RangeSpec:
-    """The range level of a new table: the result of `nyala.range_partition`. Values are not checked yet."""
+    """The result of `nyala.range_partition`: the range level of a new table. Its values are not
+    checked yet.
+    """
 
     columns: tuple[str, ...]
     splits: tuple[Any, ...] = ()
@@ -60,7 +62,8 @@ def hash_partition(*columns: str, buckets: int, seed: int = DEFAULT_SEED) -> Has
     buckets
         Number of tablets, at least 2.
     seed
-        Seed of the hash. The hash is Spark's: with seed 42, bucket = pmod(hash(columns), buckets).
+        Seed of the hash. With 42, the bucket of a row is `pmod(hash(columns), buckets)` in Spark's
+        SQL.
 
     Raises
     ------
@@ -88,21 +91,21 @@ def hash_partition(*columns: str, buckets: int, seed: int = DEFAULT_SEED) -> Has
 def range_partition(
     *columns: str, splits: Iterable[Any] | None = None, bounds: Iterable[Any] | None = None
 ) -> RangeSpec:
-    """Describe the range level: it splits a new table by ranges of key `columns`.
+    """Describe the range level: it divides the rows of a new table by ranges of key `columns`.
 
-    A value in `splits` and `bounds` is a Python scalar, ISO text for a date or timestamp, or a tuple for several
-    columns. A tuple may be shorter or contain None: unset columns are at their minimum. A bound with all columns
-    unset is unbounded.
+    A value in `splits` and `bounds` is a Python value, ISO text for a date or timestamp, or a tuple
+    for several columns. In place of a column that a tuple does not have, or has as None, its least
+    value is taken. A bound without any value is unbounded.
 
     Parameters
     ----------
     columns
         Names of primary key columns.
     splits
-        Each value splits the range that contains it into two ranges.
+        Each value divides the range that contains it into two ranges.
     bounds
-        Pairs (lower, upper), each for a range [lower, upper), or `RangeBound` objects. None in a pair is unbounded.
-        `[]` creates a table without ranges. Default: one unbounded range.
+        Pairs (lower, upper), each for a range [lower, upper), or `RangeBound` objects. None in a
+        pair is unbounded. `[]` creates a table without ranges. Default: one range without bounds.
 
     Raises
     ------
@@ -139,18 +142,18 @@ def _check_names(columns: Sequence[Any], kind: str) -> None:
 
 
 def level_specs(partition_by: Any) -> list[HashSpec | RangeSpec]:
-    """Return the levels in `partition_by` as a list; `build_partitions` checks the items.
-
-    Raises: InvalidArgumentError when `partition_by` is neither a level nor a list.
+    """Return the levels in `partition_by` as a list. Raises: InvalidArgumentError for anything but
+    levels.
     """
-    if isinstance(partition_by, HashSpec | RangeSpec):
-        return [partition_by]
-    if not isinstance(partition_by, Iterable) or isinstance(partition_by, str | bytes):
-        raise InvalidArgumentError(
-            f"partition_by takes nyala.hash_partition(…) and nyala.range_partition(…), not {partition_by!r}: "
-            'for instance nyala.hash_partition("id", buckets=4), or nyala.range_partition("day", splits=["2026-01-01"])'
-        )
-    return list(partition_by)
+    is_list = isinstance(partition_by, Iterable) and not isinstance(partition_by, str | bytes)
+    specs = list(partition_by) if is_list else [partition_by]
+    for spec in specs:
+        if not isinstance(spec, HashSpec | RangeSpec):
+            raise InvalidArgumentError(
+                f"partition_by takes nyala.hash_partition(…) and nyala.range_partition(…), not {spec!r}: for instance "
+                'nyala.hash_partition("id", buckets=4), or nyala.range_partition("day", splits=["2026-01-01"])'
+            )
+    return specs
 
 
 def build_partitions(
@@ -158,18 +161,12 @@ def build_partitions(
     schema: Schema,
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[PartitionSchema, tuple[Partition, ...]]:
-    """Build the partition schema of a new table and its partitions, in the order of T3.
+    """Build the levels of a new table, and its partitions in the order of T3.
 
-    Raises: InvalidArgumentError when the levels violate T1 or T2 or a bound is invalid,
-            ColumnNotFoundError for an unknown column.
+    Raises: InvalidArgumentError if the levels break T1 or T2 or a bound is invalid,
+    ColumnNotFoundError for an unknown column.
     """
-    specs = [levels] if isinstance(levels, HashSpec | RangeSpec) else list(levels)
-    for spec in specs:
-        if not isinstance(spec, HashSpec | RangeSpec):
-            raise InvalidArgumentError(
-                f"partition_by takes nyala.hash_partition(...) and nyala.range_partition(...), not {spec!r}: for "
-                'instance nyala.hash_partition("id", buckets=4)'
-            )
+    specs = level_specs(levels)
     hash_specs = [spec for spec in specs if isinstance(spec, HashSpec)]
     range_specs = [spec for spec in specs if isinstance(spec, RangeSpec)]
     hash_levels = tuple(

@@ -1,16 +1,17 @@
-"""The stored partitioning: a table's hash and range levels, and the partition of each tablet.
+"""The partitioning that the catalogue stores: the hash and range levels of a table, the partition
+of each tablet.
 
          range:   [ .. , 2014)  [2014, 2015)  [2015, .. )
     bucket 0:     tablet 0      tablet 1      tablet 2
     bucket 1:     tablet 3      tablet 4      tablet 5
 
 Invariants
-    T1  A row belongs to at most one partition; if the ranges have no gaps, to exactly one.
-    T2  Hash and range columns are key columns. No column is in two hash levels; a hash column may also be a range
-        column.
-    T3  A new table's partitions are every combination of buckets with every range, buckets outermost, ranges
-        ascending.
-    T4  A range bound is a whole encoded key over the range columns; None is unbounded.
+    T1  A row belongs to at most one partition, and to exactly one if the ranges have no gaps.
+    T2  Hash and range columns are key columns. No column is in two hash levels. A hash column may
+        be a range column too.
+    T3  The partitions of a new table are all combinations of buckets and ranges: first those of
+        bucket 0, each with the ranges ascending.
+    T4  A range bound is an encoded key of all range columns. None is no bound.
 
 Source: docs/design/kudu.md, "Partitions and their bounds".
 """
@@ -32,14 +33,14 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["MAX_TABLETS", "HashLevel", "Partition", "PartitionSchema", "find_problem"]
 
-# Kudu recommends at most a few thousand tablets per server. The limit prevents a typing error from creating a million
-# folders.
+# Kudu recommends at most a few thousand tablets per server. This limit only stops typing errors,
+# which might otherwise create a million folders.
 MAX_TABLETS: Final = 65_536
 
 
 @dataclass(frozen=True)
 class HashLevel:
-    """One hash level of a table. `algorithm` names the hash function."""
+    """One hash level of a table. `algorithm` is the name of the hash function."""
 
     column_ids: tuple[int, ...]
     buckets: int
@@ -49,7 +50,9 @@ class HashLevel:
 
 @dataclass(frozen=True)
 class PartitionSchema:
-    """The levels of a table. Uses column ids, so renaming a column changes nothing. No levels: one tablet."""
+    """The levels of a table; without levels it has one tablet. Columns are given by id, so they can
+    be renamed.
+    """
 
     hash_levels: tuple[HashLevel, ...] = ()
     range_column_ids: tuple[int, ...] = ()
@@ -59,11 +62,11 @@ class PartitionSchema:
         return tuple(schema.by_id(id) for id in self.range_column_ids)
 
     def hash_columns(self, level: HashLevel, schema: Schema) -> tuple[ColumnSchema, ...]:
-        """Return the columns of one hash level, in hashing order."""
+        """Return the columns of one hash level, in the order in which they are hashed."""
         return tuple(schema.by_id(id) for id in level.column_ids)
 
     def to_json(self) -> str:
-        """Return all fields as one line of JSON; `from_json` reads it."""
+        """Return the levels as one line of JSON that `from_json` reads."""
         levels = [
             {"column_ids": level.column_ids, "buckets": level.buckets, "seed": level.seed}
             | {"algorithm": level.algorithm}
@@ -76,7 +79,8 @@ class PartitionSchema:
     def from_json(text: str) -> PartitionSchema:
         """Read the text of `to_json`.
 
-        Raises: ValueError or KeyError for any other text. The caller has verified the catalogue's checksum.
+        Raises: ValueError or KeyError for any other text. The caller has verified the catalogue's
+        checksum.
         """
         data = json.loads(text)
         levels = tuple(
@@ -88,7 +92,9 @@ class PartitionSchema:
 
 @dataclass(frozen=True)
 class Partition:
-    """The rows of one tablet: one bucket per hash level, range keys in [range_lower, range_upper) (T4)."""
+    """Which rows a tablet has: one bucket per hash level, and range keys from `range_lower` to
+    below `range_upper`.
+    """
 
     hash_buckets: tuple[int, ...] = ()
     range_lower: bytes | None = None
@@ -96,10 +102,11 @@ class Partition:
 
 
 def find_problem(levels: PartitionSchema, partitions: Sequence[Partition], schema: Schema) -> str | None:
-    """Validate a loaded partitioning against T1, T2 and T4: return the first problem, or None.
+    """Return the first rule of T1, T2 and T4 that a loaded partitioning breaks, as text, or None.
 
-    Use it for data from a catalogue or another process, even if the checksum is right. Cost: one pass over the
-    partitions.
+    It is called for data from a catalogue or another process, which may be wrong even if its
+    checksum is right.
+    Cost: one pass over the partitions.
     """
     hashed = [id for level in levels.hash_levels for id in level.column_ids]
     for ids in (hashed, list(levels.range_column_ids)):

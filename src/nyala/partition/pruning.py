@@ -1,17 +1,18 @@
-"""Partition pruning: finds the partitions that can contain a row that matches a scan's predicates.
+"""Partition pruning: finds the partitions that may contain a row that a scan selects.
 
     host = 'a' AND metric IN ('x', 'y') AND time >= 100
     |                    |              |
     +-- hash (host, metric): the buckets of ('a', 'x') and ('a', 'y')
                                         +-- range (time): [100, unbounded)
 
-Each level is pruned independently. A hash level is pruned if each of its columns has an equality or an IN list. The
-range level is pruned by the key ranges that its columns' constraints allow, one per combination of leading IN values.
+Each level is pruned on its own. A hash level can be pruned if the predicate names the values of all
+its columns, by = or IN. The range level is pruned by the key ranges that the predicate allows: one
+per combination of the values of its first columns.
 
-Invariant T5: a partition is skipped only if no row in it can satisfy all constraints. An extra partition costs only
-time, so IN lists with more than MAX_COMBINATIONS combinations are not enumerated.
-Source: docs/design/kudu.md, "Partition pruning". Departure: IN lists on range columns also prune the ranges between
-their values.
+Invariant T5: a partition is skipped only if no row in it can satisfy all constraints. IN lists of
+more than MAX_COMBINATIONS combinations prune nothing, which costs time but no rows.
+Source: docs/design/kudu.md, "Partition pruning". Departure: IN lists on range columns also prune
+the ranges between their values.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["prune"]
 
-# More combinations than this match nearly every bucket and range anyway.
+# More combinations would match nearly every bucket and range anyway.
 MAX_COMBINATIONS: Final = 4096
-# Up to this many, hashing one by one is cheaper than NumPy's calls.
+# At most so many combinations are hashed one by one, which takes less time than NumPy calls.
 _FEW_COMBINATIONS: Final = 8
 
 
@@ -49,8 +50,8 @@ def prune(
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of the partitions to read (T5).
 
-    constraints: by column name; all of them must hold.
-    Cost: hashing the combinations of IN lists, and one pass over the partitions.
+    constraints: by column name; a selected row satisfies all of them.
+    Cost: one hash per combination of IN values, and one pass over the partitions.
     """
     keep = np.ones(len(partitions), dtype=bool)
     if any(constraint.empty for constraint in constraints.values()):
@@ -77,7 +78,9 @@ def prune(
 
 
 def _values(column: Clamped) -> tuple[object, ...] | None:
-    """Return the values of an IN list or of a range with one value; None for other constraints."""
+    """Return the values that a column may have, if it has an IN list or an equality; None
+    otherwise.
+    """
     if column.values is not None:
         return column.values
     return (column.lower,) if column.lower is not None and column.lower == column.upper else None
@@ -86,7 +89,7 @@ def _values(column: Clamped) -> tuple[object, ...] | None:
 def _allowed_buckets(
     level: HashLevel, columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]
 ) -> npt.NDArray[np.bool_] | None:
-    """Return a mask over the level's buckets, or None when every bucket can match."""
+    """Return a mask of the buckets of a level that can match, or None if all can."""
     lists = [_values(column) for column in clamped]
     values = [one for one in lists if one is not None]
     combinations = math.prod(len(one) for one in values)
@@ -107,7 +110,9 @@ def _allowed_buckets(
 
 
 def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]) -> list[KeyRange]:
-    """Return disjoint, ascending key ranges: one per combination of the leading columns' IN lists."""
+    """Return the key ranges that can match, disjoint and ascending: one per combination of the
+    first columns' values.
+    """
     codec = KeyCodec([column.type for column in columns])
     leading: list[tuple[object, ...]] = []
     for column in clamped:
@@ -126,8 +131,8 @@ def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped])
 def _overlaps(
     ranges: Sequence[KeyRange], uppers: Sequence[bytes | None], lower: bytes | None, upper: bytes | None
 ) -> bool:
-    """Whether [lower, upper) overlaps one of the disjoint, ascending `ranges`."""
-    # Only the last upper can be None. It suffices to test the first range that ends above `lower`.
+    """Whether the range [lower, upper) overlaps one of `ranges`. uppers: the upper bounds of these."""
+    # Only the last upper bound can be None. The first range that ends above `lower` decides.
     bounded = len(uppers) - (1 if uppers and uppers[-1] is None else 0)
     first = 0 if lower is None else bisect.bisect_right(uppers, lower, hi=bounded)  # type: ignore[type-var]
     return first < len(ranges) and (upper is None or (ranges[first].lower or b"") < upper)

@@ -1,17 +1,18 @@
-"""Range bounds and splits: converts a user's values to disjoint, ascending ranges of encoded keys.
+"""Converts the range bounds and splits that a user gives to ranges of encoded keys.
 
-A *range key* is the key encoding of the range columns alone (`nyala.keys.codec`). A bound sets some of them:
+A *range key* is the encoded key of the range columns alone (`nyala.keys.codec`). A bound may leave
+columns out, such as (1, None, 3) for the columns (a, b, c). A column that is left out has the least
+value of its type. A bound without any column is no bound.
 
-    columns (a, b, c)       bound (1, None, 3)
-    unset columns           take their type's minimum; a bound with all columns unset is unbounded
-    exclusive lower and     become the inclusive lower and exclusive upper bound at the next key. To find the next
-    inclusive upper         key, increment the rightmost column. A column at its maximum is unset, and the column
-                            to its left is incremented:
-                            (1, None, 3) -> (1, None, 4)     (1, 127, 127) -> (2, None, None)
+A stored range includes its lower bound and not its upper bound. So an exclusive lower and an
+inclusive upper bound move to the next key: the last column is increased by one. If it has its
+greatest value, it is left out, and the column before it is increased:
 
-Not supported: hash levels of a single range. All other Kudu rules apply.
-Source: docs/design/kudu.md, "Partitions and their bounds". Departure: an unset decimal takes the decimal's minimum,
--(10^p - 1), not the minimum of its storage integer. It then equals that minimum written out.
+    (1, None, 3)  becomes  (1, None, 4)           (1, 127, 127)  becomes  (2, None, None)
+
+Source: docs/design/kudu.md, "Partitions and their bounds". Departure: a decimal that is left out
+has the least value of the decimal, -(10^p - 1) for p digits, and not that of the integer that
+stores it. Hash levels of a single range are not supported.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from nyala.schema.types import ColumnType, to_canonical
 
 __all__ = ["EncodedRange", "RangeBound", "build_ranges", "encode_range"]
 
-# [lower, upper) as encoded range keys; None = unbounded.
+# The lower and upper bound of a range as encoded range keys. None is no bound.
 EncodedRange = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True)
 class RangeBound:
-    """One range for `range_partition(bounds=[...])`, with a choice of inclusive or exclusive ends.
+    """One range for `range_partition(bounds=[...])`, whose ends may be inclusive or exclusive.
 
     Parameters
     ----------
     lower, upper
-        The ends: a value, a tuple for several columns, or None for unbounded.
+        The ends: a value, a tuple for several columns, or None for no bound.
     lower_inclusive, upper_inclusive
-        Whether the end itself belongs to the range. Default: [lower, upper).
+        Whether the end itself belongs to the range. By default only the lower end does.
 
     Examples
     --------
@@ -65,15 +66,16 @@ def build_ranges(
     bounds: Sequence[Any] | None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> list[EncodedRange]:
-    """Return the ranges of a new table, ascending and disjoint; gaps between them are allowed.
+    """Return the ranges of a new table, ascending and disjoint. There may be gaps between them.
 
-    Raises: InvalidArgumentError when bounds overlap, a range is empty, or a split is outside of all ranges.
+    Raises: InvalidArgumentError if bounds overlap, a range is empty, or a split is outside of all
+    ranges.
     """
     if bounds is None:
         ranges: list[EncodedRange] = [(None, None)]
     else:
         ranges = [encode_range(bound, columns, limits) for bound in bounds]
-    # Ascending by lower bound. An unbounded one sorts first: b"" is the smallest key.
+    # Ascending by lower bound. A range without lower bound is first: b"" is the least key.
     order = sorted(range(len(ranges)), key=lambda i: ranges[i][0] or b"")
     for i, j in itertools.pairwise(order):
         upper, lower = ranges[i][1], ranges[j][0]
@@ -86,9 +88,9 @@ def build_ranges(
 def encode_range(
     bound: Any, columns: Sequence[ColumnSchema], limits: Limits = DEFAULT_LIMITS
 ) -> EncodedRange:
-    """Encode one range, given as a pair (lower, upper) or a RangeBound.
+    """Encode one range, which is a pair (lower, upper) or a RangeBound.
 
-    Raises: InvalidArgumentError for values that the columns cannot hold, or an empty range.
+    Raises: InvalidArgumentError for values that the columns cannot hold, and for an empty range.
     """
     if not isinstance(bound, RangeBound):
         if not isinstance(bound, Sequence) or isinstance(bound, str | bytes) or len(bound) != 2:
@@ -102,7 +104,7 @@ def encode_range(
         if not lower:
             raise InvalidArgumentError(f"no value is greater than the exclusive lower bound {bound.lower!r}")
     if bound.upper_inclusive and any(value is not None for value in upper):
-        # No key is above the greatest one: the range becomes unbounded.
+        # If no key is greater, the range has no upper bound.
         upper = _incremented(upper, codec.types)
     low, high = _encode(lower, codec, limits), _encode(upper, codec, limits)
     if high is not None and (low or _encode_minimum(codec)) >= high:
@@ -149,7 +151,9 @@ def _split(
 
 
 def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]:
-    """Return the canonical value of each range column, None where unset."""
+    """Return the canonical value of each range column, or None for a column that the bound leaves
+    out.
+    """
     if isinstance(value, Mapping):
         names = [column.name for column in columns]
         for name in value:
@@ -187,7 +191,9 @@ def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]
 
 
 def _encode(values: Sequence[Any], codec: KeyCodec, limits: Limits) -> bytes | None:
-    """Encode the range key, with unset columns at their minimum; None when all are unset."""
+    """Encode a bound, with the least value of columns that it leaves out; None if it leaves out
+    all.
+    """
     if all(value is None for value in values):
         return None
     filled = [
@@ -212,7 +218,7 @@ def _minimum(type: ColumnType) -> Any:
 
 
 def _incremented(values: Sequence[Any], types: Sequence[ColumnType]) -> list[Any]:
-    """Return the next bound above `values`; empty if `values` is the greatest."""
+    """Return the least bound above `values`; an empty list if there is none."""
     result = list(values)
     for i in reversed(range(len(result))):
         type = types[i]

@@ -1,12 +1,16 @@
-"""Router: finds the partition of each row of a batch.
+"""Router: finds the partition of each row of a batch. A region is a part of the range keys between
+two bounds.
 
-    hash columns   -> bucket per level -> one number for all levels  \\
-                                                                       table[number, region] -> partition or -1
-    range columns  -> range key -> region between two bounds         /
+    hash columns   ->  a bucket per level  ->  one number for all buckets  \\
+                                                                            table[number, region]
+                                                                            ->  partition or -1
+    range columns  ->  range key           ->  region                      /
 
-    bounds (all lower and upper ones, once each)      a       c           f
-    regions                                       0   |   1   |     2     |   3
-    partitions' ranges  [a, c) and [f, None)      -1     yes       -1        yes
+For the ranges [a, c) and [f, unbounded):
+
+    bounds               a       c           f
+    regions          0   |   1   |     2     |   3
+    has a partition  no     yes       no        yes
 
 Invariant T1: a region belongs to at most one range, because ranges are disjoint.
 Source: docs/design/kudu.md, "Hash buckets" and "Partitions and their bounds".
@@ -32,10 +36,10 @@ __all__ = ["Router"]
 
 
 class Router:
-    """Routes rows of one table to `partitions`. Immutable; safe to share between threads.
+    """Routes the rows of one table. Immutable, so that threads may share it.
 
-    Cost: building takes one pass over the partitions. Routing takes a few NumPy calls per level and column and one
-    binary search, independent of the number of partitions.
+    Cost: one pass over the partitions to build it. Routing takes a few NumPy calls per level and
+    column, and a binary search per row.
     """
 
     def __init__(
@@ -70,11 +74,12 @@ class Router:
         """Whether every row has a partition."""
 
     def route(self, arrays: Mapping[str, pa.Array], count: int) -> npt.NDArray[np.int32]:
-        """Return the index of each row's partition, -1 for a row that is outside of all ranges.
+        """Return the index of each row's partition, or -1 for a row that is outside of all ranges.
 
-        arrays: column name to canonical array of `count` values without NULLs, at least for the partition columns.
+        arrays: at least the partition columns, by name, as canonical arrays of `count` values
+        without NULL.
         """
-        if len(self._table) == 1:  # no hash levels and no bounds: the same answer for all rows
+        if len(self._table) == 1:  # the table has one partition
             return np.full(count, self._table[0], np.int32)
         numbers = np.zeros(count, dtype=np.int64)
         for names, types, level in self._levels:
@@ -86,7 +91,9 @@ class Router:
         return self._table[numbers]
 
     def route_one(self, values: Mapping[str, Any]) -> int:
-        """`route` for one row of canonical scalars (days, microseconds, unscaled integers)."""
+        """Return the index of the partition of one row, or -1. values: canonical values by column
+        name.
+        """
         number = 0
         for names, types, level in self._levels:
             bucket = bucket_of([values[name] for name in names], types, level.buckets, level.seed)

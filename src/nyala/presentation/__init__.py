@@ -1,1 +1,3 @@
-"""What people see of tables, scans and results: `repr`, progress, explanations, and advice about unknown methods."""
+"""What people see of tables, scans and results: `repr`, progress, explanations, and advice about
+unknown methods.
+"""

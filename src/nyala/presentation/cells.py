@@ -31,7 +31,8 @@ __all__ = ["is_number", "json_columns", "json_value", "text_columns", "text_valu
 _YEAR_1_US: Final = -62_135_596_800_000_000
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
-# Control characters could move a terminal's cursor, split a row into two lines, or reverse the text's direction.
+# Control characters could move a terminal's cursor, split a row into two lines, or reverse the
+# text's direction.
 _ESCAPES: Final = {
     **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
     **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
@@ -145,7 +146,9 @@ def _convert(column: Any, one: Callable[[Any], Any]) -> list[Any]:
 
 
 def _has_odd_years(column: Any) -> bool:
-    """Whether the column has timestamps outside the years 1 to 9999, which Arrow would print with a wrong year."""
+    """Whether the column has timestamps outside the years 1 to 9999, which Arrow would print with a
+    wrong year.
+    """
     import pyarrow as pa
 
     from nyala import compute as pc

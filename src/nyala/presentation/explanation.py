@@ -1,4 +1,6 @@
-"""What a scan read and what it skipped, as text and as figures. All of them: docs/how-to/explain.md."""
+"""What a scan read and what it skipped, as text and as figures. All of them:
+docs/how-to/explain.md.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures.
 
-        Totals are of the table; `rows_in_range` are the rows inside the matching partitions and key bounds.
-        `blocks_total` and `blocks_skipped` count each block of a column once. `blocks_decoded` and
-        `cache_hits` count accesses, also to blocks of keys and changes: a block that is needed twice may be
-        two hits. `bytes_read` are bytes from files. `operations` says how each column was read.
+        Totals are of the table; `rows_in_range` are the rows inside the matching partitions and key
+        bounds. `blocks_total` and `blocks_skipped` count each block of a column once.
+        `blocks_decoded` and `cache_hits` count accesses, also to blocks of keys and changes: a
+        block that is needed twice may be two hits. `bytes_read` are bytes from files. `operations`
+        says how each column was read.
         """
         counters = self._counters
         return {

@@ -6,7 +6,9 @@ __all__ = ["pickle_error"]
 
 
 def pickle_error(given: object) -> TypeError:
-    """Return the error for `__reduce__`; pickle's own message would name something inside the object."""
+    """Return the error for `__reduce__`; pickle's own message would name something inside the
+    object.
+    """
     return TypeError(
         f"a {type(given).__name__} belongs to the store that this process has open and cannot be pickled: open the "
         "store where it is needed, nyala.connect(path, read_only=True), or send scan.tokens()"

@@ -21,8 +21,8 @@ _Object = TypeVar("_Object")
 def without_errors(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
     """Wrap a `__repr__` that reads rows.
 
-    For a closed store or a dropped table it returns the error's message, so debuggers and logs do not fail.
-    `CorruptionError` is still raised.
+    For a closed store or a dropped table it returns the error's message, so debuggers and logs do
+    not fail. `CorruptionError` is still raised.
     """
 
     @functools.wraps(show)
@@ -69,8 +69,8 @@ def row_count_text(count: int) -> str:
 def preview(table: pa.Table, width: int = 24) -> str:
     """Return a few rows as text, one line each.
 
-    width: the most characters of a cell; longer ones are cut, except times. Columns after the 30th are
-    left out.
+    width: the most characters of a cell; longer ones are cut, except times. Columns after the 30th
+    are left out.
     """
     lines = _cells(table, width)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -3,12 +3,12 @@
     table.compact(progress=True)                        every few seconds a line: compaction of t: 40 %
     table.upsert(reader, progress=show)                 show(rows done, None) after each record batch
 
-`True` shows lines on stderr if that is a terminal, in a notebook as one changing line below the cell, and
-otherwise as records of the logger `nyala.progress` (level INFO). A program runs in a notebook if it has
-imported IPython with a kernel.
+`True` shows lines on stderr if that is a terminal, in a notebook as one changing line below the
+cell, and otherwise as records of the logger `nyala.progress` (level INFO). A program runs in a
+notebook if it has imported IPython with a kernel.
 
-A function is called in the caller's thread without a lock. An exception in it ends the call; batches that
-were written and compactions that were done stay.
+A function is called in the caller's thread without a lock. An exception in it ends the call;
+batches that were written and compactions that were done stay.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Rows of text as aligned lines, as a terminal shows them.
 
-Chinese, Japanese and Korean characters and most emoji take two columns of a terminal, and combining marks none.
+Chinese, Japanese and Korean characters and most emoji take two columns of a terminal, and combining
+marks none.
 
 Source: Unicode Standard Annex 11, "East Asian Width".
 """
@@ -15,11 +16,15 @@ from typing import Final
 __all__ = ["aligned", "width_of"]
 
 _WIDTH_MAX: Final = 200
-"""A column is at most this wide. A longer cell moves the rest of its own line, and other rows stay short."""
+"""A column is at most this wide. A longer cell moves the rest of its own line, and other rows stay
+short.
+"""
 
 
 def aligned(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[bool]) -> Iterator[str]:
-    """Yield aligned lines; first widen `widths` to fit these rows. right: which columns are aligned right."""
+    """Yield aligned lines; first widen `widths` to fit these rows. right: which columns are aligned
+    right.
+    """
     for index in range(len(widths)):
         widest = max(width_of(row[index]) for row in rows)
         widths[index] = max(widths[index], min(widest, _WIDTH_MAX))

@@ -1,4 +1,6 @@
-"""What `nyala --version` prints. It does not need click, so that a bug report can be written without it."""
+"""What `nyala --version` prints. It does not need click, so that a bug report can be written
+without it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ __all__ = ["version_text"]
 
 
 def version_text(as_json: bool) -> str:
-    """Return the version and the kernels that run. Raises Error for an invalid setting of the kernels."""
+    """Return the version and the kernels that run. Raises Error for an invalid setting of the
+    kernels.
+    """
     import json
 
     from nyala import __version__

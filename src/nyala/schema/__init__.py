@@ -9,5 +9,6 @@
     expressions/    the SQL language of conditions and expressions
     predicates/     checks conditions and expressions against a table, and evaluates them
 
-Import from the modules: the package itself exports nothing, so that `import nyala` loads only what it needs.
+Import from the modules: the package itself exports nothing, so that `import nyala` loads only what
+it needs.
 """

@@ -1,4 +1,5 @@
-"""Converts a column's values between the types that the column had in different versions of the schema.
+"""Converts a column's values between the types that the column had in different versions of the
+schema.
 
     stored       file of version 3: int32      file of version 5: int64      change of version 5: int64
                        └──────────────┬───────────────┴─────────────┬────────────────┘
@@ -6,16 +7,18 @@
                                       │ adapt
     returned     current schema: int64         schema at T (version 3): int32
 
-An alteration can only make a column's type wider (`nyala.schema.alteration`): int8 to int64, float to double, a decimal
-to more digits. So of any two types that a column had, one holds all values of the other. A varchar and a string have
-the same Arrow type.
+An alteration can only make a column's type wider (`nyala.schema.alteration`): int8 to int64, float
+to double, a decimal to more digits. So of any two types that a column had, one holds all values of
+the other. A varchar and a string have the same Arrow type.
 
 Invariants
     A1  `concat_versions` keeps every value.
-    A2  `adapt` to an older, narrower type is right for values that were written when the column had this type. Newer
-        values may become any value of the type. A read at that time does not return their rows.
+    A2  `adapt` to an older, narrower type is right for values that were written when the column had
+        this type. Newer values may become any value of the type. A read at that time does not
+        return their rows.
 
-Source: Kudu schema changes, "Handling varying schemas at read time". It leaves changes of type to "type adapters".
+Source: Kudu schema changes, "Handling varying schemas at read time". It leaves changes of type to
+"type adapters".
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Convert the values to another type of the same column (A2). Equal types and decimals cost nothing.
+    """Convert the values to another type of the same column (A2). Equal types and decimals cost
+    nothing.
 
     Raises: CorruptionError if one column cannot have had both types.
     """

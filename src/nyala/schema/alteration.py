@@ -5,16 +5,18 @@
     rename_column(schema, "val", "value")                          the same id; key columns too
     change_column(schema, "value", default=0, type="int64")        the same id
 
-The functions change nothing in place: each checks one change and returns a new schema. A user's alteration applies
-several of them and then calls `next_version`. `Schema.layout_version` changes only if the alteration changes how files
-are written. New names, defaults and comments do not.
+The functions change nothing in place: each checks one change and returns a new schema. A user's
+alteration applies several of them and then calls `next_version`. `Schema.layout_version` changes
+only if the alteration changes how files are written. New names, defaults and comments do not.
 
 Invariants
     S2  An id is never used again, as in `nyala.schema.schema`.
     S4  `read_default` is the default that the column had when it was added. It never changes.
-    A1  A type may only become wider, and a NOT NULL column may only become nullable. So all stored values stay valid.
+    A1  A type may only become wider, and a NOT NULL column may only become nullable. So all stored
+        values stay valid.
 
-Source: Kudu schema design, "Schema Alterations" and "Known Limitations"; docs/design/kudu.md, "Schema alteration".
+Source: Kudu schema design, "Schema Alterations" and "Known Limitations"; docs/design/kudu.md,
+"Schema alteration".
 Departure: Kudu changes neither types nor NOT NULL.
 """
 
@@ -77,7 +79,8 @@ _INTEGERS: Final = ("int8", "int16", "int32", "int64")
 def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEFAULT_LIMITS) -> Schema:
     """Add a column at the end. Scans return its default for existing rows.
 
-    Raises: SchemaError for an existing name, NOT NULL without a default, too many columns, or an invalid column.
+    Raises: SchemaError for an existing name, NOT NULL without a default, too many columns, or an
+    invalid column.
     """
     _check_free(schema, name)
     check_not_reserved(name)
@@ -109,7 +112,9 @@ def drop_column(schema: Schema, name: str) -> Schema:
 
 
 def rename_column(schema: Schema, old: str, new: str, limits: Limits = DEFAULT_LIMITS) -> Schema:
-    """Rename a column. Raises: ColumnNotFoundError; SchemaError for an existing or invalid new name."""
+    """Rename a column. Raises: ColumnNotFoundError; SchemaError for an existing or invalid new
+    name.
+    """
     column = _column(schema, old)
     _check_free(schema, new)
     check_identifier(new, "column name", limits)
@@ -135,7 +140,8 @@ def change_column(
 
     default: the default for rows that are inserted from now on; None removes the default.
     type:    the same or a wider type.
-    Raises:  ColumnNotFoundError; InvalidArgumentError if nothing is to change; SchemaError for an invalid change.
+    Raises:  ColumnNotFoundError; InvalidArgumentError if nothing is to change; SchemaError for an
+             invalid change.
     """
     column = _column(schema, name)
     where = f"column {name!r}: "
@@ -191,10 +197,12 @@ def _layout_of(column: ColumnSchema) -> tuple[Any, ...]:
 
 
 def stored_schema(current: Schema, earlier: Sequence[Schema]) -> Schema:
-    """Return the schema for writing files: the current columns, and dropped ones that snapshots can still read.
+    """Return the schema for writing files: the current columns, and dropped ones that snapshots can
+    still read.
 
-    earlier: the versions of the schema that snapshots can still read, oldest first. A dropped column gets a name that
-    no user can give. It becomes nullable, because newer rows have no value for it.
+    earlier: the versions of the schema that snapshots can still read, oldest first. A dropped
+    column gets a name that no user can give. It becomes nullable, because newer rows have no value
+    for it.
     """
     dropped: dict[int, ColumnSchema] = {}
     for schema in earlier:

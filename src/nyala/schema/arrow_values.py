@@ -1,10 +1,12 @@
-"""Reads Arrow arrays as NumPy arrays, without a copy where possible, and single values as Python objects.
+"""Reads Arrow arrays as NumPy arrays, without a copy where possible, and single values as Python
+objects.
 
-The arrays have the canonical types of `nyala.schema.types`. Some functions also accept decimals of 32, 64 or 256 bits.
+The arrays have the canonical types of `nyala.schema.types`. Some functions also accept decimals of
+32, 64 or 256 bits.
 
-A damaged file whose checksums are right may contain invalid UTF-8, and dates outside the years 1 to 9999. A check of
-each scanned text would cost more than 10 % of a scan. So the functions that build Python objects detect such values:
-`python_value_at`, `python_converter` and `raising_corruption`.
+A damaged file whose checksums are right may contain invalid UTF-8, and dates outside the years 1 to
+9999. A check of each scanned text would cost more than 10 % of a scan. So the functions that build
+Python objects detect such values: `python_value_at`, `python_converter` and `raising_corruption`.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ STORAGE: Final[dict[str, Any]] = {
 
 
 def python_converter(type: ColumnType) -> Callable[[int], Any]:
-    """Return a function that converts a canonical number of a numeric, date or timestamp type to a Python value.
+    """Return a function that converts a canonical number of a numeric, date or timestamp type to a
+    Python value.
 
     A canonical number is a number of days or microseconds, or a decimal without its point.
     """
@@ -82,7 +85,8 @@ def python_converter(type: ColumnType) -> Callable[[int], Any]:
 
 
 def python_value_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
-    """Return one value as Arrow's `as_py` does, but a timestamp outside the years 1 to 9999 as microseconds.
+    """Return one value as Arrow's `as_py` does, but a timestamp outside the years 1 to 9999 as
+    microseconds.
 
     Raises: CorruptionError for invalid UTF-8, and for a date outside the years 1 to 9999.
     """
@@ -113,7 +117,9 @@ def _day(days: int) -> Any:
 
 
 def has_valid_values(array: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether all texts are UTF-8 and all dates are within the years 1 to 9999. Other types are not checked."""
+    """Whether all texts are UTF-8 and all dates are within the years 1 to 9999. Other types are not
+    checked.
+    """
     if isinstance(array, pa.ChunkedArray):
         return all(map(has_valid_values, array.chunks))
     if pa.types.is_dictionary(array.type):
@@ -136,8 +142,8 @@ def has_valid_values(array: pa.Array | pa.ChunkedArray) -> bool:
 def raising_corruption(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
     """Context manager for code that builds Python objects from `table`.
 
-    If the code fails because of an invalid value, it raises CorruptionError with the name of the column. Values are
-    only checked after a failure, so there is no other cost.
+    If the code fails because of an invalid value, it raises CorruptionError with the name of the
+    column. Values are only checked after a failure, so there is no other cost.
     """
     try:
         yield
@@ -160,10 +166,11 @@ def validity(array: pa.Array) -> Mask | None:
 
 
 def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
-    """Return the canonical values of a numeric, date or timestamp column as a view; any value in place of NULL.
+    """Return the canonical values of a numeric, date or timestamp column as a view; any value in
+    place of NULL.
 
-    Not for decimals of more than 18 digits. Fewer digits fit in the low 8 of the 16 bytes of an Arrow decimal128, or
-    the array has decimals of 4 or 8 bytes.
+    Not for decimals of more than 18 digits. Fewer digits fit in the low 8 of the 16 bytes of an
+    Arrow decimal128, or the array has decimals of 4 or 8 bytes.
     """
     data = array.buffers()[1]
     if data is None or len(array) == 0:
@@ -180,7 +187,9 @@ def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
 
 
 def is_narrow(type: ColumnType) -> bool:
-    """Whether the type is a decimal of at most 18 digits, so that its canonical values fit in 64 bits."""
+    """Whether the type is a decimal of at most 18 digits, so that its canonical values fit in 64
+    bits.
+    """
     return type.precision is not None and type.precision <= 18
 
 
@@ -214,7 +223,8 @@ def false_mask(array: pa.Array) -> Mask:
 def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
     """Return the nearest double of each decimal128 or decimal256 value; any value in place of NULL.
 
-    Arrow's own cast is not exact: it multiplies by a rounded power of ten, and the decimal 0.41 does not become 0.41.
+    Arrow's own cast is not exact: it multiplies by a rounded power of ten, and the decimal 0.41
+    does not become 0.41.
     """
     precision, scale = array.type.precision, array.type.scale
     if precision <= 15:  # dividend and divisor are exact doubles, so the division rounds once
@@ -226,14 +236,17 @@ def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def decode_runs(array: pa.Array) -> pa.Array:
-    """Return one value per row: decodes a run-end-encoded array, and returns other arrays unchanged."""
+    """Return one value per row: decodes a run-end-encoded array, and returns other arrays
+    unchanged.
+    """
     return pc.run_end_decode(array) if pa.types.is_run_end_encoded(array.type) else array
 
 
 def repeated(value: pa.Scalar, count: int) -> pa.Array:
     """Return an array of `count` equal values.
 
-    Raises: ArrowInvalid for more than 2 GiB of text. There, `pa.repeat` would return wrong offsets without an error.
+    Raises: ArrowInvalid for more than 2 GiB of text. There, `pa.repeat` would return wrong offsets
+    without an error.
     """
     if value.is_valid and value.type in (pa.string(), pa.binary()):
         size = len(value.as_buffer()) * count

@@ -1,8 +1,9 @@
 """Equality of dataclasses whose fields may contain NaN, such as a column with the default NaN.
 
-NaN does not equal NaN in Python. But two tuples that contain the same NaN object are equal, because a tuple first
-compares its items by identity. Nyala therefore always uses one NaN object (`literals.NAN`). Python 3.13 compares the
-fields of dataclasses one by one and not as tuples, so this module does it.
+NaN does not equal NaN in Python. But two tuples that contain the same NaN object are equal, because
+a tuple first compares its items by identity. Nyala therefore always uses one NaN object
+(`literals.NAN`). Python 3.13 compares the fields of dataclasses one by one and not as tuples, so
+this module does it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def compared_as_tuples(cls: _Class) -> _Class:
-    """Class decorator: two objects of the dataclass are equal if the tuples of their fields are equal."""
+    """Class decorator: two objects of the dataclass are equal if the tuples of their fields are
+    equal.
+    """
     names = [field.name for field in dataclasses.fields(cls) if field.compare]
     # The last name is given twice, because attrgetter returns a tuple only for two names or more.
     all_of = operator.attrgetter(*names, names[-1])

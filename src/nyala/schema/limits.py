@@ -1,8 +1,9 @@
-"""Size limits of tables, columns and values: Kudu's defaults, and the greatest values that a user may set.
+"""Size limits of tables, columns and values: Kudu's defaults, and the greatest values that a user
+may set.
 
-The limits apply to the process that writes, like the flags of a Kudu server. Reading does not check them, so data
-written under other limits stays readable. The precision of a decimal and the length of a varchar are no limits: they
-belong to the type (`nyala.schema.types`).
+The limits apply to the process that writes, like the flags of a Kudu server. Reading does not check
+them, so data written under other limits stays readable. The precision of a decimal and the length
+of a varchar are no limits: they belong to the type (`nyala.schema.types`).
 Source: Kudu schema design, "Known Limitations"; Kudu's flags max_num_columns, max_cell_size_bytes,
 max_encoded_key_size_bytes, max_identifier_length.
 """
@@ -22,7 +23,8 @@ _MOST: Final = {
     "max_key_bytes": 65_536,  # the catalogue stores two keys per rowset, the least and the greatest
     "max_identifier_bytes": 4096,
     "max_comment_bytes": 65_536,
-    # 2 GiB, the most text in one Arrow string array, divided by 4 bytes per character, and by 2 for safety.
+    # 2 GiB, the most text in one Arrow string array, divided by 4 bytes per character, and by 2 for
+    # safety.
     "max_slice_bytes": 1 << 28,
 }
 

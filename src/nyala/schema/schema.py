@@ -1,4 +1,5 @@
-"""A table's schema: its columns with names, ids and defaults. Builds and checks the schema of a new table.
+"""A table's schema: its columns with names, ids and defaults. Builds and checks the schema of a new
+table.
 
     build_schema({"host": "string", "time": "timestamp", "value": column("double", default=0.0)},
                  primary_key=["host", "time"])
@@ -10,14 +11,17 @@
 
 Invariants
     S1  Key columns come first, in key order, and are NOT NULL.
-    S2  A column's id is never used again, even after the column is dropped: `next_column_id` is greater than every
-        id that the table ever had.
-    S3  Ids begin at 10, so that code that confuses an id with a position fails at once (Kudu's debug builds do so).
-    S4  `read_default` is the value of the column in rows that are older than the column. It never changes.
-        `write_default` is the value of the column in an insert that omits it. Users may change it.
+    S2  A column's id is never used again, even after the column is dropped: `next_column_id` is
+        greater than every id that the table ever had.
+    S3  Ids begin at 10, so that code that confuses an id with a position fails at once (Kudu's
+        debug builds do so).
+    S4  `read_default` is the value of the column in rows that are older than the column. It never
+        changes. `write_default` is the value of the column in an insert that omits it. Users may
+        change it.
     S5  A default is a Python value of the column's type, as `cast_value` returns it.
 
-A Schema is immutable. An alteration (`nyala.schema.alteration`) creates a new Schema with the next `version`.
+A Schema is immutable. An alteration (`nyala.schema.alteration`) creates a new Schema with the next
+`version`.
 Source: Kudu schema design, "Column Design", "Column Encoding" (Table 1), "Primary Key Design",
 "Known Limitations"; default rules from Kudu's ColumnSchema.
 """
@@ -105,7 +109,9 @@ def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
 
 
 def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
-    """Raise SchemaError if a column of this type cannot have the encoding. `where` begins the message."""
+    """Raise SchemaError if a column of this type cannot have the encoding. `where` begins the
+    message.
+    """
     allowed = allowed_encodings(type)
     if encoding in allowed:
         return
@@ -140,7 +146,9 @@ def check_compression(compression: Any, where: str) -> None:
 
 
 def _meant(value: Any, words: Sequence[str]) -> str:
-    """Return the end of an error message: the valid word that `value` resembles, and all valid words."""
+    """Return the end of an error message: the valid word that `value` resembles, and all valid
+    words.
+    """
     word = "none" if value is False else str(value).casefold()
     import difflib
 
@@ -182,20 +190,21 @@ def column(
     nullable
         Whether the column may hold NULL. Primary key columns are always NOT NULL.
     default
-        Value for inserts that omit the column. None means no default: such an insert stores NULL, or fails if the
-        column is NOT NULL.
+        Value for inserts that omit the column. None means no default: such an insert stores NULL,
+        or fails if the column is NOT NULL.
     encoding
-        "auto", "plain", "bitshuffle", "rle", "for", "alp", "dictionary" or "prefix". Each type allows some of these.
+        "auto", "plain", "bitshuffle", "rle", "for", "alp", "dictionary" or "prefix". Each type
+        allows some of these.
     compression
         "default", "none", "lz4", "snappy", "zlib" or "zstd".
     block_size
-        Bytes of a block before encoding: 512 to 16,777,216, or a text such as "64KiB". Default: 1 MiB, or 64 KiB for a
-        primary key of one column.
+        Bytes of a block before encoding: 512 to 16,777,216, or a text such as "64KiB". Default: 1
+        MiB, or 64 KiB for a primary key of one column.
     comment
         Text that is stored with the column.
     immutable
-        Whether the value never changes after the insert of its row. An upsert of an existing row then keeps the old
-        value, and an update of the column fails with the row error `immutable`.
+        Whether the value never changes after the insert of its row. An upsert of an existing row
+        then keeps the old value, and an update of the column fails with the row error `immutable`.
 
     Raises
     ------
@@ -226,7 +235,9 @@ def column(
 
 
 AUTO_INCREMENT: Final = "auto_incrementing_id"
-"""The reserved name of a key column that the store fills with numbers, in a table whose own key is not unique."""
+"""The reserved name of a key column that the store fills with numbers, in a table whose own key is
+not unique.
+"""
 
 
 @compared_as_tuples
@@ -261,7 +272,9 @@ class ColumnSchema:
 
 @dataclass(frozen=True)
 class Schema(LazyValues):
-    """The columns of a table, key columns first (S1). Immutable. Equal after pickling and after JSON."""
+    """The columns of a table, key columns first (S1). Immutable. Equal after pickling and after
+    JSON.
+    """
 
     columns: tuple[ColumnSchema, ...]
     key_count: int
@@ -273,7 +286,8 @@ class Schema(LazyValues):
     key_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     key_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)
     canonical_plans: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
-    """A cache of `nyala.schema.conversion.canonical_data`: how to check data of some Arrow schemas."""
+    """A cache of `nyala.schema.conversion.canonical_data`: how to check data of some Arrow schemas.
+    """
     _by_name: Mapping[str, ColumnSchema] = field(init=False, repr=False, compare=False)
     _by_id: Mapping[int, ColumnSchema] = field(init=False, repr=False, compare=False)
 
@@ -330,7 +344,9 @@ class Schema(LazyValues):
         return len(self.columns)
 
     def by_name(self, name: str) -> ColumnSchema:
-        """Return the column with this name. Raises: ColumnNotFoundError, with a similar name as a suggestion."""
+        """Return the column with this name. Raises: ColumnNotFoundError, with a similar name as a
+        suggestion.
+        """
         found = self._by_name.get(name)
         if found is None:
             raise ColumnNotFoundError(f"no column {name!r}" + name_hint(name, self.names))
@@ -350,7 +366,9 @@ class Schema(LazyValues):
         return self._by_name[name]
 
     def by_id(self, id: int) -> ColumnSchema:
-        """Return the column with this id. Raises: KeyError if this version of the schema has no such column."""
+        """Return the column with this id. Raises: KeyError if this version of the schema has no
+        such column.
+        """
         return self._by_id[id]
 
     def has_id(self, id: int) -> bool:
@@ -397,8 +415,8 @@ class Schema(LazyValues):
     def from_json(text: str) -> Schema:
         """Read the text of `to_json`.
 
-        Raises: ValueError, TypeError or LookupError for any other text. All rules are checked, because a damaged text
-        may have a right checksum.
+        Raises: ValueError, TypeError or LookupError for any other text. All rules are checked,
+        because a damaged text may have a right checksum.
         """
         data = json.loads(text)
         numbers = [data[name] for name in ("key_count", "version", "next_column_id", "layout_version")]
@@ -414,12 +432,15 @@ class Schema(LazyValues):
             raise ValueError(str(error)) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # `from_json` replaces a NaN by the one NaN object of this process, which pickle would not do.
+        # `from_json` replaces a NaN by the one NaN object of this process, which pickle would not
+        # do.
         return (Schema.from_json, (self.to_json(),))
 
 
 def name_hint(name: str, names: Iterable[str]) -> str:
-    """Return the end of a message about an unknown column: "; did you mean 'host'?", or the column names."""
+    """Return the end of a message about an unknown column: "; did you mean 'host'?", or the column
+    names.
+    """
     names = list(names)
     near = nearest(str(name), names)
     if near is not None:
@@ -440,7 +461,8 @@ def build_schema(
 ) -> Schema:
     """Build the schema of a new table from the arguments of `create_table`.
 
-    unique: whether the key columns identify a row. If not, the key gets one more column, which the store fills.
+    unique: whether the key columns identify a row. If not, the key gets one more column, which the
+    store fills.
     Raises: SchemaError for an invalid schema, ColumnNotFoundError for an unknown key column.
     """
     specs = _read_spec(spec, limits)
@@ -521,7 +543,9 @@ def _read_spec(spec: Any, limits: Limits) -> dict[str, ColumnSpec]:
 def build_column(
     id: int, name: str, spec: ColumnSpec, *, in_key: bool, limits: Limits = DEFAULT_LIMITS
 ) -> ColumnSchema:
-    """Check a user's column and build it. Raises: SchemaError; the message begins with the column's name."""
+    """Check a user's column and build it. Raises: SchemaError; the message begins with the column's
+    name.
+    """
     check_identifier(name, "column name", limits)
     where = f"column {name!r}: "
     if in_key and not spec.type.key_allowed:
@@ -556,7 +580,8 @@ def build_column(
 
 
 def check_block_size(block_size: Any, where: str) -> int | None:
-    """Return a block size in bytes, given as a number or a text such as '64KiB'. None stays None: the default.
+    """Return a block size in bytes, given as a number or a text such as '64KiB'. None stays None:
+    the default.
 
     Raises: SchemaError; `where` begins the message.
     """
@@ -587,7 +612,8 @@ def check_comment(comment: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> 
 
 
 def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Check the name of a column or table: a text without NUL, not empty, within `max_identifier_bytes` of UTF-8.
+    """Check the name of a column or table: a text without NUL, not empty, within
+    `max_identifier_bytes` of UTF-8.
 
     Raises: SchemaError; `what` begins the message.
     """
@@ -617,8 +643,8 @@ def check_table_name(name: Any, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 # --- JSON -------------------------------------------------------------------------------------------
-# A default that JSON has no type for is written as {"kind": "value"}, such as {"bytes": "AAE="}. The reader therefore
-# needs no column type to tell bytes from text.
+# A default that JSON has no type for is written as {"kind": "value"}, such as {"bytes": "AAE="}.
+# The reader therefore needs no column type to tell bytes from text.
 
 
 def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
@@ -638,7 +664,9 @@ def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
 
 
 def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
-    """Read the JSON of a column. Raises: ValueError for a column that `build_column` would not build (S5)."""
+    """Read the JSON of a column. Raises: ValueError for a column that `build_column` would not
+    build (S5).
+    """
     id, name, nullable, text = (data[what] for what in ("id", "name", "nullable", "type"))
     if (
         type(id) is not int
@@ -667,7 +695,8 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
             if type(spec.block_size_bytes) is int and 0 <= spec.block_size_bytes < MIN_BLOCK_SIZE_BYTES:
                 # A stored schema may have a smaller block size than users may set now.
                 spec = replace(spec, block_size_bytes=None)
-            # `build_column` checks all fields. The stored name of a dropped column contains a NUL, which it refuses.
+            # `build_column` checks all fields. The stored name of a dropped column contains a NUL,
+            # which it refuses.
             build_column(id, name.replace("\0", "_"), spec, in_key=in_key, limits=LARGEST)
     except SchemaError as error:
         raise ValueError(str(error)) from error

@@ -19,15 +19,17 @@ SIZE_MAX_BYTES: Final = 2**63 - 1
 
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
-# At most 19 digits before the point, because SIZE_MAX_BYTES has 19. Only 40 digits after the point are used: one byte
-# is 2**-40 TiB, so further digits cannot change the number of bytes.
+# At most 19 digits before the point, because SIZE_MAX_BYTES has 19. Only 40 digits after the point
+# are used: one byte is 2**-40 TiB, so further digits cannot change the number of bytes.
 _SIZE: Final = re.compile(
     r"0*([0-9]{1,19})(?:\.([0-9]{1,40})[0-9]*)?[ \t]*([KMGT]?I?B?)", re.IGNORECASE | re.ASCII
 )
 
 
 def size_in_bytes(text: str) -> int | None:
-    """Return a size in bytes, rounded down; None if the text is not a size, or one above SIZE_MAX_BYTES."""
+    """Return a size in bytes, rounded down; None if the text is not a size, or one above
+    SIZE_MAX_BYTES.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
@@ -50,7 +52,9 @@ def whole_number(given: Any) -> int | None:
 
 
 def seconds_of(name: str, given: Any) -> float:
-    """Check a number of seconds: 0 or more, also infinity. Raises: InvalidArgumentError; `name` begins the message."""
+    """Check a number of seconds: 0 or more, also infinity. Raises: InvalidArgumentError; `name`
+    begins the message.
+    """
     seconds = -1.0
     if not isinstance(given, bool) and isinstance(given, numbers.Real):
         with contextlib.suppress(OverflowError):

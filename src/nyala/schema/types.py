@@ -11,17 +11,18 @@
     string          string                   var.    UTF-8, 64 KiB                             yes
     binary          binary                   var.    64 KiB                                    yes
 
-Notation: p is the precision of a decimal (its number of digits), s its scale (digits after the point), n the length of
-a varchar. "var." means that the values have different lengths. 4|8|16 bytes: for at most 9, at most 18, or more digits.
+Notation: p is the precision of a decimal (its number of digits), s its scale (digits after the
+point), n the length of a varchar. "var." means that the values have different lengths. 4|8|16
+bytes: for at most 9, at most 18, or more digits.
 
-A value has three forms:
-    Arrow        an array of the canonical Arrow type holds the values of many rows
+Values have three forms:
+    Arrow        arrays of the canonical Arrow type, for many rows
     Python       what users give and get: int, float, bool, str, bytes, Decimal, date, datetime in UTC
-    canonical    one value for comparing and encoding: a date as days since 1970, a timestamp as microseconds since
-                 1970, a decimal as an integer without the point (1.20 as 120), other types as in Python
+    canonical    for comparing and encoding: a date as days since 1970, a timestamp as microseconds
+                 since 1970, a decimal as an integer without the point (1.20 as 120)
 
-Unsigned integers, 16-bit floats, times of day, durations and nested types are not supported. For such a type the error
-of `parse_type` names a type to use instead.
+Unsigned integers, 16-bit floats, times of day, durations and nested types are not supported. For
+such a type the error of `parse_type` names a type to use instead.
 Source: Kudu schema design, "Column Design" and "Decimal Type" (the decimal's widths).
 """
 
@@ -83,7 +84,8 @@ TYPE_NAMES: Final = (
 class ColumnType:
     """One of the thirteen types. Immutable and hashable; `str()` returns the name that users write.
 
-    A decimal has a precision and a scale. A varchar has a length in characters. All other types have none of these.
+    A decimal has a precision and a scale. A varchar has a length in characters. All other types
+    have none of these.
     Raises: SchemaError for an unknown name or invalid attributes.
     """
 
@@ -161,7 +163,9 @@ class ColumnType:
 
     @property
     def without_length(self) -> ColumnType:
-        """The same type without a maximum length: string for a varchar. Key values are never truncated."""
+        """The same type without a maximum length: string for a varchar. Key values are never
+        truncated.
+        """
         return ColumnType("string") if self.name == "varchar" else self
 
     @property
@@ -181,7 +185,9 @@ class ColumnType:
 
     @property
     def value_min(self) -> int | None:
-        """The least value in canonical form, for integer, date, timestamp and decimal; None for other types."""
+        """The least value in canonical form, for integer, date, timestamp and decimal; None for
+        other types.
+        """
         return self._bounds[0]
 
     @property
@@ -201,7 +207,8 @@ class ColumnType:
         return None, None
 
 
-# Names of these types in other systems. "int" is missing because SQL means 32 bits by it, and Python any number.
+# Names of these types in other systems. "int" is missing because SQL means 32 bits by it, and
+# Python any number.
 _ALIASES: Final = {
     "boolean": "bool",
     "tinyint": "int8",
@@ -268,8 +275,8 @@ def _unknown_type_text(spec: str) -> str:
     return f"unknown column type {spec!r}; {hint}the types are {', '.join(TYPE_NAMES)}"
 
 
-# The extension type of pandas for periods, such as months. It stores numbers of periods since 1970, which no column
-# type can hold.
+# The extension type of pandas for periods, such as months. It stores numbers of periods since 1970,
+# which no column type can hold.
 PERIOD: Final = "pandas.period"
 PERIOD_ADVICE: Final = "convert the pandas periods to their start times first: .dt.to_timestamp()"
 UUID_ADVICE: Final = "convert each UUID with str(value), or use a binary column for its 16 bytes"
@@ -278,9 +285,9 @@ UUID_ADVICE: Final = "convert each UUID with str(value), or use a binary column 
 def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
     """Return the column type for a name or an Arrow type.
 
-    A name may be one of Nyala, Arrow, NumPy or SQL, in upper or lower case. An Arrow type of any layout (large, view,
-    dictionary, run-end-encoded) gives the type of its values, a timestamp of any unit and zone gives timestamp, and
-    an extension type gives its storage type.
+    A name may be one of Nyala, Arrow, NumPy or SQL, in upper or lower case. An Arrow type of any
+    layout (large, view, dictionary, run-end-encoded) gives the type of its values, a timestamp of
+    any unit and zone gives timestamp, and an extension type gives its storage type.
     Raises: SchemaError. If the type is not supported, the message names one to use instead.
     """
     if isinstance(spec, ColumnType):
@@ -341,15 +348,18 @@ def _parse_arrow(spec: pa.DataType) -> ColumnType:
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_ORDINAL: Final = dt.date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-# Moves the point of every decimal(38, s) without rounding. The thread's own decimal context might round.
+# Moves the point of every decimal(38, s) without rounding. The thread's own decimal context might
+# round.
 EXACT_DECIMALS: Final = decimal.Context(prec=100, Emin=-1000, Emax=1000, traps=[decimal.InvalidOperation])
 
 
 def to_canonical(type: ColumnType, value: Any) -> Any:
-    """Convert a Python value of the type, such as a default or a value from a scan, to canonical form.
+    """Convert a Python value of the type, such as a default or a value from a scan, to canonical
+    form.
 
-    The value must fit the type; `nyala.schema.conversion.cast.cast_value` converts values that users give. A naive
-    datetime is in UTC. An int for a date, timestamp or decimal is already in canonical form.
+    The value must fit the type; `nyala.schema.conversion.cast.cast_value` converts values that
+    users give. A naive datetime is in UTC. An int for a date, timestamp or decimal is already in
+    canonical form.
     """
     if value is None:
         return None

@@ -21,21 +21,22 @@
     cut         text is truncated to the length of a varchar; `convert` does not do so for keys
     UTF-8       fails if the bytes are not UTF-8
 
-A value keeps its exact meaning, or its row fails. An integer cannot become a timestamp, because its unit is unknown. A
-time without a zone is in UTC. The timestamps `infinity` and `-infinity` of DuckDB fail, and so do text and binary
-values above `max_cell_bytes`.
+A value keeps its exact meaning, or its row fails. An integer cannot become a timestamp, because its
+unit is unknown. A time without a zone is in UTC. The timestamps `infinity` and `-infinity` of
+DuckDB fail, and so do text and binary values above `max_cell_bytes`.
 
-An array of another layout is first converted to the plain layout of its values: dictionary, run-end-encoded, large,
-view and extension arrays, decimals of 32 and 64 bits, and half floats.
+An array of another layout is first converted to the plain layout of its values: dictionary,
+run-end-encoded, large, view and extension arrays, decimals of 32 and 64 bits, and half floats.
 
 Invariants
-    C1  The result has the canonical type and the length of the input. It is NULL where the input is NULL, and in
-        failed rows. All other values keep their meaning.
+    C1  The result has the canonical type and the length of the input. It is NULL where the input is
+        NULL, and in failed rows. All other values keep their meaning.
     C2  `cast_array` reports a row at most once.
-    C3  If no row fails, a cast takes a fixed number of Arrow and NumPy calls. The code searches for failed rows only
-        after a checked cast of Arrow has raised an error.
-The result may share memory with the input; `nyala.schema.conversion.convert` copies it if necessary. That module also
-checks NOT NULL columns. `nyala.schema.conversion.cast` casts Python values.
+    C3  If no row fails, a cast takes a fixed number of Arrow and NumPy calls. The code searches for
+        failed rows only after a checked cast of Arrow has raised an error.
+The result may share memory with the input; `nyala.schema.conversion.convert` copies it if
+necessary. That module also checks NOT NULL columns. `nyala.schema.conversion.cast` casts Python
+values.
 Source: docs/how-to/data-in-and-out.md.
 """
 
@@ -101,7 +102,8 @@ def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL
     """Cast `array` to the canonical Arrow type of `type`; also return the failed rows.
 
     max_cell_bytes: text and binary values with more bytes fail.
-    Raises: SchemaError if the types are incompatible, InvalidArgumentError for more than 2 GiB of text.
+    Raises: SchemaError if the types are incompatible, InvalidArgumentError for more than 2 GiB of
+    text.
     """
     if array.type.equals(type.arrow):
         rule = _CHECKS.get(type.name)
@@ -132,14 +134,16 @@ def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
         return pa.array([], data.type)
     chunks = data.chunks
     if _is_encoded(data.type):
-        # Chunks may have different dictionaries, and the index type may be too small for all entries together.
+        # Chunks may have different dictionaries, and the index type may be too small for all
+        # entries together.
         chunks = [_plain(chunk) for chunk in chunks]
     return _within_2_gib(lambda: pa.concat_arrays(chunks))
 
 
 def copy_array(array: pa.Array) -> pa.Array:
     """Copy `array`. The result has its own memory and begins at offset 0 of its buffers."""
-    # `concat_arrays` copies the rows of its arrays, but returns a single array as it is. So it gets an empty one too.
+    # `concat_arrays` copies the rows of its arrays, but returns a single array as it is. So it gets
+    # an empty one too.
     return pa.concat_arrays([array.slice(0, 0), array])
 
 
@@ -178,7 +182,9 @@ def _is_encoded(type: pa.DataType) -> bool:
 
 
 def check_extension_type(source: pa.DataType, type: ColumnType) -> None:
-    """Raise SchemaError if the storage values of an Arrow extension type would be wrong in a column of this type."""
+    """Raise SchemaError if the storage values of an Arrow extension type would be wrong in a column
+    of this type.
+    """
     name = getattr(source, "extension_name", None)
     if name == PERIOD:
         raise SchemaError(f"expected {type}, got {source}; {PERIOD_ADVICE}")
@@ -326,7 +332,9 @@ def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
 
 
 def _then(first: Cast, rule: Callable[[pa.Array, ColumnType], Cast], type: ColumnType) -> Cast:
-    """Cast the result of a first cast once more. Rows that failed before are NULL, so they cannot fail again (C2)."""
+    """Cast the result of a first cast once more. Rows that failed before are NULL, so they cannot
+    fail again (C2).
+    """
     array, failures = first
     result, more = rule(array, type)
     return result, failures + more
@@ -351,7 +359,9 @@ def _same(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _outside(array: pa.Array, lower: int, upper: int) -> pa.Array:
-    """Return a mask of the integers below `lower` or above `upper`. A bound may lie outside the array's type."""
+    """Return a mask of the integers below `lower` or above `upper`. A bound may lie outside the
+    array's type.
+    """
     bits = array.type.bit_width
     if pa.types.is_unsigned_integer(array.type):
         source_min, source_max = 0, 2**bits - 1
@@ -413,11 +423,13 @@ def _decimal_to_decimal(array: pa.Array, type: ColumnType) -> Cast:
     assert type.precision is not None and type.scale is not None
     source = array.type
     if source.scale < type.scale and source.precision - source.scale > type.precision - type.scale:
-        # Arrow does not check this multiplication: for 340.2824 as decimal(36,36), it overflows 128 bits.
+        # Arrow does not check this multiplication: for 340.2824 as decimal(36,36), it overflows 128
+        # bits.
         fitting, failures = _decimals_within(array, type.precision - type.scale, type.scale, range_text(type))
         return pc.cast(fitting, type.arrow), failures
     try:
-        # Checked even for equal types, because Arrow arrays may contain decimals of more digits than their type has.
+        # Checked even for equal types, because Arrow arrays may contain decimals of more digits
+        # than their type has.
         array.validate(full=True)
         return (array if array.type.equals(type.arrow) else pc.cast(array, type.arrow)), []
     except pa.ArrowInvalid:
@@ -440,7 +452,9 @@ def _decimal_to_int(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _decimals_within(array: pa.Array, digits: int, scale: int, wanted: str) -> Cast:
-    """Fail the values with more than `digits` digits before the point or more than `scale` digits after it."""
+    """Fail the values with more than `digits` digits before the point or more than `scale` digits
+    after it.
+    """
     failures: list[Failure] = []
     source = array.type
     # Values with more digits than the array's own type has are invalid, so they fail too.
@@ -462,7 +476,8 @@ def _unscaled(type: pa.DataType, unscaled: int) -> pa.Scalar:
     return pa.scalar(Decimal(unscaled).scaleb(-type.scale, EXACT_DECIMALS), type)
 
 
-# For at most so many values a Python loop is faster: for one value, NumPy takes fifty times as long.
+# For at most so many values a Python loop is faster: for one value, NumPy takes fifty times as
+# long.
 _FEW: Final = 16
 
 
@@ -531,7 +546,9 @@ def _timestamp_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def are_finite_times(array: pa.Array) -> bool:
-    """Whether a timestamp array has neither `infinity` nor `-infinity` of DuckDB (2^63 - 1 and its negative)."""
+    """Whether a timestamp array has neither `infinity` nor `-infinity` of DuckDB (2^63 - 1 and its
+    negative).
+    """
     ticks = array.view(pa.int64())
     if len(array) <= _FEW:
         return all(value is None or abs(value) != _INT64_MAX for value in ticks.to_pylist())
@@ -540,7 +557,9 @@ def are_finite_times(array: pa.Array) -> bool:
 
 
 def _finite_times(array: pa.Array) -> Cast:
-    """Fail DuckDB's `infinity` and `-infinity`, because other readers would take them for ordinary distant times."""
+    """Fail DuckDB's `infinity` and `-infinity`, because other readers would take them for ordinary
+    distant times.
+    """
     if are_finite_times(array):
         return array, []
     ticks = _int_values(array.view(pa.int64()))
@@ -559,8 +578,8 @@ def _without_zone(array: pa.Array) -> pa.Array:
     """Return the same moments in a timestamp type without a zone, which means UTC."""
     if array.type.tz is None:
         return array
-    # The numbers stay, because Arrow counts from 1970 in UTC for every zone. A cast would fail for a zone that this
-    # machine does not know.
+    # The numbers stay, because Arrow counts from 1970 in UTC for every zone. A cast would fail for
+    # a zone that this machine does not know.
     return array.view(pa.int64()).view(pa.timestamp(array.type.unit))
 
 
@@ -576,7 +595,8 @@ def _date_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
         return pc.cast(fitting, _NAIVE_US).view(_UTC_US), failures
 
 
-# These patterns match exactly the texts that `pc.cast` accepts. `pc.cast` itself only says that some row is wrong.
+# These patterns match exactly the texts that `pc.cast` accepts. `pc.cast` itself only says that
+# some row is wrong.
 _CLOCK: Final = r"[ T](?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d{1,6}0*)?)?)?"
 _ZONE: Final = r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)"
 _DAY: Final = (
@@ -590,7 +610,8 @@ _LONG_FRACTION: Final = r"(\.\d{6})0+"
 
 
 def _text_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
-    # Most batches have zones in all texts or in none. So both formats are first tried on the whole batch.
+    # Most batches have zones in all texts or in none. So both formats are first tried on the whole
+    # batch.
     for written in (_NAIVE_US, _UTC_US):
         try:
             return pc.cast(array, written).view(_UTC_US), []
@@ -636,7 +657,9 @@ def utf8_array(array: pa.Array) -> Cast:
 
 
 def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
-    """Yield the rows that are not UTF-8, plus `first`. Arrow only says whether a slice is valid, so it bisects."""
+    """Yield the rows that are not UTF-8, plus `first`. Arrow only says whether a slice is valid, so
+    it bisects.
+    """
     try:
         pc.cast(array, pa.string())
     except pa.ArrowInvalid:
@@ -674,7 +697,9 @@ def _check_cells(array: pa.Array, limit: int) -> Cast:
 
 
 def longest_bytes(array: pa.Array, enough: int) -> int:
-    """Return the size of the longest value, or cheaper the size of all values together if it is at most `enough`."""
+    """Return the size of the longest value, or cheaper the size of all values together if it is at
+    most `enough`.
+    """
     offsets = array.buffers()[1]
     if offsets is None or len(array) == 0:
         return 0

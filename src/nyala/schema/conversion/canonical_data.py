@@ -5,13 +5,14 @@
     read           arrays that are views of the message                           one call
     other checks   NULL, dates, timestamps, lengths                               one call per column that needs it
 
-Without it, `convert` does the same with five to ten calls per column. The fast path makes inserts of 1 to 100 rows of
-16 columns 1.3 to 1.4 times as fast. The log stores the message as it is. If a check fails, `convert` processes the data
-again and reports the errors.
+Without it, `convert` does the same with five to ten calls per column. The fast path makes inserts
+of 1 to 100 rows of 16 columns 1.3 to 1.4 times as fast. The log stores the message as it is. If a
+check fails, `convert` processes the data again and reports the errors.
 
 Invariants
     RD1 The result equals the result of `convert`: equal arrays of the same types, and no errors.
-    RD2 The arrays use only the memory of the message, so the user may change the original arrays afterwards.
+    RD2 The arrays use only the memory of the message, so the user may change the original arrays
+    afterwards.
 Source: docs/design/writes-and-batches.md, "Small writes in few calls".
 """
 
@@ -55,10 +56,11 @@ class CanonicalData:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to check data of one Arrow schema. `columns` is empty if only `convert` can process such data.
+    """How to check data of one Arrow schema. `columns` is empty if only `convert` can process such
+    data.
 
-    The last five fields are positions of the columns that need a check: for NULL, as date, as timestamp, as varchar,
-    and for the size of its values.
+    The last five fields are positions of the columns that need a check: for NULL, as date, as
+    timestamp, as varchar, and for the size of its values.
     """
 
     given: pa.Schema

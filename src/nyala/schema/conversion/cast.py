@@ -1,14 +1,16 @@
-"""Casts Python values to a column's type: lists of values, and single values such as defaults and keys.
+"""Casts Python values to a column's type: lists of values, and single values such as defaults and
+keys.
 
-The values of a list are grouped by their kind (`int`, `str`, `datetime` …). Each group becomes an Arrow array of the
-type that Arrow chooses for this kind, and `array_cast` casts the array to the column's type. So Python values and
-Arrow data follow the same rules. Usually a list has one kind, and the cost is two passes of C code over the list.
+The values of a list are grouped by their kind (`int`, `str`, `datetime` …). Each group becomes an
+Arrow array of the type that Arrow chooses for this kind, and `array_cast` casts the array to the
+column's type. So Python values and Arrow data follow the same rules. Usually a list has one kind,
+and the cost is two passes of C code over the list.
 
 Further rules for Python values:
-    An int or Decimal that is too large, a Decimal NaN, or a text with lone surrogates fails only its own row.
-    A naive datetime is in UTC. A pandas Timestamp with nanoseconds fails, because a timestamp has microseconds.
-    None, pandas.NA and NaT are NULL. A float NaN is a value and not NULL, so it does not fit a text column.
-    A bool is not an int.
+    An int or Decimal that is too large, a Decimal NaN, or a text with lone surrogates fails only
+    its own row. A naive datetime is in UTC. A pandas Timestamp with nanoseconds fails, because a
+    timestamp has microseconds. None, pandas.NA and NaT are NULL. A float NaN is a value and not
+    NULL, so it does not fit a text column. A bool is not an int.
 """
 
 from __future__ import annotations
@@ -50,11 +52,14 @@ class OutOfRangeError(SchemaError):
 def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Any:
     """Cast `value` to a Python value of the column type `wanted`; None stays None.
 
-    A timestamp becomes a datetime in UTC, or an int of microseconds outside the years 1 to 9999. A decimal becomes a
-    Decimal with the column's scale. `nyala.schema.types.to_canonical` converts the result to canonical form.
-    Raises: OutOfRangeError if the kind matches but the value does not fit, SchemaError if the kind does not match.
+    A timestamp becomes a datetime in UTC, or an int of microseconds outside the years 1 to 9999. A
+    decimal becomes a Decimal with the column's scale. `nyala.schema.types.to_canonical` converts
+    the result to canonical form.
+    Raises: OutOfRangeError if the kind matches but the value does not fit, SchemaError if the kind
+    does not match.
     """
-    # The code below gives the same result, but needs 20 µs for an integer. Point look-ups come here.
+    # The code below gives the same result, but needs 20 µs for an integer. Point look-ups come
+    # here.
     if value.__class__ is int and wanted.is_integer:
         assert wanted.value_min is not None and wanted.value_max is not None
         if wanted.value_min <= value <= wanted.value_max:
@@ -79,7 +84,8 @@ def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BY
 def cast_list(values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Cast:
     """Cast the values to one array of the canonical type of `wanted`; also return the failed rows.
 
-    Raises: SchemaError if the kind of a value does not match `wanted`. The message shows the first such value.
+    Raises: SchemaError if the kind of a value does not match `wanted`. The message shows the first
+    such value.
     """
     kinds = {cls: _kind_of(cls) for cls in set(map(type, values))}
     present = set(kinds.values()) - {_null}
@@ -133,8 +139,9 @@ def _failure(rows: list[int], messages: list[str]) -> list[Failure]:
 
 
 # --- kinds ------------------------------------------------------------------------------------------
-# Each function converts values of one kind, and None, to the type that Arrow chooses for this kind. It first gives the
-# whole list to Arrow. Only if Arrow rejects the list does it look at single values.
+# Each function converts values of one kind, and None, to the type that Arrow chooses for this kind.
+# It first gives the whole list to Arrow. Only if Arrow rejects the list does it look at single
+# values.
 
 _Kind = Callable[[Sequence[Any], ColumnType], Cast]
 
@@ -178,9 +185,9 @@ def _float(values: Sequence[Any], wanted: ColumnType) -> Cast:
     doubles = pa.array(values, pa.float64())
     if wanted.name != "float":
         return doubles, []
-    # A Python float is rounded to the nearest float32, because users write numbers such as 0.1. (An Arrow or NumPy
-    # array of doubles is not rounded, because its owner chose that type.) A value that is too large for float32
-    # stays as it is, so that the cast to float32 fails.
+    # A Python float is rounded to the nearest float32, because users write numbers such as 0.1. (An
+    # Arrow or NumPy array of doubles is not rounded, because its owner chose that type.) A value
+    # that is too large for float32 stays as it is, so that the cast to float32 fails.
     exact = doubles.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32).astype(np.float64)
@@ -305,7 +312,9 @@ def _other_of(cls: type) -> _Kind:
 
 
 def cast_datetime64(values: npt.NDArray[Any]) -> Cast:
-    """Convert datetime64 of any unit to an Arrow timestamp or date; also return the rows that do not fit."""
+    """Convert datetime64 of any unit to an Arrow timestamp or date; also return the rows that do
+    not fit.
+    """
     unit, count = np.datetime_data(values.dtype)
     if unit == "generic":
         return pa.nulls(len(values)), []  # all values are NaT: other values have a unit

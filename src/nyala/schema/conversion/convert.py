@@ -1,24 +1,29 @@
-"""Converts a user's data to arrays of the table's types: the first step of every write and key look-up.
+"""Converts a user's data to arrays of the table's types, as the first step of a write or look-up.
 
     read_input   data in any supported form     ->  columns by name, not converted
     convert      data and the table's schema    ->  arrays of the canonical types, and the failed rows
 
-Data is a dict of columns, a list of dicts, a pyarrow Table or RecordBatch, a pandas DataFrame, or any object with
-`__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC readers). Lists of Python values are not
-given to Arrow without the column's type, so that Decimals, dates and large ints keep their values.
+Data is a dict of columns, a list of dicts, a pyarrow Table or RecordBatch, a pandas DataFrame, or
+any object with `__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC
+readers). Lists of Python values are not given to Arrow without the column's type, so that Decimals,
+dates and large ints keep their values.
 
 Invariants
-    V1  A converted column is one array of the canonical type with `row_count` rows. With `copy`, it has its own memory
-        and offset 0, so the user may change the original arrays afterwards. Exceptions, marked by `borrowed`: a column
-        with more text than `limits.max_slice_bytes` is a `LongColumn` over the user's memory, and see
-        `borrow_above_bytes`.
-    V2  In a failed row, the failing column is NULL, even if the column is NOT NULL. The caller must drop failed rows
-        before it uses values.
-    V3  An error of the whole batch is raised, such as incompatible types or an unknown column. Errors of single rows
-        are in `errors`. If several columns of a row fail, `errors` has the first in the order of the schema.
-    V4  A column that is not in the data is not in the result. The write decides whether it may be missing.
-The caller splits streams (`pyarrow.RecordBatchReader`) into batches, and checks the sizes of encoded keys.
-Source: docs/how-to/data-in-and-out.md; the limits of cells from Kudu schema design, "Known Limitations".
+    V1  A converted column is one array of the canonical type with `row_count` rows. With `copy`, it
+        has its own memory and offset 0, so the user may change the original arrays afterwards.
+        Exceptions, marked by `borrowed`: a column with more text than `limits.max_slice_bytes` is a
+        `LongColumn` over the user's memory, and see `borrow_above_bytes`.
+    V2  In a failed row, the failing column is NULL, even if the column is NOT NULL. The caller must
+        drop failed rows before it uses values.
+    V3  An error of the whole batch is raised, such as incompatible types or an unknown column.
+        Errors of single rows are in `errors`. If several columns of a row fail, `errors` has the
+        first in the order of the schema.
+    V4  A column that is not in the data is not in the result. The write decides whether it may be
+        missing.
+The caller splits streams (`pyarrow.RecordBatchReader`) into batches, and checks the sizes of
+encoded keys.
+Source: docs/how-to/data-in-and-out.md; the limits of cells from Kudu schema design, "Known
+Limitations".
 """
 
 from __future__ import annotations
@@ -82,10 +87,12 @@ _Result = TypeVar("_Result")
 class InputColumns:
     """A user's data as columns of `row_count` values, not converted and in the user's order.
 
-    columns:     by name: a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
-    index_names: names of the index levels of a pandas DataFrame, or None for a level without a name. They are no
-                 columns.
-    given:       for columns that only some rows have: a mask of these rows. The other rows have NULL there.
+    columns:     by name: a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python
+                 values.
+    index_names: names of the index levels of a pandas DataFrame, or None for a level without a
+                 name. They are no columns.
+    given:       for columns that only some rows have: a mask of these rows. The other rows have
+                 NULL there.
     """
 
     columns: Mapping[str, Any]
@@ -115,7 +122,8 @@ class Converted:
 class LongKeys:
     """Rows whose key is longer than its varchar column allows, with one message per row.
 
-    Such a key can neither be stored nor found. It is not truncated, because two different keys could become equal.
+    Such a key can neither be stored nor found. It is not truncated, because two different keys
+    could become equal.
     """
 
     rows: npt.NDArray[np.int64]
@@ -135,17 +143,21 @@ def convert(
 ) -> Converted:
     """Convert `data` to the types of `schema`.
 
-    columns:   "key": the data may have key columns only, as for a look-up. A delete always means "key".
+    columns:   "key": the data may have key columns only, as for a look-up. A delete always means
+               "key".
     operation: the name of the operation for messages: insert, upsert, update, delete or get.
-    copy:      False allows columns that share the user's memory and begin at an offset. It is for callers that copy
-               anyway, or that finish before the user's code continues.
-    borrow_above_bytes: larger data is not copied even with `copy`, because copying a gigabyte takes as long as
-               encoding it. Such data is usually written to files during the call; a caller that keeps it must copy it.
+    copy:      False allows columns that share the user's memory and begin at an offset. It is for
+               callers that copy anyway, or that finish before the user's code continues.
+    borrow_above_bytes: larger data is not copied even with `copy`, because copying a gigabyte takes
+               as long as encoding it. Such data is usually written to files during the call; a
+               caller that keeps it must copy it.
     sequence:  a column outside the key that "key" allows too.
-    Raises:    ColumnNotFoundError for an unknown column; SchemaError for incompatible types, duplicate names, and
-               columns outside the key in a delete; InvalidArgumentError for data in a form that is not supported, and
-               for a DataFrame with a named index that is not a column too.
-    Cost:      Arrow and NumPy calls per column and not per row. An int64 column of the right type is copied once.
+    Raises:    ColumnNotFoundError for an unknown column; SchemaError for incompatible types,
+               duplicate names, and columns outside the key in a delete; InvalidArgumentError for
+               data in a form that is not supported, and for a DataFrame with a named index that is
+               not a column too.
+    Cost:      Arrow and NumPy calls per column and not per row. An int64 column of the right type
+               is copied once.
     """
     key_only = columns == "key" or operation == "delete"
     canonical = take_canonical(data, schema, limits.max_cell_bytes) if copy else None
@@ -221,7 +233,9 @@ def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
 def _each(
     convert_one: Callable[[ColumnSchema], _Result], columns: Sequence[ColumnSchema], row_count: int
 ) -> Iterator[_Result]:
-    """Yield `convert_one` of each column, in order. For many rows it uses threads, because Arrow releases the GIL."""
+    """Yield `convert_one` of each column, in order. For many rows it uses threads, because Arrow
+    releases the GIL.
+    """
     workers = min(len(columns), os.cpu_count() or 1)
     if row_count < _PARALLEL_ROWS_MIN or workers < 2:
         yield from map(convert_one, columns)
@@ -258,7 +272,9 @@ def _check_names(
 
 
 def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: bool) -> None:
-    """Reject a DataFrame with a named index that is not a column too: users expect that it is written."""
+    """Reject a DataFrame with a named index that is not a column too: users expect that it is
+    written.
+    """
     lost = [name for name in given.index_names if name is not None and name not in given.columns]
     for name in schema.key_names if key_only else schema.names:
         if name in lost:
@@ -413,8 +429,8 @@ def _cast_numpy(values: npt.NDArray[Any], wanted: ColumnType, max_cell_bytes: in
 def read_input(data: Any) -> InputColumns:
     """Split a user's data into columns, without a look at the values.
 
-    Raises: InvalidArgumentError for data in a form that is not supported, and for columns of different lengths;
-    SchemaError for duplicate names.
+    Raises: InvalidArgumentError for data in a form that is not supported, and for columns of
+    different lengths; SchemaError for duplicate names.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         return _from_table(data)
@@ -471,7 +487,8 @@ def _class_name(value: Any) -> str:
 
 
 def _refuse_objects(data: Any, name: str = "") -> None:
-    """Raise SchemaError for a polars column of Python objects: polars would give their addresses to Arrow.
+    """Raise SchemaError for a polars column of Python objects: polars would give their addresses to
+    Arrow.
 
     data: a DataFrame, or a Series that becomes the column `name`.
     """
@@ -519,21 +536,26 @@ def _from_pandas(frame: Any) -> InputColumns:
 
 
 def _from_series(series: Any) -> Any:
-    """Convert a pandas column to Arrow, with NaN as NULL, because pandas uses NaN for missing values.
+    """Convert a pandas column to Arrow, with NaN as NULL, because pandas uses NaN for missing
+    values.
 
-    A column without values becomes an array of type null, because pandas chose its type (float64 or object) itself.
+    A column without values becomes an array of type null, because pandas chose its type (float64 or
+    object) itself.
     """
     try:
         array = pa.Array.from_pandas(series)
         return pa.nulls(len(array)) if array.null_count == len(array) else array
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Values of several types, or ints beyond 64 bits: `cast_list` converts them for the type of the column.
+        # Values of several types, or ints beyond 64 bits: `cast_list` converts them for the type of
+        # the column.
         missing = series.isna()
         return [None if null else value for value, null in zip(series.tolist(), missing, strict=True)]
 
 
 def _from_rows(rows: Sequence[Any]) -> InputColumns:
-    """Read a list of dicts. An item that a dict does not have is NULL, and `given` says which rows have it."""
+    """Read a list of dicts. An item that a dict does not have is NULL, and `given` says which rows
+    have it.
+    """
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
         place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidArgumentError(
@@ -608,8 +630,9 @@ def _read_column(name: str, values: Any) -> Any:
 def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
     """Return `n` times the default of the column, or NULL without a default.
 
-    which: "write" for an insert that omits the column, which must not be required; "read" for rows that are older than
-    the column. A NOT NULL column without a default can be read so only after it was dropped: no scan returns its NULLs.
+    which: "write" for an insert that omits the column, which must not be required; "read" for rows
+    that are older than the column. A NOT NULL column without a default can be read so only after it
+    was dropped: no scan returns its NULLs.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:
@@ -619,7 +642,9 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
 
 
 def default_column(column: ColumnSchema, n: int, limits: Limits) -> Column:
-    """Return `n` times the default for an insert; a `LongColumn` for more text than `max_slice_bytes`."""
+    """Return `n` times the default for an insert; a `LongColumn` for more text than
+    `max_slice_bytes`.
+    """
     one = default_array(column, 1)
     if not column.type.is_variable or one.nbytes * n <= limits.max_slice_bytes:
         return default_array(column, n)

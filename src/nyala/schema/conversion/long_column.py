@@ -1,22 +1,23 @@
 """LongColumn: a column of a batch that has too much text for one Arrow array.
 
-An Arrow string array holds at most 2 GiB, because its offsets have 32 bits. For more text, pyarrow raises an error, or
-even reads past the end of memory. So a LongColumn keeps the arrays that the user gave, and converts one slice of
-`max_slice_bytes` at a time:
+An Arrow string array holds at most 2 GiB, because its offsets have 32 bits. For more text, pyarrow
+raises an error, or even reads past the end of memory. So a LongColumn keeps the arrays that the
+user gave, and converts one slice of `max_slice_bytes` at a time:
 
     given      the user's arrays of any size and layout; nothing is copied
     checked    slice by slice: each is converted, checked and freed
     written    the rows of one new file: `slice(begin, length).array()` converts them once more
 
-A dictionary or run-end-encoded array becomes its entries, and one position of an entry per row. `take`, `slice` and
-`joined` only compute positions. They read no text.
+A dictionary or run-end-encoded array becomes its entries, and one position of an entry per row.
+`take`, `slice` and `joined` only compute positions. They read no text.
 
 Invariants
-    LC1 `array()` of a slice equals the same slice of the whole column after `cast_array`.
-    LC2 The sources are the user's memory. A LongColumn itself needs 4 bytes per source value and 8 per taken row.
-    LC3 A LongColumn is immutable, and any thread may read it.
+    LC1 `array()` of a slice equals the same slice of the whole column after `cast_array`. LC2 The
+    sources are the user's memory. A LongColumn itself needs 4 bytes per source value and 8 per
+    taken row. LC3 A LongColumn is immutable, and any thread may read it.
 Code that keeps rows after the user's call must copy them (`PreparedOperation.borrowed`).
-Source: Apache Arrow columnar format, "Variable-size Binary Layout" and "Variable-size Binary View Layout".
+Source: Apache Arrow columnar format, "Variable-size Binary Layout" and "Variable-size Binary View
+Layout".
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ TEXT_IDS: Final = {
 
 
 class LongColumn:
-    """A column of type `type`, with the methods of an Arrow array that writes use: `len`, `nbytes`, `take`, `slice`."""
+    """A column of type `type`, with the methods of an Arrow array that writes use: `len`, `nbytes`,
+    `take`, `slice`.
+    """
 
     __slots__ = ("_begin", "_length", "_limits", "_rows", "_sizes", "_sources", "_starts", "type")
 
@@ -72,8 +75,10 @@ class LongColumn:
     ) -> None:
         """Create a column of type `type`.
 
-        sources: arrays that `cast_array` accepts for `type`, but not dictionary or run-end-encoded arrays.
-        rows:    for each row its position in the concatenated sources, or -1 for NULL. None: all values in order.
+        sources: arrays that `cast_array` accepts for `type`, but not dictionary or run-end-encoded
+        arrays.
+        rows:    for each row its position in the concatenated sources, or -1 for NULL. None: all
+                 values in order.
         """
         self.type: Final = type
         self._sources: Final = tuple(sources)
@@ -128,7 +133,9 @@ class LongColumn:
             yield self.slice(lower, upper - lower)
 
     def array(self) -> pa.Array:
-        """Convert the rows to one canonical array; failed values become NULL. The text must be less than 2 GiB."""
+        """Convert the rows to one canonical array; failed values become NULL. The text must be less
+        than 2 GiB.
+        """
         if self._rows is None:
             end = self._begin + self._length
             parts = [
@@ -148,7 +155,9 @@ class LongColumn:
         return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
 
     def converted(self) -> tuple[pa.Array, list[Failure]]:
-        """Convert text for a column of another type, such as a date; also return the failed rows. Not after a slice."""
+        """Convert text for a column of another type, such as a date; also return the failed rows.
+        Not after a slice.
+        """
         values: list[pa.Array] = []
         failures = list(self._failures(values))
         array = _one(values, self.type)
@@ -170,7 +179,9 @@ class LongColumn:
         return np.flatnonzero((self._rows < 0) | null.take(self._rows, mode="clip"))
 
     def _failures(self, values: list[pa.Array] | None) -> Iterator[Failure]:
-        """Convert all sources; yield failures, by position in the sources, and append the arrays to `values`."""
+        """Convert all sources; yield failures, by position in the sources, and append the arrays to
+        `values`.
+        """
         for number, source in enumerate(self._sources):
             start, end = self._starts[number], self._starts[number + 1]
             sizes = self._sizes[start:end]
@@ -231,7 +242,8 @@ def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limi
     """Return the data as a long column, or None if it has at most `max_slice_bytes` of text.
 
     Raises: SchemaError, as `check_extension_type` does.
-    Cost: one pass over the lengths of views and of dictionary entries; no pass for arrays with offsets.
+    Cost: one pass over the lengths of views and of dictionary entries; no pass for arrays with
+    offsets.
     """
     if data.type.id not in TEXT_IDS:
         return None
@@ -240,7 +252,8 @@ def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limi
     if sum(map(_text_bytes, chunks)) <= limits.max_slice_bytes:
         return None
     made = _from_chunks(chunks, type, limits)
-    # `_text_bytes` assumes the longest entry of a dictionary in every row, so the column may be shorter.
+    # `_text_bytes` assumes the longest entry of a dictionary in every row, so the column may be
+    # shorter.
     return made if made.text_bytes(0, len(made)) > limits.max_slice_bytes else None
 
 
@@ -282,7 +295,8 @@ def row_slices(columns: Mapping[str, Column], count: int) -> Iterator[tuple[int,
 
 
 def slice_bounds(sizes: npt.NDArray[Any], limit: int) -> Iterator[tuple[int, int]]:
-    """Divide rows of these sizes into slices [lower, upper) of at most `limit` in total, or of one row.
+    """Divide rows of these sizes into slices [lower, upper) of at most `limit` in total, or of one
+    row.
 
     Without rows it yields one empty slice.
     """
@@ -448,7 +462,9 @@ def _one(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
 
 
 def _runs(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield (source, lower, upper) for each source with rows. Source i has the rows from bounds[i] to bounds[i + 1]."""
+    """Yield (source, lower, upper) for each source with rows. Source i has the rows from bounds[i]
+    to bounds[i + 1].
+    """
     for number, (lower, upper) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         if lower < upper:
             yield number, lower, upper

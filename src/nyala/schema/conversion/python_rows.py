@@ -30,7 +30,8 @@ _VALUES: Final = (str, bytes, bool, int, float, decimal.Decimal, dt.date, dt.tim
 def with_names(data: Any, names: Sequence[str], operation: str) -> Any:
     """Return rows that are tuples or dataclasses as a dict of columns.
 
-    Raises: InvalidArgumentError if a tuple has another length than `names`, or rows have different forms.
+    Raises: InvalidArgumentError if a tuple has another length than `names`, or rows have different
+    forms.
     """
     if not isinstance(data, list | tuple) or not data:
         return data
@@ -64,7 +65,8 @@ def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
 
 
 def named_key(key: Any, names: Sequence[str], operation: str) -> Mapping[str, Any]:
-    """Return one key as a dict. A key is a dict, a tuple, a named tuple, or the value of a one-column key.
+    """Return one key as a dict. A key is a dict, a tuple, a named tuple, or the value of a
+    one-column key.
 
     Raises: InvalidArgumentError for anything else, and for a tuple of another length than `names`.
     """

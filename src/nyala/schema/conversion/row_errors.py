@@ -1,6 +1,8 @@
-"""RowErrors: collects the failed rows of a batch with their codes and messages, and returns them as an Arrow table.
+"""RowErrors: collects the failed rows of a batch with their codes and messages, and returns them as
+an Arrow table.
 
-The steps of a write add their errors one after the other: conversion, key encoding, routing, look-up of the keys.
+The steps of a write add their errors one after the other: conversion, key encoding, routing,
+look-up of the keys.
 
     errors.add([4, 9], OUT_OF_RANGE, ["column 'n': 300 does not fit …", …])
     errors.add([9, 2], NULL, "column 'k': …")        # row 9 keeps its first error
@@ -40,7 +42,9 @@ class RowErrors:
         self._sorted: tuple[npt.NDArray[np.int64], list[str], list[str]] | None = None
 
     def add(self, rows: Any, code: str, message: str | Sequence[str]) -> None:
-        """Add failed `rows`, given as positions in any order. `message` is one text for all rows, or a text per row."""
+        """Add failed `rows`, given as positions in any order. `message` is one text for all rows,
+        or a text per row.
+        """
         assert code in ROW_ERROR_CODES, f"unknown row error code {code!r}"
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) == 0:
@@ -102,8 +106,9 @@ class RowErrors:
         """Return the table that users see as `WriteError.errors` and `WriteResult.errors`.
 
         operation:   the name of the operation for all failed rows, or one name per failed row.
-        key_columns: the key columns of the whole batch, as far as they are known. A key that could not be converted is
-                     NULL. A key column that has the name of an error column gets the prefix "key_".
+        key_columns: the key columns of the whole batch, as far as they are known. A key that could
+                     not be converted is NULL. A key column that has the name of an error column
+                     gets the prefix "key_".
         """
         columns = {
             "row": pa.array(self.rows, pa.int64()),

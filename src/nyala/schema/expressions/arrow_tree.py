@@ -1,11 +1,15 @@
-"""Converts a pyarrow expression to a tree of Nyala, so that NaN is compared as in every other condition.
+"""Converts a pyarrow expression to a tree of Nyala, so that NaN is compared as in every other
+condition.
 
-    pc.field("x") > 1  --to_substrait-->  protobuf  --tree_of-->  Compare(Column("x"), ">", Literal(1))
+    pc.field("x") > 1  --to_substrait-->  protobuf  --tree_of-->  Compare(Column("x"), ">",
+    Literal(1))
 
-Arrow has no function that returns the parts of an expression. But it can write an expression as a Substrait message,
-which has the binary format protobuf. This module reads comparisons, isin, is_null, is_valid, is_nan, AND, OR and NOT
-of columns and constants. Arrow itself evaluates all other expressions.
-Source: Substrait, proto/substrait/algebra.proto and extended_expression.proto; protobuf's wire format.
+Arrow has no function that returns the parts of an expression. But it can write an expression as a
+Substrait message, which has the binary format protobuf. This module reads comparisons, isin,
+is_null, is_valid, is_nan, AND, OR and NOT of columns and constants. Arrow itself evaluates all
+other expressions.
+Source: Substrait, proto/substrait/algebra.proto and extended_expression.proto; protobuf's wire
+format.
 """
 
 from __future__ import annotations
@@ -47,9 +51,12 @@ class _UnknownError(Exception):
 
 
 def tree_of(expression: pc.Expression, schema: Schema) -> Node | None:
-    """Return the tree of a condition on columns of the schema; None if the condition has other parts."""
-    # If an integer column is compared with a double, Arrow casts the column, but its Substrait message lacks this cast.
-    # With integers declared as doubles no cast is needed. 64-bit integers are only tried last: a double may round them.
+    """Return the tree of a condition on columns of the schema; None if the condition has other
+    parts.
+    """
+    # If an integer column is compared with a double, Arrow casts the column, but its Substrait
+    # message lacks this cast. With integers declared as doubles no cast is needed. 64-bit integers
+    # are only tried last: a double may round them.
     for integer_bits in (32, 64):
         widened = [
             field.with_type(pa.float64()) if _is_number(field.type, integer_bits) else field

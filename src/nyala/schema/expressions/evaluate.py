@@ -1,23 +1,25 @@
-"""Evaluates conditions over Arrow columns: computes a mask of the rows in which a condition is TRUE.
+"""Evaluates conditions over Arrow columns: computes a mask of the rows in which a condition is
+TRUE.
 
-A condition is TRUE, FALSE or NULL, but a scan needs only the rows in which it is TRUE. So the module
-`nyala.schema.predicates.binding` moves each NOT into the comparisons: NOT (a < 1 OR b IS NULL) becomes
-a >= 1 AND b IS NOT NULL, which is right for NULL too. The classes here then compute one mask each: a comparison is not
-TRUE for NULL, AND is &, and OR is |.
+A condition is TRUE, FALSE or NULL, but a scan needs only the rows in which it is TRUE. So the
+module `nyala.schema.predicates.binding` moves each NOT into the comparisons: NOT (a < 1 OR b IS
+NULL) becomes a >= 1 AND b IS NOT NULL, which is right for NULL too. The classes here then compute
+one mask each: a comparison is not TRUE for NULL, AND is &, and OR is |.
 
 Invariants
     E1  `mask` returns a new bool array of n elements, which the caller may change.
     E2  Where a column is NULL, only IS NULL is TRUE.
-    E3  All values are ordered: NaN equals NaN and is greater than all other values, -0.0 equals 0.0, text is
-        compared by its UTF-8 bytes, false < true. So NOT (a < b) is a >= b.
-    E4  A column is read when its condition is evaluated, so `arrays` may decode columns at their first use. If no row
-        remains, the later terms of an AND are not evaluated.
+    E3  All values are ordered: NaN equals NaN and is greater than all other values, -0.0 equals
+        0.0, text is compared by its UTF-8 bytes, false < true. So NOT (a < b) is a >= b.
+    E4  A column is read when its condition is evaluated, so `arrays` may decode columns at their
+        first use. If no row remains, the later terms of an AND are not evaluated.
 
-Columns have their canonical Arrow type. A dictionary-encoded column is tested once per dictionary entry, and a
-run-end-encoded column once per run. A comparison of two columns is exact, but uses doubles if one is float or double,
-as in DuckDB and Spark.
+Columns have their canonical Arrow type. A dictionary-encoded column is tested once per dictionary
+entry, and a run-end-encoded column once per run. A comparison of two columns is exact, but uses
+doubles if one is float or double, as in DuckDB and Spark.
 
-Cost: one or two NumPy or Arrow calls per comparison. Immutable, so that threads may share a condition.
+Cost: one or two NumPy or Arrow calls per comparison. Immutable, so that threads may share a
+condition.
 """
 
 from __future__ import annotations
@@ -90,12 +92,15 @@ _NUMPY_COMPARE: Final[dict[str, Any]] = {
     ">": np.greater,
     ">=": np.greater_equal,
 }
-# A costly term of an AND is evaluated on the remaining rows alone if these are at most one in so many.
+# A costly term of an AND is evaluated on the remaining rows alone if these are at most one in so
+# many.
 _FEW_OF: Final = 8
 
 
 def _array(array: pa.Array | pa.ChunkedArray, column: ColumnSchema) -> pa.Array:
-    """Return a column as one array of its canonical type, or of dictionary codes, or of decimals of fewer bytes."""
+    """Return a column as one array of its canonical type, or of dictionary codes, or of decimals of
+    fewer bytes.
+    """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
@@ -202,7 +207,9 @@ class BoundNull(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundCompare(_OneColumn):
-    """`column op value`, with a canonical value of the column's type. Not for bool, which uses BoundIn."""
+    """`column op value`, with a canonical value of the column's type. Not for bool, which uses
+    BoundIn.
+    """
 
     op: str
     value: Any
@@ -221,7 +228,9 @@ class BoundCompare(_OneColumn):
         return true_mask(ARROW_COMPARE[self.op](array, self._scalar))
 
     def _compare_floats(self, values: npt.NDArray[Any]) -> Mask:
-        """Compare by E3. In NumPy, NaN is neither less than, equal to nor greater than another value."""
+        """Compare by E3. In NumPy, NaN is neither less than, equal to nor greater than another
+        value.
+        """
         op, value = self.op, self.value
         mask: Mask
         if value != value:
@@ -248,7 +257,9 @@ class BoundCompare(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundIn(_OneColumn):
-    """`column IN (values)`, or NOT IN if `negated`. The canonical values, at least one, are ascending and distinct."""
+    """`column IN (values)`, or NOT IN if `negated`. The canonical values, at least one, are
+    ascending and distinct.
+    """
 
     values: tuple[Any, ...]
     negated: bool
@@ -301,8 +312,8 @@ class BoundIn(_OneColumn):
 
     @lazy_value
     def _value_set(self) -> pa.Array:
-        # Arrow compares the bits of floats. Several bit patterns are NaN, so `_mask_of` tests NaN itself. 0.0 and -0.0
-        # have different bits too, so the set contains both.
+        # Arrow compares the bits of floats. Several bit patterns are NaN, so `_mask_of` tests NaN
+        # itself. 0.0 and -0.0 have different bits too, so the set contains both.
         type, values = self.column.type, self.values
         if type.is_floating:
             numbers = [value for value in values if value == value]
@@ -406,7 +417,8 @@ def _compare_doubles(op: str, x: npt.NDArray[np.float64], y: npt.NDArray[np.floa
 
 @dataclass(frozen=True, eq=False)
 class BoundArrow(Bound):
-    """A pyarrow expression. It selects the rows in which the expression is TRUE, or FALSE if `negated`.
+    """A pyarrow expression. It selects the rows in which the expression is TRUE, or FALSE if
+    `negated`.
 
     floating: the columns that may contain NaN.
     meaning:  the same condition in Nyala's terms, if `arrow_tree` can translate it.
@@ -435,7 +447,8 @@ class BoundArrow(Bound):
                     f"column {name!r} contains NaN, which pyarrow compares differently: write the condition "
                     f"{quote(str(self.expression))} as text or with nyala.col"
                 )
-        # Arrow can evaluate an expression without columns only on a table that has rows, and so a column.
+        # Arrow can evaluate an expression without columns only on a table that has rows, and so a
+        # column.
         table = pa.table(columns) if columns else pa.table({"": pa.nulls(n)})
         try:
             result = evaluate_expression(table, self.expression)
@@ -445,7 +458,9 @@ class BoundArrow(Bound):
 
 
 def _canonical(array: pa.Array) -> pa.Array:
-    """Return the array without dictionary, runs and narrow decimals, which pyarrow expressions do not support."""
+    """Return the array without dictionary, runs and narrow decimals, which pyarrow expressions do
+    not support.
+    """
     array = decode_runs(array)
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode()
@@ -540,8 +555,9 @@ class BoundRowIn(Bound):
     """`(a, b) IN rows`, for rows without NULL.
 
     parts: for each column, its values in all rows of the list, as an IN list.
-    codes: for each row of the list a number whose digits are the positions of its values in `parts`. The last column
-           is the lowest digit, and the base of a digit is the number of values of its column.
+    codes: for each row of the list a number whose digits are the positions of its values in
+           `parts`. The last column is the lowest digit, and the base of a digit is the number of
+           values of its column.
     """
 
     parts: tuple[BoundIn, ...]
@@ -565,7 +581,8 @@ class BoundRowIn(Bound):
 def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
     """Return a mask of the rows of `among` in which `part` is TRUE.
 
-    Other rows are not evaluated if they might raise an error, or if `part` is costly and the rows of `among` are few.
+    Other rows are not evaluated if they might raise an error, or if `part` is costly and the rows
+    of `among` are few.
     """
     left = int(np.count_nonzero(among))
     if left < n and (part.can_fail or (part.rank >= BoundLike.cost and left * _FEW_OF <= n)):

@@ -1,8 +1,9 @@
 """The functions of SQL expressions, and CAST.
 
-`FUNCTIONS` has an entry per function name: how many arguments it takes, and a Python function that checks their types
-and builds the computed value (`nyala.schema.expressions.values`). docs/how-to/expressions.md describes all functions,
-and a test compares it with this table. Results equal those of DuckDB, except where that page says so.
+`FUNCTIONS` has an entry per function name: how many arguments it takes, and a Python function that
+checks their types and builds the computed value (`nyala.schema.expressions.values`).
+docs/how-to/expressions.md describes all functions, and a test compares it with this table. Results
+equal those of DuckDB, except where that page says so.
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ _BINARY: Final = pa.binary()
 _BOOL: Final = pa.bool_()
 _DATE: Final = pa.date32()
 _DIGITS_MAX: Final = 38
-# Rounds 0.5 away from zero, as SQL does. The default of Python and Arrow rounds to the even neighbour.
+# Rounds 0.5 away from zero, as SQL does. The default of Python and Arrow rounds to the even
+# neighbour.
 _HALF: Final = "half_towards_infinity"
 
 
 class Function(NamedTuple):
-    """A function with its least and greatest number of arguments. `build` returns the computed value."""
+    """A function with its least and greatest number of arguments. `build` returns the computed
+    value.
+    """
 
     name: str
     least: int
@@ -78,7 +82,9 @@ def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None
 
 
 def _takes(name: str, value: Value, wanted: str, *types: pa.DataType) -> None:
-    """Raise SchemaError if an argument is not of one of the types. Without types it must be a number."""
+    """Raise SchemaError if an argument is not of one of the types. Without types it must be a
+    number.
+    """
     if value.is_null or (value.type in types if types else is_number(value)):
         return
     raise SchemaError(f"{name}() expects {wanted}, got {value.kind}")
@@ -175,7 +181,8 @@ def _substr(value: Value, start: Value, length: Value | None = None) -> Value:
 
 
 def _sliced(array: pa.Array, first: int, count: int | None) -> pa.Array:
-    """Return `count` characters from character `first`, which counts from 1, or from the end if it is negative.
+    """Return `count` characters from character `first`, which counts from 1, or from the end if it
+    is negative.
 
     Characters before the begin of the text count too: substr('abc', -5, 3) is 'a'.
     """
@@ -411,7 +418,9 @@ def _valid(array: pa.Array) -> Any:
 
 
 def _checked(array: pa.Array, bad: Any, lost: Any) -> Checked:
-    """Return a `Checked` of the rows that are `bad` or `lost`. It needs a value there, so NULL becomes 0."""
+    """Return a `Checked` of the rows that are `bad` or `lost`. It needs a value there, so NULL
+    becomes 0.
+    """
     bad = bad | lost
     filler = pa.scalar(decimal.Decimal(0) if is_decimal(array.type) else 0, array.type)
     if bad.any() and array.null_count:

@@ -4,9 +4,9 @@
     '%ab'    -> ends with              'a_c%'     -> regular expression \\Aa.c.*\\z over whole characters
     '%ab%'   -> contains
 
-Arrow's own `match_like` is not used, because it takes every backslash for an escape character. Arrow matches regular
-expressions with the library RE2, in linear time for every pattern. RE2 refuses patterns that would need too much
-memory. `compile` finds out before a scan begins.
+Arrow's own `match_like` is not used, because it takes every backslash for an escape character.
+Arrow matches regular expressions with the library RE2, in linear time for every pattern. RE2
+refuses patterns that would need too much memory. `compile` finds out before a scan begins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class LikePattern(LazyValues):
 
     parts: tuple[str | int, ...]
     any_case: bool = False
-    """ILIKE: the texts in `parts` are in lower case, and values are converted to lower case before the match."""
+    """ILIKE: the texts in `parts` are in lower case, and values are converted to lower case before
+    the match.
+    """
 
     @property
     def exact(self) -> str | None:
@@ -76,7 +78,9 @@ class LikePattern(LazyValues):
         return rf"(?s)\A{body}\z"
 
     def compile(self, where: str) -> None:
-        """Check that Arrow can compile the pattern. Raises: InvalidArgumentError if it is too large."""
+        """Check that Arrow can compile the pattern. Raises: InvalidArgumentError if it is too
+        large.
+        """
         try:
             self.match(pa.array([""], pa.string()))
         except pa.ArrowInvalid as error:

@@ -1,21 +1,20 @@
-"""Literals: the constants of conditions, and their conversion to values of the columns that they are compared with.
+"""Literals: the constants of conditions. Converts them to values of the columns beside them.
 
 There are two steps, because a condition is built before its table is known:
-    to_literal                            a user's Python or NumPy value  ->  one of the `Literal` types
-    floor_of_literal, float_of_literal,   a Literal and a column          ->  the canonical value (`nyala.schema.types`)
-    text_of_literal, bytes_of_literal
+    to_literal       converts a user's Python or NumPy value to one of the `Literal` types
+    ..._of_literal   convert a Literal to a canonical value of a column (`nyala.schema.types`)
 
-A column need not be able to hold a literal that it is compared with, such as 2.5 and an integer column.
+A column may be compared with a literal that it cannot hold, such as an integer column with 2.5.
 
-    integer, date, timestamp, decimal   `floor_of_literal` returns the greatest value that is not above the literal, and
-                                        whether the two are equal. The value may lie outside the range of the type.
-    float, double                       the nearest value of the type, as in DuckDB. 1e39 does not become infinity in a
-                                        float column: it is greater than every finite float and less than infinity.
-    date, timestamp                     accept ISO text, dates and datetimes; without a zone they are in UTC. A
-                                        timestamp also accepts a number of microseconds since 1970. A date accepts no
-                                        number, because the mistake 20130101 would select no row without an error.
-    string, varchar                     accept text, which is not truncated to the length of a varchar.
-    binary                              accepts bytes, and text as its UTF-8 bytes.
+- Integer, date, timestamp and decimal columns: `floor_of_literal` returns the greatest value that
+  is not above the literal, and whether the two are equal. It may lie outside the type's range.
+- Float and double columns: the nearest value of the type, as in DuckDB. 1e39 does not become
+  infinity in a float column: it is greater than every finite float and less than infinity.
+- Date and timestamp columns accept ISO text, dates and datetimes; without a zone they are in UTC. A
+  timestamp column also accepts a number of microseconds since 1970. A date column accepts no
+  number, because the mistake 20130101 would select no row without an error.
+- String and varchar columns accept text, which is not truncated to the length of a varchar.
+- Binary columns accept bytes, and text as its UTF-8 bytes.
 
 Source: docs/how-to/expressions.md; SQL:2016 part 2, 8.2 (comparison).
 """
@@ -54,8 +53,9 @@ __all__ = [
     "to_literal",
 ]
 
-# A literal of type float is always NaN or an infinity. A finite float becomes the Decimal of its shortest text: users
-# who write 1.23 mean exactly 1.23, and not the nearest binary fraction. A datetime is in UTC.
+# A literal of type float is always NaN or an infinity. A finite float becomes the Decimal of its
+# shortest text: users who write 1.23 mean exactly 1.23, and not the nearest binary fraction. A
+# datetime is in UTC.
 Literal: TypeAlias = "bool | int | decimal.Decimal | float | str | bytes | dt.date | dt.datetime | None"
 
 NAN: Final = math.nan  # always the same object, so that tuples that contain it are equal
@@ -195,7 +195,9 @@ def is_number_like(text: str) -> bool:
 
 
 def _parse_iso(text: str) -> tuple[int, bool] | None:
-    """Return the microseconds since 1970, rounded down, and whether they are exact; None if the text is no ISO time."""
+    """Return the microseconds since 1970, rounded down, and whether they are exact; None if the
+    text is no ISO time.
+    """
     match = _ISO.fullmatch(text.strip())
     if match is None:
         return None
@@ -276,11 +278,13 @@ def _wrong_kind(column: ColumnSchema, literal: Literal, hint: str = "") -> Schem
 
 
 def floor_of_literal(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
-    """Return the greatest canonical value that is not above the literal, and whether the two are equal.
+    """Return the greatest canonical value that is not above the literal, and whether the two are
+    equal.
 
-    For integer, date, timestamp and decimal columns. Examples: (2, False) for 2.5 and an integer column, (123, False)
-    for 1.234 and a decimal(5,2) column.
-    Raises: SchemaError if the literal is of another kind, InvalidArgumentError for text that is not an ISO time.
+    For integer, date, timestamp and decimal columns. Examples: (2, False) for 2.5 and an integer
+    column, (123, False) for 1.234 and a decimal(5,2) column.
+    Raises: SchemaError if the literal is of another kind, InvalidArgumentError for text that is not
+    an ISO time.
     """
     name = column.type.name
     if name in ("date", "timestamp"):
@@ -317,7 +321,9 @@ def _floor_of_time(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
 
 
 def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[int, bool]:
-    """Return floor(number * 10**scale), at most ±10**60, and whether it is exact. Never builds a huge int."""
+    """Return floor(number * 10**scale), at most ±10**60, and whether it is exact. Never builds a
+    huge int.
+    """
     if isinstance(number, float):  # NaN or an infinity; NaN is greater than all other values
         return (-_HUGE if number < 0 else _HUGE), True
     if isinstance(number, int):
@@ -339,7 +345,8 @@ def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[in
 class NearestFloat(NamedTuple):
     """The nearest value of a float or double column.
 
-    `beyond` is 1 or -1 if the literal is finite, but above or below all finite values of the column.
+    `beyond` is 1 or -1 if the literal is finite, but above or below all finite values of the
+    column.
     """
 
     value: float
@@ -369,7 +376,9 @@ def float_of_literal(column: ColumnSchema, literal: Literal) -> NearestFloat:
 
 
 def text_of_literal(column: ColumnSchema, literal: Literal) -> str:
-    """Return a literal for a string or varchar column. Raises: SchemaError; InvalidArgumentError for bad Unicode."""
+    """Return a literal for a string or varchar column. Raises: SchemaError; InvalidArgumentError
+    for bad Unicode.
+    """
     if not isinstance(literal, str):
         raise _wrong_kind(column, literal)
     check_unicode(literal, f"column {column.name!r}: ")
@@ -377,7 +386,9 @@ def text_of_literal(column: ColumnSchema, literal: Literal) -> str:
 
 
 def bytes_of_literal(column: ColumnSchema, literal: Literal) -> bytes:
-    """Convert a literal for a binary column. Raises: SchemaError; InvalidArgumentError for bad Unicode."""
+    """Convert a literal for a binary column. Raises: SchemaError; InvalidArgumentError for bad
+    Unicode.
+    """
     if isinstance(literal, str):
         check_unicode(literal, f"column {column.name!r}: ")
         return literal.encode()

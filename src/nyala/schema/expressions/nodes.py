@@ -1,19 +1,23 @@
-"""The syntax tree of conditions and expressions. Users build it with `nyala.col()`, or write it as SQL text.
+"""The syntax tree of conditions and expressions, and the Python operators that build it.
 
     (col("host") == "a") & (col("n") + 1 > 5)      host = 'a' AND n + 1 > 5
                           \\                        /    `parse` reads such a text, `str()` writes it
-    And((Compare(Column("host"), "=", Literal("a")), Compare(Call("+", (Column("n"), Literal(1))), ">", Literal(5))))
+    And((
+        Compare(Column("host"), "=", Literal("a")),
+        Compare(Call("+", (Column("n"), Literal(1))), ">", Literal(5)),
+    ))
 
 The names in a tree need not be columns of a table: `nyala.schema.predicates.binding` checks that.
 
 Invariants
-    N1  Nodes are immutable and contain only names, literals, nodes, and Arrow arrays for long lists. They can be
-        compared, hashed and converted to JSON.
+    N1  Nodes are immutable and contain only names, literals, nodes, and Arrow arrays for long
+        lists. They can be compared, hashed and converted to JSON.
     N2  parse(str(p)) == p for every tree p without an ArrowExpression, which has no text.
-    N3  An And never contains an And, and an Or never an Or: a chain of a thousand terms is one flat node.
+    N3  An And never contains an And, and an Or never an Or: a chain of a thousand terms is one flat
+        node.
 
-Conditions are combined with & | ~. The words `and`, `or` and `not`, and chains such as 1 < col("x") < 5, raise an
-error: Python would evaluate one side and drop the other without a word.
+Conditions are combined with & | ~. The words `and`, `or` and `not`, and chained comparisons such as
+1 < col("x") < 5, raise an error: Python would evaluate one side and drop the other without a word.
 Source: docs/how-to/expressions.md.
 """
 
@@ -77,7 +81,8 @@ FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<
 RESERVED: Final = frozenset(
     "AND OR NOT IN IS NULL LIKE BETWEEN ESCAPE TRUE FALSE CASE WHEN THEN ELSE END".split()
 )
-# The parser allows 100 nested parentheses (`tokens.DEPTH_MAX`), and each adds at most two levels to the tree.
+# The parser allows 100 nested parentheses (`tokens.DEPTH_MAX`), and each adds at most two levels to
+# the tree.
 TREE_DEPTH_MAX: Final = 220
 _PLAIN_NAME: Final = re.compile(r"[^\W\d]\w*")
 
@@ -116,7 +121,8 @@ class Node:
 class Column(Node):
     """The value of a column.
 
-    quoted: whether the SQL text has the name in double quotes. The user may have meant a text, which takes single ones.
+    quoted: whether the SQL text has the name in double quotes. The user may have meant a text,
+    which takes single ones.
     """
 
     name: str
@@ -133,7 +139,9 @@ class Literal(Node):
 
 @dataclass(frozen=True)
 class Compare(Node):
-    """`left op right`; NULL if an operand is NULL. `compare` builds it, with a literal always on the right."""
+    """`left op right`; NULL if an operand is NULL. `compare` builds it, with a literal always on
+    the right.
+    """
 
     left: Node
     op: str
@@ -142,9 +150,11 @@ class Compare(Node):
 
 @dataclass(frozen=True, eq=False)
 class InList(Node):
-    """`part IN (values)`. If None is among the values, the result is NULL where no value matches, as in SQL.
+    """`part IN (values)`. If None is among the values, the result is NULL where no value matches,
+    as in SQL.
 
-    values: literals, or an Arrow array for many values of one kind (`nyala.schema.expressions.value_lists`).
+    values: literals, or an Arrow array for many values of one kind
+    (`nyala.schema.expressions.value_lists`).
     """
 
     part: Node
@@ -171,7 +181,9 @@ class InList(Node):
 
 @dataclass(frozen=True)
 class Row(Node):
-    """`(a, b)`, one side of a comparison or IN while the parser works. A finished tree contains no Row."""
+    """`(a, b)`, one side of a comparison or IN while the parser works. A finished tree contains no
+    Row.
+    """
 
     parts: tuple[Node, ...]
 
@@ -202,7 +214,8 @@ class IsTrue(Node):
 
 @dataclass(frozen=True)
 class Like(Node):
-    """`part LIKE pattern`: % matches any text and _ one character. After the character `escape` both are literal.
+    """`part LIKE pattern`: % matches any text and _ one character. After the character `escape`
+    both are literal.
 
     negated: NOT LIKE. any_case: ILIKE, which ignores case.
     """
@@ -243,7 +256,9 @@ class Not(Node):
 
 @dataclass(frozen=True)
 class Call(Node):
-    """An operator (+ - * / % ||, or - with one argument), or a function of `nyala.schema.expressions.functions`."""
+    """An operator (+ - * / % ||, or - with one argument), or a function of
+    `nyala.schema.expressions.functions`.
+    """
 
     name: str
     arguments: tuple[Node, ...]
@@ -306,7 +321,9 @@ def negate(part: Node) -> Node:
 
 
 def compare(left: Node | str, op: str, right: Any) -> Node:
-    """Build `left op right`. A str on the left is a column name, and a value on the right is a literal."""
+    """Build `left op right`. A str on the left is a column name, and a value on the right is a
+    literal.
+    """
     a = Column(left) if isinstance(left, str) else left
     b = right if isinstance(right, Node) else Literal(right)
     if isinstance(a, Row) and isinstance(b, Row):
@@ -326,7 +343,9 @@ def compare(left: Node | str, op: str, right: Any) -> Node:
 
 
 def _compare_rows(left: tuple[Node, ...], op: str, right: tuple[Node, ...]) -> Node:
-    """Build a comparison of rows by comparisons of their elements: (a, b) < (1, 2) is a < 1 OR a = 1 AND b < 2."""
+    """Build a comparison of rows by comparisons of their elements: (a, b) < (1, 2) is a < 1 OR a =
+    1 AND b < 2.
+    """
     if len(left) != len(right):
         raise InvalidArgumentError(f"cannot compare a row of {len(left)} values with a row of {len(right)}")
     if op in ("=", "<>"):
@@ -409,11 +428,12 @@ def column_names_in(node: Node) -> frozenset[str]:
 
 
 class Expr:
-    """A column or a computed value, from which Python operators build conditions and further values.
+    """A column or a computed value, from which Python operators build conditions and further
+    values.
 
-    Comparisons such as col("x") > 5, and methods such as `isin` and `is_null`, return conditions. `&`, `|` and `~`
-    combine conditions. Arithmetic such as col("n") * 2 + 1 returns another `Expr`. A bool value can be used as a
-    condition.
+    Comparisons such as col("x") > 5, and methods such as `isin` and `is_null`, return conditions.
+    `&`, `|` and `~` combine conditions. Arithmetic such as col("n") * 2 + 1 returns another `Expr`.
+    A bool value can be used as a condition.
     """
 
     __slots__ = ("node",)
@@ -498,7 +518,8 @@ class Expr:
     def _literal(self, value: Any) -> literals.Literal:
         literal = to_literal(value)
         if literal is None:
-            # Nothing equals NULL, so the comparison would select no row and the user would not notice.
+            # Nothing equals NULL, so the comparison would select no row and the user would not
+            # notice.
             raise InvalidArgumentError(
                 f"{self!r} compared with {value!r} never matches, because nothing equals NULL; "
                 "use .is_null() or .is_not_null()"
@@ -610,7 +631,9 @@ def col(name: str) -> Expr:
 
 
 def as_node(value: Any) -> Node:
-    """Return the tree of a condition or expression that a user gave. Raises: InvalidArgumentError for other objects."""
+    """Return the tree of a condition or expression that a user gave. Raises: InvalidArgumentError
+    for other objects.
+    """
     if isinstance(value, Node):
         return value
     if isinstance(value, Expr):
@@ -624,7 +647,8 @@ def as_node(value: Any) -> Node:
 
 # --- text -------------------------------------------------------------------------------------------
 
-# The precedence of operators: a higher level binds stronger. `a + b * c` needs no parentheses, because * is above +.
+# The precedence of operators: a higher level binds stronger. `a + b * c` needs no parentheses,
+# because * is above +.
 LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_IS, LEVEL_COMPARE, LEVEL_IN = 1, 2, 3, 4, 5, 6
 LEVELS: Final = {"||": 7, "+": 8, "-": 8, "*": 9, "/": 9, "%": 9}
 LEVEL_SIGN: Final = 10

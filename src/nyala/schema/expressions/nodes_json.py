@@ -2,9 +2,10 @@
 
     n < 2.5 AND b      ["and",[["compare",["column","n"],"<",["literal",{"decimal":"2.5"}]],["column","b"]]]
 
-A node is a list of its kind and its fields (`_FIELDS`). A literal that JSON has no type for is an object with its kind
-and text. `from_json` accepts only trees that the parser could have built, so data from outside is safe, unlike pickle.
-JSON is parsed faster than SQL text, and has no limit of its length.
+A node is a list of its kind and its fields (`_FIELDS`). A literal that JSON has no type for is an
+object with its kind and text. `from_json` accepts only trees that the parser could have built, so
+data from outside is safe, unlike pickle. JSON is parsed faster than SQL text, and has no limit of
+its length.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def from_json(text: str) -> Node:
         raise InvalidArgumentError(f"invalid JSON of a predicate ({error}): {quote(text)}") from None
 
 
-# For each kind of node, one letter per field: n node, N list of nodes, v literal, V list of literals, R list of rows of
-# literals, s text, o text or null, b bool.
+# For each kind of node, one letter per field: n node, N list of nodes, v literal, V list of
+# literals, R list of rows of literals, s text, o text or null, b bool.
 _FIELDS: Final[dict[type[Node], str]] = {
     nodes.Column: "s",
     nodes.Literal: "v",

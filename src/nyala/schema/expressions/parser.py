@@ -1,21 +1,24 @@
 """Parses the SQL text of a condition or expression to a tree (`nyala.schema.expressions.nodes`).
 
-    expression :=  value { operator value }                                      with the precedence of `nodes.LEVELS`
+    expression :=  value { operator value }                 with the precedence of `nodes.LEVELS`
     operator   :=  OR | AND | = == <> != < <= > >= | || | + - | * / %
                  | IS [NOT] (NULL | TRUE | FALSE | UNKNOWN | DISTINCT FROM)
                  | [NOT] IN | [NOT] BETWEEN | [NOT] LIKE | [NOT] ILIKE
     value      :=  column | literal | parameter | ( expression ) | ( value, value, … ) | NOT value | - value
-                 | function ( … ) | EXTRACT ( field FROM value ) | CASE … END | CAST ( value AS type ) | value :: type
-    literal    :=  number | 'string' | X'hex' | DATE 'string' | TIMESTAMP 'string' | TRUE | FALSE | NULL
-                 | DOUBLE 'NaN' | DOUBLE 'Infinity' | DOUBLE '-Infinity'
-    parameter  :=  ? | :name | $name                                             replaced by a value of `params`
+                 | function ( … ) | EXTRACT ( field FROM value ) | CASE … END
+                 | CAST ( value AS type ) | value :: type
+    literal    :=  number | 'string' | X'hex' | DATE 'string' | TIMESTAMP 'string'
+                 | TRUE | FALSE | NULL | DOUBLE 'NaN' | DOUBLE 'Infinity' | DOUBLE '-Infinity'
+    parameter  :=  ? | :name | $name                        replaced by a value of `params`
 
-Braces mean any number of times, brackets an optional part, | a choice. Keywords may be in upper or lower case; column
-names are compared exactly. A name in `nodes.RESERVED`, or one that is not a plain word, is written in double quotes.
-BETWEEN, IS DISTINCT FROM and comparisons of rows become trees of =, <, AND, OR and IS TRUE. Without ESCAPE, a LIKE
-pattern has no escape character, as in the standard and in DuckDB.
+Braces mean any number of times, brackets an optional part, | a choice. Keywords may be in upper or
+lower case; column names are compared exactly. A name in `nodes.RESERVED`, or one that is not a
+plain word, is written in double quotes. BETWEEN, IS DISTINCT FROM and comparisons of rows become
+trees of =, <, AND, OR and IS TRUE. Without ESCAPE, a LIKE pattern has no escape character, as in
+the standard and in DuckDB.
 
-The method is precedence climbing: `_Parser.expression` parses operators that bind at least as strongly as a level.
+The method is precedence climbing: `_Parser.expression` parses operators that bind at least as
+strongly as a level.
 
 Source: SQL:2016 part 2, 8.1 to 8.6, 6.12, 6.13 and 6.39; docs/how-to/expressions.md.
 """
@@ -111,8 +114,10 @@ def parse_predicate(
 ) -> Node:
     """Parse the SQL text of a condition. Does not check that the columns exist.
 
-    qualifiers: names that may precede a column, as in `new.n`. The tree then has a column called "new.n".
-    Raises: InvalidArgumentError. Its message shows the text, the place of the error, and what was expected there.
+    qualifiers: names that may precede a column, as in `new.n`. The tree then has a column called
+    "new.n".
+    Raises: InvalidArgumentError. Its message shows the text, the place of the error, and what was
+    expected there.
     """
     return _parse(text, parameters, length_max, is_condition=True, qualifiers=qualifiers)
 
@@ -128,7 +133,8 @@ def expr(text: str, params: Parameters = None) -> Expr:
     Parameters
     ----------
     text
-        Arithmetic, functions, CASE, CAST or a condition. docs/how-to/expressions.md describes the language.
+        Arithmetic, functions, CASE, CAST or a condition. docs/how-to/expressions.md describes the
+        language.
     params
         Values for `?` (a list) or for `:name` and `$name` (a dict) in the text.
 
@@ -320,7 +326,9 @@ class _Parser:
         return IsNull(left, negated)
 
     def _word_operator(self, left: Node) -> Node | None:
-        """Parse [NOT] IN, BETWEEN, LIKE or ILIKE and what follows; None if the current token is none of them."""
+        """Parse [NOT] IN, BETWEEN, LIKE or ILIKE and what follows; None if the current token is
+        none of them.
+        """
         stream = self._stream
         negated = stream.token.is_keyword("NOT")
         word = stream.peek() if negated else stream.token

@@ -1,14 +1,16 @@
-"""Divides the SQL text of a condition or expression into tokens. Its errors show the place in the text.
+"""Divides the SQL text of a condition or expression into tokens. Its errors show the place in the
+text.
 
     host = 'a' AND "odd name" >= -1.5e3 AND raw = X'00FF'
     name op string name quoted    op op number …    binary
 
-The `text` of a token is its source. Its `value` is what the source means: a name or string without quotes, bytes, an
-int or a Decimal. Keywords are name tokens, which the parser tests with `is_keyword`. So a column may be called `date`:
-the parser takes the word for a keyword only where a keyword may follow.
+The `text` of a token is its source. Its `value` is what the source means: a name or string without
+quotes, bytes, an int or a Decimal. Keywords are name tokens, which the parser tests with
+`is_keyword`. So a column may be called `date`: the parser takes the word for a keyword only where a
+keyword may follow.
 
-A text has at most TEXT_LENGTH_MAX characters. Parentheses nest at most DEPTH_MAX deep, because the parser uses five
-Python frames per level, and Python allows about a thousand.
+A text has at most TEXT_LENGTH_MAX characters. Parentheses nest at most DEPTH_MAX deep, because the
+parser uses five Python frames per level, and Python allows about a thousand.
 Source: SQL:2016 part 2, 5.2 and 5.3 (tokens and literals).
 """
 
@@ -24,7 +26,8 @@ from nyala.schema.expressions.literals import NUMBER_DIGITS_MAX
 
 __all__ = ["DEPTH_MAX", "TEXT_LENGTH_MAX", "Token", "TokenStream", "scan", "syntax_error"]
 
-# That is an IN list of about 50,000 numbers. Users pass a longer list as a parameter, or with col(...).isin.
+# That is an IN list of about 50,000 numbers. Users pass a longer list as a parameter, or with
+# col(...).isin.
 TEXT_LENGTH_MAX: Final = 500_000
 DEPTH_MAX: Final = 100
 _SHOWN: Final = 60  # an error shows so many characters before and after its place
@@ -77,7 +80,9 @@ class Token(NamedTuple):
 
 
 def syntax_error(source: str, position: int, message: str) -> InvalidArgumentError:
-    """Return an error that shows the message, the line of `position`, and a caret below this character."""
+    """Return an error that shows the message, the line of `position`, and a caret below this
+    character.
+    """
     line_start = source.rfind("\n", 0, position) + 1
     line_end = source.find("\n", position)
     line_end = len(source) if line_end < 0 else line_end
@@ -92,7 +97,9 @@ def syntax_error(source: str, position: int, message: str) -> InvalidArgumentErr
 
 
 def scan(source: str) -> Iterator[Token]:
-    """Yield the tokens of `source`, then tokens of kind "end" forever. Raises: InvalidArgumentError."""
+    """Yield the tokens of `source`, then tokens of kind "end" forever. Raises:
+    InvalidArgumentError.
+    """
     position = 0
     while position < len(source):
         match = _TOKEN.match(source, position)
@@ -183,13 +190,17 @@ class TokenStream:
         return self.accept_keyword(word) or self.fail(expected)
 
     def fail(self, expected: str, token: Token | None = None) -> NoReturn:
-        """Raise the error that the text has `token` (default: the current one) where `expected` should be."""
+        """Raise the error that the text has `token` (default: the current one) where `expected`
+        should be.
+        """
         token = token or self.token
         but = ", but " if token.kind == "end" else ", "
         raise syntax_error(self.source, token.position, f"expected {expected}{but}{token.describe()}")
 
     def enter(self) -> None:
-        """Count an opened parenthesis, until `leave`. Raises: InvalidArgumentError for more than DEPTH_MAX."""
+        """Count an opened parenthesis, until `leave`. Raises: InvalidArgumentError for more than
+        DEPTH_MAX.
+        """
         self._depth += 1
         if self._depth > DEPTH_MAX:
             position = self.token.position

@@ -1,12 +1,13 @@
-"""Long IN lists: converts a whole list to a column's values in a few Arrow calls, not value by value.
+"""Long IN lists: converts a whole list to a column's values in a few Arrow calls, not value by
+value.
 
     as_array(values)                    a list, tuple, array or Series as an Arrow array
     values_for_column(column, array)    the values that the column can hold, ascending and distinct
     canonical(type, array)              these values in canonical form (`nyala.schema.types`)
 
-The first two functions return None for a list that they do not support. The caller then converts the list value by
-value with `literals`, which also raises the errors. The rules are the same: a value that the column cannot hold equals
-no row, so it is left out.
+The first two functions return None for a list that they do not support. The caller then converts
+the list value by value with `literals`, which also raises the errors. The rules are the same: a
+value that the column cannot hold equals no row, so it is left out.
 
 Invariants
     L1  `values_for_column` returns exactly the values that placing each literal separately gives.
@@ -46,7 +47,8 @@ _WIDE_DIGITS: Final = 76
 def as_array(values: Iterable[Any]) -> pa.Array | None:
     """Convert many values of one kind to an Arrow array; None becomes NULL.
 
-    Returns: None for few values, for values of several kinds, and for kinds that are rare in long lists.
+    Returns: None for few values, for values of several kinds, and for kinds that are rare in long
+    lists.
     """
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
@@ -81,7 +83,9 @@ def _array_of_objects(values: Sequence[Any]) -> pa.Array | None:
 
 
 def supported_array(array: pa.Array) -> pa.Array | None:
-    """Convert the array to a plain type that `values_for_column` supports; None if there is no such type."""
+    """Convert the array to a plain type that `values_for_column` supports; None if there is no such
+    type.
+    """
     types = pa.types
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -132,7 +136,8 @@ def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
 
 
 def values_for_column(column: ColumnSchema, array: pa.Array) -> pa.Array | None:
-    """Return the values that the column can hold, distinct and ascending; None if this list is not supported.
+    """Return the values that the column can hold, distinct and ascending; None if this list is not
+    supported.
 
     array: from `as_array`, without NULL.
     """
@@ -196,7 +201,9 @@ def _numbers(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
 
 
 def _iso_dates(array: pa.Array) -> pa.Array:
-    """Convert texts such as '2013-01-31' to dates; return the array unchanged if one has another format."""
+    """Convert texts such as '2013-01-31' to dates; return the array unchanged if one has another
+    format.
+    """
     return array.cast(pa.date32()) if pc.all(pc.match_substring_regex(array, _ISO_DATE)).as_py() else array
 
 

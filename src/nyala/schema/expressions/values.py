@@ -2,14 +2,14 @@
 
 A computed value has one of these Arrow types:
     int64 · decimal256 · float64 · string · binary · bool · date32 · timestamp[us, UTC] · null
-It is NULL in rows in which an operand is NULL. A row that cannot be computed gets an error code, and the other rows get
-their values.
+It is NULL in rows in which an operand is NULL. A row that cannot be computed gets an error code,
+and the other rows get their values.
 
 Invariants
-    X1  A row has only errors of parts that it needs. It has no error of a CASE branch that it does not take, nor of an
-        argument of COALESCE behind the first that is not NULL.
-    X2  Arithmetic on integers and decimals returns the exact result or an error. It neither overflows nor rounds. `/`
-        returns an IEEE 754 double, so 1 / 0 is infinity, as in DuckDB.
+    X1  A row has only errors of parts that it needs. It has no error of a CASE branch that it does
+        not take, nor of an argument of COALESCE behind the first that is not NULL.
+    X2  Arithmetic on integers and decimals returns the exact result or an error. It neither
+        overflows nor rounds. `/` returns an IEEE 754 double, so 1 / 0 is infinity, as in DuckDB.
     X3  A computed value is compared as a column of its type is, by the same classes of `evaluate`.
 
 Cost: a few Arrow or NumPy calls per value, independent of the number of rows.
@@ -83,14 +83,17 @@ Codes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Part(NamedTuple):
-    """The values of a batch, and an error code per row: 0 without an error. None if no row has an error."""
+    """The values of a batch, and an error code per row: 0 without an error. None if no row has an
+    error.
+    """
 
     array: pa.Array
     errors: Codes | None = None
 
 
 class Checked(NamedTuple):
-    """The result of a function that may fail for some rows: the values, a mask of the failed rows, their code.
+    """The result of a function that may fail for some rows: the values, a mask of the failed rows,
+    their code.
 
     A failed row has any value that is not NULL.
     """
@@ -108,7 +111,9 @@ class Value:
     can_fail: bool
     """Whether rows can have errors."""
     can_raise: bool
-    """Whether `compute` raises an exception for an error of a row, because the value contains a condition."""
+    """Whether `compute` raises an exception for an error of a row, because the value contains a
+    condition.
+    """
 
     def __init__(self, type: pa.DataType, parts: Sequence[Value] = (), *, can_fail: bool = False) -> None:
         self.type = type
@@ -152,7 +157,9 @@ def _either(a: Codes | None, b: Codes | None) -> Codes | None:
 
 
 def _marked(array: pa.Array, bad: Mask, code: int) -> Codes | None:
-    """Return error codes: `code` for rows that are bad and not NULL, 0 for others; None without such rows."""
+    """Return error codes: `code` for rows that are bad and not NULL, 0 for others; None without
+    such rows.
+    """
     valid = validity(array)
     bad = bad if valid is None else bad & valid
     return bad.astype(np.uint8) * np.uint8(code) if bad.any() else None
@@ -218,7 +225,9 @@ class ColumnValue(Value):
 
 
 class Condition(Value):
-    """A condition as a bool value. true, false: conditions that select the rows where it is TRUE, and FALSE."""
+    """A condition as a bool value. true, false: conditions that select the rows where it is TRUE,
+    and FALSE.
+    """
 
     def __init__(self, true: Bound, false: Bound) -> None:
         super().__init__(pa.bool_())
@@ -255,7 +264,9 @@ class Computed(Value):
 
 
 def literal_scalar(value: Any) -> pa.Scalar:
-    """Convert a literal to one of the types of values. A number of more than 76 digits becomes a double."""
+    """Convert a literal to one of the types of values. A number of more than 76 digits becomes a
+    double.
+    """
     if isinstance(value, int | decimal.Decimal) and not isinstance(value, bool):
         if isinstance(value, int) and value in _INT64:
             return pa.scalar(value, INT)
@@ -294,7 +305,9 @@ def to_double(array: pa.Array) -> pa.Array:
 
 
 def cast_to(value: Value, type: pa.DataType) -> Value:
-    """Cast a value to a wider type: integer to decimal or double, decimal to more digits, date to timestamp."""
+    """Cast a value to a wider type: integer to decimal or double, decimal to more digits, date to
+    timestamp.
+    """
     if value.type == type:
         return value
     if value.is_null:
@@ -303,7 +316,9 @@ def cast_to(value: Value, type: pa.DataType) -> Value:
 
 
 def as_decimal(value: Value) -> Value:
-    """Convert an integer to a decimal. A constant gets as few digits as possible, so that products fit in 76."""
+    """Convert an integer to a decimal. A constant gets as few digits as possible, so that products
+    fit in 76.
+    """
     if value.type != INT:
         return value
     if isinstance(value, ConstantValue) and value.scalar.is_valid:
@@ -313,7 +328,9 @@ def as_decimal(value: Value) -> Value:
 
 
 def _read_text(value: Value, types: set[pa.DataType]) -> Value:
-    """Convert a text literal to a type of the other operands: '2013-01-31' becomes a date beside a date."""
+    """Convert a text literal to a type of the other operands: '2013-01-31' becomes a date beside a
+    date.
+    """
     if not isinstance(value, ConstantValue) or value.type != pa.string() or not value.scalar.is_valid:
         return value
     text = value.scalar.as_py()
@@ -327,7 +344,9 @@ def _read_text(value: Value, types: set[pa.DataType]) -> Value:
 
 
 def unify(values: Sequence[Value], where: str) -> list[Value]:
-    """Cast values, such as the branches of a CASE, to one type. Raises: SchemaError if they have no common type."""
+    """Cast values, such as the branches of a CASE, to one type. Raises: SchemaError if they have no
+    common type.
+    """
     types = {value.type for value in values if not value.is_null}
     if len(types) > 1:
         values = [_read_text(value, types) for value in values]
@@ -367,7 +386,9 @@ _NUMPY: Final[dict[str, Any]] = {
 
 
 def arithmetic(op: str, left: Value, right: Value) -> Value:
-    """Build `left op right` for + - * / % or power. Raises: SchemaError for operands that are not numbers."""
+    """Build `left op right` for + - * / % or power. Raises: SchemaError for operands that are not
+    numbers.
+    """
     for value in (left, right):
         if not is_number(value) and not value.is_null:
             raise SchemaError(f"{op} expects numbers, got {value.kind}")
@@ -411,7 +432,8 @@ def _integers(op: str, left: pa.Array, right: pa.Array) -> Checked:
         values, bad = _multiply(x, y)
     else:
         code, bad = ZERO_DIVISION, y == 0
-        # x % 1 is 0, and so is x % -1, for which the processor raises an error at the least integer.
+        # x % 1 is 0, and so is x % -1, for which the processor raises an error at the least
+        # integer.
         values = np.fmod(x, np.where(bad | (y == -1), 1, y))
     return Checked(with_nulls_of(values, left, right), bad, code)
 
@@ -420,8 +442,9 @@ def _multiply(
     x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     values = x * y
-    # A product in doubles says whether the result may exceed int64. For such rows the integer product is divided by x:
-    # the quotient is y only without an overflow, because an overflow changes the product by at least 2**64.
+    # A product in doubles says whether the result may exceed int64. For such rows the integer
+    # product is divided by x: the quotient is y only without an overflow, because an overflow
+    # changes the product by at least 2**64.
     doubtful = np.abs(x.astype(np.float64) * y) > 2.0**62
     bad = np.zeros(len(values), np.bool_)
     if doubtful.any():
@@ -519,7 +542,9 @@ def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
 
 
 def _choose(mask: Mask, yes: Part, no: Part) -> Part:
-    """Return the values and errors of `yes` in rows of the mask, and those of `no` in other rows (X1)."""
+    """Return the values and errors of `yes` in rows of the mask, and those of `no` in other rows
+    (X1).
+    """
     array = yes.array if pa.types.is_null(yes.array.type) else pc.if_else(pa.array(mask), yes.array, no.array)
     if yes.errors is None and no.errors is None:
         return Part(array)
@@ -542,7 +567,9 @@ def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
 
 
 def column_like(value: Value, text: str) -> ColumnSchema:
-    """Return a column of the value's type, with its text as name, for comparisons with literals (X3)."""
+    """Return a column of the value's type, with its text as name, for comparisons with literals
+    (X3).
+    """
     type = value.type
     if is_decimal(type):
         if type.scale > DECIMAL_PRECISION_MAX:
@@ -595,7 +622,9 @@ class BoundOnValue(Bound):
         return self._mask(arrays, n)
 
     def _mask_of_entries(self, name: str, array: pa.DictionaryArray) -> Mask:
-        """Test each dictionary entry once, and NULL as one more entry; then look up the result of each row."""
+        """Test each dictionary entry once, and NULL as one more entry; then look up the result of
+        each row.
+        """
         entries = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
         codes = array.indices.fill_null(len(entries) - 1) if array.indices.null_count else array.indices
         mask: Mask = self._mask({name: entries}, len(entries))[codes.to_numpy(zero_copy_only=False)]

@@ -1,1 +1,3 @@
-"""Predicates and assignments: binds expressions to a table's columns, and derives constraints for pruning."""
+"""Predicates and assignments: binds expressions to a table's columns, and derives constraints for
+pruning.
+"""

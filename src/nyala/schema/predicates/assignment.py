@@ -1,11 +1,11 @@
 """The new values of `update(set={column: …})`: constants, or SQL expressions over the row.
 
-A `str` is always a constant. An expression is `nyala.expr("n + 1")`, or it is built from `nyala.col`. Its language is
-that of `where=` (`expressions/parser.py`).
+A `str` is always a constant. An expression is `nyala.expr("n + 1")`, or it is built from
+`nyala.col`. Its language is that of `where=` (`expressions/parser.py`).
 
-Integers are computed in 64 bits, and decimals with all their digits. A row fails with the code out-of-range if the
-result does not fit the column, or fits only after rounding: the user can write round(x, 2). Only a float column rounds
-its values, which are computed as doubles.
+Integers are computed in 64 bits, and decimals with all their digits. A row fails with the code
+out-of-range if the result does not fit the column, or fits only after rounding: the user can write
+round(x, 2). Only a float column rounds its values, which are computed as doubles.
 
 Source: docs/how-to/expressions.md.
 """
@@ -36,7 +36,9 @@ __all__ = ["Assigned", "Expression", "parse_assignment"]
 
 
 class TooMuchText(InvalidArgumentError):
-    """The result has more text than one Arrow array can hold. The caller evaluates fewer rows at a time."""
+    """The result has more text than one Arrow array can hold. The caller evaluates fewer rows at a
+    time.
+    """
 
 
 # A longer constant is returned as dictionary codes with one entry, and not once per row.
@@ -54,7 +56,9 @@ class Assigned(NamedTuple):
 
 
 class Expression:
-    """The new value of one column, as a function of the row. Immutable, thread-safe; `str()` returns its text."""
+    """The new value of one column, as a function of the row. Immutable, thread-safe; `str()`
+    returns its text.
+    """
 
     columns: frozenset[str]
 
@@ -67,8 +71,8 @@ class Expression:
         """Compute the values of n rows.
 
         arrays: at least the `columns`, by name, as Arrow arrays of n values of the canonical types.
-        A row may fail with the codes out-of-range (overflow, division by zero, or a value that does not fit), null (in
-        a NOT NULL column) and value-too-large.
+        A row may fail with the codes out-of-range (overflow, division by zero, or a value that does
+        not fit), null (in a NOT NULL column) and value-too-large.
         """
         errors = RowErrors()
         array, failures = self._values(arrays, n, errors)
@@ -93,7 +97,9 @@ class Expression:
 
 
 class _Constant(Expression):
-    """The same value in every row. If it does not fit the column, every row fails, and no exception is raised."""
+    """The same value in every row. If it does not fit the column, every row fails, and no exception
+    is raised.
+    """
 
     columns: frozenset[str] = frozenset()
 
@@ -147,7 +153,8 @@ class _Computed(Expression):
         wanted = self.target.type
         failures: list[Failure] = []
         if wanted.name == "date" and (array.type == pa.int64() or is_decimal(array.type)):
-            # Usually a mistake: 2013 - 01 - 01 is the number 2011, and would become the 2011th day after 1970.
+            # Usually a mistake: 2013 - 01 - 01 is the number 2011, and would become the 2011th day
+            # after 1970.
             raise SchemaError(
                 f"column {self.target.name!r}: {quote(self._text)} is a number, not a date; write DATE '2013-01-31'"
             )
@@ -181,7 +188,9 @@ def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema)
 
 
 def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
-    """Convert doubles to integers or decimals. A double fits if it is the double nearest to such a value."""
+    """Convert doubles to integers or decimals. A double fits if it is the double nearest to such a
+    value.
+    """
     type, values = column.type, number_values(array)
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     if type.is_integer:
@@ -193,7 +202,8 @@ def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, l
         return result, _failing(array, fits, column)
     assert type.precision is not None and type.scale is not None
     fits = np.abs(values) < 10.0 ** (type.precision - type.scale)
-    # 76 digits have room for a value that is rounded up beyond the column's precision. `cast_array` checks this later.
+    # 76 digits have room for a value that is rounded up beyond the column's precision. `cast_array`
+    # checks this later.
     result = pa.array(np.where(fits, values, 0.0)).cast(pa.decimal256(76, type.scale))  # to the nearest
     fits &= decimal_doubles(result) == values
     return pc.if_else(pa.array(fits & ~nulls), result, pa.scalar(None, result.type)), _failing(
@@ -219,7 +229,8 @@ def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array,
 def parse_assignment(
     value: Any, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
 ) -> Expression:
-    """Build the new value of column `target` from what the user gave: a constant, an expression or a condition.
+    """Build the new value of column `target` from what the user gave: a constant, an expression or
+    a condition.
 
     Raises: SchemaError if the types do not match, InvalidArgumentError, ColumnNotFoundError.
     """

@@ -1,4 +1,5 @@
-"""Binds a tree to a table: checks names, converts literals to column types, and builds what evaluates the tree.
+"""Binds a tree to a table: checks names, converts literals to column types, and builds what
+evaluates the tree.
 
     bind_node             tree -> tree         checks names, converts literals to the types of their columns
     build_condition       tree -> Bound        pushes NOT down; a Bound computes which rows are TRUE (`evaluate`)
@@ -6,12 +7,15 @@
     derive_constraints    Bound -> Constraint  for each column, a condition that all selected rows satisfy
 
 Invariants
-    B1  A comparison with a literal that the column cannot hold becomes one that it can hold, or a constant:
-        n < 300 becomes n IS NOT NULL for an int8, n = 300 becomes FALSE, n < 2.5 becomes n <= 2 for an integer.
-    B2  Each value has one canonical literal. So binding the text of a bound tree returns the same tree.
+    B1  A comparison with a literal that the column cannot hold becomes one that it can hold, or a
+        constant: n < 300 becomes n IS NOT NULL for an int8, n = 300 becomes FALSE, n < 2.5 becomes
+        n <= 2 for an integer.
+    B2  Each value has one canonical literal. So binding the text of a bound tree returns the same
+        tree.
     B3  A row in which a condition is TRUE satisfies all its constraints.
 
-Source: SQL:2016 part 2, 8.2 and 8.4. De Morgan's laws, by which NOT moves into AND and OR, hold for NULL too.
+Source: SQL:2016 part 2, 8.2 and 8.4. De Morgan's laws, by which NOT moves into AND and OR, hold for
+NULL too.
 """
 
 from __future__ import annotations
@@ -97,7 +101,8 @@ from nyala.schema.types import from_canonical
 __all__ = ["bind_condition", "bind_node", "build_condition", "build_value", "derive_constraints"]
 
 _NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-# Words that the parser takes for column names although users mean something else, and what to write in their place.
+# Words that the parser takes for column names although users mean something else, and what to write
+# in their place.
 _ADVICE_ON_NAMES: Final = {
     "none": "nothing equals NULL; write IS NULL or IS NOT NULL",
     "nan": "write 'NaN', in quotes",
@@ -114,8 +119,8 @@ _FALSE: Final = BoundConstant(False)
 def bind_node(node: Node, schema: Schema) -> Node:
     """Check all names and types of a tree, and return it with canonical literals (B2).
 
-    Raises: ColumnNotFoundError, SchemaError for a literal of another type than its column, InvalidArgumentError for an
-    invalid literal.
+    Raises: ColumnNotFoundError, SchemaError for a literal of another type than its column,
+    InvalidArgumentError for an invalid literal.
     """
     match node:
         case And(parts):
@@ -202,7 +207,9 @@ def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
 
 
 def build_value(node: Node, schema: Schema) -> Value:
-    """Return the value that computes a tree. Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError."""
+    """Return the value that computes a tree. Raises: ColumnNotFoundError, SchemaError,
+    InvalidArgumentError.
+    """
     match node:
         case Literal(value):
             return ConstantValue(literal_scalar(value))
@@ -232,7 +239,8 @@ def build_value(node: Node, schema: Schema) -> Value:
 def _compared_column(name: str, other: str, schema: Schema) -> ColumnSchema:
     """Return the column `name`, which is compared with the name `other`.
 
-    If there is no such column, the user may have meant a text, a number or NULL: the error says how to write it.
+    If there is no such column, the user may have meant a text, a number or NULL: the error says how
+    to write it.
     """
     if name not in schema and (meant := _ADVICE_ON_NAMES.get(name.lower())) is not None:
         raise ColumnNotFoundError(f"no column {name!r}; {meant}")
@@ -288,7 +296,9 @@ def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> liter
 def _canonical_list(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> tuple[literals.Literal, ...] | pa.Array:
-    """Return the literals of an IN list in canonical form; for a long list, an array of values of the column."""
+    """Return the literals of an IN list in canonical form; for a long list, an array of values of
+    the column.
+    """
     placed = _values_for_column(column, values)
     if placed is not None:
         return placed
@@ -301,7 +311,9 @@ def _canonical_list(
 def _values_for_column(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> pa.Array | None:
-    """Return a long list as an array of the column's type, with at most one NULL; None if `value_lists` cannot."""
+    """Return a long list as an array of the column's type, with at most one NULL; None if
+    `value_lists` cannot.
+    """
     array = value_lists.as_array(values)
     placed = None if array is None else value_lists.values_for_column(column, array.drop_null())
     if array is None or not placed:
@@ -312,7 +324,8 @@ def _values_for_column(
 def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]:
     """Return the columns that an Arrow expression reads, in the order of the schema.
 
-    Arrow has no function for this. So the expression is evaluated on empty tables, each without one column.
+    Arrow has no function for this. So the expression is evaluated on empty tables, each without one
+    column.
     Raises: ColumnNotFoundError, InvalidArgumentError if Arrow cannot evaluate it on this schema.
     """
     empty = schema.arrow_schema().empty_table()
@@ -389,9 +402,11 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
-    """Return the column that a condition tests, and a function that the condition must pass through.
+    """Return the column that a condition tests, and a function that the condition must pass
+    through.
 
-    For a computed value the column is one of its type, and the function lets the condition test the value.
+    For a computed value the column is one of its type, and the function lets the condition test the
+    value.
     """
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound
@@ -417,7 +432,8 @@ def _condition_of_is_true(part: Node, schema: Schema, wanted: bool, negated: boo
         return found
     match part:
         case Column() | Compare(Column(), _, Literal()) | Like(Column()):
-            # The part is NULL exactly where the column is NULL. This condition has a constraint, a BoundNot has none.
+            # The part is NULL exactly where the column is NULL. This condition has a constraint, a
+            # BoundNot has none.
             name = next(iter(column_names_in(part)))
             return _any(
                 [build_condition(part, schema, wanted), BoundNull(schema.by_name(name), negated=False)]
@@ -428,7 +444,9 @@ def _condition_of_is_true(part: Node, schema: Schema, wanted: bool, negated: boo
 def _condition_of_rows(
     parts: tuple[Node, ...], rows: tuple[tuple[Any, ...], ...], schema: Schema, negated: bool
 ) -> Bound:
-    """Build (a, b) IN rows: as one look-up if a and b are columns, otherwise as an OR of comparisons."""
+    """Build (a, b) IN rows: as one look-up if a and b are columns, otherwise as an OR of
+    comparisons.
+    """
     columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
     whole = [row for row in rows if None not in row]  # rows with NULL are never equal to another row
     never_null = len(whole) == len(rows) and not any(column.nullable for column in columns)
@@ -467,7 +485,9 @@ def _condition_of_rows(
 
 
 def _positions_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
-    """Return the values that the column can hold, ascending and distinct, and each given value's position in them."""
+    """Return the values that the column can hold, ascending and distinct, and each given value's
+    position in them.
+    """
     bound = [_condition_of_compare(column, "=", value) for value in values]
     held = [one.value if isinstance(one, BoundCompare) else None for one in bound]
     ordered = Constraint.one_of([value for value in held if value is not None]).values or ()
@@ -493,7 +513,8 @@ def _condition_of_compare(column: ColumnSchema, op: str, literal: literals.Liter
             return BoundCompare(column, op, value)
         if op in ("=", "<>"):
             return not_null if op == "<>" else _FALSE
-        # `value` is an infinity. Beyond the finite values, the column can hold only it, and NaN above the positive one.
+        # `value` is an infinity. Beyond the finite values, the column can hold only it, and NaN
+        # above the positive one.
         if beyond > 0:
             return BoundCompare(column, "<" if op in ("<", "<=") else ">=", value)
         return BoundCompare(column, "<=" if op in ("<", "<=") else ">", value)
@@ -580,7 +601,9 @@ def _any(parts: list[Bound]) -> Bound:
 
 
 def _merge_equalities(parts: list[Bound]) -> list[Bound]:
-    """Merge x = 1 OR x = 2 OR x IN (3, 4) into one IN list. Programs write such chains with thousands of terms."""
+    """Merge x = 1 OR x = 2 OR x IN (3, 4) into one IN list. Programs write such chains with
+    thousands of terms.
+    """
     values: dict[str, list[Any]] = {}
     columns: dict[str, ColumnSchema] = {}
     merged: list[Bound] = []
@@ -631,7 +654,9 @@ def derive_constraints(bound: Bound) -> dict[str, Constraint] | None:
 
 
 def _nullable_only(constraints: dict[ColumnSchema, Constraint]) -> dict[str, Constraint]:
-    """Return the constraints by column name, without those that only exclude NULL from a NOT NULL column."""
+    """Return the constraints by column name, without those that only exclude NULL from a NOT NULL
+    column.
+    """
     not_null = Constraint(null="none")
     return {c.name: found for c, found in constraints.items() if c.nullable or found != not_null}
 

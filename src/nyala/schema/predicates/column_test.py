@@ -5,8 +5,8 @@
         kind, n, mode    one ColumnTest each: a scan first filters by one column after the other
         n < m            the rest: a scan evaluates it on the rows that remain
 
-Some encodings can test a column without decoding it: a dictionary tests its entries, and packed numbers are compared
-with the bounds of a constraint that is equivalent to the test.
+Some encodings can test a column without decoding it: a dictionary tests its entries, and packed
+numbers are compared with the bounds of a constraint that is equivalent to the test.
 
 Invariants
     T1  The predicate is TRUE in exactly the rows that pass all column tests and the rest.
@@ -57,7 +57,8 @@ class ColumnTest:
     def mask(self, values: pa.Array) -> Mask:
         """Return a new mask of the values that pass the test.
 
-        values: in the canonical type of the column, as dictionary codes, or as decimals of 4 or 8 bytes.
+        values: in the canonical type of the column, as dictionary codes, or as decimals of 4 or 8
+        bytes.
         Cost: one or two NumPy or Arrow calls per part.
         """
         arrays = {self.column.name: values}
@@ -77,7 +78,8 @@ _COSTLY_RANK = 10
 def split_by_column(
     terms: Iterable[Bound], constraints: Mapping[str, Constraint], columns: Iterable[ColumnSchema]
 ) -> tuple[tuple[ColumnTest, ...], Bound | None]:
-    """Return the column tests, the cheapest first, and the AND of the other terms, or None without any (T1).
+    """Return the column tests, the cheapest first, and the AND of the other terms, or None without
+    any (T1).
 
     terms: of an AND. constraints: by column name. columns: at least those that the terms read.
     """

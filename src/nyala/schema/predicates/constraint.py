@@ -3,17 +3,20 @@
     a > 3 AND a IN (1, 5, 9) AND (b = 'x' OR b = 'z')        a: 5 or 9       b: 'x' or 'z'
     c IS NULL OR c < 10                                      c: below 10, or NULL
 
-Scans skip partitions, rowsets and blocks in which no value satisfies the constraint. A constraint may be weaker than
-the predicate: every row that the predicate selects satisfies the constraints of all columns, but other rows may too.
+Scans skip partitions, rowsets and blocks in which no value satisfies the constraint. A constraint
+may be weaker than the predicate: every row that the predicate selects satisfies the constraints of
+all columns, but other rows may too.
 
-Bounds and values are in canonical form (`nyala.schema.types`). Their order is that of comparisons: text by its UTF-8
-bytes, NaN equal to NaN and greater than all other values, -0.0 equal to 0.0.
+Bounds and values are in canonical form (`nyala.schema.types`). Their order is that of comparisons:
+text by its UTF-8 bytes, NaN equal to NaN and greater than all other values, -0.0 equal to 0.0.
 
 Invariants
-    C1  `values`, if set, are ascending and distinct. The first equals `lower` and the last `upper`, both inclusive.
-    C2  `lower` is below `upper`. A range of one value is a list of this value. A constraint that nothing satisfies has
-        `empty` and no bounds.
-    C3  Bounds of an integer, date, timestamp or decimal are inclusive, and None at the least or greatest value.
+    C1  `values`, if set, are ascending and distinct. The first equals `lower` and the last `upper`,
+        both inclusive.
+    C2  `lower` is below `upper`. A range of one value is a list of this value. A constraint that
+        nothing satisfies has `empty` and no bounds.
+    C3  Bounds of an integer, date, timestamp or decimal are inclusive, and None at the least or
+        greatest value.
     C4  If `null` is "only", only NULL satisfies the constraint, and it has no bounds.
 
 The conditions `<>` and NOT IN are no ranges. Their constraint only excludes NULL.
@@ -39,7 +42,9 @@ Nullness = Literal["any", "only", "none"]
 
 
 def order_key(value: Any) -> Any:
-    """Return a sort key for the order of comparisons: NaN last, and text as bytes, because a zone map may cut it."""
+    """Return a sort key for the order of comparisons: NaN last, and text as bytes, because a zone
+    map may cut it.
+    """
     if isinstance(value, float):
         return (value != value, 0.0 if value != value else value)
     return value.encode() if isinstance(value, str) else value
@@ -48,7 +53,9 @@ def order_key(value: Any) -> Any:
 @compared_as_tuples
 @dataclass(frozen=True)
 class Constraint(LazyValues):
-    """What a predicate demands of one column. `between` and `one_of` build it, `intersect` and `union` combine two."""
+    """What a predicate demands of one column. `between` and `one_of` build it, `intersect` and
+    `union` combine two.
+    """
 
     lower: Any = None
     lower_inclusive: bool = True
@@ -68,7 +75,9 @@ class Constraint(LazyValues):
 
     @staticmethod
     def of_ascending(values: tuple[Any, ...], null: Nullness = "none") -> Constraint:
-        """Return the constraint to be one of the values, or NULL if `null` says so. The values are ascending."""
+        """Return the constraint to be one of the values, or NULL if `null` says so. The values are
+        ascending.
+        """
         if not values:
             return EMPTY if null == "none" else NULL_ONLY
         return Constraint(values[0], True, values[-1], True, values, null)
@@ -133,7 +142,9 @@ class Constraint(LazyValues):
         return Constraint(*_bounds_of(self, other, strict=True), None, null)._canonical()
 
     def union(self, other: Constraint) -> Constraint:
-        """Return a constraint that values satisfy if they satisfy one of both. Gaps between two ranges are lost."""
+        """Return a constraint that values satisfy if they satisfy one of both. Gaps between two
+        ranges are lost.
+        """
         if self.empty or other.empty:
             return other if self.empty else self
         if self.null == other.null == "only":
@@ -203,11 +214,12 @@ class Constraint(LazyValues):
         row_count: int,
         has_nan: bool = False,
     ) -> bool:
-        """Whether no row of a zone, such as a block, can satisfy the constraint. Then a scan may skip the zone.
+        """Whether no row of a zone, such as a block, can satisfy the constraint. Then a scan may
+        skip the zone.
 
-        min, max:   inclusive bounds of the values that are neither NULL nor NaN; None if unknown, or if there are no
-                    such values. Text is a str or its UTF-8 bytes. Bounds need not be values of the zone: a long
-                    text is cut, and a cut `max` is increased.
+        min, max:   inclusive bounds of the values that are neither NULL nor NaN; None if unknown,
+                    or if there are no such values. Text is a str or its UTF-8 bytes. Bounds need
+                    not be values of the zone: a long text is cut, and a cut `max` is increased.
         null_count: how many of the `row_count` rows are NULL; None if unknown.
         has_nan:    whether there may be NaN.
         """
@@ -279,7 +291,9 @@ class Constraint(LazyValues):
 
 
 def _bounds_of(a: Constraint, b: Constraint, strict: bool) -> tuple[Any, bool, Any, bool]:
-    """Return lower, lower_inclusive, upper and upper_inclusive: of the stricter bounds, or of the looser ones."""
+    """Return lower, lower_inclusive, upper and upper_inclusive: of the stricter bounds, or of the
+    looser ones.
+    """
     lower = _choose_bound((a.lower, a.lower_inclusive), (b.lower, b.lower_inclusive), strict, greater=strict)
     upper = _choose_bound(
         (a.upper, a.upper_inclusive), (b.upper, b.upper_inclusive), strict, greater=not strict
@@ -290,7 +304,9 @@ def _bounds_of(a: Constraint, b: Constraint, strict: bool) -> tuple[Any, bool, A
 def _choose_bound(
     a: tuple[Any, bool], b: tuple[Any, bool], strict: bool, *, greater: bool
 ) -> tuple[Any, bool]:
-    """Return the greater or the lesser of two bounds, each with whether it is inclusive. None is no bound."""
+    """Return the greater or the lesser of two bounds, each with whether it is inclusive. None is no
+    bound.
+    """
     if a[0] is None or b[0] is None:
         if not strict:
             return None, True

@@ -11,10 +11,11 @@
         '- str(), .to_json()         text for another process (nodes.py, nodes_json.py)
 
 Invariants
-    P1  A predicate selects exactly the rows in which it is TRUE. A comparison with NULL is not TRUE.
+    P1  A predicate selects exactly the rows in which it is TRUE. A comparison with NULL is not
+        TRUE.
     P2  A zone of rows that `constraints()` exclude contains no selected row.
-    P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p for every predicate p without a
-        pyarrow expression.
+    P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p for every
+        predicate p without a pyarrow expression.
 
 Source: docs/how-to/expressions.md; Kudu's ColumnPredicate and ScanSpec.
 """
@@ -43,9 +44,11 @@ __all__ = ["BoundPredicate", "Constraint", "bind", "col", "expr", "from_json", "
 
 
 def parse_where(where: Any, params: Parameters) -> Any:
-    """Return the condition `where`; if there are `params`, parse it with these values for its parameters.
+    """Return the condition `where`; if there are `params`, parse it with these values for its
+    parameters.
 
-    Raises: InvalidArgumentError for invalid text or parameters, and for `params` with a `where` that is not text.
+    Raises: InvalidArgumentError for invalid text or parameters, and for `params` with a `where`
+    that is not text.
     """
     if params is None:
         return where
@@ -57,8 +60,8 @@ def parse_where(where: Any, params: Parameters) -> Any:
 def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> BoundPredicate | None:
     """Check a user's `where` against a schema, and return the predicate; None stays None.
 
-    Raises: InvalidArgumentError for an invalid text or literal, ColumnNotFoundError, SchemaError for a literal of
-    another type than its column.
+    Raises: InvalidArgumentError for an invalid text or literal, ColumnNotFoundError, SchemaError
+    for a literal of another type than its column.
     """
     if where is None:
         return None
@@ -73,7 +76,8 @@ def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> Bou
 
 
 class BoundPredicate(LazyValues):
-    """A predicate on the columns of one schema. Immutable, thread-safe; equal if the texts are equal.
+    """A predicate on the columns of one schema. Immutable, thread-safe; equal if the texts are
+    equal.
 
     columns: the names of the columns that `evaluate` reads.
     tree:    the syntax tree, with literals in their canonical form.
@@ -90,8 +94,9 @@ class BoundPredicate(LazyValues):
     def evaluate(self, arrays: Arrays, n: int) -> Mask:
         """Return a new mask of the n rows in which the predicate is TRUE.
 
-        arrays: at least the `columns`, by name, as Arrow arrays of n values in their canonical type or with dictionary
-                codes. A column is looked up when it is needed, so the mapping may decode it then.
+        arrays: at least the `columns`, by name, as Arrow arrays of n values in their canonical type
+                or with dictionary codes. A column is looked up when it is needed, so the mapping
+                may decode it then.
         Cost:   one or two NumPy or Arrow calls per comparison.
         """
         mask = self._bound.mask(arrays, n)
@@ -112,7 +117,9 @@ class BoundPredicate(LazyValues):
 
     @lazy_value
     def has_exact_constraints(self) -> bool:
-        """Whether the constraints together mean the same as the predicate: an AND of ranges and IN lists."""
+        """Whether the constraints together mean the same as the predicate: an AND of ranges and IN
+        lists.
+        """
         return all(map(has_exact_constraint, self._terms))
 
     @property
@@ -122,7 +129,9 @@ class BoundPredicate(LazyValues):
 
     @property
     def rest(self) -> Bound | None:
-        """The condition that remains beside `column_tests`: terms that use several columns, or that may fail."""
+        """The condition that remains beside `column_tests`: terms that use several columns, or that
+        may fail.
+        """
         return self._split[1]
 
     @lazy_value
@@ -150,7 +159,9 @@ class BoundPredicate(LazyValues):
 
     @property
     def null_note(self) -> str:
-        """Advice for a user who compares a column with NULL, which selects no row; otherwise an empty text."""
+        """Advice for a user who compares a column with NULL, which selects no row; otherwise an
+        empty text.
+        """
         column = next(_compared_with_null(self.tree), None)
         return "" if column is None else f"nothing equals NULL; use {column} IS NULL to find NULLs"
 
@@ -165,12 +176,16 @@ class BoundPredicate(LazyValues):
         return has_arrow(self._bound)
 
     def to_json(self) -> str:
-        """Return one line of JSON that `from_json` reads. Raises: InvalidArgumentError for a pyarrow expression."""
+        """Return one line of JSON that `from_json` reads. Raises: InvalidArgumentError for a
+        pyarrow expression.
+        """
         return to_json(self.tree)
 
     @staticmethod
     def from_json(text: str, schema: Schema) -> BoundPredicate:
-        """Read the text of `to_json`. Raises: InvalidArgumentError for any other text, and errors as `bind`."""
+        """Read the text of `to_json`. Raises: InvalidArgumentError for any other text, and errors
+        as `bind`.
+        """
         return BoundPredicate(from_json(text), schema)
 
     def __str__(self) -> str:
