@@ -15,7 +15,7 @@ Inside the block, other writes of the same thread, such as `table.insert(…)` o
 Calls with few rows as Python values are combined: for each table they become one list of row operations,
 because one large request costs much less than many small ones.
 
-Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form".
+Source: docs/design/writes-and-batches.md, "Resolving a batch without a loop".
 """
 
 from __future__ import annotations

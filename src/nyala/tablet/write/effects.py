@@ -1,6 +1,6 @@
 """The result of settling a batch: effects to log and apply, counts, and texts of row errors.
 
-Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form".
+Source: docs/design/writes-and-batches.md, "Resolving a batch without a loop".
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Invariants
         operations as the caller gave them.
 
 Cost: O(columns + touched rowsets) Arrow and NumPy calls, never their product.
-Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form"; docs/design/rules.md,
+Source: docs/design/writes-and-batches.md, "Resolving a batch without a loop"; docs/design/rules.md,
 W3 to W5 and R5; docs/design/kudu.md, "Outcomes of operations".
 """
 
