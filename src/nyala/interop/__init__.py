@@ -1,3 +1,3 @@
-"""Rows for other engines: frames and lazy sources of polars, and text as the views that polars and
-DuckDB use.
+"""Exchanges rows with other programs: data frames of polars, text for polars and DuckDB, change
+events.
 """

@@ -1,18 +1,21 @@
 """Reads change events: Debezium envelopes, flat rows with an operation, feeds of other tables.
 
-    {"op": "u", "before": {…}, "after": {"id": 1, "n": 2}, "ts_ms": 17}    ─┐
-    {"op": "u", "id": 1, "n": 2, "ts_ms": 17}                              ├─► upsert id=1, n=2, ts_ms=17
-    {"_change_type": "update_postimage", "id": 1, "n": 2, …}               ─┘
+All three of these events mean the upsert of a row with id=1 and n=2:
+
+    {"op": "u", "before": {…}, "after": {"id": 1, "n": 2}, "ts_ms": 17}      an envelope
+    {"op": "u", "id": 1, "n": 2, "ts_ms": 17}                                a flat row
+    {"_change_type": "update_postimage", "id": 1, "n": 2, …}                 of a change feed
 
 `read_events` returns the rows as columns, with one operation per row, for
-`tablet.write.prepare_rows`.
+`tablet.write.prepare_rows`. It works in two steps:
 
-    _read_objects   dicts and JSON texts: columns are lists, and each event may have its own fields  ─┐
-    _read_table     Arrow data: columns are arrays, and nothing is done per row                      ─┴─► _Events
-    _chosen         the columns to write, parsed as the table's types need it
+    _read_objects   reads dicts and JSON texts, each with its own fields, to lists of values
+    _read_table     reads Arrow data to arrays, without a cost per row
+    _chosen         then chooses the columns to write, and parses times and decimals
 
-Events that change nothing (the image before an update, a tombstone of Kafka) are left out. An
-update that changes the key is a delete of the old key and an upsert of the new one.
+Events that change nothing are left out: the image before an update, and a tombstone, which is a
+Kafka message without content. An update that changes the key becomes a delete of the old key and an
+upsert of the new key.
 
 Source: docs/how-to/change-events.md; the envelope of Debezium's connectors (`op`, `before`,
 `after`).
@@ -60,7 +63,7 @@ _UNREADABLE: Final = (
 
 
 class EventFormat(NamedTuple):
-    """How to read events; the arguments of `apply_changes`."""
+    """How to read events, as the arguments of `apply_changes` describe it."""
 
     operation: str
     sequence: str | None
@@ -72,12 +75,13 @@ class EventFormat(NamedTuple):
 
 @dataclass
 class _Events:
-    """The rows that events write or delete, in the events' order.
+    """The rows that events write or delete, in the order of the events.
 
-    columns: by field: values of the rows, as a list or as an Arrow array.
-    given:   fields that only some rows have.
-    deletes, numbers: of each row, whether it is a delete, and its event's position.
-    sequence: the values of the sequence; None: not asked for.
+    columns:  for each field the values of the rows, as a list or an Arrow array.
+    given:    for fields that only some rows have, a mask of these rows.
+    deletes:  for each row, whether it is deleted.
+    numbers:  for each row, the position of its event.
+    sequence: for each row, the value of the field `sequence=`; None without such a field.
     """
 
     columns: dict[str, Any]
@@ -125,7 +129,9 @@ def event_format(
 
 
 def sequence_column(schema: Schema, format: EventFormat) -> str | None:
-    """The column that keeps the sequence; None without a sequence. Raises: InvalidArgumentError."""
+    """Return the column that stores the sequence; None without `sequence=`. Raises:
+    InvalidArgumentError.
+    """
     if format.sequence is None:
         return None
     name = format.sequence_column or format.sequence.rpartition(".")[2]
@@ -219,7 +225,7 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
 
 
 def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
-    """One event without its wrapper; None for a tombstone of Kafka."""
+    """Return an event as a mapping, without a wrapper; None for a tombstone."""
     if isinstance(event, str | bytes):
         try:
             # Numbers with a point keep all their digits, for columns of type decimal.
@@ -236,7 +242,7 @@ def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
 def _rows_of_envelope(
     event: Mapping[str, Any], delete: bool, keys: Sequence[str], number: int
 ) -> list[tuple[Mapping[str, Any], bool]]:
-    """The rows of one event, each with whether it is deleted."""
+    """Return the rows of an envelope, each with whether it is deleted."""
     for name in _IMAGES:
         if not isinstance(event.get(name), Mapping | None):
             raise InvalidArgumentError(
@@ -259,7 +265,7 @@ def _rows_of_envelope(
 def _along(
     path: Sequence[str], objects: Sequence[Mapping[str, Any]], sources: Iterable[int]
 ) -> tuple[bool, list[Any]]:
-    """The values at the path of fields, for each row; and whether any event has such a field."""
+    """Return whether any event has the field at `path`, and its value for each row."""
     there, values = False, []
     for source in sources:
         value: Any = objects[source]
@@ -278,7 +284,9 @@ def _along(
 
 
 def _table_of(events: Any) -> tuple[pa.Table, np.ndarray]:
-    """The events without a wrapper as a table with one column per field, and their positions."""
+    """Return the events as a table with one column per field, without a wrapper, and their
+    positions.
+    """
     arrays = {}
     for name, values in read_input(events).columns.items():
         try:
@@ -333,9 +341,11 @@ def _read_table(table: pa.Table, places: np.ndarray, schema: Schema, format: Eve
 def _columns_of_envelopes(
     table: pa.Table, numbers: np.ndarray, deletes: np.ndarray, schema: Schema, format: EventFormat
 ) -> tuple[pa.Table, np.ndarray, np.ndarray, dict[str, Any]]:
-    """The columns of `after`, and in deleted rows the key of `before`.
+    """Return the table, numbers and deletes with two rows for an event that changes its key, and
+    the columns.
 
-    An event that changes its key comes twice: a delete with the old key is first.
+    The columns are those of `after`; in deleted rows the key is that of `before`. Of two rows for
+    one event, the first deletes the old key.
     """
     _require_images(table, deletes, numbers)
     before, after = (_fields_of(table, name) for name in _IMAGES)
@@ -368,7 +378,7 @@ def _require_images(table: pa.Table, deletes: np.ndarray, numbers: np.ndarray) -
 
 
 def _fields_of(table: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
-    """The columns of a structure; {} without such a field, and if all its values are NULL."""
+    """Return the fields of a struct column; {} if there is no such column, or no value in it."""
     if name not in table.column_names or pa.types.is_null(table.schema.field(name).type):
         return {}
     column = table.column(name)
@@ -385,7 +395,7 @@ def _as_after(name: str, before: Any, after: Any) -> Any:
 
 
 def _field(table: pa.Table, path: str) -> Any:
-    """The values of a field, or of a field in a structure: `source.lsn`."""
+    """Return a column, or a field of a struct column: `source.lsn`. Raises: InvalidArgumentError."""
     names = [path] if path in table.column_names else path.split(".")
     if names[0] not in table.column_names:
         raise _no_sequence(path, table.column_names)
@@ -401,6 +411,7 @@ def _field(table: pa.Table, path: str) -> Any:
 
 
 def _operation_field(fields: Iterable[str], format: EventFormat) -> str:
+    """Return the field that contains the operation. Raises: InvalidArgumentError."""
     fields = list(fields)
     name = CHANGE_TYPE if CHANGE_TYPE in fields else format.operation
     if name not in fields:
@@ -414,7 +425,7 @@ def _operation_field(fields: Iterable[str], format: EventFormat) -> str:
 def _kinds(
     words: Iterable[Any], place_of: Callable[[Any], int], field: str, format: EventFormat
 ) -> dict[Any, str]:
-    """What each word means: "upsert", "delete" or "skip". Raises: InvalidArgumentError."""
+    """Return what each word means: "upsert", "delete" or "skip". Raises: InvalidArgumentError."""
     meanings = {**_OPERATIONS, **format.operations}
     kinds = {word: meanings.get(word if word in meanings else str(word).lower()) for word in words}
     unknown = sorted((place_of(word), word) for word, kind in kinds.items() if kind is None)
@@ -428,7 +439,7 @@ def _kinds(
 
 
 def _own_fields(schema: Schema, word_field: str, format: EventFormat) -> set[str]:
-    """The fields of flat events that are no columns."""
+    """Return the fields of flat events that describe the event and are no columns."""
     own = {word_field} if word_field != CHANGE_TYPE else {*FEED_COLUMNS}
     if format.sequence is not None:
         own |= {format.sequence.split(".")[0], format.sequence} - {*schema.names}
@@ -436,7 +447,7 @@ def _own_fields(schema: Schema, word_field: str, format: EventFormat) -> set[str
 
 
 def _key_fields(schema: Schema, format: EventFormat) -> list[str]:
-    """The fields with the key columns."""
+    """Return the fields that contain the key columns."""
     if format.columns is None:
         return list(schema.key_names)
     return [field for field, column in format.columns.items() if schema.is_key(column)]
@@ -458,7 +469,7 @@ def _no_sequence(path: str, fields: Iterable[str]) -> InvalidArgumentError:
 
 
 def _chosen(events: _Events, schema: Schema, format: EventFormat, sequence: str | None) -> MixedRows:
-    """The columns to write, in forms that the table's types accept."""
+    """Return the columns to write, in forms that `convert` accepts, and the operations of the rows."""
     count = len(events.numbers)
     sources: dict[str, tuple[Any, np.ndarray | None]] = {}
     for field, column in (format.columns or {name: name for name in events.columns}).items():
@@ -492,7 +503,9 @@ def _chosen(events: _Events, schema: Schema, format: EventFormat, sequence: str 
 
 
 def _parsed(values: Any, column: ColumnSchema, unit: str | None, errors: RowErrors) -> Any:
-    """Numbers as times in the given unit, and text as decimals; other values as they are."""
+    """Convert numbers to times of the given unit, and text to decimals. Returns other values as
+    they are.
+    """
     where = f"column {column.name!r}: "
     if unit is not None:
         what = f"is no number of {'days' if unit == 'd' else unit}, which units= gives for this column"
@@ -534,9 +547,7 @@ def _decimals(values: Any, scale: int | None) -> Any:
 
 
 def _each_cast(values: Any, cast: Callable[[Any], Any], errors: RowErrors, where: str, what: str) -> Any:
-    """Cast all values at once; if some cannot be cast, one by one: they are NULL, and errors of
-    their rows.
-    """
+    """Cast all values. A value that cannot be cast becomes NULL, and its row an error."""
     try:
         return cast(values)
     except _UNREADABLE:

@@ -1,24 +1,24 @@
-"""Scans as data frames and lazy sources of polars. (For DuckDB: `nyala.sql.select.source`.)
+"""Gives the rows of a scan to polars, as a data frame or as the source of a LazyFrame.
 
-polars gives a source columns, a predicate and a number of rows, and relies on the source to apply
-the predicate. The columns narrow the scan. The parts of the predicate that Nyala understands narrow
-it too: comparisons with constants and of two columns, IN lists, prefixes and suffixes of text, IS
-NULL, between, AND and OR. Conjuncts that mean the same in Nyala and in polars are applied by the
-scan only. Other conjuncts are applied by polars, batch by batch.
+polars passes a source the columns, the predicate and the number of rows that a query needs, and
+relies on the source to apply the predicate. This module translates terms of the predicate to Nyala,
+so that the scan can skip data: comparisons with constants and of two columns, IN lists, prefixes
+and suffixes of text, IS NULL, between, AND and OR. A term of the outermost AND that means exactly
+the same in Nyala is applied by the scan alone. polars applies the other terms, batch by batch.
 
-    splits  ──► decoded, text as views, rest of the predicate applied    by the threads that read ahead of polars
-                frames in order, of the requested size  ──► polars       by the thread in which polars reads
+    threads that read ahead:    decode splits, convert text to views, apply the other terms
+    the thread of polars:       yields the frames in order, in the size that polars wants
 
 Invariants
-    E1  The predicate that narrows the scan holds for every row for which polars' predicate holds.
-        It may hold for more rows, so a conjunct can be left out, and a bound can be inclusive.
-    E2  A conjunct that polars does not apply any more holds for the same rows in Nyala, including
-        NULL, NaN and both zeros, and narrowed the scan.
+    E1  The predicate of the scan is TRUE in every row in which the predicate of polars is TRUE. It
+        may be TRUE in more rows: a term may be left out, and a bound may be wider.
+    E2  A term that polars does not apply itself is TRUE in exactly the same rows in Nyala, also for
+        NULL, NaN and both zeros.
 
-polars also passes "dynamic" predicates, hints from a top-N above. It cannot apply them itself, so
-such conjuncts are dropped.
+polars also passes "dynamic" terms: hints that a later step, such as a top-N, gives the source.
+polars cannot apply them itself, so this module drops them.
 
-Text goes to polars as Arrow views: see `text_views`.
+`text_views` converts text to the views that polars uses. For DuckDB see `nyala.sql.select.source`.
 Source: docs/design/sql-and-polars.md, "Polars"; polars' `register_io_source`; on dynamic
 predicates, DuckDB's polars_io.py.
 """
@@ -52,24 +52,20 @@ if TYPE_CHECKING:
 
 
 def polars_frame(scan: EngineScan) -> pl.DataFrame:
-    """Return all rows, one chunk per split; decimals of up to 18 digits are handed over as they are
-    stored.
-    """
+    """Return all rows as a data frame with one chunk per split."""
     import polars
 
     narrow = scan.with_narrow_decimals()
     as_text = TextViews.of_all_text(narrow.schema)
     batches = list(narrow.with_stored_dictionaries().batches_ahead(as_text))
-    # Without rows polars 1.33 has no type for narrow decimals.
+    # polars 1.33 cannot read an empty table of narrow decimals (of 4 or 8 bytes).
     table = pa.Table.from_batches(batches, as_text.schema) if batches else scan.schema.empty_table()
     frame: Any = polars.from_arrow(table)
     return frame  # type: ignore[no-any-return]
 
 
 def polars_lazy(scan: EngineScan) -> pl.LazyFrame:
-    """Return a LazyFrame that reads the scan each time it is collected, always at the scan's
-    moment.
-    """
+    """Return a LazyFrame that reads the scan each time it is collected, always at the same moment."""
     from polars.io.plugins import register_io_source
 
     lazy: pl.LazyFrame = register_io_source(
@@ -80,7 +76,7 @@ def polars_lazy(scan: EngineScan) -> pl.LazyFrame:
 
 @lru_cache(maxsize=256)
 def _polars_schema(schema: pa.Schema) -> pl.Schema:
-    """The types that polars gives these columns. Cost: 0.2 ms for 16 columns, the first time."""
+    """Return the types that polars gives to columns of these Arrow types."""
     import polars
 
     empty: Any = polars.from_arrow(schema.empty_table())
@@ -95,13 +91,12 @@ def frames(
     n_rows: int | None,
     batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
-    """Yield frames for polars: these columns of the matching rows.
+    """Yield the frames of a source: the columns `with_columns` of the rows that match `predicate`.
 
-    n_rows: a limit before the predicate: polars passes both for `head(n).filter(…)`, and no
-    `n_rows` for `filter(…).head(n)`.
-    batch_size: the rows that polars wants per frame. A batch below twice this size stays whole. A
-    larger one is divided into equal parts, at most one per thread of polars, because each frame
-    costs 50 to 100 µs.
+    n_rows: the number of rows that polars needs before it applies the predicate, as in
+    `head(n).filter(…)`. (For `filter(…).head(n)` it passes no number.)
+    batch_size: the rows that polars wants per frame. A batch is divided into equal parts of at
+    least this size, but at most one per thread of polars, because each frame costs 50 to 100 µs.
     """
     import polars
 
@@ -141,25 +136,26 @@ def frames(
 
 @lru_cache(maxsize=1)
 def _pulls_in_its_pool() -> bool:
-    """Whether polars reads a source in the threads that its filters need: true before 2.0.
+    """Whether polars reads a source in the threads that its filters need. Versions before 2.0 do.
 
-    Then two sources of one query may occupy all these threads while each waits for a thread of
-    ours. So the threads of ours must not call polars' filters.
+    Then two sources of one query may occupy all these threads, while each waits for a reading
+    thread of Nyala. So the reading threads must not call a filter of polars, which would wait too.
     """
     import polars
 
     return int(polars.__version__.split(".")[0]) < 2
 
 
-# For at most this many rows nothing is read ahead: the first split may have them all.
+# For so few rows nothing is read ahead, because the first split may have all of them.
 _FEW_ROWS: Final = 1 << 17
 
 
 def _narrowed(
     scan: EngineScan, projection: Sequence[str], rest: pl.Expr | None, where: Node | None
 ) -> EngineScan | None:
-    """Narrow the scan to `projection`, the columns of `rest`, and `where`; None if `where` is not
-    possible.
+    """Return the scan with the columns `projection` and those of `rest`, and the condition `where`.
+
+    Returns None if the scan cannot have this condition.
     """
     columns = list(dict.fromkeys([*projection, *([] if rest is None else rest.meta.root_names())]))
     if where is None:
@@ -169,14 +165,14 @@ def _narrowed(
     try:
         return scan.narrowed(columns, where)
     except Error:
-        return None  # a constant that the column cannot have: left to polars
+        return None  # the column cannot be compared with a constant, but polars can
 
 
 # ------------------------------------------------------------------------------------------------ frames
 
 
 def _frame(rest: pl.Expr | None, projection: Sequence[str], batch: pa.RecordBatch) -> pl.DataFrame:
-    """Return the columns `projection` of the rows of a batch that satisfy `rest`."""
+    """Return the columns `projection` of a batch, for the rows that satisfy `rest`."""
     import polars
 
     # `DataFrame(batch)` takes the batch through Arrow's C interface in this thread; `from_arrow`
@@ -195,8 +191,12 @@ def _matching(frame: pl.DataFrame, rest: pl.Expr | None, projection: Sequence[st
 # ------------------------------------------------------------------------------------------------ predicates
 
 _OPERATORS: Final = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_CLOSED: Final = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+_BETWEEN_OPERATORS: Final = {
+    "Both": (">=", "<="),
+    "Left": (">=", "<"),
+    "Right": (">", "<="),
+    "None": (">", "<"),
+}
 _EXACT_IN_DOUBLE: Final = 2**53
 # Digits of polars' decimals.
 _DECIMAL_DIGITS: Final = 38
@@ -206,22 +206,24 @@ _DOUBLE_ERROR: Final = decimal.Decimal(2) ** -48
 
 @dataclass(frozen=True)
 class _SplitPredicate:
-    """A predicate of polars, divided between polars and the scan."""
+    """A predicate of polars, divided into a part for polars and a part for the scan."""
 
-    whole: pl.Expr | None = None  # without dynamic conjuncts
+    whole: pl.Expr | None = None  # the predicate without dynamic terms
     rest: pl.Expr | None = None  # what polars applies if `where` narrows the scan (E2)
     where: Node | None = None  # what narrows the scan (E1)
 
 
 @dataclass(frozen=True)
-class _Meaning:
-    """A predicate of Nyala that holds wherever the predicate of polars holds (E1), or None."""
+class _Translation:
+    """What Nyala has for a term of polars: a predicate that is TRUE wherever the term is (E1), or
+    None.
+    """
 
     predicate: Node | None = None
-    same: bool = False  # whether it holds for exactly the same rows (E2)
+    exact: bool = False  # whether both are TRUE in exactly the same rows (E2)
 
 
-_UNKNOWN: Final = _Meaning()
+_UNKNOWN: Final = _Translation()
 
 
 def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _SplitPredicate:
@@ -235,13 +237,13 @@ def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _SplitPredicate:
         return _SplitPredicate(predicate, predicate)  # without JSON, such as a Python function
     conjuncts = list(_conjuncts(predicate, tree))
     static = [one for one in conjuncts if not _is_dynamic(one.tree)]
-    whole = predicate if len(static) == len(conjuncts) else _joined(static)
-    meanings = [_meaning(one.tree, schema) for one in static]
-    parts = [meaning.predicate for meaning in meanings if meaning.predicate is not None]
+    whole = predicate if len(static) == len(conjuncts) else _and_of(static)
+    translations = [_translation(one.tree, schema) for one in static]
+    parts = [translation.predicate for translation in translations if translation.predicate is not None]
     if not parts:
         return _SplitPredicate(whole, whole)
-    others = [one for one, meaning in zip(static, meanings, strict=True) if not meaning.same]
-    rest = whole if len(others) == len(static) else _joined(others)
+    others = [one for one, translation in zip(static, translations, strict=True) if not translation.exact]
+    rest = whole if len(others) == len(static) else _and_of(others)
     return _SplitPredicate(whole, rest, nodes.all_of(parts))
 
 
@@ -255,16 +257,14 @@ def tree_of(expression: pl.Expr) -> Any:
 
 
 class _Conjunct(NamedTuple):
-    """One term of a chain of AND: the expression and its serialised tree."""
+    """One term of an AND: the expression, and its tree as `tree_of` returns it."""
 
     expression: pl.Expr
     tree: Any
 
 
 def _conjuncts(predicate: pl.Expr, tree: Any) -> Iterator[_Conjunct]:
-    """Yield the terms of a chain of AND, left to right, without recursion. tree: that of the
-    predicate.
-    """
+    """Yield the terms of the outermost AND from left to right. tree: of the whole predicate."""
     pending = [_Conjunct(predicate, tree)]
     while pending:
         one = pending.pop()
@@ -279,13 +279,13 @@ def _conjuncts(predicate: pl.Expr, tree: Any) -> Iterator[_Conjunct]:
 
 @cache
 def _pops_backwards() -> bool:
-    """Whether `meta.pop()` of this polars returns the right operand before the left one."""
+    """Whether `Expr.meta.pop` of this version of polars returns the right operand first."""
     import polars
 
     return (polars.col("left") & polars.col("right")).meta.pop()[0].meta.output_name() == "right"
 
 
-def _joined(conjuncts: Sequence[_Conjunct]) -> pl.Expr | None:
+def _and_of(conjuncts: Sequence[_Conjunct]) -> pl.Expr | None:
     return reduce(operator.and_, (one.expression for one in conjuncts)) if conjuncts else None
 
 
@@ -296,9 +296,9 @@ def _is_dynamic(tree: Any) -> bool:
     return False
 
 
-def _meaning(tree: Any, schema: pa.Schema) -> _Meaning:
+def _translation(tree: Any, schema: pa.Schema) -> _Translation:
     try:
-        return _understood(tree, schema)
+        return _translated(tree, schema)
     except (
         KeyError,
         TypeError,
@@ -308,24 +308,24 @@ def _meaning(tree: Any, schema: pa.Schema) -> _Meaning:
         RecursionError,
         pa.ArrowException,
     ):
-        return _UNKNOWN  # the form of the tree is private to polars and changes
+        return _UNKNOWN  # polars may change the form of its trees at any time
 
 
-def _understood(tree: Any, schema: pa.Schema) -> _Meaning:
+def _translated(tree: Any, schema: pa.Schema) -> _Translation:
     match tree:
         case {"Column": str(name)} if pa.types.is_boolean(schema.field(name).type):
-            return _Meaning(nodes.Column(name), True)
+            return _Translation(nodes.Column(name), True)
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
-            both = _understood(left, schema), _understood(right, schema)
+            both = _translated(left, schema), _translated(right, schema)
             parts = [part.predicate for part in both if part.predicate is not None]
-            return _Meaning(nodes.all_of(parts), all(part.same for part in both)) if parts else _UNKNOWN
+            return _Translation(nodes.all_of(parts), all(part.exact for part in both)) if parts else _UNKNOWN
         case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
-            one, other = _understood(left, schema), _understood(right, schema)
+            one, other = _translated(left, schema), _translated(right, schema)
             if one.predicate is None or other.predicate is None:
                 return _UNKNOWN
-            return _Meaning(nodes.any_of((one.predicate, other.predicate)), one.same and other.same)
+            return _Translation(nodes.any_of((one.predicate, other.predicate)), one.exact and other.exact)
         case {"BinaryExpr": {"left": {"Literal": literal}, "op": str(op), "right": column}}:
-            return _compare(column, _TURNED.get(_OPERATORS.get(op, "")), literal, schema)
+            return _compare(column, nodes.FLIPPED.get(_OPERATORS.get(op, "")), literal, schema)
         case {"BinaryExpr": {"left": column, "op": str(op), "right": {"Literal": literal}}}:
             return _compare(column, _OPERATORS.get(op), literal, schema)
         case {"BinaryExpr": {"left": {"Column": str(left)}, "op": str(op), "right": {"Column": str(right)}}}:
@@ -337,64 +337,68 @@ def _understood(tree: Any, schema: pa.Schema) -> _Meaning:
     return _UNKNOWN
 
 
-def _tested(column: Any, values: Sequence[Any], test: Any, schema: pa.Schema) -> _Meaning:
+def _tested(column: Any, values: Sequence[Any], test: Any, schema: pa.Schema) -> _Translation:
     match test, values:
         case "IsNull" | "IsNotNull", []:
-            return _Meaning(
+            return _Translation(
                 nodes.IsNull(nodes.Column(_name(column, schema)), negated=test == "IsNotNull"), True
             )
         case "Not", []:
-            part = _understood(column, schema)
-            if part.predicate is None or not part.same:
-                return _UNKNOWN  # of what holds for more rows the contrary holds for fewer
-            return _Meaning(nodes.Not(part.predicate), True)
+            part = _translated(column, schema)
+            if part.predicate is None or not part.exact:
+                return _UNKNOWN  # if the part is TRUE in too many rows, its NOT is TRUE in too few
+            return _Translation(nodes.Not(part.predicate), True)
         case {"IsBetween": {"closed": str(closed)}}, [{"Literal": lower}, {"Literal": upper}]:
-            ops = _CLOSED[closed]
+            ops = _BETWEEN_OPERATORS[closed]
             bounds = [_compare(column, op, v, schema) for op, v in zip(ops, (lower, upper), strict=True)]
             parts = [bound.predicate for bound in bounds if bound.predicate is not None]
-            return _Meaning(nodes.all_of(parts), all(bound.same for bound in bounds)) if parts else _UNKNOWN
+            return (
+                _Translation(nodes.all_of(parts), all(bound.exact for bound in bounds)) if parts else _UNKNOWN
+            )
         case {"IsIn": {"nulls_equal": False}}, [{"Alias": [literal, _]} | ({"Literal": _} as literal)]:
             return _in_list(_name(column, schema), literal["Literal"], schema)
     return _UNKNOWN
 
 
-def _compare_columns(left: str, op: str | None, right: str, schema: pa.Schema) -> _Meaning:
-    """Two columns of one type, in which every value is equal to itself."""
+def _compare_columns(left: str, op: str | None, right: str, schema: pa.Schema) -> _Translation:
+    """Translate a comparison of two columns of the same type. Not for floats, because of NaN."""
     kind = schema.field(left).type
     plain = pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_decimal(kind)
     if op is None or kind != schema.field(right).type or not (plain or pa.types.is_string(kind)):
         return _UNKNOWN
-    return _Meaning(nodes.compare(left, op, nodes.Column(right)), True)
+    return _Translation(nodes.compare(left, op, nodes.Column(right)), True)
 
 
-def _like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Meaning:
-    """A text that begins or ends with another."""
+def _like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Translation:
+    """Translate a test whether a text begins or ends with a constant."""
     ((form, value),) = literal["Scalar"].items() if "Scalar" in literal else literal.items()
     if form not in ("String", "StringOwned") or not pa.types.is_string(schema.field(name).type):
         return _UNKNOWN
     text = "".join("\\" + char if char in "%_\\" else char for char in value)
     pattern = {"StartsWith": text + "%", "EndsWith": "%" + text}.get(test if isinstance(test, str) else "")
     return (
-        _UNKNOWN if pattern is None else _Meaning(nodes.Like(nodes.Column(name), pattern, escape="\\"), True)
+        _UNKNOWN
+        if pattern is None
+        else _Translation(nodes.Like(nodes.Column(name), pattern, escape="\\"), True)
     )
 
 
 def _name(column: Any, schema: pa.Schema) -> str:
-    """Raises: KeyError for what is no column."""
+    """Return the name of a column of the schema. Raises: KeyError for other nodes."""
     name = str(column["Column"])
     schema.field(name)
     return name
 
 
-def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Meaning:
-    """Of lists in the column's own type, and of integers; NULL in the list makes no row match.
+def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Translation:
+    """Translate an IN list of the column's type, or of integers. NULL in the list matches no row.
 
-    The literal has the list as the bytes of an Arrow IPC stream with one column.
+    The literal contains the list as the bytes of an Arrow IPC stream with one column.
     """
     kind = schema.field(name).type
     stream = literal["Series"] if "Series" in literal else literal["Scalar"]["List"]
     (listed,) = pa.ipc.open_stream(bytes(stream)).read_all().columns
-    if pa.types.is_large_list(listed.type) and len(listed) == 1:  # a Series that holds one list
+    if pa.types.is_large_list(listed.type) and len(listed) == 1:  # a Series with one list
         listed = pc.list_flatten(listed)
     if pa.types.is_decimal(kind):
         same = pa.types.is_decimal(listed.type) and listed.type.scale == kind.scale
@@ -404,12 +408,13 @@ def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Meaning:
         plain = pa.types.is_floating(kind) or pa.types.is_temporal(kind) or kind in VIEW_TYPES
         same = plain and listed.type == VIEW_TYPES.get(kind, kind)
     values = listed.drop_null()
-    return _Meaning(nodes.col(name).isin(values), True) if same and len(values) else _UNKNOWN
+    return _Translation(nodes.col(name).isin(values), True) if same and len(values) else _UNKNOWN
 
 
-def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _Meaning:
-    """A comparison in which polars and we are sure to mean the same; or of a decimal as a double,
-    about the same.
+def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _Translation:
+    """Translate a comparison with a constant if it surely means the same in polars and in Nyala.
+
+    A decimal column that polars compares as a double gets bounds that are a little wider.
     """
     ((form, value),) = literal.items()
     if form in ("Dyn", "Scalar"):
@@ -433,7 +438,8 @@ def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _M
         exact = pa.types.is_float64(kind) or (pa.types.is_float32(kind) and float(np.float32(value)) == value)
     elif form == "Decimal":
         unscaled, _, scale = value
-        # Both are brought to one scale; where that has no room polars has its own answer.
+        # polars converts both sides to one scale. If the digits do not fit then, its result is
+        # special.
         exact = (
             pa.types.is_decimal(kind)
             and kind.precision - kind.scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
@@ -452,12 +458,13 @@ def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _M
         value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=count)
     else:
         exact = False
-    return _Meaning(nodes.compare(name, op, to_literal(value)), True) if exact else _UNKNOWN
+    return _Translation(nodes.compare(name, op, to_literal(value)), True) if exact else _UNKNOWN
 
 
-def _as_double(name: str, op: str, value: float) -> _Meaning:
-    """A decimal column compared as doubles, rounded twice at most: its own value lies near the
-    constant or beyond.
+def _as_double(name: str, op: str, value: float) -> _Translation:
+    """Translate a comparison of a decimal column as doubles to bounds on the decimal itself.
+
+    The column and the result may be rounded, so the bounds are wider by a little.
     """
     if not math.isfinite(value) or op == "<>":
         return _UNKNOWN
@@ -465,4 +472,4 @@ def _as_double(name: str, op: str, value: float) -> _Meaning:
     room = abs(exact) * _DOUBLE_ERROR
     bounds = [nodes.compare(name, ">=", to_literal(exact - room))] if op in (">", ">=", "=") else []
     bounds += [nodes.compare(name, "<=", to_literal(exact + room))] if op in ("<", "<=", "=") else []
-    return _Meaning(nodes.all_of(bounds))
+    return _Translation(nodes.all_of(bounds))

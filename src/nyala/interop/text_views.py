@@ -1,12 +1,13 @@
-"""Text as Arrow string views, which polars and DuckDB take almost without work.
+"""Converts text columns to Arrow string views, the form in which polars and DuckDB have text too.
 
-A view has 16 bytes: the length and up to 12 bytes of text, or the first 4 bytes and a reference to
-longer text.
+A view has 16 bytes: the length and up to 12 bytes of text. A view of a longer text has the length,
+the first 4 bytes, and where the text is.
 
     batch    'red' 'green' 'red'                 or dictionary codes 1 0 1 of 'green' 'red'
     views    3 red    5 green    3 red
 
-The views of a dictionary's entries are made once and then gathered by the codes of the rows.
+For a dictionary, the views of its entries are built once, and then gathered by the codes of the
+rows.
 Source: the Arrow columnar format, "Variable-size Binary View Layout".
 """
 
@@ -31,7 +32,7 @@ class TextViews:
     """Converts the text columns of batches to views, with or without dictionaries. Thread-safe."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """schema: of the resulting batches, with view types where views are wanted."""
+        """schema: of the result. A column is converted if it has a view type there."""
         self.schema: Final = schema
         self._dictionaries: dict[str, _DictionaryViews] = {}
 
@@ -44,14 +45,14 @@ class TextViews:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not batch.num_columns:
-            return batch  # a batch without columns knows its number of rows; its columns do not
+            return batch  # without columns only the batch itself knows its number of rows
         columns = [
-            column if column.type == field.type else self._made(field, column)
+            column if column.type == field.type else self._convert(field, column)
             for field, column in zip(self.schema, batch.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _made(self, field: pa.Field, column: pa.Array) -> pa.Array:
+    def _convert(self, field: pa.Field, column: pa.Array) -> pa.Array:
         if pa.types.is_dictionary(column.type):
             if field.type == column.type.value_type:
                 return text_of(column)
@@ -64,7 +65,7 @@ class TextViews:
                 and len(dictionary)
                 and not dictionary.null_count
             ):
-                # Another rowset, or rows in memory, have another dictionary.
+                # The batches of another rowset, and of rows in memory, have another dictionary.
                 known = self._dictionaries[field.name] = _DictionaryViews(dictionary, field.type)
                 return known.gather(column.indices)
             column = text_of(column)
@@ -79,7 +80,7 @@ VIEW_TYPES: Final[Mapping[pa.DataType, pa.DataType]] = {
 
 
 def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
-    """Cast text to views."""
+    """Cast a text column to views."""
     views = pc.cast(column, type, memory_pool=pool())
     validity, own, *data = views.buffers()
     if any(part is None for part in data):
@@ -93,17 +94,17 @@ def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 _NO_BYTES: Final = pa.py_buffer(b"")
-# Views of a dictionary's entries are made for at least this many rows per entry.
+# A batch with fewer rows per dictionary entry is converted row by row.
 _ROWS_PER_ENTRY_MIN: Final = 1 / 4
 _VIEW: Final = np.dtype("V16")
 
 
 class _DictionaryViews:
-    """The views of a dictionary's entries, from which columns of views are gathered."""
+    """The views of all entries of a dictionary. A column of views is gathered from them."""
 
     def __init__(self, dictionary: pa.Array, type: pa.DataType) -> None:
         """dictionary: at least one entry, without NULL. type: a view type."""
-        self._dictionary = dictionary  # keeps the address in use
+        self._dictionary = dictionary  # as long as it lives, no other dictionary can have its address
         self._address = _address(dictionary)
         self._type = type
         views = _cast(dictionary, type)
@@ -111,18 +112,19 @@ class _DictionaryViews:
         self._views: npt.NDArray[Any] = np.frombuffer(own, _VIEW)[views.offset : views.offset + len(views)]
 
     def are_of(self, dictionary: pa.Array) -> bool:
+        """Whether this is the same dictionary."""
         return _address(dictionary) == self._address
 
     def gather(self, indices: pa.Array) -> pa.Array:
         """Return the view of each index; NULL for NULL."""
-        if indices.offset:  # the validity bitmap must begin with the first value
+        if indices.offset:  # the bitmap of NULLs must begin with the first value
             indices = pa.concat_arrays([indices])
         if indices.type != pa.int32():
             indices = indices.cast(pa.int32())
         validity, codes = indices.buffers()
         positions = np.frombuffer(codes, np.int32, len(indices))
         views = allocate(_VIEW.itemsize * len(indices))
-        # The codes of NULLs are arbitrary, and so are their views.
+        # NULLs may have any code, and so any view.
         kernels.gather_views(positions, self._views, views)
         return pa.Array.from_buffers(
             self._type, len(indices), [validity, views, *self._data], indices.null_count
@@ -130,6 +132,8 @@ class _DictionaryViews:
 
 
 def _address(array: pa.Array) -> tuple[int, int, int]:
-    """Return an identity: two living arrays with the same one have the same values."""
+    """Return the address, offset and length. Two arrays that exist have the same values if these
+    are equal.
+    """
     offsets = array.buffers()[1]
     return offsets.address if offsets is not None else 0, array.offset, len(array)

@@ -1,3 +1,1 @@
-"""What people see of tables, scans and results: `repr`, progress, explanations, and advice about
-unknown methods.
-"""
+"""What people see of tables, scans and results: `repr`, progress, and `explain()`."""

@@ -1,4 +1,4 @@
-"""Values of a table as text for people, and as JSON for programs.
+"""Converts values to text for people, and to values for JSON.
 
     type            text                            JSON
     NULL            NULL                            null
@@ -7,11 +7,11 @@
     decimal         1.20                            "1.20"  (exact)
     timestamp       2026-11-20T10:00:00.5Z          the same, as a string
     date            2026-11-20                      the same, as a string
-    string          as it is, control signs as \\n   as it is
+    string          control characters as \\n …      unchanged
     binary          x'00ff'                         "00ff"
     list, struct    as in JSON                      an array, an object (results of SQL only)
     interval        P1M3DT0.5S                      the same, as a string (results of SQL only)
-    others          Python's text                   the same, as a string (results of SQL only)
+    others          the text of Python              the same, as a string (results of SQL only)
 
 A timestamp outside the years 1 to 9999 is a number: microseconds since 1970.
 """
@@ -41,7 +41,7 @@ _ESCAPES: Final = {
 
 
 def is_number(type: pa.DataType) -> bool:
-    """Whether a column of this type is aligned right."""
+    """Whether a column of this type has numbers, which are aligned right."""
     import pyarrow as pa
 
     return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type))
@@ -53,12 +53,12 @@ def json_columns(batch: pa.RecordBatch | pa.Table) -> list[list[Any]]:
 
 
 def text_columns(batch: pa.RecordBatch | pa.Table, *, breaks: bool = False) -> list[list[str]]:
-    """Return the columns of a batch as text. breaks: keep the line breaks of strings."""
+    """Return the columns of a batch as text. breaks: whether strings keep their line breaks."""
     return _columns(batch, _broken_text if breaks else text_value)
 
 
 def _broken_text(value: Any) -> str:
-    """Return one Python value as text, in several lines if it is a string with line breaks."""
+    """Return one Python value as text. A string keeps its line breaks."""
     return "\n".join(map(text_value, value.split("\n"))) if isinstance(value, str) else text_value(value)
 
 
@@ -138,7 +138,7 @@ def _convert(column: Any, one: Callable[[Any], Any]) -> list[Any]:
     if pa.types.is_timestamp(type):
         values: list[Any] = _timestamps(column)
     elif pa.types.is_float32(type):
-        # The shortest text that means this float, and not the double nearest to it: 0.1.
+        # 0.1 and not 0.10000000149011612: Arrow's cast returns the shortest text of the float.
         values = [None if text is None else float(text) for text in column.cast(pa.string()).to_pylist()]
     else:
         values = column.to_pylist()
@@ -175,6 +175,7 @@ def _timestamps(column: Any) -> list[str | int | None]:
 
 
 def _iso(text: str) -> str:
+    """Return Arrow's text of a timestamp as ISO text without trailing zeros."""
     day, _, time = text.removesuffix("Z").partition(" ")
     whole, _, fraction = time.partition(".")
     fraction = fraction.rstrip("0")

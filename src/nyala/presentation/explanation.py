@@ -1,6 +1,4 @@
-"""What a scan read and what it skipped, as text and as figures. All of them:
-docs/how-to/explain.md.
-"""
+"""What a scan read and what it skipped, as text and as numbers: docs/how-to/explain.md."""
 
 from __future__ import annotations
 
@@ -19,25 +17,25 @@ class Explanation:
     """What a scan read and what it skipped: `str()` for people, `to_dict()` for programs."""
 
     def __init__(self, table: TableState, spec: ScanSpec, counters: ScanCounters | None) -> None:
-        """counters: of a run over `table`, which may still be running; None: there was no run."""
+        """counters: of a scan over `table`, which may still run; None if the scan has not begun."""
         self._table = table.name
         self._spec = spec
         self._has_run = counters is not None
         self._counters = ScanCounters() if counters is None else counters
-        # Totals without any pruning by partitions or keys.
+        # What a scan without a predicate would read.
         self._blocks_total = read_path.block_count(table, spec)
         held = [rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets()]
         self._rows_total = sum(held)
         self._splits_total = sum(-(-rows // read_path.SPLIT_ROWS) for rows in held)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures.
+        """Return the numbers by name.
 
-        Totals are of the table; `rows_in_range` are the rows inside the matching partitions and key
-        bounds. `blocks_total` and `blocks_skipped` count each block of a column once.
-        `blocks_decoded` and `cache_hits` count accesses, also to blocks of keys and changes: a
-        block that is needed twice may be two hits. `bytes_read` are bytes from files. `operations`
-        says how each column was read.
+        The totals are those of the whole table. `rows_in_range` counts the rows in partitions and
+        key ranges that the predicate allows. `blocks_total` and `blocks_skipped` count each block
+        of a column once. `blocks_decoded` and `cache_hits` count every access to a block, also to
+        blocks of keys and changes. `bytes_read` counts bytes that were read from files.
+        `operations` says how each column was read.
         """
         counters = self._counters
         return {
@@ -65,7 +63,7 @@ class Explanation:
         }
 
     def _operations(self) -> dict[str, list[str]]:
-        """Return the columns by the operation that read them, in the table's order."""
+        """Return the columns that each operation read, in the order of the table."""
         names = [column.name for column in self._spec.schema.columns]
         used = self._counters.stats.operations
         found = {of: [name for name in names if (of, name) in used] for of in ("filter", "decode", "gather")}

@@ -1,4 +1,4 @@
-"""What `repr`, `print` and notebooks show of tables, scans and results."""
+"""The text and HTML that `repr`, `print` and notebooks show for tables, scans and results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _Object = TypeVar("_Object")
 
 
 def without_errors(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
-    """Wrap a `__repr__` that reads rows.
+    """Decorate a `__repr__` that reads rows, so that it works for a closed store or a dropped
+    table.
 
-    For a closed store or a dropped table it returns the error's message, so debuggers and logs do
-    not fail. `CorruptionError` is still raised.
+    It then returns the message of the error, and debuggers and logs do not fail. It still raises
+    `CorruptionError`.
     """
 
     @functools.wraps(show)
@@ -38,7 +39,8 @@ def without_errors(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
 def html_preview(caption: str, head: Callable[[int], pa.Table]) -> str:
     """Return HTML for a notebook: the caption and the first ten rows.
 
-    head: returns the first n rows; if it fails, the error's sentence is shown in their place.
+    head: returns the first n rows. If it fails, the HTML has the message of the error in their
+    place.
     """
     try:
         rows = head(_HTML_ROWS)
@@ -60,7 +62,7 @@ ROWS_COUNTED: Final = 100_000
 
 
 def row_count_text(count: int) -> str:
-    """Return the number of rows as text; a `count` above `ROWS_COUNTED` is "more than" that."""
+    """Return a number of rows as text: "1 row", "20 rows", or "more than 100,000 rows"."""
     if count > ROWS_COUNTED:
         return f"more than {ROWS_COUNTED:,} rows"
     return f"{count:,} row{'' if count == 1 else 's'}"
@@ -69,8 +71,8 @@ def row_count_text(count: int) -> str:
 def preview(table: pa.Table, width: int = 24) -> str:
     """Return a few rows as text, one line each.
 
-    width: the most characters of a cell; longer ones are cut, except times. Columns after the 30th
-    are left out.
+    width: a longer cell is cut to so many characters, except a time. Only the first 30 columns are
+    shown.
     """
     lines = _cells(table, width)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -83,7 +85,7 @@ def preview(table: pa.Table, width: int = 24) -> str:
 
 
 def _cells(table: pa.Table, width: int = 24) -> list[tuple[str, ...]]:
-    """Return the names and then the rows of the first 30 columns as text."""
+    """Return a line with the column names, and a line per row, as texts. Only the first 30 columns."""
     table = table.select(range(min(table.num_columns, _COLUMNS_MAX)))
 
     def cut(text: str) -> str:

@@ -1,14 +1,13 @@
-"""Progress of a long call.
+"""Shows the progress of a long call, or reports it to a function of the user.
 
-    table.compact(progress=True)                        every few seconds a line: compaction of t: 40 %
-    table.upsert(reader, progress=show)                 show(rows done, None) after each record batch
+    table.compact(progress=True)             shows a line every few seconds: compaction of t: 40 %
+    table.upsert(reader, progress=show)      calls show(rows done, None) after each record batch
 
-`True` shows lines on stderr if that is a terminal, in a notebook as one changing line below the
-cell, and otherwise as records of the logger `nyala.progress` (level INFO). A program runs in a
-notebook if it has imported IPython with a kernel.
+`True` writes lines to stderr if that is a terminal, and changes one line below the cell in a
+notebook. Otherwise it writes to the logger `nyala.progress` at level INFO.
 
-A function is called in the caller's thread without a lock. An exception in it ends the call;
-batches that were written and compactions that were done stay.
+A function is called in the thread of the caller, without a lock. If it raises an exception, the
+call ends. Batches that were written and compactions that were finished before are kept.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from nyala.errors import InvalidArgumentError
 __all__ = ["EVERY_S", "CompactionProgress", "Progress", "line_writer", "progress_function"]
 
 Progress: TypeAlias = Callable[[int, int | None], None]
-"""Called with (done, total); a total of None is unknown."""
+"""A function that is called with (done, total). total is None if it is not known."""
 
 EVERY_S: Final = 2.0
 
 
 def progress_function(progress: bool | Progress, say: Callable[[int, int | None], str]) -> Progress | None:
-    """Return the function to call as the work proceeds, or None.
+    """Return the function to call as the work proceeds, or None for `progress=False`.
 
-    say: returns the line for (done, total).
+    say: returns the line to show for (done, total).
     Raises: InvalidArgumentError for anything but True, False or a function of two arguments.
     """
     if progress is False or progress is None:
@@ -45,7 +44,7 @@ def progress_function(progress: bool | Progress, say: Callable[[int, int | None]
         raise InvalidArgumentError(
             f"progress takes True, or a function that is called with (done, total), not {progress!r}"
         )
-    # Otherwise the first call would fail after the write.
+    # A function with other arguments would otherwise fail only after the first write.
     try:
         inspect.signature(progress).bind(0, None)
     except TypeError as error:
@@ -58,7 +57,7 @@ def progress_function(progress: bool | Progress, say: Callable[[int, int | None]
 
 
 class _Lines:
-    """Shows a line every few seconds; none if the work ends before that."""
+    """Shows a line every few seconds. Work that ends before shows none."""
 
     def __init__(self, say: Callable[[int, int | None], str]) -> None:
         self._say = say
@@ -75,21 +74,21 @@ class _Lines:
 
 
 class CompactionProgress:
-    """Counts finished compactions, and the running one in hundredths, for a progress function."""
+    """Reports the progress of several compactions in hundredths of a compaction."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
         self._done, self._total, self._before = 0, 1, 0
 
     def step(self, done: int, total: int) -> None:
-        """Note that `done` of the `total` compactions of this round are finished."""
+        """Report that `done` of the `total` compactions of this round are finished."""
         if not done:
             self._before = self._done
         self._done, self._total = self._before + done, self._before + max(total, 1)
         self._report(0)
 
     def rows(self, done: int, total: int) -> None:
-        """Note that the running compaction has processed `done` of its `total` rows."""
+        """Report that the running compaction has processed `done` of its `total` rows."""
         self._report(99 * done // max(total, 1))
 
     def _report(self, percent: int) -> None:
@@ -98,7 +97,9 @@ class CompactionProgress:
 
 
 def line_writer(logger: str) -> Callable[[str], None]:
-    """Return the function that shows a line: in a terminal, in a notebook, or else to this logger."""
+    """Return a function that shows a line in the terminal or notebook, or else writes it to this
+    logger.
+    """
     if sys.stderr.isatty():
         return _to_terminal
     return _NotebookLine() if _in_notebook() else _to_log(logger)
@@ -116,13 +117,13 @@ def _to_log(logger: str) -> Callable[[str], None]:
 def _in_notebook() -> bool:
     """Whether this program runs in an IPython kernel."""
     ipython = sys.modules.get("IPython")
-    with contextlib.suppress(Exception):  # another module may have this name
+    with contextlib.suppress(Exception):  # the module may be another one of this name
         return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
     return False
 
 
 class _NotebookLine:
-    """One changing line below the cell."""
+    """One line below the cell of a notebook, which each call replaces."""
 
     def __init__(self) -> None:
         self._shown: Any = None

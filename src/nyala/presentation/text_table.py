@@ -1,7 +1,7 @@
-"""Rows of text as aligned lines, as a terminal shows them.
+"""Aligns rows of text in columns for a terminal.
 
-Chinese, Japanese and Korean characters and most emoji take two columns of a terminal, and combining
-marks none.
+Chinese, Japanese and Korean characters and most emoji are as wide as two letters in a terminal.
+Combining marks have no width.
 
 Source: Unicode Standard Annex 11, "East Asian Width".
 """
@@ -16,9 +16,7 @@ from typing import Final
 __all__ = ["aligned", "width_of"]
 
 _WIDTH_MAX: Final = 200
-"""A column is at most this wide. A longer cell moves the rest of its own line, and other rows stay
-short.
-"""
+"""The greatest width of a column. A longer cell moves only the rest of its own line."""
 
 
 def aligned(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[bool]) -> Iterator[str]:

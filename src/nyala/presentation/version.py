@@ -1,6 +1,4 @@
-"""What `nyala --version` prints. It does not need click, so that a bug report can be written
-without it.
-"""
+"""The text of `nyala --version`. It works without the package click, for bug reports."""
 
 from __future__ import annotations
 
