@@ -12,7 +12,7 @@ Invariants
     C3  If another thread interrupts the statement before its commit starts, the statement changes nothing and
         raises StatementInterrupted.
 
-Source: docs/design/transactions.md, "One primitive: a checked commit".
+Source: docs/design/transactions.md, "A commit with a check".
 """
 
 from __future__ import annotations
