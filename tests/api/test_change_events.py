@@ -32,7 +32,7 @@ def db(tmp_path: Path) -> Iterator[nyala.Database]:
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nyala.Table]:
-    """A table into which nothing is ever written."""
+    """A table that stays empty."""
     with nyala.connect(tmp_path_factory.mktemp("s") / "s", maintenance=False) as db:
         yield make(db)
 
@@ -76,7 +76,7 @@ def as_json(events: list[Event | None]) -> list[str | None]:
 
 
 def as_wrapped(events: list[Event | None]) -> list[str]:
-    """As Kafka Connect's JSON converter writes them with schemas."""
+    """Wrap events as Kafka Connect's JSON converter does with schemas."""
     return [json.dumps({"schema": {"type": "struct"}, "payload": event}) for event in events]
 
 
@@ -96,7 +96,7 @@ FORMS = [list, as_json, as_wrapped, as_arrow, as_arrow_payload]
 
 @pytest.mark.parametrize("form", FORMS)
 def test_envelopes_in_every_form(db: nyala.Database, form: Any) -> None:
-    """Create, read, update, delete, and the tombstone that follows a delete."""
+    """Create, read, update, delete, and the tombstone after a delete."""
     table = db["t"]
     table.insert([{"k": 9, "v": "old"}])
     result = table.apply_changes(
@@ -147,7 +147,7 @@ def test_an_update_of_the_key_deletes_the_old_row(db: nyala.Database, form: Any,
 
 
 def test_values_of_a_deleted_row_are_not_read(db: nyala.Database) -> None:
-    """Only its key and sequence count: a delete never fails because of another column."""
+    """Only the key and the sequence count, so a delete never fails because of another column."""
     table = db["t"]
     for form in FORMS:
         table.insert([{"k": 1}])
@@ -161,7 +161,7 @@ def test_values_of_a_deleted_row_are_not_read(db: nyala.Database) -> None:
 
 
 def test_each_event_changes_only_its_own_columns(db: nyala.Database) -> None:
-    """A column that the event leaves out, or that Debezium marks as unavailable, stays as it is."""
+    """A column stays as it is if an event leaves it out, or if Debezium marks it as unavailable."""
     table = db["t"]
     table.insert([{"k": 1, "v": "big", "must": 3}, {"k": 2, "v": "big", "must": 4}])
     unavailable = "__debezium_unavailable_value"
@@ -191,7 +191,7 @@ def test_a_column_may_be_called_payload_or_after(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [list, as_json, as_arrow, lambda events: as_arrow(events).to_pydict()])
-def test_flat_rows_with_words_of_their_own(db: nyala.Database, form: Any) -> None:
+def test_flat_rows_with_other_names_of_operations(db: nyala.Database, form: Any) -> None:
     table = db["t"]
     events = [
         {"what": "I", "k": 1, "v": "a", "when": 3},
@@ -218,7 +218,7 @@ def test_the_sequence_may_be_a_time(db: nyala.Database, form: Any) -> None:
 
 @pytest.mark.parametrize("form", [list, as_arrow])
 def test_the_sequence_may_also_be_a_column(db: nyala.Database, form: Any) -> None:
-    """A field that is a column of the table is written, whichever column keeps the sequence."""
+    """The field is written to both columns."""
     events = [{"op": "c", "k": 1, "must": 5}]
     db["t"].apply_changes(form(events), sequence="must", sequence_column="ts_ms")
     assert rows(db["t"], "must", "ts_ms") == [(5, 5)]
@@ -226,14 +226,14 @@ def test_the_sequence_may_also_be_a_column(db: nyala.Database, form: Any) -> Non
 
 @pytest.mark.parametrize("form", [list, as_arrow])
 def test_an_operation_may_be_another_value_than_text(db: nyala.Database, form: Any) -> None:
-    """For instance `__deleted` of Debezium's flat form, as a bool."""
+    """Such as `__deleted`, a bool in the flat form of Debezium."""
     table = db["t"]
     events = [{"__deleted": False, "k": 1}, {"__deleted": False, "k": 2}, {"__deleted": True, "k": 1}]
     table.apply_changes(form(events), operation="__deleted", operations={True: "delete", False: "upsert"})
     assert rows(table, "k") == [(2,)]
 
 
-def test_a_frame_of_categories(db: nyala.Database) -> None:
+def test_operations_may_be_categories(db: nyala.Database) -> None:
     table = db["t"]
     events = pa.table({"op": pa.array(["c", "d", "c"]).dictionary_encode(), "k": [1, 1, 2],
                        "v": pa.array(["x", "x", "y"]).dictionary_encode()})  # fmt: skip
@@ -282,7 +282,7 @@ def test_decimals_are_read_from_text(db: nyala.Database, form: Any) -> None:
 
 
 def test_numbers_of_json_keep_their_digits(tmp_path: Path) -> None:
-    """A decimal gets exactly the digits in the text, and a double the nearest number."""
+    """A decimal has exactly the digits of the text, and a double is the nearest number."""
     with nyala.connect(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "d": "decimal(38,20)", "f": "double"}, primary_key="k")
         table.apply_changes(['{"op": "c", "k": 1, "d": 0.10000000000000000001, "f": 0.1}'])
@@ -329,7 +329,7 @@ def assert_says(message: str, says: str) -> None:
 
 @pytest.mark.parametrize("form", [list, as_json, as_arrow_payload])
 def test_errors_name_the_position_of_the_event(db: nyala.Database, form: Any) -> None:
-    """Also behind tombstones, skipped events and events that are two rows."""
+    """Also after tombstones, skipped events and events that become two rows."""
     table = db["t"]
     events = [
         envelope("u", {"k": 8}, {"k": 9, "must": 1}, 1),
@@ -393,7 +393,7 @@ def test_a_feed_applied_twice_and_late(db: nyala.Database) -> None:
 
 
 def history(random_: random.Random, keys: int, count: int) -> tuple[list[Event], dict[int, tuple[str, int]]]:
-    """Envelopes in the order of the source, and the rows that it has after them."""
+    """Draw envelopes in the order of the source, and the final rows of the source."""
     truth: dict[int, tuple[str, int]] = {}
     events = []
     for ts in range(1, count + 1):
@@ -418,7 +418,7 @@ def history(random_: random.Random, keys: int, count: int) -> tuple[list[Event],
 
 @pytest.mark.parametrize("seed", sampled.each(3, range(12)))
 def test_events_in_any_order_make_the_table_of_the_source(tmp_path: Path, seed: int) -> None:
-    """Shuffled and repeated, in every form, with flushes, compactions, replays and direct commits between."""
+    """Shuffled and repeated, in every form, between flushes, compactions, replays and direct commits."""
     random_ = random.Random(seed)
     events, truth = history(random_, keys=10, count=70)
     arriving: list[Event | None] = [*events, *random_.sample(events, 30), None]
@@ -472,7 +472,7 @@ def test_events_in_any_order_in_a_bucket(tmp_path: Path) -> None:
 
 
 def test_a_process_that_shares_the_store_applies_events(tmp_path: Path) -> None:
-    """As the writer does: late events, remembered deletes, and errors by position; also in a transaction."""
+    """With the results of the writer: late events, remembered deletes, errors by position, transactions."""
     with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
         assert not holder.value("db.read_only")
         table = make(db)
@@ -499,7 +499,7 @@ def test_a_process_that_shares_the_store_applies_events(tmp_path: Path) -> None:
 
 
 def test_events_in_a_transaction_see_its_own_writes(db: nyala.Database) -> None:
-    """One delete with a sequence and one without in the same commit, too."""
+    """Also with and without a sequence in one commit."""
     table = db["t"]
     table.insert([{"k": 3, "v": "c"}])
     with db.transaction() as tx:
@@ -514,7 +514,7 @@ def test_events_in_a_transaction_see_its_own_writes(db: nyala.Database) -> None:
 
 
 def test_two_transactions_with_events_of_one_key_conflict(db: nyala.Database) -> None:
-    """Also if the first left nothing but a remembered delete."""
+    """Also if the first transaction only remembers a delete."""
     with pytest.raises(nyala.ConflictError), db.transaction() as tx:
         tx["t"].apply_changes([envelope("c", None, {"k": 1, "v": "a"}, 5)], sequence="ts_ms")
         db_other = threading_apply(db, [envelope("d", {"k": 1}, None, 9)])
@@ -523,12 +523,12 @@ def test_two_transactions_with_events_of_one_key_conflict(db: nyala.Database) ->
 
 
 def threading_apply(db: nyala.Database, events: list[Event]) -> Any:
-    """Apply events in another thread, because this one is in a transaction."""
+    """Apply events in another thread, because this thread has an open transaction."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(db["t"].apply_changes, events, sequence="ts_ms").result()
 
 
-def test_nothing_to_apply(db: nyala.Database) -> None:
+def test_no_events_change_nothing(db: nyala.Database) -> None:
     table, at = db["t"], db.now()
     nothing = [
         [],
@@ -606,7 +606,7 @@ CREATE = envelope("c", None, {"k": 1, "v": "a"}, 1)
         ),
     ],
 )  # fmt: skip
-def test_events_that_do_not_fit_say_what_to_write(
+def test_invalid_events_are_an_error_with_advice(
     db: nyala.Database, events: Any, options: Event, says: str
 ) -> None:
     with pytest.raises(
@@ -616,7 +616,7 @@ def test_events_that_do_not_fit_say_what_to_write(
     assert db["t"].count() == 0
 
 
-def test_a_batch_takes_operations_not_events(db: nyala.Database) -> None:
+def test_a_batch_refuses_events(db: nyala.Database) -> None:
     with db.batch() as batch, pytest.raises(nyala.InvalidArgumentError, match=r"apply_changes\(…\).*b.apply"):
         batch.insert("t", {"k": [1]})
         db["t"].apply_changes([CREATE])

@@ -1,4 +1,4 @@
-"""Conditions and expressions through the public API: parameters, str is a value, truth tests, NaN, what is skipped."""
+"""Conditions and expressions through the public API."""
 
 from __future__ import annotations
 
@@ -82,15 +82,14 @@ SELECTED: list[tuple[str, list[int]]] = [
 
 
 @pytest.mark.parametrize(("where", "found"), SELECTED, ids=[text for text, _ in SELECTED])
-def test_a_condition_selects(table: nyala.Table, where: str, found: list[int]) -> None:
+def test_conditions_select_rows(table: nyala.Table, where: str, found: list[int]) -> None:
     if "::" in where:  # NaN and infinity are no integers
         where = f"x < 10 AND {where}"
     assert keys(table, where) == found
     assert keys(table, nyala.expr(where)) == found
 
 
-def test_parameters_are_values(table: nyala.Table) -> None:
-    """Whatever stands in them."""
+def test_parameters_are_values_and_never_sql(table: nyala.Table) -> None:
     assert keys(table, "s = ? AND k = ?", ["o'clock", 3]) == [3]
     assert keys(table, "s = :s OR k = $k OR s = :s", {"s": "' OR TRUE --", "k": 2}) == [2]
     assert keys(table, "k IN ?", [[1, 3, 9]]) == [1, 3]
@@ -129,7 +128,7 @@ WRONG: list[tuple[Callable[[nyala.Table], Any], str]] = [
 
 
 @pytest.mark.parametrize(("act", "says"), WRONG, ids=[says for _, says in WRONG])
-def test_what_cannot_be_says_so_and_changes_nothing(
+def test_an_invalid_expression_is_an_error_and_changes_nothing(
     table: nyala.Table, act: Callable[[nyala.Table], Any], says: str
 ) -> None:
     with pytest.raises((nyala.InvalidArgumentError, nyala.SchemaError, nyala.ColumnNotFoundError)) as error:
@@ -140,8 +139,8 @@ def test_what_cannot_be_says_so_and_changes_nothing(
     )
 
 
-def test_a_text_is_never_computed(table: nyala.Table) -> None:
-    """Not one that reads as an expression, nor as a column that is there or will be."""
+def test_a_str_in_set_is_a_constant(table: nyala.Table) -> None:
+    """Also if it looks like an expression or is the name of a column."""
     for text in (
         "'tis'",
         "x'41'",
@@ -158,7 +157,7 @@ def test_a_text_is_never_computed(table: nyala.Table) -> None:
         assert (table.get({"k": 1}) or {})["s"] == text
 
 
-def test_nan_has_one_meaning_however_it_is_asked_for(table: nyala.Table) -> None:
+def test_nan_means_the_same_in_text_col_and_pyarrow_expressions(table: nyala.Table) -> None:
     for text, built, arrow in (
         ("x > 1", nyala.col("x") > 1, pc.field("x") > 1),
         ("NOT x > 1", ~(nyala.col("x") > 1), ~(pc.field("x") > 1)),
@@ -169,7 +168,7 @@ def test_nan_has_one_meaning_however_it_is_asked_for(table: nyala.Table) -> None
         assert keys(table, text) == keys(table, built) == keys(table, arrow) != []
 
 
-def test_rows_of_values_and_distinct_skip_as_comparisons_do(tmp_path: Path) -> None:
+def test_row_comparisons_and_is_distinct_from_skip_blocks(tmp_path: Path) -> None:
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table(
             "t", {"a": "int64", "b": "int64", "v": "int64"}, ["a", "b"],

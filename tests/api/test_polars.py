@@ -1,4 +1,4 @@
-"""Scans as frames and lazy frames of polars: types, predicates, frames, early ends, errors."""
+"""Scans as DataFrame and LazyFrame of polars."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PL_VERSION, PA_VERSION = (int(module.__version__.partition(".")[0]) for module i
 
 @pytest.fixture
 def words(tmp_path: Path) -> Iterator[Any]:
-    """Text with a dictionary on disk, text without, and rows in memory that bring a new word."""
+    """A table with a dictionary on disk, a text column without dictionary, and new texts in memory."""
     with open_database(tmp_path / "w") as db:
         table = db.create_table("t", {"k": "int64", "few": "string", "many": "string"}, "k")
         numbers = np.arange(3_000)
@@ -42,8 +42,7 @@ def words(tmp_path: Path) -> Iterator[Any]:
         yield table
 
 
-def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
-    """Projection, rows and size of a batch reach the source; frames have about as many rows as polars wants."""
+def test_the_source_gives_frames_of_the_columns_rows_and_size_that_polars_wants(words: Any) -> None:
     scan = words.scan(order_by_key=True)
     found = list(engines.frames(scan._engine(), ["few"], None, 2_500, 1_000))
     assert [frame.shape for frame in found] == [(1_250, 1), (1_250, 1)]
@@ -52,9 +51,8 @@ def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
     assert scan.to_polars_lazy().select("few").head(2_500).collect().shape == (2_500, 1)
 
 
-def test_words_in_dictionaries_are_text_for_polars(tmp_path: Path) -> None:
-    """A word would be another's, or none, across files with other dictionaries, changes and rows in memory; or the
-    column another type than polars was told of."""
+def test_text_with_dictionaries_is_read_as_text(tmp_path: Path) -> None:
+    """Files have different dictionaries, and rows in memory have none."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table(
             "t",
@@ -236,7 +234,7 @@ ASKED: list[tuple[pl.Expr, set[str]]] = [
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Every kind with its corners and NULL: on disk, changed since, and in memory."""
+    """A table with extreme values and NULL: on disk, changed later, and in memory."""
     with open_database(tmp_path_factory.mktemp("polars") / "s") as db:
         columns = {name: nyala.column(kind, nullable=True) for name, (kind, _) in KINDS.items()}
         table = db.create_table("t", {"k": "int64", **columns}, "k")
@@ -256,11 +254,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("asked", "left"), ASKED, ids=[str(number) for number in range(len(ASKED))])
-def test_a_predicate_means_what_it_means_to_polars(
+def test_a_predicate_selects_the_same_rows_as_in_polars(
     asked: pl.Expr, left: set[str], store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row would be lost, or one too many come, where the two think differently of NULL, NaN, -0.0, rounding or order;
-    and what is not given up is applied twice."""
+    """Also for NULL, NaN, -0.0 and rounding. Nyala alone applies the terms that it understands."""
     rests: list[set[str] | None] = []
     real = engines._split
 
@@ -278,8 +275,8 @@ def test_a_predicate_means_what_it_means_to_polars(
     assert rests == [left] or (rests == [None] and left) or PL_VERSION < 2
 
 
-def test_the_contrary_of_what_is_understood_in_part_is_not(store: Any) -> None:
-    """What holds for some rows more than polars' predicate holds for: its contrary would lose them."""
+def test_not_of_a_partly_understood_predicate_is_left_to_polars(store: Any) -> None:
+    """Such a predicate is TRUE in too many rows, so its NOT would lose rows."""
     schema = store.scan().schema
     for part in (d.cast(pl.Float64) > 0.05, (i > 0) & (tiny + 1 > 0)):
         assert engines._split(part, schema).where is not None
@@ -288,8 +285,7 @@ def test_the_contrary_of_what_is_understood_in_part_is_not(store: Any) -> None:
     assert str(engines._split(~(i > 0), schema).where) == "NOT i > 0"
 
 
-def test_a_constant_that_a_column_cannot_have_is_left_to_polars(store: Any) -> None:
-    """The scan refuses to be narrowed by it, and so must not be taken to have applied it."""
+def test_a_constant_that_nyala_refuses_is_left_to_polars(store: Any) -> None:
     refused = pl.col("w") > Decimal(-1)
     scan = store.scan(limit=100)  # takes no predicate at all: it would choose other rows
     everything = pl.DataFrame(scan.to_arrow())
@@ -303,8 +299,8 @@ def test_a_constant_that_a_column_cannot_have_is_left_to_polars(store: Any) -> N
 
 
 @pytest.mark.parametrize("constant", [INFINITE, -INFINITE, NAN])
-def test_a_constant_that_polars_has_no_text_for_is_compared_by_it(store: Any, constant: float) -> None:
-    """In the text of an expression infinity and NaN are null, and polars cannot read what it wrote."""
+def test_polars_compares_nan_and_infinities_itself(store: Any, constant: float) -> None:
+    """polars writes them as null in JSON."""
     everything = pl.DataFrame(store.scan().to_arrow())
     for asked in (v != constant, v == constant, v >= constant, v < constant):
         for conjuncts in ((asked, i > 0), (i > 0, asked), (asked, tiny + 1 > 0, i > 0)):
@@ -313,10 +309,8 @@ def test_a_constant_that_polars_has_no_text_for_is_compared_by_it(store: Any, co
             assert_frame_equal(found, everything.filter(together).sort("k"))
 
 
-def test_a_hint_of_a_top_n_is_left_out_and_the_rest_stays(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """polars cannot apply its own hint when it is asked to."""
+def test_a_dynamic_term_is_dropped(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """polars cannot apply the hint of a top-N itself."""
     hint = {"Display": {"inputs": [{"Column": "i"}], "fmt_str": "dynamic_pred"}}
 
     def one(tree: Any, *operands: Any) -> Any:
@@ -350,8 +344,8 @@ def test_a_hint_of_a_top_n_is_left_out_and_the_rest_stays(
 # ------------------------------------------------------------------------------------------------ frames
 
 
-def test_every_type_reaches_polars_as_through_arrow(store: Any) -> None:
-    """In `to_polars` as in a lazy frame, whatever is read; the types too where there are no rows."""
+def test_every_type_is_the_same_as_through_arrow(store: Any) -> None:
+    """In `to_polars` and in a lazy frame, with and without rows."""
     for scan in (
         store.scan(order_by_key=True),
         store.scan(),
@@ -375,8 +369,8 @@ VALUES = ["", "a", "twelve bytes", "thirteen byte", None, "x" * 70_000, "é" * 7
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 @pytest.mark.parametrize("part", [slice(0, None), slice(3, 6), slice(4, 5), slice(0, 0)])
-def test_text_is_handed_over_as_views(kind: pa.DataType, part: slice) -> None:
-    """Short words lie in their view, long ones in the words' memory; NULL; slices, which begin anywhere."""
+def test_text_is_converted_to_views(kind: pa.DataType, part: slice) -> None:
+    """Short and long texts, NULL, and slices."""
     plain = pa.array([None if value is None else value.encode() for value in VALUES * 3], pa.binary()).cast(
         kind
     )
@@ -396,8 +390,7 @@ def test_text_is_handed_over_as_views(kind: pa.DataType, part: slice) -> None:
         assert isinstance(frame, pl.DataFrame) and frame["t"].to_list() == column[part].to_pylist()
 
 
-def test_views_are_of_the_dictionary_that_the_batch_has() -> None:
-    """Of several rowsets a word would be another's."""
+def test_views_belong_to_the_dictionary_of_their_batch() -> None:
     as_text = TextViews.of_all_text(pa.schema([("t", pa.string())]))
     one, other = (
         pa.array(["a", "b", "a", "b"]).dictionary_encode(),
@@ -416,7 +409,7 @@ def test_views_are_of_the_dictionary_that_the_batch_has() -> None:
 
 @pytest.fixture
 def splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[int]]]:
-    """A table of 64 splits, and the first rows of those that were read."""
+    """A table of 64 splits, and a list to which each read split adds its first row."""
     monkeypatch.setattr(read_path, "SPLIT_ROWS", 512)
     monkeypatch.setattr(read_path, "_INLINE_ROWS", 16)
     begun: list[int] = []
@@ -436,10 +429,10 @@ def splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[An
         yield table, begun
 
 
-def test_an_error_of_a_thread_reaches_who_collects(
+def test_an_error_of_a_reading_thread_is_raised_by_collect(
     splits: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its place among the frames; a query would end early, and its answer look whole."""
+    """Otherwise the result would silently lack rows."""
     table, _ = splits
     real: Callable[..., Any] = read_path.read_split
 
@@ -461,8 +454,7 @@ def test_an_error_of_a_thread_reaches_who_collects(
     assert heights == 512 * 24
 
 
-def test_a_frame_whose_scan_gave_back_its_files_says_so(tmp_path: Path) -> None:
-    """Its rows may be gone."""
+def test_a_lazy_frame_of_a_closed_scan_is_an_error(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         table.insert({"k": [1]})
@@ -474,10 +466,10 @@ def test_a_frame_whose_scan_gave_back_its_files_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("flushed", "engine"), in_turns([False, True], ["in-memory", "streaming"]))
-def test_the_first_rows_are_taken_before_they_are_filtered(
+def test_head_before_filter_limits_the_rows_before_the_predicate(
     tmp_path: Path, flushed: bool, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """polars hands a source both, and means the number first: it was taken for how many rows shall match."""
+    """polars passes both to the source."""
     monkeypatch.setattr(read_path, "SPLIT_ROWS", 512)
     rows = 5_000
     data = {"k": np.arange(rows), "v": np.arange(rows) % 100, "s": [f"w{n % 7}" for n in range(rows)]}

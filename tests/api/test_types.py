@@ -1,5 +1,4 @@
-"""All thirteen types, with their extreme values, through memory, files and reopening; in the key and outside
-it."""
+"""All thirteen types with their extreme values, in key and value columns."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ KEYS = [name for name in VALUES if name not in ("bool", "float", "double")]
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_come_back_as_they_were(tmp_path: Path, name: str) -> None:
-    """From memory, from files, after a reopen, at an earlier moment, and with NULL among them."""
+def test_values_are_read_back_unchanged(tmp_path: Path, name: str) -> None:
+    """From memory, from files, after opening again, at an earlier moment, and with NULL."""
     db = open_database(tmp_path / "s")
     table = db.create_table("t", {"k": "int32", "v": name}, "k")
     values = [*VALUES[name], None]
@@ -64,7 +63,7 @@ def test_values_come_back_as_they_were(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_are_ordered_and_found(tmp_path: Path, name: str) -> None:
-    """Every key type alone and first in a composite key: order, look-up, uniqueness, hash partition."""
+    """Every type as key, alone and first in a composite key."""
     db = open_database(tmp_path / "s")
     values = VALUES[name]
     single = db.create_table("single", {"k": name, "v": "int32"}, "k", [nyala.hash_partition("k", buckets=3)])
@@ -82,8 +81,8 @@ def test_keys_are_ordered_and_found(tmp_path: Path, name: str) -> None:
     db.close()
 
 
-def test_a_key_is_never_cut(tmp_path: Path) -> None:
-    """A key longer than its varchar is refused by insert and upsert, and finds no row in any other call."""
+def test_a_key_is_never_truncated(tmp_path: Path) -> None:
+    """Insert and upsert refuse a key that is longer than its varchar. Other calls find no such row."""
     db = open_database(tmp_path / "s")
     table = db.create_table("t", {"n": "int32", "k": "varchar(2)", "v": "int32"}, ["n", "k"])
     table.insert({"n": [1], "k": ["éé"], "v": [1]})
@@ -109,8 +108,8 @@ def test_a_key_is_never_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", ["splits", "bounds", "drop"])
-def test_a_range_bound_is_never_cut(tmp_path: Path, bound: str) -> None:
-    """A bound longer than its varchar would move rows to another partition, or drop them."""
+def test_a_range_bound_is_never_truncated(tmp_path: Path, bound: str) -> None:
+    """A shorter bound would be another one."""
     with (
         open_database(tmp_path / "s") as db,
         pytest.raises(nyala.InvalidArgumentError, match=r"'abc' has 3 characters, more than varchar\(2\)"),

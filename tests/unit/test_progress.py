@@ -1,4 +1,4 @@
-"""How far an upsert or a compaction is: told to a function of the caller's, or shown every two seconds."""
+"""Progress of upserts and compactions: reported to a function, or shown every two seconds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from nyala.presentation import progress
 
 
 def reader(first: int, batches: int = 3) -> pa.RecordBatchReader:
-    """Record batches of 100 keys each."""
+    """Return a reader of record batches with 100 keys each."""
     rows = pa.table({"k": range(first, first + 100 * batches), "v": [1] * 100 * batches})
     return rows.to_reader(max_chunksize=100)
 
 
 @pytest.mark.parametrize("operation", ["insert", "upsert", "update", "delete"])
-def test_a_stream_tells_the_rows_after_each_batch(tmp_path: Path, operation: str) -> None:
-    """Of an hour's load nobody knows whether it goes on."""
+def test_a_stream_reports_the_rows_after_each_batch(tmp_path: Path, operation: str) -> None:
     with open_database(tmp_path / "s") as db:
         table, steps = key_value_table(db), list[tuple[int, int | None]]()
         if operation in ("update", "delete"):
@@ -39,8 +38,7 @@ def test_a_stream_tells_the_rows_after_each_batch(tmp_path: Path, operation: str
         assert steps == [(2, None)]
 
 
-def test_what_the_callers_function_raises_ends_the_stream(tmp_path: Path) -> None:
-    """A button that says stop."""
+def test_an_exception_of_the_function_ends_the_stream(tmp_path: Path) -> None:
 
     def stop(done: int, total: int | None) -> None:
         if done == 200:
@@ -53,8 +51,7 @@ def test_what_the_callers_function_raises_ends_the_stream(tmp_path: Path) -> Non
         assert table.count() == 200
 
 
-def test_a_compaction_of_several_rounds_never_goes_back(tmp_path: Path) -> None:
-    """What is left for another round is more to be done, and no less that is."""
+def test_the_progress_of_several_rounds_never_decreases(tmp_path: Path) -> None:
     steps: list[tuple[int, int | None]] = []
     work = progress.CompactionProgress(lambda *done: steps.append(done))
     for step in ((0, 2), (1, 2), (2, 2), (0, 1), (1, 1)):
@@ -66,8 +63,8 @@ def test_a_compaction_of_several_rounds_never_goes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["compact", "vacuum"])
-def test_who_is_told_the_progress_cannot_wait_for_it(tmp_path: Path, what: str) -> None:
-    """It would wait for the very compaction that tells it."""
+def test_the_function_cannot_start_another_compaction(tmp_path: Path, what: str) -> None:
+    """It would wait for the compaction that called it."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = key_value_table(db)
         for value in (1, 2):
@@ -86,8 +83,7 @@ def test_who_is_told_the_progress_cannot_wait_for_it(tmp_path: Path, what: str) 
 
 
 @pytest.mark.parametrize("maintenance", [False, True])
-def test_a_compaction_tells_its_rows(tmp_path: Path, maintenance: bool) -> None:
-    """In hundredths of the compactions that are to be done, rising to all of them."""
+def test_a_compaction_reports_hundredths_of_its_rows(tmp_path: Path, maintenance: bool) -> None:
     with nyala.connect(tmp_path / "s", maintenance=maintenance, rowset_size="1MB") as db:
         db.maintenance.pause()
         table = db.create_table(
@@ -110,7 +106,7 @@ def test_a_compaction_tells_its_rows(tmp_path: Path, maintenance: bool) -> None:
 def test_lines_are_shown_every_two_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is done sooner says nothing; where nobody looks, the log has the lines."""
+    """Work of less than two seconds shows no line. Without a terminal the lines go to the log."""
     caplog.set_level(logging.INFO, "nyala.progress")
     now_s = iter([0.0, 1.0, 2.5, 3.0, 5.0])
     clock = types.SimpleNamespace(monotonic_s=lambda: next(now_s))
@@ -131,8 +127,8 @@ def test_lines_are_shown_every_two_seconds(
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, object()])
-def test_what_is_no_progress(tmp_path: Path, wrong: Any) -> None:
-    """A bar of some library is no function; said before anything is written."""
+def test_other_objects_are_refused_as_progress(tmp_path: Path, wrong: Any) -> None:
+    """Before anything is written."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         for call, given in ((table.insert, [{"k": 1}]), (table.delete, [{"k": 1}]), (table.compact, None)):

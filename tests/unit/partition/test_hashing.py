@@ -1,4 +1,7 @@
-"""The hash of hash partitioning is Spark's. tests/spark asks Spark; here are answers that Spark gave."""
+"""The hash of hash partitions equals that of Spark.
+
+The expected numbers were computed by Spark. tests/spark compares with Spark itself.
+"""
 
 from __future__ import annotations
 
@@ -65,23 +68,24 @@ GOLDEN_COMPOSITES = [
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), GOLDEN)
-def test_golden_values(name: str, value: Any, expected: int) -> None:
-    """Rows on disk lie where this hash put them; another value, and they are not found any more."""
+def test_hashes_of_single_columns_equal_those_of_spark(name: str, value: Any, expected: int) -> None:
+    """Stored rows are placed by these numbers, so they must never change."""
     type = parse_type(name)
     assert spark_hash([array_of_canonical(type, [value])], [type]).tolist() == [expected]
     assert bucket_of([value], [type], 1000) == expected % 1000
 
 
 @pytest.mark.parametrize(("names", "row", "expected"), GOLDEN_COMPOSITES)
-def test_golden_values_of_composites(names: list[str], row: list[Any], expected: int) -> None:
-    """Columns are chained in order: each is hashed with the hash before it as its seed."""
+def test_hashes_of_several_columns_equal_those_of_spark(
+    names: list[str], row: list[Any], expected: int
+) -> None:
+    """The hash of a column is the seed of the next one."""
     types = [parse_type(name) for name in names]
     arrays = [array_of_canonical(type, [value]) for type, value in zip(types, row, strict=True)]
     assert spark_hash(arrays, types).tolist() == [expected]
 
 
-def test_golden_values_as_one_column_each() -> None:
-    """The hash of a row does not depend on its neighbours: short and long ones are hashed side by side."""
+def test_the_hash_of_a_row_does_not_depend_on_other_rows() -> None:
     for name in {name for name, _, _ in GOLDEN}:
         type = parse_type(name)
         rows = [(value, expected) for other, value, expected in GOLDEN if other == name] * 3
@@ -91,7 +95,7 @@ def test_golden_values_as_one_column_each() -> None:
 
 
 def murmur3_of(type: ColumnType, value: Any, seed: int) -> int:
-    """Spark's Murmur3 of one value, written down as in the textbook."""
+    """Return Spark's Murmur3 of one value, written as in the textbook."""
     mask = (1 << 32) - 1
 
     def mix(h: int, k: int) -> int:
@@ -142,8 +146,8 @@ def scalars(type: ColumnType) -> st.SearchStrategy[Any]:
 
 
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4), st.data())
-def test_every_row_as_by_the_textbook(names: list[str], data: st.DataObject) -> None:
-    """Whole columns at once give what row by row gives, for slices of columns too."""
+def test_random_columns_have_the_hashes_of_a_simple_murmur3(names: list[str], data: st.DataObject) -> None:
+    """Also slices of columns."""
     types = [parse_type(name) for name in names]
     rows = data.draw(st.lists(st.tuples(*map(scalars, types)), max_size=8))
     seed = data.draw(st.sampled_from([42, 0, -1, 2**31 - 1]))
@@ -164,8 +168,7 @@ def test_every_row_as_by_the_textbook(names: list[str], data: st.DataObject) -> 
     assert [bucket_of(row, types, 5, seed) for row in rows[offset:]] == buckets.tolist()
 
 
-def test_murmur3_bytes_leaves_its_arguments_alone() -> None:
-    """The hash of the columns so far is the seed of the next; a caller may still need it."""
+def test_murmur3_bytes_does_not_change_its_arguments() -> None:
     seeds = np.array([42, 42], dtype=np.uint32)
     data = np.frombuffer(b"abcde", dtype=np.uint8)
     hashes = murmur3_bytes(data, np.array([0, 0]), np.array([5, 1]), seeds)
@@ -173,8 +176,8 @@ def test_murmur3_bytes_leaves_its_arguments_alone() -> None:
     assert seeds.tolist() == [42, 42]
 
 
-def test_long_values_do_not_make_short_ones_slow() -> None:
-    """One cell of 64 KiB among short ones: the loop is over its words, on the rows that have them."""
+def test_long_and_short_values_are_hashed_together() -> None:
+    """One cell of 64 KiB among short ones."""
     type = parse_type("string")
     long = "x" * 65_536
     hashes = spark_hash([pa.array(["a", long, ""] * 2)], [type]).tolist()

@@ -1,4 +1,4 @@
-"""How a table is cut into tablets: the specification's examples, and every mistake that is refused."""
+"""Levels of a new table: the examples of the specification, and the errors of invalid levels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shown(levels: Any, schema: Schema = METRICS) -> list[str]:
 # ---- the specification's examples ----------------------------------------------------------------------------
 
 
-def test_a_column_may_be_hashed_and_in_the_range() -> None:
+def test_a_column_may_be_a_hash_and_a_range_column() -> None:
     """T2: only two hash levels must not share a column."""
     assert len(shown([hash_partition("time", buckets=2), YEARS])) == 6
 
@@ -126,14 +126,12 @@ INTS = build_schema(
     ],
     ids=itertools.count(),
 )
-def test_mistakes_are_refused(levels: Callable[[], list[Any]], message: str) -> None:
-    """Each of these would make tablets that nobody meant, or two that claim one row."""
+def test_invalid_levels_are_refused(levels: Callable[[], list[Any]], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         build_partitions(levels(), INTS)
 
 
-def test_an_unknown_column_is_named_with_the_one_meant() -> None:
-    """A typing error in partition_by."""
+def test_an_unknown_column_gets_a_suggestion() -> None:
     with pytest.raises(ColumnNotFoundError, match="did you mean 'metric'"):
         build_partitions([hash_partition("metrik", buckets=2)], METRICS)
 
@@ -142,7 +140,7 @@ def test_an_unknown_column_is_named_with_the_one_meant() -> None:
 
 
 def ranges(*columns: str, **arguments: Any) -> list[tuple[Any, Any]]:
-    """The ranges' bounds, as canonical values."""
+    """Return the bounds of the ranges as canonical values."""
     partition_schema, partitions = build_partitions([range_partition(*columns, **arguments)], INTS)
     codec = KeyCodec([column.type for column in partition_schema.range_columns(INTS)])
     return [
@@ -178,12 +176,12 @@ MIN = -128
     ],
 )
 def test_bounds_over_three_columns(bound: Any, expected: Any) -> None:
-    """A partial or inclusive bound that is off by one sends a row to its neighbour's tablet, or to none."""
+    """Bounds that leave columns out, and inclusive upper bounds."""
     assert ranges("a", "b", "c", bounds=[bound]) == [expected]
 
 
 def test_inclusive_bounds_of_text_and_decimal() -> None:
-    """The next string is one zero byte longer; the next decimal is one digit on in the last place."""
+    """The next text is one NUL longer. The next decimal is greater by one in its last digit."""
     assert ranges("s", bounds=[RangeBound("a", "b", False, True)]) == [(("a\0",), ("b\0",))]
     assert ranges("s", "a", bounds=[RangeBound(("a",), ("b", 127), False, True)]) == [
         (("a", MIN + 1), ("b\0", MIN))
@@ -194,8 +192,8 @@ def test_inclusive_bounds_of_text_and_decimal() -> None:
     assert ranges("a", "d", bounds=[RangeBound((1,), None, False)]) == [((1, -998), None)]
 
 
-def test_golden_splits_of_kudu() -> None:
-    """Kudu's partition-test: an unset last string is empty."""
+def test_splits_of_kudus_partition_test() -> None:
+    """A text that is left out is empty."""
     schema = build_schema(dict.fromkeys("abc", "string"), primary_key=list("abc"))
     level = range_partition("a", "b", "c", splits=[("a1", "b1", "c1"), ("a2", "b2")])
     _, partitions = build_partitions([level], schema)
@@ -207,7 +205,7 @@ def test_golden_splits_of_kudu() -> None:
 
 
 def test_bounds_are_sorted_and_may_leave_gaps() -> None:
-    """Ranges may be given in any order, with splits in any of them."""
+    """Ranges may be given in any order, with splits in each."""
     assert ranges("a", bounds=[(20, None), (0, 10), (None, -10)], splits=[5, 30, -20, 7]) == [
         (None, (-20,)),
         ((-20,), (-10,)),
@@ -220,7 +218,7 @@ def test_bounds_are_sorted_and_may_leave_gaps() -> None:
 
 
 def test_times_may_be_text_dates_or_datetimes() -> None:
-    """Each way of writing one moment is the same bound; a naive time is UTC."""
+    """A time without a zone is in UTC."""
     midnight = dt.datetime(2015, 1, 1)
     same = [
         "2015-01-01",
@@ -238,8 +236,7 @@ def test_times_may_be_text_dates_or_datetimes() -> None:
 # ---- kept and shown ------------------------------------------------------------------------------------------
 
 
-def test_partition_schema_goes_through_json() -> None:
-    """What the catalogue keeps comes back as it was."""
+def test_levels_are_equal_after_json() -> None:
     levels = [hash_partition("host", "metric", buckets=4, seed=7), hash_partition("time", buckets=3), YEARS]
     partition_schema, _ = build_partitions(levels, METRICS)
     assert PartitionSchema.from_json(partition_schema.to_json()) == partition_schema
@@ -251,8 +248,7 @@ def test_partition_schema_goes_through_json() -> None:
     )
 
 
-def test_describe_schema() -> None:
-    """`nyala table describe` says how a table is cut."""
+def test_levels_are_described_as_text() -> None:
     levels = [hash_partition("host", "metric", buckets=4, seed=7), hash_partition("time", buckets=3), YEARS]
     text = describe_schema(build_partitions(levels, METRICS)[0], METRICS)
     assert text == "HASH (host, metric) BUCKETS 4 SEED 7, HASH (time) BUCKETS 3, RANGE (time)"
@@ -270,15 +266,13 @@ def test_describe_schema() -> None:
         ("decimal(12,10)", decimal.Decimal(0), "0.0000000000"),
     ],
 )
-def test_describe_shows_bounds_as_a_person_writes_them(type: str, value: Any, text: str) -> None:
-    """A bound that is shown can be typed in again."""
+def test_bounds_are_described_as_users_write_them(type: str, value: Any, text: str) -> None:
     schema = build_schema({"k": type}, primary_key=["k"])
     partition_schema, partitions = build_partitions([range_partition("k", splits=[value])], schema)
     assert describe(partitions[1], partition_schema, schema) == f"RANGE (k) [{text}, unbounded)"
 
 
-def test_describe_leaves_out_trailing_minima() -> None:
-    """A partial bound is shown as it was given."""
+def test_a_described_bound_leaves_out_least_values_at_its_end() -> None:
     level = range_partition("a", "s", "b", splits=[(1,), (2, "x"), (3, "", 5)])
     assert shown([level], INTS)[1:] == [
         "RANGE (a, s, b) [(1), (2, 'x'))",
@@ -287,15 +281,13 @@ def test_describe_leaves_out_trailing_minima() -> None:
     ]
 
 
-def test_describe_follows_a_renamed_column() -> None:
-    """Levels are kept by column id."""
+def test_a_renamed_column_is_described_by_its_new_name() -> None:
     partition_schema, partitions = build_partitions([hash_partition("host", buckets=2)], METRICS)
     renamed = build_schema({"server": "string", "v": "int8"}, primary_key=["server"])
     assert describe(partitions[0], partition_schema, renamed) == "HASH (server) BUCKET 0 OF 2"
 
 
-def test_specs_are_plain_values() -> None:
-    """A level can be kept, compared and printed."""
+def test_levels_can_be_compared_and_printed() -> None:
     assert hash_partition("a", buckets=2) == HashSpec(("a",), 2, 42)
     assert range_partition("a", splits=[1]) == RangeSpec(("a",), (1,), None)
     assert parse_type("int8").value_min == MIN

@@ -1,4 +1,4 @@
-"""Pruning drops only partitions without a row that the predicates select, and drops what it can."""
+"""Partition pruning skips only partitions without selected rows."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def constraints(draw: st.DrawFn, type: ColumnType) -> Constraint:
 
 
 @given(tables(), st.data())
-def test_t5_a_dropped_partition_has_no_row_that_is_selected(
+def test_t5_a_skipped_partition_has_no_selected_row(
     table: tuple[Schema, PartitionSchema, tuple[Partition, ...]], data: st.DataObject
 ) -> None:
-    """T5: a scan would silently miss the rows of a tablet that was dropped wrongly."""
+    """Random tables and predicates."""
     schema, partition_schema, partitions = table
     columns = schema.key_columns
     wanted = {column.name: data.draw(constraints(column.type)) for column in columns}
@@ -186,13 +186,14 @@ TIME = range_partition("time", bounds=[(0, 10), (10, 20), (30, 40)])
         ([range_partition("host", "time", splits=[("a", 5), ("b", 5)])], {"time": equal(5)}, 3),
     ],
 )
-def test_partitions_left(levels: list[Any], wanted: dict[str, Constraint], expected: int) -> None:
-    """A dashboard that asks for one host and one day should not read every tablet."""
+def test_partitions_that_a_predicate_leaves(
+    levels: list[Any], wanted: dict[str, Constraint], expected: int
+) -> None:
     assert kept(levels, **wanted) == expected
 
 
-def test_in_lists_take_the_buckets_of_their_values() -> None:
-    """Kudu's seed says equality only; lists are enumerated too, up to a cap."""
+def test_an_in_list_selects_the_buckets_of_its_values() -> None:
+    """Up to a limit of combinations."""
     level = hash_partition("time", buckets=64)
     assert kept([level], time=equal(1)) == 1
     assert 1 < kept([level], time=equal(1, 2, 3)) <= 3
@@ -213,8 +214,7 @@ def test_in_lists_take_the_buckets_of_their_values() -> None:
     assert kept([both], host=equal(*many), time=equal(*range(1000))) == 64
 
 
-def test_pruning_and_routing_agree_on_the_seed() -> None:
-    """A level with a seed of its own: the bucket that is read is the one that was written."""
+def test_pruning_and_routing_use_the_same_seed() -> None:
     for seed in (42, 7, -1):
         partition_schema, partitions = build_partitions(
             [hash_partition("time", buckets=64, seed=seed)], METRICS
@@ -226,7 +226,6 @@ def test_pruning_and_routing_agree_on_the_seed() -> None:
             assert keep.nonzero()[0].tolist() == routed.tolist()
 
 
-def test_long_lists_on_a_range_column_keep_their_ends() -> None:
-    """A list too long to enumerate still prunes what lies outside its first and last value."""
+def test_a_very_long_list_prunes_by_its_least_and_greatest_value() -> None:
     level = range_partition("time", splits=[0, 100_000])
     assert kept([level], time=equal(*range(50_000))) == 1

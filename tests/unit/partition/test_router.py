@@ -1,4 +1,4 @@
-"""Every row goes to the one partition that has its buckets and its range, and to none outside all ranges."""
+"""Routing: each row belongs to the partition with its buckets and its range, or to none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPES = ["int8", "string", "date", "int64", "decimal(20,2)", "binary"]
 
 
 def scalars(type: ColumnType) -> st.SearchStrategy[Any]:
-    """Few values, so that rows, bounds and predicates meet."""
+    """Draw from few values, so that rows, bounds and predicates often meet."""
     if type.is_text:
         return st.text(st.sampled_from("\0ab"), max_size=2)
     if type.is_variable:
@@ -35,7 +35,7 @@ def scalars(type: ColumnType) -> st.SearchStrategy[Any]:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Schema, PartitionSchema, tuple[Partition, ...]]:
-    """A random schema with random levels."""
+    """Draw a schema with levels."""
     types = draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=4))
     names = [f"k{i}" for i in range(len(types))]
     schema = build_schema(dict(zip(names, types, strict=True)) | {"v": "double"}, primary_key=names)
@@ -81,7 +81,7 @@ def arrays_of(schema: Schema, rows: list[tuple[Any, ...]]) -> dict[str, pa.Array
 def partition_of(
     row: tuple[Any, ...], schema: Schema, partition_schema: PartitionSchema, partitions: tuple[Partition, ...]
 ) -> int:
-    """The definition: look at each partition in turn."""
+    """Return the partition of a row by a look at each partition."""
     arrays = arrays_of(schema, [row])
     buckets = []
     for level in partition_schema.hash_levels:
@@ -107,10 +107,9 @@ def partition_of(
 
 
 @given(tables(), st.data())
-def test_t1_routing_finds_the_partition_of_each_row(
+def test_t1_random_rows_are_routed_to_their_partition(
     table: tuple[Schema, PartitionSchema, tuple[Partition, ...]], data: st.DataObject
 ) -> None:
-    """T1: a row in another tablet than the one that its key is looked up in is lost."""
     schema, partition_schema, partitions = table
     rows = data.draw(rows_of(schema))
     router = Router(partition_schema, partitions, schema)
@@ -140,14 +139,13 @@ def route(levels: list[Any], rows: list[tuple[Any, ...]]) -> list[int]:
 
 
 def test_rows_at_the_bounds() -> None:
-    """A lower bound belongs to its range, an upper bound does not; a gap belongs to nobody."""
+    """A lower bound belongs to its range, an upper bound does not."""
     levels = [range_partition("time", bounds=[(0, 10), (10, 20), (30, None)])]
     times = [-1, 0, 9, 10, 19, 20, 29, 30, 2**63 - 1]
     assert route(levels, [("h", "m", time) for time in times]) == [-1, 0, 0, 1, 1, -1, -1, 2, 2]
 
 
-def test_no_ranges_take_no_rows_and_no_levels_take_all() -> None:
-    """`bounds=[]` refuses every row; a table without levels takes every one."""
+def test_without_ranges_no_row_has_a_partition_and_without_levels_every_row_has() -> None:
     rows = [("h", "m", 1), ("g", "m", 2)]
     assert route([range_partition("time", bounds=[])], rows) == [-1, -1]
     assert route([hash_partition("host", buckets=2), range_partition("time", bounds=[])], rows) == [-1, -1]
@@ -156,7 +154,7 @@ def test_no_ranges_take_no_rows_and_no_levels_take_all() -> None:
 
 
 def test_two_hash_levels_and_a_range() -> None:
-    """Twelve combinations of buckets by two ranges: each row in the one that its three levels name."""
+    """Twelve combinations of buckets with two ranges each."""
     levels = [
         hash_partition("host", buckets=4, seed=1),
         hash_partition("metric", buckets=3, seed=-5),

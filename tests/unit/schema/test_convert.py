@@ -1,4 +1,4 @@
-"""Conversion: every value keeps its meaning, or its row fails and says why. Silence here is a wrong value for ever."""
+"""Conversion of users' data: a value keeps its meaning, or its row fails with a message."""
 
 # ruff: noqa: E501  (a table of cases is read as a table)
 
@@ -48,7 +48,7 @@ def one_column(type_: str, nullable: bool = True) -> Schema:
 
 
 def converted(values: Any, type_: str) -> tuple[list[Any], dict[int, str]]:
-    """Canonical values of one column, and the codes of its failed rows."""
+    """Return the canonical values of one column, and the error code of each failed row."""
     result = convert({"v": values}, one_column(type_))
     array = result.columns["v"]
     wanted = parse_type(type_)
@@ -70,7 +70,7 @@ def micros(text: str) -> int:
 
 
 def only_nat() -> Any:
-    """Of no unit, which NumPy 2.5 warns of."""
+    """Return an array of NaT without a unit, which NumPy 2.5 warns about."""
     with warnings.catch_warnings(action="ignore"):
         return np.array(["NaT"], "M8")
 
@@ -80,12 +80,12 @@ def days(text: str) -> int:
 
 
 def invalid_utf8(*values: bytes) -> pa.Array:
-    """A string array that claims to be text and is not, as a careless producer hands it over."""
+    """Return a string array with invalid UTF-8, as a faulty program may give it."""
     return pa.array(values, pa.binary()).view(pa.string())
 
 
 def bad_decimal(unscaled: int, precision: int, scale: int) -> pa.Array:
-    """A decimal with more digits than its type has, which Arrow itself does not refuse."""
+    """Return a decimal with more digits than its type has. Arrow does not reject it."""
     data = pa.py_buffer(unscaled.to_bytes(16, "little", signed=True))
     return pa.Array.from_buffers(pa.decimal128(precision, scale), 1, [None, data])
 
@@ -239,17 +239,17 @@ CASTS: list[tuple[str, Any, str, list[Any], dict[int, str]]] = [
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
-    """Equal, with NaN equal to NaN and 0.0 other than -0.0."""
+    """Whether the values are equal. NaN equals NaN, and 0.0 differs from -0.0."""
     return [repr(value) for value in left] == [repr(value) for value in right]
 
 
 @pytest.mark.parametrize(
     ("values", "type_", "expected", "failed"), [c[1:] for c in CASTS], ids=[c[0] for c in CASTS]
 )
-def test_a_value_keeps_its_meaning_or_its_row_fails(
+def test_a_value_is_stored_exactly_or_its_row_fails(
     values: Any, type_: str, expected: list[Any], failed: dict[int, str]
 ) -> None:
-    """The rules of docs/how-to/data-in-and-out.md: what fits is stored as it is, what would change is an error."""
+    """The rules of docs/how-to/data-in-and-out.md."""
     got, codes = converted(values, type_)
     assert same(got, expected)
     assert codes == failed
@@ -317,14 +317,14 @@ NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("values", "type_", "says"), NOTHING_IN_COMMON)
-def test_types_with_nothing_in_common_are_refused(values: Any, type_: str, says: str) -> None:
-    """A column of the wrong kind is the user's mistake, reported once, with the column, the expected type and the actual type."""
+def test_incompatible_types_are_an_error_of_the_whole_batch(values: Any, type_: str, says: str) -> None:
+    """The message has the column, the expected type and the given type."""
     with pytest.raises(SchemaError, match=f"column 'v': {says}"):
         convert({"v": values}, one_column(type_))
 
 
-def test_addresses_of_objects_are_no_values() -> None:
-    """polars gives Arrow where its Python objects lie, in bytes that a binary column would keep."""
+def test_polars_objects_are_refused() -> None:
+    """polars gives Arrow the addresses of Python objects, which a binary column would store."""
     frame = pl.DataFrame({"v": pl.Series([object()], dtype=pl.Object)})
     with pytest.raises(SchemaError, match="column 'v': polars' type Object is not supported"):
         convert(frame, one_column("binary"))
@@ -378,8 +378,8 @@ NOT_ISO = [
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_iso_text_is_a_time_and_other_text_fails_its_row(alone: bool) -> None:
-    """Text from a CSV becomes times; a misspelt one fails alone, however the rest is written."""
+def test_iso_text_becomes_a_timestamp_and_other_text_fails_its_row(alone: bool) -> None:
+    """Also if texts of several forms are in one batch."""
     texts = [text for text, _ in ISO]
     if alone:
         for text, moment in ISO:
@@ -395,8 +395,8 @@ def test_iso_text_is_a_time_and_other_text_fails_its_row(alone: bool) -> None:
         assert converted(texts + NOT_ISO, "timestamp") == (expected + [None] * len(NOT_ISO), failed)
 
 
-def test_iso_text_is_a_date_when_it_is_midnight() -> None:
-    """An export that writes dates as times can be loaded; a time of day is not cut off."""
+def test_iso_text_becomes_a_date_only_at_midnight() -> None:
+    """A time of day is not cut off."""
     texts = [
         "2020-01-02",
         "2020-01-02T00:00:00",
@@ -411,8 +411,7 @@ def test_iso_text_is_a_date_when_it_is_midnight() -> None:
 
 
 @given(st.lists(st.from_regex(r"\A(19|20)[0-9]{2}-[01][0-9]-[0-3][0-9]([ T][0-2][0-9](:[0-6][0-9](:[0-6][0-9](\.[0-9]{1,7})?)?)?(Z|[+-][0-2][0-9](:?[0-6][0-9])?)?)?\Z")))  # fmt: skip
-def test_a_batch_of_text_reads_as_its_rows_do(texts: list[str]) -> None:
-    """Which texts are times does not depend on their neighbours."""
+def test_a_text_is_parsed_alike_alone_and_in_a_batch(texts: list[str]) -> None:
     values, failed = converted(texts, "timestamp")
     for row, text in enumerate(texts):
         assert converted([text], "timestamp") == ([values[row]], {0: OUT} if row in failed else {})
@@ -427,8 +426,8 @@ def test_a_batch_of_text_reads_as_its_rows_do(texts: list[str]) -> None:
         | st.sampled_from([INT64_MIN, INT64_MAX])
     ),
 )
-def test_ints_fit_exactly_when_python_says_so(type_: str, values: list[int | None]) -> None:
-    """Any int into any type of whole numbers: stored exactly, or failed, by the type's own bounds."""
+def test_any_int_is_stored_exactly_or_fails(type_: str, values: list[int | None]) -> None:
+    """Random ints in every type of whole numbers. Python computes which ones fit."""
     wanted = parse_type(type_)
     assert wanted.value_min is not None and wanted.value_max is not None
     unit = 10**wanted.scale if wanted.scale else 1
@@ -446,8 +445,8 @@ def test_ints_fit_exactly_when_python_says_so(type_: str, values: list[int | Non
         | st.decimals(min_value=-200, max_value=200, places=2)
     ),
 )
-def test_decimals_fit_exactly_when_python_says_so(size: tuple[int, int], values: list[Decimal]) -> None:
-    """Any Decimal into any decimal type: all digits kept, or the row fails; never rounded."""
+def test_any_decimal_is_stored_exactly_or_fails(size: tuple[int, int], values: list[Decimal]) -> None:
+    """Random Decimals in every decimal type. Digits are never rounded."""
     precision, scale = size
     expected: list[int | None] = []
     for value in values:
@@ -459,8 +458,8 @@ def test_decimals_fit_exactly_when_python_says_so(size: tuple[int, int], values:
 
 
 @given(st.lists(st.floats() | st.floats(width=32)), st.sampled_from(["float", "double"]))
-def test_doubles_become_floats_only_unchanged(values: list[float], type_: str) -> None:
-    """A column of doubles is not rounded in silence; NaN, infinities and -0.0 stay what they are."""
+def test_a_column_of_doubles_is_not_rounded_to_floats(values: list[float], type_: str) -> None:
+    """NaN, infinities and -0.0 stay as they are."""
     expected: list[float | None] = []
     with np.errstate(over="ignore"):
         for value in values:
@@ -472,8 +471,8 @@ def test_doubles_become_floats_only_unchanged(values: list[float], type_: str) -
 
 
 @given(st.lists(st.none() | st.floats() | st.floats(width=32)))
-def test_python_floats_mean_the_nearest_float(values: list[float | None]) -> None:
-    """0.1 as a person writes it goes into a float column; what is too large for one does not."""
+def test_a_python_float_is_rounded_to_the_nearest_float(values: list[float | None]) -> None:
+    """A user writes 0.1 for a float column. A value that is too large fails."""
     expected: list[float | None] = []
     fails = set()
     with np.errstate(over="ignore"):
@@ -489,7 +488,7 @@ def test_python_floats_mean_the_nearest_float(values: list[float | None]) -> Non
 
 
 @given(st.lists(st.integers(-(2**65), 2**65)), st.sampled_from(["float", "double"]))
-def test_ints_become_floats_only_unchanged(values: list[int], type_: str) -> None:
+def test_an_int_that_a_float_cannot_hold_fails(values: list[int], type_: str) -> None:
     """An integer that a float cannot hold exactly is a row error."""
     expected: list[float | None] = []
     for value in values:
@@ -501,8 +500,8 @@ def test_ints_become_floats_only_unchanged(values: list[int], type_: str) -> Non
 
 
 @given(st.lists(st.binary(max_size=6) | st.text(max_size=3).map(str.encode), max_size=40), st.integers(1, 4))
-def test_bytes_are_text_exactly_when_python_decodes_them(values: list[bytes], length: int) -> None:
-    """Every row that is not UTF-8 is found, and varchar cuts whole characters, wherever they stand."""
+def test_random_bytes_are_text_if_python_can_decode_them(values: list[bytes], length: int) -> None:
+    """Every row that is not UTF-8 fails, and a varchar is cut between characters."""
     expected: list[str | None] = []
     for value in values:
         try:
@@ -515,7 +514,7 @@ def test_bytes_are_text_exactly_when_python_decodes_them(values: list[bytes], le
 
 
 def arrow_of(values: list[Any]) -> list[pa.Array]:
-    """The same values in the forms in which other libraries hand them over."""
+    """Return the same values in the forms that other libraries give."""
     plain = pa.array(values)
     forms = [plain, plain.dictionary_encode(), pa.concat_arrays([plain, plain]).slice(len(values))]
     ends = pa.array(np.arange(1, len(values) + 1), pa.int32())
@@ -530,7 +529,7 @@ def arrow_of(values: list[Any]) -> list[pa.Array]:
     | st.lists(st.none() | st.datetimes(), min_size=1),
 )
 def test_the_form_of_the_data_makes_no_difference(type_: str, values: list[Any]) -> None:
-    """A list, an array, a dictionary, runs, a slice, rows: same values, same errors, same refusals."""
+    """Lists, arrays, dictionaries, runs, slices and rows give the same values and the same errors."""
 
     def outcome(convert_it: Callable[[], Any]) -> Any:
         try:
@@ -574,7 +573,7 @@ COLUMNS: dict[str, list[Any]] = {name: [row[name] for row in ROWS] for name in R
 
 
 class Stream:
-    """A producer that is none of the libraries that we know."""
+    """A library that Nyala does not know, with `__arrow_c_stream__`."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -598,8 +597,7 @@ def duckdb_relation() -> Any:
     )
 
 
-def test_every_form_of_data_is_read_alike() -> None:
-    """Whatever a user has at hand goes in, and comes to the same."""
+def test_every_form_of_data_gives_the_same_rows() -> None:
     table = pa.table(COLUMNS)
     frame = pd.DataFrame(COLUMNS, index=["x", "y"])
     forms: list[Any] = [
@@ -626,15 +624,15 @@ def test_every_form_of_data_is_read_alike() -> None:
         assert got == ROWS
 
 
-def test_pandas_index_is_ignored_and_nan_is_null() -> None:
-    """A filtered DataFrame has an index of its own, which is no column."""
+def test_a_pandas_index_without_name_is_ignored_and_nan_is_null() -> None:
+    """A filtered DataFrame has such an index."""
     frame = pd.DataFrame({"id": [1, 2, 3], "name": ["a", None, NAN]}).iloc[1:].set_index(pd.Index([5, 7]))
     result = convert(frame, SCHEMA)
     assert result.columns["id"].to_pylist() == [2, 3] and result.columns["name"].to_pylist() == [None, None]
 
 
-def test_an_index_with_a_name_is_missed() -> None:
-    """`df.set_index("id")` reads as if the column were there, and its values would be gone without a word."""
+def test_a_named_pandas_index_is_refused() -> None:
+    """After `df.set_index("id")`, users expect that the column id is written."""
     schema = build_schema({"id": "int64", "day": "date", "v": "int8"}, ["id", "day"])
     frame = pd.DataFrame({"id": [1], "day": ["2026-01-01"], "v": [3]})
     for names in (["id"], ["day", "id"], ["v", "day"]):
@@ -663,8 +661,8 @@ def test_an_index_with_a_name_is_missed() -> None:
     assert list(convert(frame[["v"]], schema).columns) == ["v"]
 
 
-def test_rows_may_leave_columns_out() -> None:
-    """A missing key of a dict is NULL; a column that no row names is not there at all."""
+def test_an_item_that_a_dict_leaves_out_is_null() -> None:
+    """A column that no dict has is not in the result."""
     result = convert([{"id": 1}, {"id": 2, "name": "b"}, {}], SCHEMA)
     assert {name: array.to_pylist() for name, array in result.columns.items()} == {
         "id": [1, 2, None],
@@ -702,14 +700,13 @@ def test_rows_may_leave_columns_out() -> None:
         (pa.table([[1], [2]], names=["id", "id"]), SchemaError, "duplicate column 'id' in the data"),
     ],
 )
-def test_what_is_no_data_is_refused(data: Any, error: type[Exception], says: str) -> None:
-    """Each refusal says what was given and what to give."""
+def test_other_objects_are_refused_as_data(data: Any, error: type[Exception], says: str) -> None:
+    """The message says what was given and what to give."""
     with pytest.raises(error, match=says):
         convert(data, SCHEMA)
 
 
-def test_a_delete_takes_the_key_only() -> None:
-    """A value column in a delete is a misunderstanding, not something to ignore."""
+def test_a_delete_with_value_columns_is_refused() -> None:
     assert list(convert({"id": [1]}, SCHEMA, operation="delete").columns) == ["id"]
     assert list(convert({"id": [1]}, SCHEMA, columns="key", operation="get").columns) == ["id"]
     with pytest.raises(
@@ -721,7 +718,7 @@ def test_a_delete_takes_the_key_only() -> None:
 
 
 def test_null_in_not_null_columns_and_the_first_error_of_a_row() -> None:
-    """V3: NULL fails where the column forbids it; a row that failed already is told once, by its first column."""
+    """V3: a row that fails in several columns has the error of the first one."""
     result = convert(
         {"name": ["a"] * 4, "price": [None, Decimal("1.555"), 1, None], "id": [1, 2, None, 2**63]}, SCHEMA
     )
@@ -734,7 +731,7 @@ def test_null_in_not_null_columns_and_the_first_error_of_a_row() -> None:
 
 
 def test_messages_are_short_and_say_value_and_limit() -> None:
-    """A megabyte of bad text does not become a megabyte of message."""
+    """A text of a megabyte does not make a message of a megabyte."""
     messages = [
         *convert({"at": ["x" * 10_000]}, SCHEMA).errors.messages,
         *convert({"name": [b"\xff" * 10_000]}, SCHEMA).errors.messages,
@@ -761,7 +758,7 @@ def owned(result: Converted, *buffers: pa.Buffer | None) -> Iterator[bool]:
 
 
 def test_v1_the_result_owns_its_memory() -> None:
-    """V1: a user may write into his NumPy array after the call; the table does not change."""
+    """V1: the user may change a NumPy array after the call."""
     ids = np.arange(5)
     result = convert({"id": ids}, SCHEMA)
     ids[:] = -1

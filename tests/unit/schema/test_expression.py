@@ -1,4 +1,4 @@
-"""What `update(set=…)` computes: constants and expressions, and the rows that fail."""
+"""The values of `update(set=…)`: constants, expressions, and the rows that fail."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def computed(value: Any) -> Any:
 
 
 def assign(target: str, value: Any, **columns: list[Any]) -> tuple[list[Any], dict[int, str]]:
-    """The new values, and row -> error code. One row if no column is given."""
+    """Return the new values, and the error code of each failed row. Without columns there is one row."""
     expression = parse_assignment(value, SCHEMA, SCHEMA.by_name(target))
     assert expression.columns <= set(columns)
     arrays = {name: pa.array(values, SCHEMA.by_name(name).type.arrow) for name, values in columns.items()}
@@ -97,8 +97,8 @@ VALUES: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("target", "value", "stored"), VALUES)
-def test_a_plain_value_is_stored_as_it_is(target: str, value: Any, stored: Any) -> None:
-    """Text from a form or a file must never be computed."""
+def test_a_constant_is_stored_as_it_is(target: str, value: Any, stored: Any) -> None:
+    """A text is never evaluated, even if it looks like an expression."""
     assert assign(target, value) == ([stored], {})
 
 
@@ -143,7 +143,7 @@ FAILING: list[tuple[str, Any, dict[str, list[Any]], list[Any], dict[int, str]]] 
 def test_a_value_that_does_not_fit_fails_its_row_alone(
     target: str, value: Any, columns: dict[str, list[Any]], result: list[Any], codes: dict[int, str]
 ) -> None:
-    """A wrapped or rounded number is silent damage; a whole update refused for one row cannot be collected."""
+    """The other rows of the update get their values."""
     if not isinstance(value, str):
         columns = {"n": columns["n"]}
     assert assign(target, computed(value), **columns) == (result, codes)
@@ -197,17 +197,15 @@ REFUSED: list[tuple[str, Any, type[Exception], str]] = [
     REFUSED,
     ids=[f"{place}-{case[0]}-{str(case[1])[:30]}" for place, case in enumerate(REFUSED)],
 )
-def test_an_assignment_that_cannot_be_says_why(
+def test_an_invalid_assignment_is_an_error_before_any_row_changes(
     target: str, value: Any, kind: type[Exception], message: str
 ) -> None:
-    """Before any row is touched."""
     with pytest.raises(kind) as caught:
         parse_assignment(computed(value), SCHEMA, SCHEMA.by_name(target))
     assert message in str(caught.value)
 
 
-def test_a_thousand_signs_are_no_recursion() -> None:
-    """A text from outside may be anything."""
+def test_a_thousand_signs_need_no_recursion() -> None:
     assert assign("n", expr("- " * 100_000 + "5")) == ([5], {})
 
 
@@ -222,11 +220,11 @@ INTEGERS = st.one_of(
 
 
 class Failed(Exception):
-    """The oracle's row error."""
+    """The row fails."""
 
 
 def calculate(tree: Any, row: Mapping[str, Any]) -> Any:
-    """Python's unlimited integers and fractions; Failed where Nyala's row must fail."""
+    """Return the result in Python's unlimited integers and fractions. Raises: Failed."""
     if isinstance(tree, str):
         return row[tree]
     if not isinstance(tree, tuple):
@@ -266,8 +264,8 @@ TREES = st.recursive(
 
 
 @given(TREES, st.lists(st.tuples(INTEGERS, INTEGERS), min_size=1, max_size=6))
-def test_integers_are_exact_or_an_error(tree: Any, rows: list[tuple[Any, Any]]) -> None:
-    """Nothing wraps around: Python's unlimited integers say what is right."""
+def test_random_integer_arithmetic_is_exact_or_an_error(tree: Any, rows: list[tuple[Any, Any]]) -> None:
+    """Python computes the exact results."""
     columns = {"n": [n for n, _ in rows], "id": [other for _, other in rows]}
     arrays = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
     array, errors = expression_for(to_text(tree), "n").evaluate(arrays, len(rows))
@@ -286,8 +284,8 @@ DECIMALS = st.decimals(-999, 999, places=2, allow_nan=False)
 
 
 @given(st.lists(st.tuples(DECIMALS, DECIMALS), min_size=1, max_size=6), st.sampled_from("+-*"))
-def test_decimals_keep_every_digit(rows: list[tuple[D, D]], op: str) -> None:
-    """Money is neither rounded nor turned into a double on the way."""
+def test_random_decimal_arithmetic_keeps_every_digit(rows: list[tuple[D, D]], op: str) -> None:
+    """Results are not rounded and not computed as doubles."""
     arrays = {
         "price": pa.array([a for a, _ in rows], pa.decimal128(5, 2)),
         "wide": pa.array([b for _, b in rows], pa.decimal128(38, 6)),

@@ -1,6 +1,7 @@
-"""Random expressions and conditions over random rows: DuckDB computes the same values and selects the same rows.
+"""Random expressions and conditions on random rows: Nyala and DuckDB compute the same.
 
-Left out where the meaning differs on purpose: docs/how-to/expressions.md, "Differences from DuckDB".
+Expressions with a different meaning in DuckDB are left out: docs/how-to/expressions.md,
+"Differences from DuckDB".
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ FORMS: dict[str, list[tuple[str, tuple[str, ...]]]] = {
 
 
 def text_of(chance: random.Random, kind: str, depth: int) -> str:
-    """The text of an expression of a kind."""
+    """Draw the text of an expression of one kind."""
     forms = FORMS[kind] if depth else [form for form in FORMS[kind] if not form[1]]
     template, kinds = chance.choice(forms)
     return template.format(*(text_of(chance, inner, depth - 1) for inner in kinds))
@@ -250,7 +251,7 @@ def register(connection: Any, table: pa.Table) -> None:
 
 
 def asked(connection: Any, text: str) -> list[Any] | None:
-    """DuckDB's values, or None where it has an error."""
+    """Return the values that DuckDB computes, with None for errors."""
     import duckdb
 
     try:
@@ -281,8 +282,7 @@ def arrays_of(table: pa.Table) -> dict[str, pa.Array]:
 
 
 @given(st.integers(0, 2**32))
-def test_an_expression_has_duckdbs_values(connection: Any, seed: int) -> None:
-    """A formula tried in `db.sql` and then written into `update(set=)` must not change its meaning."""
+def test_random_expressions_have_the_values_of_duckdb(connection: Any, seed: int) -> None:
     chance = random.Random(seed)
     table = table_of(chance)
     register(connection, table)
@@ -298,8 +298,8 @@ def test_an_expression_has_duckdbs_values(connection: Any, seed: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_a_condition_selects_duckdbs_rows(connection: Any, seed: int) -> None:
-    """As text, sent as JSON, over dictionaries, and by what skips rows."""
+def test_random_conditions_select_the_rows_of_duckdb(connection: Any, seed: int) -> None:
+    """Also after JSON, over dictionary codes, and by constraints."""
     chance = random.Random(seed)
     table = table_of(chance)
     register(connection, table)

@@ -1,4 +1,4 @@
-"""Which name is probably meant: what "did you mean" says everywhere."""
+"""Suggestions ("did you mean …?") for unknown names."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ from nyala.suggestion import nearest
         ("", None),
     ],
 )
-def test_a_name_means_the_one_that_it_begins_or_looks_like(name: str, meant: str | None) -> None:
+def test_the_suggestion_is_the_name_that_resembles_the_unknown_name(name: str, meant: str | None) -> None:
     assert nearest(name, ["st", "customer_number", "customer", "Status", "STATUS"]) == meant
     assert nearest(name, []) is None

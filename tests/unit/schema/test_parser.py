@@ -1,4 +1,4 @@
-"""The text of a predicate: what each form means, and what an error tells."""
+"""Parsing of conditions: what each form means, and the error messages."""
 
 from __future__ import annotations
 
@@ -94,7 +94,6 @@ ERRORS: list[tuple[str, str, int]] = [
 
 @pytest.mark.parametrize(("text", "message", "caret"), ERRORS, ids=[text[:30] for text, _, _ in ERRORS])
 def test_an_error_shows_the_text_the_place_and_what_was_expected(text: str, message: str, caret: int) -> None:
-    """Whoever typed it must see at a glance what to change."""
     with pytest.raises(InvalidArgumentError) as caught:
         parse_predicate(text)
     first, shown, pointer = str(caught.value).splitlines()
@@ -102,8 +101,7 @@ def test_an_error_shows_the_text_the_place_and_what_was_expected(text: str, mess
     assert shown.strip("… ").startswith(text[:20]) and pointer == " " * (2 + caret) + "^"
 
 
-def test_an_error_deep_in_a_long_text_shows_only_the_line_around_it() -> None:
-    """A generated predicate of a thousand terms must not fill the screen."""
+def test_an_error_in_a_long_text_shows_only_the_text_around_it() -> None:
     text = "a = 1 AND\n" * 20 + "\tb = 1 AND " * 50 + "b b" + " AND c = 1" * 50
     with pytest.raises(InvalidArgumentError, match="of line 21") as caught:
         parse_predicate(text)
@@ -113,13 +111,13 @@ def test_an_error_deep_in_a_long_text_shows_only_the_line_around_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "  \n "])
 def test_an_empty_text_is_refused(text: str) -> None:
-    """An empty `where` in a delete would otherwise be a guess between all rows and none."""
+    """In a delete, an empty `where` could mean all rows or none."""
     with pytest.raises(InvalidArgumentError, match="the predicate is empty"):
         parse_predicate(text)
 
 
-def test_long_and_deep_texts_are_refused_soon() -> None:
-    """A text from outside may be anything; it must not end the process, nor its recursion, nor an hour."""
+def test_texts_beyond_the_limits_are_refused_at_once() -> None:
+    """Such a text must not exhaust the recursion limit or take long."""
 
     def refuse(text: str) -> None:
         with pytest.raises(InvalidArgumentError, match="more than"):
@@ -135,8 +133,8 @@ def test_long_and_deep_texts_are_refused_soon() -> None:
         assert sum(calls_of(partial(refuse, text)).values()) < 50_000
 
 
-def test_what_the_limits_allow_is_parsed_without_much_recursion() -> None:
-    """The deepest text must work also where the caller is deep in recursion already."""
+def test_the_deepest_allowed_text_needs_little_recursion() -> None:
+    """A caller may use a part of the recursion limit itself."""
     deep = "NOT (a = 1 AND (b = 1 OR " * (DEPTH_MAX // 2) + "c = 1" + "))" * (DEPTH_MAX // 2)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(min(limit, _frames() + 700))
@@ -157,8 +155,8 @@ def _frames() -> int:
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_predicate_or_an_error_of_ours(text: str) -> None:
-    """Never an IndexError or a RecursionError, whatever is typed."""
+def test_a_random_text_is_a_predicate_or_an_invalid_argument_error(text: str) -> None:
+    """Never an IndexError or a RecursionError."""
     try:
         predicate = parse_predicate(text)
     except InvalidArgumentError:
@@ -185,13 +183,13 @@ WORDS += [
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join))
-def test_any_row_of_words_is_a_predicate_or_an_error_of_ours(text: str) -> None:
-    """The same for texts that look like predicates, which go deeper into the parser."""
-    test_any_text_is_a_predicate_or_an_error_of_ours.hypothesis.inner_test(text)  # type: ignore[attr-defined]
+def test_random_tokens_are_a_predicate_or_an_invalid_argument_error(text: str) -> None:
+    """Rows of tokens get deeper into the parser than random characters."""
+    test_a_random_text_is_a_predicate_or_an_invalid_argument_error.hypothesis.inner_test(text)  # type: ignore[attr-defined]
 
 
 @given(st.text(min_size=1), st.text())
-def test_every_name_and_text_survives_its_own_sql(name: str, value: str) -> None:
-    """Names and values with quotes, line ends and NUL travel to executors unchanged."""
+def test_random_names_and_texts_are_parsed_from_their_own_sql(name: str, value: str) -> None:
+    """Also with quotes, line breaks and NUL."""
     predicate = compare(name, "=", value)
     assert parse_predicate(str(predicate)) == predicate

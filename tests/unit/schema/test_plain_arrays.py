@@ -1,3 +1,5 @@
+"""Conversion between NumPy and Arrow through buffers."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,7 +10,7 @@ from nyala.schema.plain_arrays import array_of_bytes, array_of_numbers, booleans
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100])
-def test_arrays_are_what_pyarrow_makes_of_the_same_values(count: int) -> None:
+def test_arrays_equal_those_of_pyarrow(count: int) -> None:
     booleans = np.random.default_rng(count).integers(0, 2, count).astype(np.bool_)
     texts = [b"x" * size for size in range(count)]
     for vector in (booleans, np.arange(count), np.arange(2 * count, dtype=np.uint32)[::2]):
@@ -18,7 +20,7 @@ def test_arrays_are_what_pyarrow_makes_of_the_same_values(count: int) -> None:
     assert array_of_bytes(texts).equals(pa.array(texts, pa.large_binary()))
 
 
-def test_booleans_of_slices() -> None:
+def test_booleans_of_reads_slices() -> None:
     booleans = np.random.default_rng(0).integers(0, 2, 50).astype(np.bool_)
     for begin in range(20):
         for end in range(begin, 50, 7):

@@ -1,7 +1,6 @@
-"""Predicates by example: col(), binding to a schema, masks, and what zones they skip.
+"""Predicates by example: col(), binding to a schema, messages, JSON and pyarrow expressions.
 
-That masks and constraints are right for any table is the business of test_predicate_properties.py; here stands what
-a user may read as a description, and what random tests do not ask: messages, laziness, cost.
+test_predicate_properties.py shows for random tables that masks and constraints are right.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def bound(where: Any) -> BoundPredicate:
 
 
 def rows_of(where: Any, **columns: list[Any]) -> list[int]:
-    """The positions of the rows that `where` selects."""
+    """Return the positions of the rows that `where` selects."""
     arrays = {
         # Slices, as blocks are cut from a window: every reader of memory must mind the offset.
         name: pa.array([None, *values], SCHEMA.by_name(name).type.arrow)[1:]
@@ -78,8 +77,8 @@ def rows_of(where: Any, **columns: list[Any]) -> list[int]:
 # --- what is selected -------------------------------------------------------------------------------
 
 
-def test_text_in_double_quotes_is_told_how_to_be_text() -> None:
-    """In SQL double quotes name a column, which few remember; a number beside it is no such mistake."""
+def test_an_unknown_name_in_double_quotes_may_be_meant_as_text() -> None:
+    """The message explains quotes, but not if the other side of the comparison is a number."""
     schema = build_schema({"host": "string", "n": "int64", "day": "date"}, "host")
     for text in ('host = "a"', '"a" <> host', "host < a", "host BETWEEN \"a\" AND 'b'", 'day = "a"'):
         with pytest.raises(ColumnNotFoundError, match=r"no column 'a'; for a text write 'a'"):
@@ -101,14 +100,13 @@ def test_text_in_double_quotes_is_told_how_to_be_text() -> None:
         ('price < "-1.5"', "write a number without quotes"),
     ],
 )
-def test_a_word_that_is_taken_for_a_column_says_what_is_meant(text: str, says: str) -> None:
-    """The columns that there are help nobody who meant a value."""
+def test_words_such_as_none_and_nan_are_explained_and_no_columns(text: str, says: str) -> None:
     with pytest.raises(ColumnNotFoundError, match=re.escape(says)):
         bound(text)
 
 
-def test_a_comparison_with_null_is_told() -> None:
-    """It is SQL, and finds nothing: who does not know looks for his rows."""
+def test_a_comparison_with_null_has_a_note() -> None:
+    """It is valid SQL, but selects no row."""
     for text in ("host = NULL", "host <> NULL", "n = 1 AND NOT (n = 2 OR host = NULL)"):
         assert bound(text).null_note == "nothing equals NULL; use host IS NULL to find NULLs"
     for text in ("host IS NULL", "n = 1", "n IN (1, NULL)"):
@@ -118,8 +116,7 @@ def test_a_comparison_with_null_is_told() -> None:
 # --- col() ------------------------------------------------------------------------------------------
 
 
-def test_col_builds_what_the_text_says() -> None:
-    """Both ways to write a condition are one condition."""
+def test_col_builds_the_tree_of_the_same_text() -> None:
     one, two = compare("n", "=", 1), compare("n", "=", 2)
     pairs: list[tuple[Any, Node]] = [
         (col("n") == 1, compare("n", "=", 1)),
@@ -175,13 +172,12 @@ class Color(enum.IntEnum):
     ],
 )  # fmt: skip
 def test_values_of_python_numpy_and_arrow_are_literals(value: Any, text: str) -> None:
-    """A value that comes out of another library must not need a cast by hand."""
     assert str(col("x") == value) == f"x = {text}"
 
 
 @pytest.mark.parametrize("name", ["n", "big", "price", "time", "value", "ratio"])
-def test_a_bound_without_end_reads_back(name: str) -> None:
-    """`col("n") < math.inf`, as a program writes it that has no bound, must not be taken for a text on its way."""
+def test_infinities_and_nan_are_parsed_from_their_own_text(name: str) -> None:
+    """Programs write `col("n") < math.inf` for no bound."""
     for literal, spelled in ((math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")):
         for predicate in (col(name) < literal, col(name).isin([literal]), col(name) >= literal):
             text = str(predicate)
@@ -191,7 +187,7 @@ def test_a_bound_without_end_reads_back(name: str) -> None:
     assert rows_of(f"{name} < double 'inf'", **{name: [None, 1]}) == [1]
 
 
-def test_an_infinity_is_a_number() -> None:
+def test_infinities_and_nan_are_compared_with_numbers_only() -> None:
     for text in ("1 < DOUBLE 'Infinity'", "DOUBLE 'NaN' = DOUBLE 'nan'", "DOUBLE 'Infinity' < DOUBLE 'NaN'"):
         assert bound(text).selects_all, text
     for text in ("DOUBLE 'NaN' < 1.5", "DOUBLE 'NaN' <> DOUBLE 'NaN'", "-1 <= DOUBLE '-Infinity'"):
@@ -204,7 +200,7 @@ def test_an_infinity_is_a_number() -> None:
 
 
 def test_a_pandas_timestamp_keeps_its_nanoseconds() -> None:
-    """Rounded, `time < t` would take or leave a row too many."""
+    """If it were rounded, `time < t` would select a wrong row."""
     pandas = pytest.importorskip("pandas")
     moment = pandas.Timestamp("2013-01-01T00:00:00.000001001")
     assert rows_of(
@@ -238,8 +234,8 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[str(place) for place in range(len(WRONG))])
-def test_what_python_would_get_wrong_is_an_error(wrong: Any, message: str) -> None:
-    """`a and b`, `1 < x < 5` and `== None` look right and would quietly select other rows."""
+def test_conditions_that_python_would_evaluate_wrongly_are_errors(wrong: Any, message: str) -> None:
+    """`a and b`, `1 < x < 5` and `== None` would select other rows without an error."""
     with pytest.raises(InvalidArgumentError, match=message):
         wrong()
 
@@ -280,17 +276,17 @@ def test_what_python_would_get_wrong_is_an_error(wrong: Any, message: str) -> No
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_a_predicate_that_does_not_fit_the_table_says_why(
+def test_a_predicate_that_does_not_fit_the_table_is_an_error(
     where: Any, kind: type[Exception], message: str
 ) -> None:
-    """Column, type and literal are what one needs to mend it."""
+    """The message has the column, its type and the literal."""
     with pytest.raises(kind) as caught:
         bound(where)
     assert message in str(caught.value)
 
 
-def test_a_tree_too_deep_is_an_error_and_one_just_allowed_works_deep_in_a_program() -> None:
-    """A predicate that a program builds in a loop must not end it by a RecursionError."""
+def test_a_tree_that_is_too_deep_is_an_error_and_the_deepest_allowed_one_works() -> None:
+    """Without a RecursionError, even if the caller is deep in recursion already."""
     deep: Node = col("n") == 1
     for turn in range(10_000):
         deep = ~((col("n") == turn % 100) & deep)
@@ -344,14 +340,12 @@ def test_a_tree_too_deep_is_an_error_and_one_just_allowed_works_deep_in_a_progra
         '["literal",' + "1" * 5000 + "]",
     ],
 )
-def test_other_json_is_an_error(text: str) -> None:
-    """A token from another version must not become some other predicate."""
+def test_invalid_json_is_an_error(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="JSON|digits"):
         from_json(text)
 
 
 def test_json_keeps_every_kind_of_literal() -> None:
-    """What a scan token carries is what the scan evaluates."""
     values = (
         None,
         True,
@@ -415,8 +409,9 @@ SAME: list[tuple[pc.Expression, str]] = [
 
 
 @pytest.mark.parametrize(("expression", "text"), SAME, ids=[text for _, text in SAME])
-def test_nan_is_greatest_in_a_pyarrow_expression_too(expression: pc.Expression, text: str) -> None:
-    """One condition has one meaning, however it is written."""
+def test_a_pyarrow_expression_compares_nan_as_the_same_text_does(
+    expression: pc.Expression, text: str
+) -> None:
     pairs = [(x, f) for x in FLOATS for f in FLOATS]
     columns: dict[str, list[Any]] = {"value": [x for x, _ in pairs], "ratio": [f for _, f in pairs]}
     for name, some in (
@@ -432,7 +427,7 @@ def test_nan_is_greatest_in_a_pyarrow_expression_too(expression: pc.Expression, 
 
 
 def test_a_pyarrow_function_of_nan_is_refused() -> None:
-    """Nobody can say what it would mean; without NaN Arrow computes it."""
+    """Arrow computes functions, but only if there is no NaN."""
     assert rows_of(pc.sqrt(X) > 1, value=[4.0, 1.0, None]) == [0]
     with pytest.raises(
         InvalidArgumentError, match=r"column 'value' contains NaN.* as text or with nyala\.col"
@@ -440,8 +435,8 @@ def test_a_pyarrow_function_of_nan_is_refused() -> None:
         rows_of(pc.sqrt(X) > 1, value=[4.0, math.nan])
 
 
-def test_a_pyarrow_expression_combines_with_ours() -> None:
-    """Only the part that Arrow evaluates prunes nothing."""
+def test_a_pyarrow_expression_can_be_combined_with_col() -> None:
+    """The part without pyarrow still has constraints."""
     where = bound((col("n") > 1) & ~(pc.field("value") > 1))
     assert where.prunes and where.constraints() == bound("n > 1").constraints() and where.has_arrow_expression
     arrays = {"value": pa.array([0.0, 2.0, None]), "n": pa.array([2, 2, 2], pa.int8())}
@@ -460,7 +455,7 @@ def test_a_pyarrow_expression_combines_with_ours() -> None:
 def test_a_pyarrow_expression_that_does_not_fit_is_refused_when_bound(
     expression: Any, kind: type[Exception]
 ) -> None:
-    """And not in the middle of a scan."""
+    """The error comes before the scan begins."""
     with pytest.raises(kind, match="pyarrow expression"):
         bound(expression)
 

@@ -1,7 +1,7 @@
-"""Predicates against a second opinion: random tables of all thirteen types, random predicates.
+"""Random predicates on random tables of all thirteen types, compared with a simple evaluator.
 
-The oracle works row by row on Python values, with SQL's three truth values and exact fractions, and shares no code
-with the implementation: it knows neither canonical values nor NOT pushed down.
+The evaluator works on Python values, row by row, with the three truth values of SQL and exact
+fractions. It shares no code with the implementation.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ columns_of = column_names_in
 
 @st.composite
 def tables(draw: st.DrawFn, predicate: Node, least: int = 0) -> Rows:
-    """Up to eight rows of the columns that `predicate` names: dicts of Python values, None where NULL."""
+    """Draw up to eight rows with the columns of `predicate`, as dicts with None for NULL."""
     count = draw(st.integers(least, 8))
     columns = {}
     for name in sorted(columns_of(predicate)):
@@ -258,7 +258,7 @@ cases = predicates.flatmap(lambda predicate: st.tuples(tables(predicate), st.jus
 
 
 def place(value: Any) -> Any:
-    """A number, time or NaN on one line: NaN above everything, dates and datetimes as microseconds."""
+    """Return a sort key for a number or time: NaN last, dates and datetimes as microseconds."""
     if isinstance(value, float):
         if math.isnan(value):
             return (2, 0)
@@ -278,7 +278,7 @@ def place(value: Any) -> Any:
 
 
 def place_literal(name: str, literal: Any) -> Any:
-    """A literal beside values of a column, on the line of `place` or as text or bytes."""
+    """Return a literal as a sort key of `place`, or as text or bytes."""
     type = TYPES[name]
     if type == "binary":
         return literal.encode() if isinstance(literal, str) else literal
@@ -329,7 +329,7 @@ def like(text: str, pattern: str, escape: str | None) -> bool:
 
 
 def truth(node: Node, row: Mapping[str, Any]) -> bool | None:
-    """TRUE, FALSE or NULL."""
+    """Return True, False, or None for NULL."""
     match node:
         case Literal(value):
             return value
@@ -364,7 +364,7 @@ def truth(node: Node, row: Mapping[str, Any]) -> bool | None:
 
 
 def arrays_of(rows: Rows, schema: Schema = SCHEMA, padding: int = 0) -> dict[str, pa.Array]:
-    """The rows as canonical arrays; with `padding` as slices of longer ones."""
+    """Return the rows as canonical arrays; with `padding`, as slices of longer arrays."""
     arrays = {}
     for column in schema.columns:
         if rows and column.name not in rows[0]:
@@ -383,10 +383,9 @@ def arrays_of(rows: Rows, schema: Schema = SCHEMA, padding: int = 0) -> dict[str
 @settings(max_examples=2 * EXAMPLES)
 @given(cases, st.integers(0, 3))
 @example(([], Literal(True)), 0)
-def test_a_scan_returns_exactly_the_rows_for_which_the_predicate_is_true(
+def test_a_mask_has_exactly_the_rows_in_which_the_predicate_is_true(
     case: tuple[Rows, Node], padding: int
 ) -> None:
-    """A wrong mask is a wrong query result, a wrong update or a wrong delete."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)
     assert bound is not None
@@ -399,7 +398,6 @@ def test_a_scan_returns_exactly_the_rows_for_which_the_predicate_is_true(
 @settings(max_examples=2 * EXAMPLES)
 @given(cases)
 def test_a_predicate_sent_as_text_or_json_selects_the_same_rows(case: tuple[Rows, Node]) -> None:
-    """Spark executors get predicates as text; a text that means something else is a wrong query result."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)
     assert bound is not None
@@ -415,7 +413,6 @@ def test_a_predicate_sent_as_text_or_json_selects_the_same_rows(case: tuple[Rows
 
 @given(cases)
 def test_dictionary_encoded_columns_give_the_same_rows(case: tuple[Rows, Node]) -> None:
-    """Dictionary blocks are compared once per word; a difference would depend on how a block was encoded."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)
     assert bound is not None
@@ -428,7 +425,7 @@ def test_dictionary_encoded_columns_give_the_same_rows(case: tuple[Rows, Node]) 
 
 
 def cut_text(value: str | bytes, length: int, upper: bool) -> str | bytes:
-    """A text bound as zone maps keep it: its first bytes, incremented for an upper bound."""
+    """Return a text bound as a zone map has it: its first bytes, increased for an upper bound."""
     data = value.encode() if isinstance(value, str) else value
     if len(data) <= length:
         return value
@@ -445,7 +442,7 @@ def cut_text(value: str | bytes, length: int, upper: bool) -> str | bytes:
 
 @st.composite
 def zones(draw: st.DrawFn, rows: Rows, name: str) -> tuple[Any, Any, int | None, int, bool]:
-    """(min, max, null_count, row_count, has_nan) of a column, sometimes looser than it need be."""
+    """Draw (min, max, null_count, row_count, has_nan) of a column. The bounds may be loose."""
     type = SCHEMA.by_name(name).type
     values = [to_canonical(type, row[name]) for row in rows]
     nulls = sum(value is None for value in values)
@@ -473,10 +470,8 @@ def zones(draw: st.DrawFn, rows: Rows, name: str) -> tuple[Any, Any, int | None,
 
 @settings(max_examples=3 * EXAMPLES)
 @given(st.data(), cases)
-def test_z1_a_zone_that_holds_a_selected_row_is_never_skipped(
-    data: st.DataObject, case: tuple[Rows, Node]
-) -> None:
-    """A block skipped wrongly is rows lost from an answer, silently."""
+def test_z1_a_zone_with_a_selected_row_is_never_skipped(data: st.DataObject, case: tuple[Rows, Node]) -> None:
+    """A scan would lose the row."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)
     assert bound is not None
@@ -498,8 +493,8 @@ def test_z1_a_zone_that_holds_a_selected_row_is_never_skipped(
 
 @settings(max_examples=2 * EXAMPLES)
 @given(st.sampled_from(NAMES), st.data())
-def test_a_constraint_admits_what_its_one_comparison_selects(name: str, data: st.DataObject) -> None:
-    """For one comparison the constraint is exact (but <> and NOT IN): otherwise too many blocks are read."""
+def test_the_constraint_of_a_single_comparison_is_exact(name: str, data: st.DataObject) -> None:
+    """Except for <> and NOT IN. With a weaker constraint, scans would read too many blocks."""
     predicate = col(name)._compare(
         data.draw(st.sampled_from(["=", "<", "<=", ">", ">="])), data.draw(literals_of(name))
     )
@@ -561,7 +556,7 @@ def connection() -> Iterator[Any]:
 
 @given(duckdb_cases)
 def test_duckdb_selects_the_same_rows(connection: Any, case: tuple[Rows, Node]) -> None:
-    """`db.sql` filters in DuckDB, `scan(where=)` here: one condition must not have two meanings."""
+    """`db.sql` and `scan(where=)` select the same rows."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)
     assert bound is not None

@@ -1,4 +1,4 @@
-"""Row errors: `.errors` tells which rows failed and why; a wrong row number sends a user to the wrong row."""
+"""RowErrors: which rows of a batch failed, and why."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from nyala.errors import (
 from nyala.schema.conversion.row_errors import RowErrors
 
 
-def test_no_errors() -> None:
-    """A clean batch has an empty table with all columns."""
+def test_without_errors_the_table_is_empty_and_has_all_columns() -> None:
     errors = RowErrors()
     errors.add([], NULL, "nothing")
     assert not errors and len(errors) == 0 and errors.codes == []
@@ -33,7 +32,7 @@ def test_no_errors() -> None:
 
 
 def test_e1_the_first_error_of_a_row_wins_and_rows_ascend() -> None:
-    """E1, E2: one line per failed row, in the order of the user's data."""
+    """E1, E2"""
     errors = RowErrors()
     errors.add(np.array([9, 4]), OUT_OF_RANGE, ["nine", "four"])
     errors.add([9, 2], NULL, "later")
@@ -46,7 +45,7 @@ def test_e1_the_first_error_of_a_row_wins_and_rows_ascend() -> None:
 
 
 def test_the_table_shows_the_keys_of_the_failed_rows() -> None:
-    """The key tells which record failed; one that did not convert is null."""
+    """A key that could not be converted is NULL."""
     errors = RowErrors()
     errors.add([2, 0], NULL, "x")
     table = errors.to_arrow("upsert", {"k": pa.array(["a", "b", None]), "row": pa.array([7, 8, 9])})
@@ -64,8 +63,8 @@ def test_the_table_shows_the_keys_of_the_failed_rows() -> None:
         ([NULL, NOT_FOUND], WriteError),
     ],
 )
-def test_the_exception_has_the_class_of_its_codes(codes: list[str], expected: type[Exception]) -> None:
-    """`except nyala.DuplicateKeyError` catches duplicates and nothing else."""
+def test_the_class_of_the_exception_depends_on_the_codes(codes: list[str], expected: type[Exception]) -> None:
+    """`except nyala.DuplicateKeyError` catches duplicate keys and nothing else."""
     errors = RowErrors()
     for row, code in enumerate(codes):
         errors.add([row], code, f"reason {row}")
@@ -75,7 +74,6 @@ def test_the_exception_has_the_class_of_its_codes(codes: list[str], expected: ty
 
 
 def test_extend_keeps_the_order_of_adding() -> None:
-    """Errors of two steps together are as if one step had found them."""
     one, two = RowErrors(), RowErrors()
     one.add([1], NULL, "one")
     two.add([1, 2], NOT_FOUND, "two")
@@ -85,8 +83,8 @@ def test_extend_keeps_the_order_of_adding() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 20), unique=True, max_size=8), max_size=6))
-def test_against_a_dict(adds: list[list[int]]) -> None:
-    """E1–E3 for any order of adding."""
+def test_random_errors_against_a_dict(adds: list[list[int]]) -> None:
+    """E1 to E3"""
     errors, expected = RowErrors(), dict[int, str]()
     for step, rows in enumerate(adds):
         errors.add(rows, NULL, [f"{step}.{row}" for row in rows] if step % 2 else f"{step}")

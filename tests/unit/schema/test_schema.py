@@ -1,4 +1,4 @@
-"""Schemas: what is refused at `create_table` cannot go wrong in a file later."""
+"""Schemas: columns, ids and defaults, and the errors of invalid schemas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPEC = {"value": column("double", default=0.5), "host": "string", "n": pa.int32(
 
 
 def test_the_key_comes_first_in_its_own_order_and_is_not_null() -> None:
-    """S1: `Table.schema` and every scan show the key columns first; a key has no NULL even if the spec allows it."""
+    """S1"""
     schema = build_schema(SPEC, ["time", "host"])
     assert schema.names == ("time", "host", "value", "n")
     assert [c.nullable for c in schema.columns] == [False, False, True, True]
@@ -43,7 +43,7 @@ def test_the_key_comes_first_in_its_own_order_and_is_not_null() -> None:
 
 
 def test_ids_begin_at_ten_and_grow() -> None:
-    """S2, S3: a file's column ids mean the same columns for ever, and are never mistaken for positions."""
+    """S2, S3"""
     schema = build_schema(SPEC, "host")
     assert [c.id for c in schema.columns] == [10, 11, 12, 13]
     assert schema.next_column_id == 14 and FIRST_COLUMN_ID == 10 and schema.version == 0
@@ -52,8 +52,8 @@ def test_ids_begin_at_ten_and_grow() -> None:
         schema.by_id(14)
 
 
-def test_an_arrow_schema_is_taken_as_it_is() -> None:
-    """`create_table(name, df_arrow.schema, ...)` keeps NOT NULL, and a nullable key field becomes NOT NULL."""
+def test_an_arrow_schema_keeps_types_and_not_null() -> None:
+    """A nullable field of the key becomes NOT NULL."""
     arrow = pa.schema(
         [pa.field("k", pa.int64()), pa.field("a", pa.large_string(), nullable=False), ("b", pa.date64())]
     )
@@ -65,8 +65,7 @@ def test_an_arrow_schema_is_taken_as_it_is() -> None:
     assert [c.required for c in schema.columns] == [True, True, False]
 
 
-def test_unknown_names_are_answered_with_the_nearest() -> None:
-    """A typing error costs a glance, not a search."""
+def test_an_unknown_name_gets_a_suggestion() -> None:
     schema = build_schema(SPEC, "host")
     with pytest.raises(ColumnNotFoundError, match="no column 'hots'; did you mean 'host'"):
         schema.by_name("hots")
@@ -180,16 +179,13 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         ({"k": "int64", "v": column("bool", default=1)}, ["k"], SchemaError, "default"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(
-    spec: Any, key: list[str], error: type[Exception], says: str
-) -> None:
-    """Each refusal names the column, the value and the limit."""
+def test_an_invalid_schema_is_refused(spec: Any, key: list[str], error: type[Exception], says: str) -> None:
+    """The message has the column, the value and the limit."""
     with pytest.raises(error, match=says):
         build_schema(spec, key)
 
 
-def test_limits_themselves_are_allowed() -> None:
-    """A limit that is one too strict turns away tables that Kudu takes."""
+def test_a_value_at_the_limit_is_allowed() -> None:
     schema = build_schema({f"c{i}": "int8" for i in range(DEFAULT_LIMITS.max_columns)}, "c0")
     assert len(schema) == 300
     check_identifier("ä" * 128, "column name")
@@ -202,30 +198,29 @@ def test_a_block_size_is_kept_as_given(block_size: int | None) -> None:
     assert schema.columns[0].block_size_bytes == block_size
 
 
-def test_a_block_size_of_numpy_is_a_number() -> None:
-    """A size that came of an array's arithmetic is refused, though it is a number, or cannot be stored."""
+def test_a_numpy_integer_is_a_block_size() -> None:
     schema = build_schema({"k": column("int64", block_size=np.int64(65_536))}, "k")  # type: ignore[arg-type]
     assert schema.columns[0].block_size_bytes == 65_536
     assert Schema.from_json(schema.to_json()) == schema
 
 
 @pytest.mark.parametrize("nullable", ["false", "no", "", None, 0, 1, np.False_])
-def test_nullable_is_true_or_false_and_nothing_like_it(nullable: Any) -> None:
-    """`nullable="false"` makes a column that takes NULL."""
+def test_nullable_must_be_a_bool(nullable: Any) -> None:
+    """`nullable="false"` would be true."""
     with pytest.raises(InvalidArgumentError, match=f"^nullable must be True or False, got {nullable!r}$"):
         column("double", nullable=nullable)
 
 
-def test_an_encoding_in_the_place_of_nullable_is_told() -> None:
-    """`column("double", "alp")` is a column that nobody asked an encoding for."""
+def test_an_encoding_as_second_argument_of_column_is_an_error() -> None:
+    """`column("double", "alp")` gives it as `nullable`."""
     said = """^nullable must be True or False, got 'alp'; to set the encoding, write encoding="alp"$"""
     with pytest.raises(InvalidArgumentError, match=said):
         column("double", "alp")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("block_size", [0, 1, 511])
-def test_a_stored_block_size_that_nobody_may_give_any_more_is_read(block_size: int) -> None:
-    """Versions before took 0 for the default and less than 512 for 512; a store must not be lost by it."""
+def test_a_stored_block_size_below_the_minimum_is_read(block_size: int) -> None:
+    """Earlier versions allowed it."""
     text = build_schema({"k": column("int64", block_size=512)}, "k").to_json()
     stored = text.replace('"block_size_bytes":512', f'"block_size_bytes":{block_size}')
     assert stored != text
@@ -245,8 +240,9 @@ def test_a_stored_block_size_that_nobody_may_give_any_more_is_read(block_size: i
     ],
 )
 def test_encodings_are_those_of_the_specification(names: list[str], encodings: set[str]) -> None:
-    """Table 1 of the schema design, frame of reference for integers and what is stored as one, ALP for
-    floats."""
+    """Table 1 of the schema design; frame of reference for integers, dates, times and decimals;
+    ALP for floats.
+    """
     for name in names:
         assert set(allowed_encodings(parse_type(name))) == {"auto", *encodings}
     assert {parse_type(n).name for n in names} <= set(TYPE_NAMES)
@@ -276,8 +272,7 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize(("name", "default"), DEFAULTS)
-def test_every_default_survives_json_and_pickle(name: str, default: Any) -> None:
-    """A default read back wrong would put wrong values into rows written years ago."""
+def test_every_default_is_equal_after_json_and_pickle(name: str, default: Any) -> None:
     schema = build_schema({"k": "int64", "v": column(name, default=default)}, "k")
     stored = schema.by_name("v").write_default
     if isinstance(default, pa.Scalar):
@@ -291,8 +286,8 @@ def test_every_default_survives_json_and_pickle(name: str, default: Any) -> None
         assert repr(back.by_name("v").write_default) == repr(stored)  # -0.0, and the digits of a Decimal
 
 
-def test_a_default_is_brought_to_its_column() -> None:
-    """ISO text, naive times and long varchars as defaults mean what they mean as values."""
+def test_a_default_is_cast_to_the_type_of_its_column() -> None:
+    """By the same rules as a value of an insert."""
     schema = build_schema(
         {
             "k": "int64",
@@ -321,7 +316,6 @@ def test_a_default_is_brought_to_its_column() -> None:
 
 
 def test_a_not_null_column_with_a_default_is_not_required() -> None:
-    """Inserts may leave it out."""
     schema = build_schema(
         {"k": "int8", "a": column("int8", nullable=False), "b": column("int8", False, 1)}, "k"
     )
@@ -329,16 +323,14 @@ def test_a_not_null_column_with_a_default_is_not_required() -> None:
     assert str(schema.by_name("a")) == "a int8 NOT NULL" and str(schema.by_name("b").type) == "int8"
 
 
-def test_a_column_added_later_is_checked_alike() -> None:
-    """`build_column` serves ALTER too."""
+def test_an_added_column_is_checked_as_a_new_one() -> None:
     assert build_column(99, "x", column("int8", nullable=True), in_key=False).nullable
     with pytest.raises(SchemaError, match="column 'x'"):
         build_column(99, "x", column("int8", encoding="prefix"), in_key=False)
 
 
 @given(st.data())
-def test_any_schema_survives_json(data: st.DataObject) -> None:
-    """The catalogue gives back the schema that it was given."""
+def test_random_schemas_are_equal_after_json(data: st.DataObject) -> None:
     letters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
     names = data.draw(st.lists(st.text(letters, min_size=1, max_size=9), min_size=2, max_size=6, unique=True))
     types = st.sampled_from(["int8", "string", "decimal(10,4)", "varchar(7)", "timestamp", "binary", "date"])

@@ -1,4 +1,4 @@
-"""Sizes as people write them: one that is read wrong is a store that takes all of a machine's memory."""
+"""Sizes such as '64KB', and whole numbers."""
 
 from __future__ import annotations
 
@@ -32,20 +32,18 @@ from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
         ("1.50000000000000000000000000000000000000000000000000KB", 1500),
     ],
 )
-def test_a_size_is_its_bytes(text: str, size_bytes: int) -> None:
-    """A limit is a thousand times what was asked for, or a byte less."""
+def test_a_size_is_parsed_to_bytes(text: str, size_bytes: int) -> None:
     assert size_in_bytes(text) == size_bytes
 
 
 @given(st.integers(0, SIZE_MAX_BYTES))
-def test_whole_numbers_are_exact(size: int) -> None:
-    """Above 2**53 another number than the one that was written is taken."""
+def test_random_sizes_without_unit_are_exact(size: int) -> None:
     assert size_in_bytes(str(size)) == size_in_bytes(f"{size}B") == size
     assert size_in_bytes(f"{size >> 40}.{10**40 * (size % 2**40) >> 40:040}TiB") == size
 
 
-def test_a_number_that_no_float_has_is_exact() -> None:
-    """9007199254740993 would be 9007199254740992."""
+def test_a_size_that_no_float_can_hold_is_exact() -> None:
+    """9007199254740993 is not 9007199254740992."""
     assert size_in_bytes("9007199254740993") == 9007199254740993
 
 
@@ -58,19 +56,16 @@ def test_a_number_that_no_float_has_is_exact() -> None:
         *("9" * 400, "9" * 5000, "9" * 19 + "TB", str(SIZE_MAX_BYTES + 1)),
     ],
 )
-def test_what_is_no_size_is_none(text: str) -> None:
-    """A slip of the hand ends as OverflowError, or is taken for some size."""
+def test_other_texts_are_no_size(text: str) -> None:
     assert size_in_bytes(text) is None
 
 
 @pytest.mark.parametrize("given", [65_536, np.int64(65_536), np.uint16(7), 10**30], ids=repr)
-def test_whole_numbers_are_those_of_numpy_too(given: Any) -> None:
-    """A size that came of an array's arithmetic is refused, though it is a number."""
+def test_numpy_integers_are_whole_numbers(given: Any) -> None:
     found = whole_number(given)
     assert found == given and type(found) is int
 
 
 @pytest.mark.parametrize("given", [True, np.True_, 4096.0, np.float64(1), "4096", None, [4096]], ids=repr)
-def test_what_is_no_whole_number_is_none(given: Any) -> None:
-    """True is taken for one byte."""
+def test_bools_and_fractions_are_no_whole_numbers(given: Any) -> None:
     assert whole_number(given) is None

@@ -1,4 +1,4 @@
-"""The thirteen types: a wrong range, width or name here is a wrong value in a user's table."""
+"""The thirteen types: names, ranges, widths, Arrow types and canonical values."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ ALL_TYPES = [
 
 
 def test_there_are_thirteen_types() -> None:
-    """A user counts on every type of the specification."""
     assert len(TYPE_NAMES) == 13
     assert {parse_type(name).name for name in ALL_TYPES} == set(TYPE_NAMES)
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_a_type_is_written_as_it_is_read(name: str) -> None:
-    """`describe` prints a type that `create_table` takes again, in any case and with any spaces."""
+def test_the_text_of_a_type_is_parsed_to_the_same_type(name: str) -> None:
+    """In upper and lower case, and with spaces."""
     assert str(parse_type(name)) == name
     assert parse_type(f" {name.upper().replace(',', ' , ')} ") == parse_type(name)
     assert parse_type(parse_type(name)) == parse_type(name)
@@ -39,8 +38,8 @@ def test_a_type_is_written_as_it_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_the_arrow_type_comes_back(name: str) -> None:
-    """A table made from the Arrow schema of another has the same types (varchar, which Arrow lacks, as string)."""
+def test_the_arrow_type_is_parsed_to_the_same_type(name: str) -> None:
+    """Except varchar, which Arrow does not have: it becomes string."""
     expected = "string" if name.startswith("varchar") else name
     assert str(parse_type(parse_type(name).arrow)) == expected
     assert str(parse_type(str(parse_type(name).arrow))) == expected
@@ -56,8 +55,8 @@ def test_the_arrow_type_comes_back(name: str) -> None:
         *[("varchar(1)", None, True), ("string", None, True), ("binary", None, True)],
     ],
 )
-def test_widths_and_keys(name: str, width: int | None, in_key: bool) -> None:
-    """Decimals take 4, 8 or 16 bytes by their precision; bool, float and double are no keys."""
+def test_widths_and_types_of_keys(name: str, width: int | None, in_key: bool) -> None:
+    """Decimals take 4, 8 or 16 bytes. A key cannot have bool, float and double."""
     assert parse_type(name).storage_width_bytes == width
     assert parse_type(name).key_allowed is in_key
     assert parse_type(name).is_variable is (width is None)
@@ -73,8 +72,9 @@ def test_widths_and_keys(name: str, width: int | None, in_key: bool) -> None:
         *[("string", None, None), ("double", None, None), ("bool", None, None), ("binary", None, None)],
     ],
 )
-def test_ranges_are_exact(name: str, least: int | None, greatest: int | None) -> None:
-    """One more than the greatest value must be an error, the greatest itself must not."""
+def test_the_greatest_value_fits_and_the_next_does_not(
+    name: str, least: int | None, greatest: int | None
+) -> None:
     assert (parse_type(name).value_min, parse_type(name).value_max) == (least, greatest)
 
 
@@ -100,8 +100,7 @@ def test_ranges_are_exact(name: str, least: int | None, greatest: int | None) ->
         ],
     ],
 )
-def test_other_names_for_our_types(spec: object, expected: str) -> None:
-    """A schema from polars, DuckDB or SQL makes a table as it is."""
+def test_names_of_other_systems_are_types(spec: object, expected: str) -> None:
     assert str(parse_type(spec)) == expected
 
 
@@ -141,14 +140,13 @@ def test_other_names_for_our_types(spec: object, expected: str) -> None:
         *[(int, "pyarrow.DataType"), (5, "name such as")],
     ],
 )
-def test_what_is_no_type_says_what_to_use(spec: object, says: str) -> None:
-    """A user who asks for a type that is not there reads which one to take."""
+def test_an_unknown_type_is_an_error_with_advice(spec: object, says: str) -> None:
     with pytest.raises(SchemaError, match=f"(?i){says}"):
         parse_type(spec)
 
 
-def test_attributes_belong_to_their_types() -> None:
-    """No varchar without a length, no int64 with one."""
+def test_length_and_precision_belong_to_their_types() -> None:
+    """A varchar needs a length, and an int64 must not have one."""
     for wrong in [("int64", 5, None, None), ("int64", None, None, 5), ("varchar", None, None, None)]:
         with pytest.raises(SchemaError):
             ColumnType(*wrong)
@@ -169,27 +167,25 @@ def test_attributes_belong_to_their_types() -> None:
         ("bool", None, None),
     ],
 )
-def test_canonical_values(name: str, value: object, canonical: object) -> None:
-    """Keys and bounds are compared in canonical form: it must be exact to the last digit and microsecond."""
+def test_canonical_values_are_exact(name: str, value: object, canonical: object) -> None:
     assert to_canonical(parse_type(name), value) == canonical
     assert from_canonical(parse_type(name), canonical) == value
 
 
 def test_naive_datetimes_are_utc() -> None:
-    """The same text means the same moment on every machine."""
     assert to_canonical(parse_type("timestamp"), dt.datetime(1970, 1, 1, 0, 0, 1)) == 1_000_000
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_every_timestamp_survives_the_python_form(microseconds: int) -> None:
-    """A default or bound anywhere in the range comes back as it was, also beyond the year 9999."""
+def test_random_timestamps_are_equal_after_the_python_form(microseconds: int) -> None:
+    """Also after the year 9999."""
     timestamp = parse_type("timestamp")
     assert to_canonical(timestamp, from_canonical(timestamp, microseconds)) == microseconds
 
 
 @given(st.integers(1, 38), st.data())
-def test_every_decimal_survives_the_python_form(precision: int, data: st.DataObject) -> None:
-    """All 38 digits come back, whatever decimal context the user has set."""
+def test_random_decimals_are_equal_after_the_python_form(precision: int, data: st.DataObject) -> None:
+    """All 38 digits, whatever the decimal context of the thread is."""
     scale = data.draw(st.integers(0, precision))
     unscaled = data.draw(st.integers(1 - 10**precision, 10**precision - 1))
     type_ = ColumnType("decimal", precision=precision, scale=scale)

@@ -1,4 +1,4 @@
-"""A long IN list selects the rows that its values select one by one, whatever it is given as."""
+"""Long IN lists select the same rows as a comparison with each of their values."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def schema_of(type: str) -> Schema:
 @pytest.mark.parametrize(
     ("type", "values", "given"), PAIRS, ids=[str(i) + pair[0] for i, pair in enumerate(PAIRS)]
 )
-def test_a_long_list_selects_what_its_values_select_one_by_one(
+def test_a_random_long_list_selects_the_rows_of_its_single_values(
     type: str, values: list[Any], given: Any
 ) -> None:
     schema = schema_of(type)
@@ -97,7 +97,7 @@ def test_a_long_list_selects_what_its_values_select_one_by_one(
     assert selected(again, schema, values) == selected(bound, schema, values)
 
 
-def test_null_in_a_long_list_matches_no_row_and_leaves_none_to_not_in() -> None:
+def test_null_in_a_long_list_matches_no_row_and_not_in_selects_none() -> None:
     schema = schema_of("int64")
     listed = InList(Column("x"), (None, *range(50)))
     assert selected(listed, schema, [3, 70]) == [True, False, False]
@@ -108,7 +108,7 @@ def test_null_in_a_long_list_matches_no_row_and_leaves_none_to_not_in() -> None:
         col("x").isin(pa.array([None, *range(50)]))
 
 
-def test_lists_are_taken_from_arrow_numpy_polars_and_pandas() -> None:
+def test_a_list_may_be_of_arrow_numpy_polars_or_pandas() -> None:
     pandas = pytest.importorskip("pandas")
     numbers = list(range(100))
     wanted = bind(col("x").isin(numbers), schema_of("int64"))
@@ -123,7 +123,7 @@ def test_lists_are_taken_from_arrow_numpy_polars_and_pandas() -> None:
 @pytest.mark.parametrize(
     ("type", "given"), [("int64", ["5"] * 40), ("string", [5] * 40), ("date", [5] * 40), ("date", ["x"] * 40)]
 )
-def test_a_long_list_of_another_kind_is_refused_as_its_values_are(type: str, given: list[Any]) -> None:
+def test_a_long_list_of_another_type_is_refused_like_a_single_value(type: str, given: list[Any]) -> None:
     with pytest.raises(Error) as of_one:
         bind(col("x").isin(given[:1]), schema_of(type))
     with pytest.raises(Error) as of_all:
