@@ -19,7 +19,7 @@ Invariants
     F4  Spark estimates the size of a scan by tasks as if its rows were in Parquet files, so
         `spark.sql.autoBroadcastJoinThreshold` means the same as for Parquet.
 
-Source: docs/design/spark.md, "Rows travel as arrays".
+Source: docs/design/spark.md, "Rows are passed as arrays".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 py4j asks the JVM for each part of a name that is written as `jvm.org.apache.spark.…`, so classes are named in full.
 
-Source: the class files of Spark 4.2.1 and 4.3.0; docs/design/spark.md, "Rows travel as arrays" and "Private classes
+Source: the class files of Spark 4.2.1 and 4.3.0; docs/design/spark.md, "Rows are passed as arrays" and "Private classes
 of Spark".
 """
 
