@@ -398,11 +398,11 @@ def test_what_the_repair_mends_is_mended_before_the_log_is_replayed(tmp_path: Pa
         rowset.deltas.check()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "nyala.cfile.index.bloom_filter.PagedBloom.may_contain",
+                "nyala.cfile.index.bloom_filter.BloomFilter.may_contain",
                 lambda self, hashes: np.ones(len(hashes), np.bool_),
             )
             patch.setattr(
-                "nyala.cfile.index.bloom_filter.PagedBloom.may_contain_one", lambda self, key_hash: True
+                "nyala.cfile.index.bloom_filter.BloomFilter.may_contain_one", lambda self, key_hash: True
             )
             db["t"].update({"k": [5], "v": [500]})
     mended = nyala.check(tmp_path / "s", repair=True)

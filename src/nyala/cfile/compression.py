@@ -8,7 +8,6 @@ error means forged bytes or a bug.
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,25 +45,9 @@ def compression_name(code: int) -> str | None:
     return _NAMES.get(code)
 
 
-class _Codecs(threading.local):
-    """The codecs of one thread.
-
-    Arrow's zlib codec keeps the state of its stream in the object, and releases the interpreter
-    lock while it works. If two threads shared a codec, they would write unreadable bytes or crash
-    the process.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[int, Any] = {}
-
-    def get(self, code: int) -> Any:
-        codec = self._made.get(code)
-        if codec is None:
-            codec = self._made[code] = pa.Codec(_CODECS[code][1])
-        return codec
-
-
-_codecs: Final = _Codecs()
+def _codec(code: int) -> Any:
+    """Return a new codec. Threads must not share one: Arrow's zlib codec contains the state of its stream."""
+    return pa.Codec(_CODECS[code][1])
 
 
 def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
@@ -73,7 +56,7 @@ def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
     """
     if code == format.COMPRESSION_NONE or data.size == 0:
         return format.COMPRESSION_NONE, data
-    packed = _codecs.get(code).compress(data)
+    packed = _codec(code).compress(data)
     if packed.size > data.size * format.COMPRESSION_RATIO_MAX:
         return format.COMPRESSION_NONE, data
     return code, packed
@@ -102,7 +85,7 @@ def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
             f"expected at most {_EXPANSION_MAX[code]} times {data.size} bytes, found a length of {size}"
         )
     try:
-        unpacked = _codecs.get(code).decompress(data, decompressed_size=size, memory_pool=pool())
+        unpacked = _codec(code).decompress(data, decompressed_size=size, memory_pool=pool())
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"expected {_CODECS[code][0]} data, found bytes it cannot read ({error})") from error
     if unpacked.size != size:

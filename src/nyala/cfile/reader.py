@@ -51,7 +51,7 @@ from nyala.schema.adapter import may_be_one_column
 if TYPE_CHECKING:
     from nyala.cfile.column_reader import ColumnReader
     from nyala.cfile.footer import ColumnFooter
-    from nyala.cfile.index.bloom_filter import PagedBloom
+    from nyala.cfile.index.bloom_filter import BloomFilter
 
 
 _Decoded = TypeVar("_Decoded")
@@ -103,7 +103,7 @@ class CFileReader:
         self._given = places
         self._places: dict[ColumnKey, ColumnPlace] | None = None
         self._columns: dict[ColumnKey, ColumnReader] = {}
-        self._bloom: PagedBloom | None = None
+        self._bloom: BloomFilter | None = None
 
     @property
     def file_id(self) -> str:
@@ -164,20 +164,20 @@ class CFileReader:
                 column.place.offset,
             )
 
-    def bloom(self) -> PagedBloom | None:
+    def bloom(self) -> BloomFilter | None:
         """Return the bloom filter of the keys, None if the file has none.
 
         If there is a cache, it counts the bytes of the filter's pages that were read. Look-ups in
         the filter raise CorruptionError for damaged pages.
         """
-        bloom: PagedBloom | None
+        bloom: BloomFilter | None
         bloom = self._bloom if self._cache is None else self._cache.get(self._owner, ColumnKey(BLOOM))
         if bloom is not None:
             return bloom
         column = self.column(ColumnKey(BLOOM))
         if column is None:
             return None
-        from nyala.cfile.index.bloom_filter import Bloom, PagedBloom
+        from nyala.cfile.index.bloom_filter import BloomFilter
 
         count = column.row_count
         # The filter is never compressed and precedes its footer. So this limits the allocation
@@ -203,17 +203,17 @@ class CFileReader:
             assert blooms is not None
             blocks = blooms.decode(lower, upper, access=Access.ONCE)
             at, size = blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
-            return Bloom.from_bytes(blocks.buffers()[1].slice(at, size)).words
+            return np.frombuffer(blocks.buffers()[1].slice(at, size), "<u4").reshape(len(blocks), -1)
 
-        def on_load(bloom: PagedBloom) -> None:
+        def on_load(bloom: BloomFilter) -> None:
             if (reader := self_ref()) is not None:
                 reader._keep_bloom(bloom)
 
-        bloom = PagedBloom(count, column.rows_per_block, read, on_load)
+        bloom = BloomFilter(count, column.rows_per_block, read, on_load)
         self._keep_bloom(bloom)
         return bloom
 
-    def _keep_bloom(self, bloom: PagedBloom) -> None:
+    def _keep_bloom(self, bloom: BloomFilter) -> None:
         if self._cache is None:
             self._bloom = bloom
         else:

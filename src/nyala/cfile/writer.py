@@ -29,7 +29,7 @@ from nyala.cfile.encoding import PLAIN
 from nyala.cfile.encoding.base import BlockEncoder, Encoding
 from nyala.cfile.encoding.choice import choose_encoding
 from nyala.cfile.footer import ColumnFooter, sparse_key_rows_log2
-from nyala.cfile.index.bloom_filter import Bloom
+from nyala.cfile.index.bloom_filter import bloom_words
 from nyala.cfile.index.zone_map import Zone, zone_of
 from nyala.cfile.physical import (
     BITS,
@@ -95,7 +95,7 @@ class CFileWriter:
             keys = array.take(pa.array(starts)).cast(pa.large_binary())
         assert keys is None or len(keys) == len(starts)
 
-        dictionary = self._append_dictionary(_dictionary(encoded))
+        dictionary = self._append_dictionary(encoded)
         blocks = self._append_blocks(_blocks(encoded))
         # A KEY column has no zone map: its footer has the first key of each block, which says the
         # same.
@@ -127,7 +127,7 @@ class CFileWriter:
     ) -> None:
         """Write the bloom filter of a rowset's keys from the 64-bit hashes of the keys, in any order."""
         form, log2 = bloom_physical(), format.BLOOM_ROWS_PER_BLOCK_LOG2
-        bits = pa.py_buffer(Bloom.build(hashes, bits_per_key).to_bytes())
+        bits = pa.py_buffer(bloom_words(hashes, bits_per_key))
         count = bits.size // format.BLOOM_BLOCK_BYTES
         column = pa.Array.from_buffers(form.arrow, count, [None, bits], 0)
         blocks = self._append_blocks(_plain_blocks(form, column, format.COMPRESSION_NONE, log2))
@@ -182,13 +182,14 @@ class CFileWriter:
     ) -> None:
         self.abort()
 
-    def _append_dictionary(self, dictionary: _StoredDictionary | None) -> tuple[int, int, int]:
+    def _append_dictionary(self, encoded: _Encoded) -> tuple[int, int, int]:
         """Append the dictionary, and return its offset, its length and its number of entries."""
-        if dictionary is None:
+        entries = encoded.encoder.dictionary
+        if entries is None:
             return 0, 0, 0
         offset = self._offset
-        self._append(dictionary.block)
-        return offset, self._offset - offset, dictionary.entry_count
+        self._append(_dictionary_block(encoded))
+        return offset, self._offset - offset, len(entries)
 
     def _append_blocks(
         self, blocks: Iterable[list[Any]]
@@ -298,20 +299,14 @@ def _plain_blocks(form: Physical, values: pa.Array, compression: int, log2: int)
     return encode_blocks(PLAIN, encoder, compression, values, block_rows(values, log2))
 
 
-class _StoredDictionary(NamedTuple):
-    """A column's dictionary, encoded as a block."""
-
-    block: list[Any]
-    entry_count: int
-
-
-def _dictionary(encoded: _Encoded) -> _StoredDictionary | None:
+def _dictionary_block(encoded: _Encoded) -> list[Any]:
+    """Return the column's dictionary, encoded as a block; nothing if the column has none."""
     entries = encoded.encoder.dictionary
     if entries is None:
-        return None
+        return []
     compression = effective_compression(encoded.schema_compression, PLAIN.compresses)
     (block,) = _plain_blocks(_DICTIONARY_FORM, entries, compression, format.ROWS_PER_BLOCK_LOG2_MAX)
-    return _StoredDictionary(block, len(entries))
+    return block
 
 
 class ColumnBytes(NamedTuple):
@@ -330,9 +325,8 @@ def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = Fal
     """
     encoded = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
     blocks = sum(map(_size_of, _blocks(encoded)))
-    dictionary = _dictionary(encoded)
     key_rows_log2 = sparse_key_rows_log2(encoded.encoding, encoded.form)
-    return ColumnBytes(blocks, 0 if dictionary is None else _size_of(dictionary.block), key_rows_log2)
+    return ColumnBytes(blocks, _size_of(_dictionary_block(encoded)), key_rows_log2)
 
 
 def _size_of(parts: Sequence[Any]) -> int:

@@ -82,7 +82,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 class DeltaDescription(Protocol):
-    """What a reader must know about a delta file: an entry of the catalogue, or a `DeltaMeta`."""
+    """What a reader must know about a delta file: its entry in the catalogue."""
 
     @property
     def id(self) -> int: ...
@@ -107,22 +107,6 @@ class DeltaDescription(Protocol):
 
 
 @dataclass(frozen=True)
-class DeltaMeta:
-    """The description of a delta file without a catalogue (see `DeltaDescription`)."""
-
-    id: int
-    kind: DeltaKind
-    path: str
-    file_id: str
-    size_bytes: int
-    timestamp_min: int
-    timestamp_max: int
-    record_count: int
-    column_ids: tuple[int, ...]
-    places: tuple[ColumnPlace, ...]
-
-
-@dataclass(frozen=True)
 class WrittenDelta:
     """A finished delta file, with what the catalogue stores about it.
 
@@ -136,13 +120,6 @@ class WrittenDelta:
     timestamp_max: int
     record_count: int
     column_ids: tuple[int, ...]
-
-    def meta(self, id: int, path: str) -> DeltaMeta:
-        """Return the description of the file, under the path by which it will be opened."""
-        return DeltaMeta(
-            id, self.kind, path, self.file.file_id, self.file.size_bytes, self.timestamp_min, self.timestamp_max,
-            self.record_count, self.column_ids, self.file.columns,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)

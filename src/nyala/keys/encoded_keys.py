@@ -223,8 +223,7 @@ class NumpyKeys(EncodedKeys):
         tails = self._tails
         if tails is None:
             assert self.layout == "fixed"
-            matrix = np.ascontiguousarray(self.data).view(np.uint8).reshape(len(self.data), self.width + 1)
-            tail_bytes = np.ascontiguousarray(matrix[:, self.width - TAIL_WIDTH : self.width])
+            tail_bytes = np.ascontiguousarray(self._matrix()[:, -TAIL_WIDTH:])
             tails = self._tails = tail_bytes.view(">u8").reshape(-1).astype(np.uint64)
         return tails
 
@@ -333,19 +332,14 @@ class NumpyKeys(EncodedKeys):
         return cast(list[Any], self.data.tolist())
 
     def _matrix(self) -> npt.NDArray[np.uint8]:
-        """Return one row of bytes per key.
-
-        The canonical bytes are the last `width` of 8 for layout "int", and the first `width` for
-        layout "fixed".
-        """
+        """Return the canonical bytes: one row of `width` bytes per key."""
         data = np.ascontiguousarray(self.data.astype(">u8") if self.layout == "int" else self.data)
-        return data.view(np.uint8).reshape(len(data), data.dtype.itemsize)
+        rows = data.view(np.uint8).reshape(len(data), data.dtype.itemsize)
+        return rows[:, _INT_WIDTH_MAX - self.width :] if self.layout == "int" else rows[:, : self.width]
 
     def to_binary(self) -> pa.Array:
-        matrix = self._matrix()
-        exact = matrix[:, _INT_WIDTH_MAX - self.width :] if self.layout == "int" else matrix[:, : self.width]
         offsets = np.arange(0, (len(self) + 1) * self.width, self.width, dtype=np.int64)
-        return large_binary_array(offsets, np.ascontiguousarray(exact).reshape(-1))
+        return large_binary_array(offsets, np.ascontiguousarray(self._matrix()).reshape(-1))
 
     def at(self, index: int) -> bytes:
         if self.layout == "int":
@@ -366,9 +360,7 @@ class NumpyKeys(EncodedKeys):
         return _as_words(self._matrix()[:, end - width : end])
 
     def hash64(self) -> npt.NDArray[np.uint64]:
-        if self.layout == "int":
-            return hash64.hash_int(self.data, self.width)
-        return hash64.hash_fixed(self._matrix(), self.width)
+        return hash64.hash_rows(self._matrix())
 
     def _same(self, other: EncodedKeys) -> NumpyKeys:
         assert isinstance(other, NumpyKeys) and other.width == self.width, "K1: keys of different layouts"

@@ -44,10 +44,6 @@ def hash_one(key: bytes) -> int:
     return h ^ h >> 47
 
 
-def _start(length_bytes: int) -> np.uint64:
-    return np.uint64(length_bytes * _M_INT & _ALL)
-
-
 def _mix(h: Hashes, word: Hashes) -> Hashes:
     k = word * _M
     k ^= k >> _R
@@ -64,31 +60,16 @@ def _finish(h: Hashes) -> Hashes:
     return h
 
 
-def hash_int(values: npt.NDArray[np.uint64], width: int) -> Hashes:
-    """Return the hashes of keys of `width` <= 8 bytes, given as their big-endian values."""
-    # The first byte of the key is the lowest byte of the little-endian word.
-    word = (values << np.uint64(8 * (_WORD - width))).byteswap()
-    h = np.full(len(values), _start(width))
-    if width == _WORD:
-        return _finish(_mix(h, word))
-    h ^= word
-    h *= _M
-    return _finish(h)
-
-
-def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
-    """Return the hashes of the first `width` bytes of each row of a contiguous byte matrix."""
-    assert width > _WORD, "shorter keys must be hashed as integers"
-    count, stride = rows.shape
-    h = np.full(count, _start(width))
-    if count == 0:
-        return h
-    for at in range(0, width - _WORD + 1, _WORD):
-        h = _mix(h, np.ndarray((count,), dtype="<u8", buffer=rows, offset=at, strides=(stride,)))
-    if tail := width % _WORD:
-        # The last word of the key, without the low bytes, which were hashed before.
-        last = np.ndarray((count,), dtype="<u8", buffer=rows, offset=width - _WORD, strides=(stride,))
-        h ^= last >> np.uint64(8 * (_WORD - tail))
+def hash_rows(rows: npt.NDArray[np.uint8]) -> Hashes:
+    """Return the hashes of keys of equal length, given as one row of bytes per key."""
+    count, width = rows.shape
+    words = np.zeros((count, -(-width // _WORD)), "<u8")
+    words.view(np.uint8)[:, :width] = rows
+    h = np.full(count, np.uint64(width * _M_INT & _ALL))
+    for at in range(width // _WORD):
+        h = _mix(h, words[:, at])
+    if width % _WORD:
+        h ^= words[:, -1]
         h *= _M
     return _finish(h)
 

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nyala.catalog.model import DeltaEntry
 from nyala.cfile import memory
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.blocks.read_stats import ReadStats
 from nyala.delta.compaction import merge_delta_files
-from nyala.delta.delta_file import DeltaFile, DeltaMeta, RunBounds, write_delta_file
+from nyala.delta.delta_file import DeltaFile, RunBounds, write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun, build_run
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
 from nyala.schema.types import ColumnType
+from nyala.tablet.state.opening import delta_entry
 
 FILES = PosixFiles()
 TYPES = {10: ColumnType("int32"), 11: ColumnType("string"), 12: ColumnType("decimal", 20, 2)}
@@ -34,9 +36,9 @@ def run_of(kind: str, *records: tuple[int, int, object], type: pa.DataType = ARR
     return build_run(kind, ints(*rowids), ints(*times), pa.array(values, type))  # type: ignore[arg-type]
 
 
-def write(folder, runs: dict[int, DeltaRun], kind: str = "redo", name: str = "1.redo") -> DeltaMeta:
+def write(folder, runs: dict[int, DeltaRun], kind: str = "redo", name: str = "1.redo") -> DeltaEntry:
     written = write_delta_file(FILES, f"{folder}/{name}", kind, runs, TYPES)  # type: ignore[arg-type]
-    return written.meta(1, name)
+    return delta_entry(1, 0, name, written)
 
 
 def same(left: DeltaRun | None, right: DeltaRun) -> bool:
@@ -273,7 +275,7 @@ def test_merge_delta_files_keeps_every_record_and_drops_dropped_columns(tmp_path
             runs[LIVENESS] = run_of("redo", (4, 8, False), type=pa.bool_())
         inputs.append(DeltaFile.open(FILES, str(tmp_path), write(tmp_path, runs, name=f"{number}.redo")))
     written = merge_delta_files(FILES, f"{tmp_path}/merged", inputs, {10: TYPES[10]})
-    merged = DeltaFile.open(FILES, str(tmp_path), written.meta(9, "merged"))
+    merged = DeltaFile.open(FILES, str(tmp_path), delta_entry(9, 0, "merged", written))
     merged.check()
     assert merged.column_ids == {10, LIVENESS}, "column 11 is no longer in the schema; LIVENESS always is"
     run = merged.run(10)

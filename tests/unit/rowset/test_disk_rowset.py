@@ -27,6 +27,7 @@ from nyala.rowset.skipping import candidate_ranges
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import ColumnSchema, Schema, build_schema, column
+from nyala.tablet.state.opening import delta_entry
 
 FILES = PosixFiles()
 INSERTED = 100
@@ -93,7 +94,7 @@ def write(folder, schema: Schema, rows: RowSetImage) -> WrittenRowSet:
 def open_(folder, schema: Schema, written: WrittenRowSet, cache_bytes: int = 1 << 20) -> DiskRowSet:
     cache = BlockCache(cache_bytes)
     assert written.undo is not None and written.undo_path is not None
-    undo = DeltaFile.open(FILES, str(folder), written.undo.meta(1, written.undo_path), cache)
+    undo = DeltaFile.open(FILES, str(folder), delta_entry(1, 0, written.undo_path, written.undo), cache)
     return DiskRowSet.open(FILES, str(folder), written.meta, schema, cache, undo=[undo])
 
 
@@ -106,7 +107,7 @@ def rowset(folder, kind: str = "int", count: int = 2000, **kwargs) -> tuple[Sche
 
 def redo(folder, disk: DiskRowSet, name: str, runs: dict[int, DeltaRun], types) -> DeltaFile:
     written = write_delta_file(FILES, f"{folder}/{name}", "redo", runs, types)
-    return DeltaFile.open(FILES, str(folder), written.meta(2, name))
+    return DeltaFile.open(FILES, str(folder), delta_entry(2, 0, name, written))
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)

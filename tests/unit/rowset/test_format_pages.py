@@ -25,6 +25,7 @@ from nyala.keys.codec import KeyCodec
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema, build_schema, column
+from nyala.tablet.state.opening import delta_entry
 
 FOLDER = Path(__file__).parents[3] / "docs" / "format"
 FILES = PosixFiles()
@@ -147,7 +148,7 @@ def test_the_example_table_has_the_records_of_the_file(tmp_path):
     from nyala.delta.delta_file import DeltaFile
 
     undo = specification_undo(str(tmp_path))
-    file = DeltaFile.open(FILES, str(tmp_path), undo.meta(1, "7.base.undo"))
+    file = DeltaFile.open(FILES, str(tmp_path), delta_entry(1, 0, "7.base.undo", undo))
     records = []
     for group, number in enumerate((11, LIVENESS)):
         run = file.run(number)

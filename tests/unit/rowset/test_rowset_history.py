@@ -36,6 +36,7 @@ from nyala.rowset.part import Part
 from nyala.rowset.rowset_tree import RowSetTree
 from nyala.rowset.writer import column_spec, write_rowset
 from nyala.schema.schema import Schema, build_schema, column
+from nyala.tablet.state.opening import delta_entry
 
 Row = tuple[object, ...]
 
@@ -180,7 +181,7 @@ class MiniTablet:
         )
         undo = []
         if written.undo is not None:
-            undo = [self.open_delta(written.undo.meta(self.take_id(), written.undo_path))]
+            undo = [self.open_delta(delta_entry(self.take_id(), 0, written.undo_path, written.undo))]
         return DiskRowSet.open(self.files, self.root, written.meta, self.schema, self.cache, undo=undo)
 
     def freeze_deltas(self) -> None:
@@ -199,7 +200,7 @@ class MiniTablet:
                 path = f"{self.take_id()}.redo"
                 types = {c.id: c.type for c in self.schema.columns}
                 written = write_delta_file(self.files, f"{self.root}/{path}", "redo", store.runs(), types)
-                files.append(self.open_delta(written.meta(self.take_id(), path)))
+                files.append(self.open_delta(delta_entry(self.take_id(), 0, path, written)))
             if files:
                 self.disk[index] = rowset.with_flushed_deltas(files, self.now)
 
@@ -209,7 +210,7 @@ class MiniTablet:
                 path = f"{self.take_id()}.redo"
                 types = {c.id: c.type for c in self.schema.columns}
                 written = merge_delta_files(self.files, f"{self.root}/{path}", rowset.redo[-2:], types)
-                file = self.open_delta(written.meta(self.take_id(), path))
+                file = self.open_delta(delta_entry(self.take_id(), 0, path, written))
                 self.disk[index] = rowset.with_merged_redo(rowset.redo[-2:], file)
 
     def bring_in(self, column_ids: set[int]) -> None:
@@ -247,9 +248,9 @@ class MiniTablet:
             if left:
                 rest_path = f"{self.take_id()}.redo"
                 written = write_delta_file(self.files, f"{self.root}/{rest_path}", "redo", left, types)
-                rest = self.open_delta(written.meta(self.take_id(), rest_path))
+                rest = self.open_delta(delta_entry(self.take_id(), 0, rest_path, written))
             self.disk[index] = rowset.with_major_compaction(
-                rowset.redo, rest, part, self.open_delta(undo_file.meta(self.take_id(), path))
+                rowset.redo, rest, part, self.open_delta(delta_entry(self.take_id(), 0, path, undo_file))
             )
 
     def merge_rowsets(self, chosen: slice) -> None:

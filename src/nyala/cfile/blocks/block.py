@@ -20,7 +20,6 @@ Every failure is a CorruptionError.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -42,8 +41,7 @@ _BITMAP_SIZE_FACTOR: Final = 1.25
 _NOTHING: Final = pa.py_buffer(b"")
 
 
-@dataclass(frozen=True)
-class BlockHeader:
+class BlockHeader(NamedTuple):
     """The first 32 bytes of a block. The fields are in file order."""
 
     first_ordinal: int
@@ -58,18 +56,7 @@ class BlockHeader:
     zero: int = 0
 
     def pack(self) -> bytes:
-        return format.BLOCK_HEADER.pack(
-            self.first_ordinal,
-            self.row_count,
-            self.null_count,
-            self.validity_length,
-            self.values_length,
-            self.values_size,
-            self.encoding,
-            self.compression,
-            self.validity_compression,
-            self.zero,
-        )
+        return format.BLOCK_HEADER.pack(*self)
 
     @classmethod
     def unpack(cls, data: pa.Buffer | bytes) -> BlockHeader:

@@ -66,16 +66,6 @@ class Ordinals:
         if not self._is_ascending:
             order = np.argsort(positions, kind="stable")
             positions = positions[order]
-        last = self.greatest >> log2
-        if last - first < self.count:
-            numbers = np.arange(first, last + 1)
-        else:  # many blocks contain no ordinal
-            numbers = np.unique(positions >> log2)
-        borders = [*np.searchsorted(positions, numbers << log2).tolist(), self.count]
-        used = [
-            (number, range_of)
-            for number, range_of in zip(numbers.tolist(), pairwise(borders), strict=True)
-            if range_of[0] < range_of[1]
-        ]
-        blocks, ranges = [number for number, _ in used], [range_of for _, range_of in used]
-        return OrdinalsByBlock(blocks, ranges, positions & mask, order)
+        blocks = np.unique(positions >> log2)
+        borders = [*np.searchsorted(positions, blocks << log2).tolist(), self.count]
+        return OrdinalsByBlock(blocks.tolist(), list(pairwise(borders)), positions & mask, order)

@@ -102,13 +102,16 @@ class BlockSource:
         """Return the bytes of a block and their offset, read from the file even if the block is
         cached.
         """
-        offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
+        offset, length = self.place_of(block, block)
+        return self._read(offset, length, stats, 1), offset
+
+    def _read(self, offset: int, length: int, stats: ReadStats | None, block_count: int) -> pa.Buffer:
         data = self._reader.read_buffer(offset, length)
         if stats is not None:
             stats.reads += 1
             stats.bytes_read += length
-            stats.blocks_read += 1
-        return data, offset
+            stats.blocks_read += block_count
+        return data
 
     def blocks(self, numbers: Sequence[int], access: Access, stats: ReadStats | None) -> list[ColumnBlock]:
         """Return the blocks of these numbers, which must ascend. Raises CorruptionError."""
@@ -135,16 +138,10 @@ class BlockSource:
         """Read and decode these blocks, and yield (number, block) of each."""
         cache = None if access is Access.ONCE else self.cache
         for run in self._coalesce(numbers):
-            start = int(self._footer.block_offsets[run[0]])
-            end = int(self._footer.block_offsets[run[-1]]) + int(self._footer.block_lengths[run[-1]])
-            data = self._reader.read_buffer(start, end - start)
-            if stats is not None:
-                stats.reads += 1
-                stats.bytes_read += end - start
-                stats.blocks_read += len(run)
+            start, size = self.place_of(run[0], run[-1])
+            data = self._read(start, size, stats, len(run))
             for number in run:
-                offset = int(self._footer.block_offsets[number])
-                length = int(self._footer.block_lengths[number])
+                offset, length = self.place_of(number, number)
                 block = self.decode(data.slice(offset - start, length), number, offset)
                 if cache is not None:
                     if len(run) > 1:  # a slice would keep the bytes of its neighbours alive
@@ -157,7 +154,7 @@ class BlockSource:
         runs: list[list[int]] = []
         run_end = run_length = 0
         for number in numbers:
-            offset, length = int(self._footer.block_offsets[number]), int(self._footer.block_lengths[number])
+            offset, length = self.place_of(number, number)
             if runs and offset == run_end and run_length + length <= format.COALESCED_READ_BYTES_MAX:
                 runs[-1].append(number)
                 run_length += length
@@ -226,10 +223,7 @@ class BlockSource:
         self, form: Physical, offset: int, length: int, count: int, stats: ReadStats | None
     ) -> pa.Array:
         """Read and decode a plain block outside of the column's rows, such as the dictionary."""
-        data = self._reader.read_buffer(offset, length)
-        if stats is not None:
-            stats.reads += 1
-            stats.bytes_read += data.size
+        data = self._read(offset, length, stats, 0)
         path = self._reader.path
         block = self._reader.checked(
             data, offset, lambda data: decode_block(form, PLAIN, data, 0, count, None, path, offset)

@@ -34,7 +34,6 @@ from nyala.cfile.forms.text import join_entries
 from nyala.cfile.physical import Physical, binary_offsets
 
 _WORD_BYTES: Final = 8
-_PASS_WORDS_MAX: Final = 1 << 17  # one megabyte, which stays in the second-level cache
 
 
 @dataclass(frozen=True)
@@ -127,9 +126,7 @@ def group_prefix_lengths(
 ) -> npt.NDArray[np.int64]:
     """Return the length of the common prefix of each group of `group_rows` values.
 
-    Each pass compares twice as many bytes as the pass before, in the groups whose values still
-    agree. So the number of passes is the number of binary digits of the longest prefix, and a
-    shared byte is read about twice.
+    Each pass compares the next eight bytes of all values, in the groups whose values agreed so far.
     """
     count = len(offsets) - 1
     starts = offsets[:-1]
@@ -140,22 +137,17 @@ def group_prefix_lengths(
     words = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
     shared = np.zeros(len(firsts), np.int64)
     alive = np.flatnonzero(limit > 0)
-    position, step = 0, 1
+    position = 0
     while len(alive):
         rows = np.minimum(firsts[alive][:, None] + np.arange(group_rows), count - 1)
-        addresses = starts[rows][:, :, None] + (position + _WORD_BYTES * np.arange(step))
-        group_words = words[np.minimum(addresses, len(data))]  # `limit` cuts off bytes after the value
+        group_words = words[np.minimum(starts[rows] + position, len(data))]
         differ = np.bitwise_or.reduce(group_words ^ group_words[:, :1], axis=1)
-        word = np.where((differ != 0).any(axis=1), (differ != 0).argmax(axis=1), step - 1)
-        least = differ[np.arange(len(alive)), word]
-        # The lowest bit that differs is in the first byte that differs. If no bit differs, all
-        # eight bytes agree.
-        in_word = np.bitwise_count((least & (~least + np.uint64(1))) - np.uint64(1)).astype(np.int64) >> 3
-        equal = _WORD_BYTES * word + in_word
+        # The lowest bit that differs is in the first byte that differs. If no bit differs, the result
+        # is eight. `limit` cuts off bytes after the end of a value.
+        equal = np.bitwise_count((differ & (~differ + np.uint64(1))) - np.uint64(1)).astype(np.int64) >> 3
         shared[alive] = np.minimum(position + equal, limit[alive])
-        position += _WORD_BYTES * step
-        alive = alive[(equal == _WORD_BYTES * step) & (limit[alive] > position)]
-        step = max(1, min(2 * step, _PASS_WORDS_MAX // max(1, len(alive) * group_rows)))
+        position += _WORD_BYTES
+        alive = alive[(equal == _WORD_BYTES) & (limit[alive] > position)]
     return shared
 
 

@@ -8,15 +8,14 @@ cache line. A key sets one bit in each of the eight words of its block. To find 
 lower half is multiplied by an odd number that belongs to the word. Bits 27 to 31 of the product are
 the number of the bit.
 
-In a file, pages of 64 KB have their own CRC and are read on demand (`PagedBloom`). So looking up
+In a file, pages of 64 KB have their own CRC and are read on demand (`BloomFilter`). So looking up
 one key reads one page, however large the filter is.
 
 For a key that it contains, the filter always says "maybe". It also says "maybe" for about 1 absent
 key in 800 with 16 bits per key, 1 in 185 with 12, and 1 in 30 with 8. `nyala.keys.encoded_keys`
 computes the hashes. A filter does not grow: a rowset's keys are known when it is written.
 
-Thread safety: a Bloom is immutable. A PagedBloom loads pages. Two threads that need the same page
-may both read it.
+Thread safety: any thread may look up keys. Two threads that need the same page may both read it.
 Source: F. Putze et al., "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; layout and
 multipliers are those of Parquet's BloomFilter.md. Kudu's own filter spreads a key over 4 KiB.
 """
@@ -24,7 +23,7 @@ multipliers are those of Parquet's BloomFilter.md. Kudu's own filter spreads a k
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,53 +38,23 @@ _BIT_SHIFT: Final = np.uint32(27)
 _CACHE_LINE_BYTES: Final = 64
 
 
-class Bloom:
-    """A bloom filter in memory: 32-bit words, one row of eight per block."""
+def bloom_words(
+    hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY
+) -> npt.NDArray[np.uint32]:
+    """Build a filter of these hashes: a row of eight words per block, at least one block.
 
-    def __init__(self, words: npt.NDArray[np.uint32]) -> None:
-        assert words.ndim == 2 and words.shape[1] == _WORDS and len(words) > 0
-        self.words: Final = words
-
-    @classmethod
-    def build(cls, hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY) -> Bloom:
-        """Build a filter with `bits_per_key` bits per key, in whole blocks, at least one.
-
-        Cost: some nanoseconds per key. Without compiled kernels about 40, and 16 bytes of memory
-        per key.
-        """
-        bits_per_block = 8 * format.BLOOM_BLOCK_BYTES
-        count = max(1, -(-len(hashes) * bits_per_key // bits_per_block))
-        words = np.zeros((count, _WORDS), np.uint32)
-        kernels.bloom_insert(np.ascontiguousarray(hashes), _SALT, words)
-        return cls(words)
-
-    def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return one bool per hash: False if no inserted key has this hash."""
-        blocks, keys = _split(hashes, len(self.words))
-        return _matching(self.words[blocks], keys)
-
-    def may_contain_one(self, key_hash: int) -> bool:
-        """Return `may_contain` of one hash, by Python arithmetic instead of NumPy calls."""
-        return _matches(self.words[_block_of(key_hash, len(self.words))].tolist(), key_hash)
-
-    def to_bytes(self) -> bytes:
-        return self.words.tobytes()
-
-    @classmethod
-    def from_bytes(cls, data: Any) -> Bloom:
-        """Return a filter over the memory of `data`. Raises ValueError if it is not whole blocks."""
-        words = np.frombuffer(data, "<u4")
-        if len(words) == 0 or len(words) % _WORDS:
-            raise ValueError(
-                f"expected whole blocks of {format.BLOOM_BLOCK_BYTES} bytes, found {words.nbytes} bytes"
-            )
-        return cls(words.reshape(-1, _WORDS))
+    Cost: some nanoseconds per key. Without compiled kernels about 40, and 16 bytes of memory per key.
+    """
+    bits_per_block = 8 * format.BLOOM_BLOCK_BYTES
+    words = np.zeros((max(1, -(-len(hashes) * bits_per_key // bits_per_block)), _WORDS), np.uint32)
+    kernels.bloom_insert(np.ascontiguousarray(hashes), _SALT, words)
+    return words
 
 
-class PagedBloom:
+class BloomFilter:
     """A bloom filter in a file. A look-up reads the pages that it needs, and they stay in memory.
 
-    It has the look-ups of a `Bloom`, which also raise whatever `read` raises.
+    Look-ups raise whatever `read` raises.
     """
 
     def __init__(
@@ -93,7 +62,7 @@ class PagedBloom:
         block_count: int,
         page_blocks: int,
         read: Callable[[int, int], npt.NDArray[np.uint32]],
-        on_load: Callable[[PagedBloom], None],
+        on_load: Callable[[BloomFilter], None],
     ) -> None:
         """read: returns the 32-bit words of the blocks [lower, upper), which are whole pages.
         on_load: called after pages were loaded, which makes `nbytes` larger.
@@ -116,7 +85,9 @@ class PagedBloom:
         blocks, keys = _split(hashes, len(self._words))
         if not self._loaded.all():
             self._load(blocks // self._page_blocks)
-        return _matching(self._words[blocks], keys)
+        masks = np.uint32(1) << ((keys[:, None] * _SALT) >> _BIT_SHIFT)
+        found: npt.NDArray[np.bool_] = ((self._words[blocks] & masks) == masks).all(axis=1)
+        return found
 
     def missing_pages(self, hashes: npt.NDArray[np.uint64]) -> list[int]:
         """Return the pages that `may_contain` of these hashes would load, in ascending order."""
@@ -125,11 +96,15 @@ class PagedBloom:
         return missing
 
     def may_contain_one(self, key_hash: int) -> bool:
-        """Return `may_contain` of one hash."""
-        block = _block_of(key_hash, len(self._words))
+        """Return `may_contain` of one hash, by Python arithmetic instead of NumPy calls."""
+        block = (key_hash >> 32) * len(self._words) >> 32
         if not self._loaded[block // self._page_blocks]:
             self._load(np.array([block // self._page_blocks]))
-        return _matches(self._words[block].tolist(), key_hash)
+        words, key = self._words[block].tolist(), key_hash & 0xFFFFFFFF
+        return all(
+            word >> ((key * salt & 0xFFFFFFFF) >> 27) & 1
+            for word, salt in zip(words, format.BLOOM_SALT, strict=True)
+        )
 
     def load_all(self) -> None:
         """Load every page, for callers that would otherwise need them one by one."""
@@ -156,25 +131,6 @@ def _zero_words(block_count: int) -> npt.NDArray[np.uint32]:
     memory = np.zeros(size + _CACHE_LINE_BYTES, np.uint8)
     start = -memory.ctypes.data % _CACHE_LINE_BYTES
     return memory[start : start + size].view(np.uint32).reshape(block_count, _WORDS)
-
-
-def _matching(words: npt.NDArray[np.uint32], keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    """Return one bool per key: whether all of its bits are set in its block, a row of `words`."""
-    masks = np.uint32(1) << ((keys[:, None] * _SALT) >> _BIT_SHIFT)
-    found: npt.NDArray[np.bool_] = ((words & masks) == masks).all(axis=1)
-    return found
-
-
-def _matches(words: list[int], key_hash: int) -> bool:
-    key = key_hash & 0xFFFFFFFF
-    for word, salt in zip(words, format.BLOOM_SALT, strict=True):
-        if not word >> ((key * salt & 0xFFFFFFFF) >> 27) & 1:
-            return False
-    return True
-
-
-def _block_of(key_hash: int, block_count: int) -> int:
-    return (key_hash >> 32) * block_count >> 32
 
 
 def _split(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import google_crc32c
 import pyarrow as pa
 import pytest
@@ -78,7 +76,7 @@ def test_parts_without_information_are_not_stored() -> None:
 def test_impossible_headers_are_refused(field: str, value: int, reason: str) -> None:
     """A forged header is refused before memory is allocated or bytes are read by it."""
     block = block_of(pa.array([1, None, 3, 4, None, 6, 7, None, 9, 10], pa.int32()))
-    header = dataclasses.replace(BlockHeader.unpack(block), **{field: value})
+    header = BlockHeader.unpack(block)._replace(**{field: value})
     body = header.pack() + block[format.BLOCK_HEADER.size : -format.CRC.size]
     with pytest.raises(CorruptionError, match=f"f at offset 64: expected .*{reason}"):
         decoded(body + format.CRC.pack(google_crc32c.value(body)), 10)
