@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -33,11 +33,9 @@ from nyala.api.database import connect as open_store
 from nyala.optional import need
 from nyala.schema.expressions.nodes import col
 from nyala.sql.access import ProgramAccess
+from nyala.sql.result import Result
 from nyala.sql.session import SqlSession
-from nyala.sql.tokens import main_keyword, split_statements, tokens
-
-if TYPE_CHECKING:
-    from nyala.sql.result import Result
+from nyala.sql.tokens import DEFINES, READS, WRITES, main_keyword, split_statements, tokens
 
 __all__ = [
     "BINARY",
@@ -81,12 +79,10 @@ paramstyle: Final = "qmark"
 """`?` with a sequence. `$name` with a dict works too."""
 
 # Statements that begin a transaction.
-_WRITES: Final = frozenset(("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "COPY"))
-_READS: Final = frozenset(
-    ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(", "EXPLAIN")
-)
+_WRITES: Final = frozenset((*WRITES, "COPY"))
+_READS: Final = frozenset((*READS, "EXPLAIN"))
 # Statements that are committed at once.
-CHANGES_OF_TABLES: Final = frozenset(("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT", "ATTACH", "DETACH"))
+CHANGES_OF_TABLES: Final = frozenset((*DEFINES, "ATTACH", "DETACH"))
 
 
 # -------------------------------------------------------------------------------------------------- errors
@@ -617,9 +613,9 @@ class Cursor:
     def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Cursor:
         """Execute a statement once for each item of `seq_of_parameters`.
 
-        With autocommit, all items are committed together. Otherwise, if an item fails, the items before it
-        stay in the open transaction until `rollback`. `INSERT … VALUES (?, …)`, and UPDATE and DELETE by
-        key, are executed once with all items, which costs much less.
+        With autocommit, all items are committed together. Otherwise, if an item fails, the items
+        before it stay in the open transaction until `rollback`. `INSERT … VALUES (?, …)`, and
+        UPDATE and DELETE by key, are executed once with all items, which costs much less.
 
         Returns
         -------
@@ -679,10 +675,7 @@ class Cursor:
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return the remaining rows."""
         if self._rows is None:
-            result = self._unread("fetchall")
-            self._rows = iter(())
-            with _mapped():
-                return result.fetchall()
+            return self._whole("fetchall", Result.fetchall)
         with _mapped():
             return list(self._rows)
 
@@ -697,24 +690,15 @@ class Cursor:
 
     def fetch_arrow_table(self) -> pa.Table:
         """Return all rows as an Arrow table. Call it before any other fetch method."""
-        result = self._unread("fetch_arrow_table")
-        self._rows = iter(())
-        with _mapped():
-            return result.to_arrow()
+        return self._whole("fetch_arrow_table", Result.to_arrow)
 
     def fetch_arrow_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a stream of record batches. Call it before any other fetch method."""
-        result = self._unread("fetch_arrow_reader")
-        self._rows = iter(())
-        with _mapped():
-            return result.to_reader()
+        return self._whole("fetch_arrow_reader", Result.to_reader)
 
     def fetchdf(self) -> Any:
         """Return all rows as a pandas DataFrame. Call it before any other fetch method."""
-        result = self._unread("fetchdf")
-        self._rows = iter(())
-        with _mapped():
-            return result.to_pandas()
+        return self._whole("fetchdf", Result.to_pandas)
 
     def close(self) -> None:
         """Close the cursor; may be called twice. `rowcount` stays."""
@@ -754,11 +738,14 @@ class Cursor:
             self._rows = iter(result)
         return self._rows
 
-    def _unread(self, method: str) -> Result:
+    def _whole(self, method: str, read: Callable[[Result], _Made]) -> _Made:
+        """Return all rows by a method of the result, for a method of this cursor."""
         result = self._with_rows()
         if self._rows is not None:
             raise InterfaceError(f"{method} returns all rows: call it before other fetch methods")
-        return result
+        self._rows = iter(())
+        with _mapped():
+            return read(result)
 
 
 def _parameters(given: Any) -> Any:

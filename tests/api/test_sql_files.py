@@ -175,8 +175,14 @@ def test_tables_of_an_attached_store(db: Any, tmp_path: Path) -> None:
         assert db.sql("INSERT INTO t SELECT k + 100, x FROM other.t").rowcount == 1
         table.insert({"k": [2], "x": ["new"]})
         assert db.sql("SELECT count(*) FROM other.t").fetchall() == [(2,)]
-        with pytest.raises(nyala.TableNotFoundError, match="attached store 'other' has no table 'u'"):
-            db.sql("SELECT * FROM other.u")
+        joined = "SELECT count(*) FROM (other.t JOIN t USING (k)), (SELECT 1)"
+        assert db.sql(f"{joined} WHERE k IN (FROM t AS x, Other.T SELECT T.k)").fetchall() == [(2,)]
+        assert db.sql(
+            "WITH t AS (SELECT 7 AS k) SELECT other.t.k, t.k FROM t, other.t WHERE x = 'new'"
+        ).fetchall() == [(2, 7)]
+        for text in ("SELECT * FROM other.u", "SELECT * FROM t, other.u", "DELETE FROM t USING other.u"):
+            with pytest.raises(nyala.TableNotFoundError, match="attached store 'other' has no table 'u'"):
+                db.sql(text)
         db.sql("DETACH other")
         with pytest.raises(nyala.TableNotFoundError):
             db.sql("SELECT * FROM other.t")

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["Access", "ProgramAccess", "StoreAccess", "of_caller"]
-
 
 class Access(Protocol):
     """The rights of a session.
@@ -29,13 +27,17 @@ class Access(Protocol):
         """Return the value of the program's variable, or None."""
 
     def check_outside(self, what: str) -> None:
-        """Check that the session may reach outside its store. what: for the error. Raises: InvalidArgumentError."""
+        """Check that the session may reach outside its store. Raises: InvalidArgumentError.
+
+        what: the statement, as the error names it.
+        """
 
 
 class ProgramAccess:
     """The rights of the program that embeds the store.
 
-    frame: the frame of the Python code that executes the statement, whose variables can be read; None: no variables.
+    frame: the frame of the Python code that executes the statement, whose variables can be read;
+        None: no variables.
     """
 
     files = True

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from nyala.api.transaction import Transaction
     from nyala.sql.select.result import SelectResult
 
-__all__ = ["NO_PARAMETERS", "Context", "Source", "numbered", "parameters_by_name"]
-
 Source: TypeAlias = Union["Snapshot", "Transaction"]
 """What a statement reads: the tables at a moment, or a transaction, which includes its own writes."""
 
@@ -39,7 +37,8 @@ class Context:
     at: the moment to read; None: now, or the moment of the transaction.
     source: the snapshot to read, for `Snapshot.sql`; None: the store at `at`.
     objects: tables outside the store that the statement can read, by name.
-    running: receives the DuckDB sessions of the statement, so that another thread can interrupt them.
+    running: receives the DuckDB sessions of the statement, so that another thread can interrupt
+        them.
     """
 
     database: Database
@@ -123,7 +122,7 @@ class Context:
             self.database._open.refuse_in_block(f"{statement} by db.sql(…)", "the methods of the batch")
 
 
-def numbered(text: str, found: Sequence[Token]) -> str:
+def with_numbered_parameters(text: str, found: Sequence[Token]) -> str:
     """Return the text with `$1`, `$2`, … in place of `?`, so that a clause alone still names its parameters.
 
     Raises: InvalidArgumentError for a text with `?` and `$name`.
@@ -146,7 +145,7 @@ def numbered(text: str, found: Sequence[Token]) -> str:
 def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping[str, Any]:
     """Return the values of the parameters by name.
 
-    found: the parameters of the text, as `numbered` returns them.
+    found: the parameters of the text, as `parameters` finds them after `with_numbered_parameters`.
     given: a list for `$1`, `$2`, …, or a dict for `$name`.
     Raises: InvalidArgumentError for another type, and for missing and superfluous values.
     """

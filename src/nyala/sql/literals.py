@@ -2,7 +2,8 @@
 
     (1, 'a', ?), (-2.5, NULL, DEFAULT), (1e3, DATE '2026-01-01', TRUE)
 
-A single call of a regular expression reads all rows, which is much faster than reading token by token.
+A single call of a regular expression reads all rows, which is much faster than reading token by
+token.
 
 Source: DuckDB, "Literal Types".
 """
@@ -12,19 +13,6 @@ from __future__ import annotations
 import itertools
 import re
 from typing import Final, NamedTuple
-
-__all__ = [
-    "LIST",
-    "PARAMETER",
-    "ROWS",
-    "TEXT",
-    "Cell",
-    "cell_of",
-    "cells_of_rows",
-    "items_of_list",
-    "row_at",
-    "shortened_list",
-]
 
 # At most 18 digits on each side of the point: Arrow can store such a number exactly, in the type that DuckDB gives it.
 _NUMBER: Final = r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?+(?:[eE][+-]?[0-9]{1,3})?+(?![\w.])"

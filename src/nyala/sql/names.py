@@ -1,7 +1,7 @@
 """Finds the table or column that a name in SQL means.
 
-SQL ignores case in names, and a table's name can have a schema before it: t, T, main.t, public.t and nyala.main.t
-are the table t of the store.
+SQL ignores case in names, and a table's name can have a schema before it: t, T, main.t, public.t
+and nyala.main.t are the table t of the store.
 
 Source: docs/reference/sql.md.
 """
@@ -14,8 +14,6 @@ from typing import Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.tokens import TokenReader, replaced, tokens
-
-__all__ = ["of_store", "spelled", "spelled_column", "table_name", "without_schemas"]
 
 _SCHEMA: Final = re.compile(r'\b(?:main|public|nyala)\b"?\s*\.', re.IGNORECASE)
 _SCHEMAS: Final = frozenset(((), ("main",), ("public",), ("nyala",), ("nyala", "main")))

@@ -1,7 +1,7 @@
 """Converts rows of an Arrow table to tuples, and parameters of statements to plain Python values.
 
-The values in the tuples have the types that DuckDB returns: for example a `datetime` in UTC for a time with a zone,
-`Decimal`, `bytes`, and dicts and lists for nested types.
+The values in the tuples have the types that DuckDB returns: for example a `datetime` in UTC for a
+time with a zone, `Decimal`, `bytes`, and dicts and lists for nested types.
 
 Source: docs/how-to/sql.md, "Results".
 """
@@ -18,8 +18,6 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.arrow_values import raising_corruption
-
-__all__ = ["plain_values", "python_rows"]
 
 _PLAIN: Final = frozenset(
     (type(None), bool, int, float, str, bytes, dt.date, dt.datetime, dt.time, dt.timedelta, decimal.Decimal)

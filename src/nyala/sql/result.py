@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from nyala.tablet.state.result import WriteResult
 
-__all__ = ["HEAD_ROWS", "FixedResult", "Result", "Rows", "SqlExplanation", "without_rows"]
-
 HEAD_ROWS = 10
 _PLAN_CHARS = 20_000
 _ITERATED_ROWS = 1000
@@ -41,7 +39,8 @@ _ITERATED_ROWS = 1000
 class SqlExplanation:
     """What one run of a statement read, and DuckDB's plan of it.
 
-    `scans` has one `Explanation` for each time that a table was read: columns, predicates, and what was skipped.
+    `scans` has one `Explanation` for each time that a table was read: columns, predicates, and what
+    was skipped.
     """
 
     def __init__(self, scans: list[Explanation], plan: str) -> None:
@@ -71,7 +70,8 @@ class Rows(Protocol):
 class Result(LazyValues, ABC):
     """The rows of a statement. Made by `Database.sql`, `Snapshot.sql` and `Transaction.sql`; thread-safe.
 
-    A SELECT reads one moment and runs whenever a method reads its rows. Any other statement has run.
+    A SELECT reads one moment and runs whenever a method reads its rows. Any other statement has
+    run.
 
     Attributes
     ----------
@@ -205,7 +205,8 @@ class Result(LazyValues, ABC):
 class FixedResult(Result):
     """Rows that exist already.
 
-    is_count: the statement returns no rows, and `table` has one row with the number of changed rows.
+    is_count: the statement returns no rows, and `table` has one row with the number of changed
+        rows.
     """
 
     def __init__(

@@ -1,12 +1,13 @@
 """Executes a text of SQL statements, and holds the transaction between BEGIN and COMMIT.
 
-The text is split at `;`. The first keyword of a statement says which package executes it: select, change, define,
-describe or files. BEGIN opens a transaction, and the statements up to COMMIT or ROLLBACK belong to it. Any other
-statement is committed by itself.
+The text is split at `;`. The first keyword of a statement says which package executes it: select,
+change, define, describe or files. BEGIN opens a transaction, and the statements up to COMMIT or
+ROLLBACK belong to it. Any other statement is committed by itself.
 
 Invariants
     N1  A statement is refused, before DuckDB sees it, if its keyword is not in `_EXECUTORS`.
-    N2  A session has one transaction at most. A statement that fails leaves the transaction open and unchanged.
+    N2  A session has one transaction at most. A statement that fails leaves the transaction open
+        and unchanged.
 
 Source: docs/how-to/sql.md.
 """
@@ -21,13 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from nyala.env.interrupts import Cancellable
 from nyala.errors import Error, InvalidArgumentError
 from nyala.sql.access import Access
-from nyala.sql.context import NO_PARAMETERS, Context, numbered, parameters_by_name
+from nyala.sql.context import NO_PARAMETERS, Context, parameters_by_name, with_numbered_parameters
 from nyala.sql.result import Result, without_rows
 from nyala.sql.select.by_key import look_up
 from nyala.sql.select.errors import in_words_of_sql, located
 from nyala.sql.select.running import Running, is_signal
 from nyala.sql.select.store_only import check_store_only
 from nyala.sql.tokens import (
+    DEFINES,
+    READS,
+    WRITES,
     Token,
     TokenReader,
     cached_for_short,
@@ -40,8 +44,6 @@ from nyala.sql.tokens import (
 if TYPE_CHECKING:
     from nyala.api.database import Database, Snapshot
     from nyala.api.transaction import Transaction
-
-__all__ = ["SqlSession"]
 
 # The transaction ends after this time without a statement. A person thinks longer between statements than a program.
 _IDLE_S: Final = 3600.0
@@ -76,7 +78,8 @@ class SqlSession:
 
     access: the rights of the statements.
     slot: holds the transaction that BEGIN opens; default: a slot of this session.
-    transaction: an open transaction, which the caller commits. With it, BEGIN and COMMIT are refused.
+    transaction: an open transaction, which the caller commits. With it, BEGIN and COMMIT are
+        refused.
     source: the snapshot that is read; None: the present.
     """
 
@@ -221,7 +224,7 @@ class SqlSession:
         if not self._access.files:
             check_store_only(text)
         self._running.begin()
-        if first in _READS:
+        if first in READS:
             return executor(context, text)
         try:
             with Cancellable(self._running.check):
@@ -282,7 +285,7 @@ _TRANSACTION_STATEMENTS: Final = {
 @cached_for_short
 def _split(text: str) -> tuple[tuple[str, ...], str, tuple[Token, ...]]:
     found = tokens(text)
-    text = numbered(text, found)
+    text = with_numbered_parameters(text, found)
     return tuple(split_statements(text)), text, tuple(parameters(tokens(text)))
 
 
@@ -325,13 +328,12 @@ def _executor(package: str) -> Callable[[Context, str], Result]:
 
 
 _PACKAGES: Final = {
-    "change": ("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE"),
-    "define": ("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT"),
+    "change": WRITES,
+    "define": DEFINES,
     "describe": ("DESCRIBE", "DESC", "SHOW", "EXPLAIN"),
     "files": ("COPY", "ATTACH", "DETACH"),
 }
-_READS: Final = ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(")
 _EXECUTORS: Final[dict[str, Callable[[Context, str], Result]]] = {
-    **dict.fromkeys(_READS, _select),
+    **dict.fromkeys(READS, _select),
     **{word: _executor(package) for package, words in _PACKAGES.items() for word in words},
 }

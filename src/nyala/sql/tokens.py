@@ -3,16 +3,19 @@
     tokens("UPDATE t SET a = (1, 2)")      returns words, names, texts, numbers, parameters and symbols
     TokenReader(text)                      goes from keyword to keyword, and returns the text between them
 
-This is not a parser: DuckDB's parser decides what is valid. The reader only finds where a clause begins and ends.
-DuckDB evaluates the expressions in a clause, so they keep their text and their comments.
+This is not a parser: DuckDB's parser decides what is valid. The reader only finds where a clause
+begins and ends. DuckDB evaluates the expressions in a clause, so they keep their text and their
+comments.
 
 Invariants
-    K1  The text of a token is `text[begin:end]`. Tokens do not overlap. Comments and spaces are not tokens.
-    K2  After VALUES, at least 16 rows of literals and parameters are one token, of the kind "rows". After IN, a list
-        of at least 500 of them is one token, of the kind "list", with its brackets. So a statement with many
-        constants has few tokens.
-    K3  A keyword ends a clause only outside of parentheses, brackets, braces and CASE … END. A word after a point or
-        AS is a name and not a keyword. The FROM of IS DISTINCT FROM ends no clause.
+    K1  The text of a token is `text[begin:end]`. Tokens do not overlap. Comments and spaces are not
+        tokens.
+    K2  After VALUES, at least 16 rows of literals and parameters are one token, of the kind "rows".
+        After IN, a list of at least 500 of them is one token, of the kind "list", with its
+        brackets. So a statement with many constants has few tokens.
+    K3  A keyword ends a clause only outside of parentheses, brackets, braces and CASE … END. A word
+        after a point or AS is a name and not a keyword. The FROM of IS DISTINCT FROM ends no
+        clause.
 
 Source: PostgreSQL, "Lexical Structure", which DuckDB's parser follows.
 """
@@ -27,27 +30,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from nyala.errors import InvalidArgumentError
 from nyala.sql.literals import LIST, PARAMETER, ROWS, row_at, shortened_list
 
-__all__ = [
-    "Token",
-    "TokenReader",
-    "after_space",
-    "begins_of_texts",
-    "cached_for_short",
-    "main_keyword",
-    "parameters",
-    "quoted",
-    "quoted_text",
-    "replaced",
-    "split_statements",
-    "statement_end",
-    "tokens",
-    "with_first_rows",
-    "with_names",
-    "with_neighbours",
-    "with_short_lists",
-]
-
 Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol", "rows", "list"]
+
+# The first keywords of statements that read rows, write rows, and change tables.
+READS: Final = ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(")
+WRITES: Final = ("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE")
+DEFINES: Final = ("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT")
 
 _COMMENTS_MAX: Final = 20
 
@@ -252,7 +240,8 @@ def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 def split_statements(text: str) -> list[str]:
     """Return the statements of the text, without empty ones.
 
-    As many line breaks come before a statement as in the text, so that errors name the lines of the text.
+    As many line breaks come before a statement as in the text, so that errors name the lines of the
+    text.
     """
     spans, begin, depth = [], -1, 0
     for token in tokens(text):
@@ -334,8 +323,8 @@ def statement_end(text: str, begin: int = 0) -> int | None:
 class TokenReader:
     """Reads the tokens of one statement in order.
 
-    `at` compares the next tokens with keywords in upper case. `take` reads the keywords if they come next, and
-    `need` raises an error if they do not. `until` reads the text up to a keyword.
+    `at` compares the next tokens with keywords in upper case. `take` reads the keywords if they
+    come next, and `need` raises an error if they do not. `until` reads the text up to a keyword.
     """
 
     def __init__(self, text: str) -> None:

@@ -15,8 +15,6 @@ from nyala.schema.conversion.array_cast import shorten
 from nyala.schema.types import ColumnType, parse_type
 from nyala.sql.tokens import quoted_text
 
-__all__ = ["VOLATILE", "cast_to", "literal", "literal_of", "sql_type"]
-
 # Functions with another value at each call, also inside one statement.
 VOLATILE: Final = frozenset("RANDOM UUID UUIDV4 UUIDV7 GEN_RANDOM_UUID NEXTVAL CURRVAL SETVAL".split())
 

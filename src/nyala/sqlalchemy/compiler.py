@@ -18,16 +18,6 @@ from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.tokens import quoted_text
 from nyala.sqlalchemy.counting import with_values
 
-__all__ = [
-    "Insert",
-    "NyalaCompiler",
-    "NyalaDDLCompiler",
-    "NyalaExecutionContext",
-    "NyalaIdentifierPreparer",
-    "NyalaTypeCompiler",
-    "insert",
-]
-
 # Reserved words of DuckDB and of the store's SQL that PostgreSQL does not reserve.
 _WORDS: Final = frozenset(
     "anti asof at by collation concurrently describe excluded generated glob identity lambda lateral pivot "

@@ -1,9 +1,10 @@
 """Gives the next values of an integer key that counts up.
 
-A store counts up only its own column `auto_incrementing_id`. For any other integer key, the first call reads the
-greatest value that the transaction sees, and counts on from this value. Later calls only check whether a greater
-value exists, which costs less. All connections of a process count together. Two processes that insert into one
-table at the same time can get the same value. Then the second commit fails, and its program repeats it.
+A store counts up only its own column `auto_incrementing_id`. For any other integer key, the first
+call reads the greatest value that the transaction sees, and counts on from this value. Later calls
+only check whether a greater value exists, which costs less. All connections of a process count
+together. Two processes that insert into one table at the same time can get the same value. Then the
+second commit fails, and its program repeats it.
 
 Source: docs/reference/sqlalchemy.md, "Autoincrement keys".
 """
@@ -15,8 +16,6 @@ from typing import Any, Final
 
 from nyala.dbapi import Connection
 from nyala.sql.tokens import quoted
-
-__all__ = ["take", "with_values"]
 
 _LOCK: Final = threading.Lock()
 # The last value that was given, by the ids of store and table.

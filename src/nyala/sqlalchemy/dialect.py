@@ -40,8 +40,6 @@ except ModuleNotFoundError as _error:
     if not str(_error.name).startswith("alembic"):  # Alembic is optional
         raise
 
-__all__ = ["NyalaDialect"]
-
 _TYPES: Final[dict[str, Any]] = {
     "bool": types.BOOLEAN,
     "int8": types.SMALLINT,

@@ -1,7 +1,7 @@
 """Operations of Alembic for tables of a store. The dialect imports this module if Alembic is installed.
 
-A store changes its tables at once, and not in a transaction. So an operation that changes a table first commits the
-rows that the migration has written, as Alembic does with MySQL and Oracle.
+A store changes its tables at once, and not in a transaction. So an operation that changes a table
+first commits the rows that the migration has written, as Alembic does with MySQL and Oracle.
 
 Source: docs/reference/sqlalchemy.md, "Alembic"; Alembic, `alembic.ddl.impl.DefaultImpl`.
 """
@@ -20,8 +20,6 @@ from sqlalchemy.sql.elements import TextClause
 from nyala.dbapi import CHANGES_OF_TABLES
 from nyala.schema.schema import AUTO_INCREMENT
 from nyala.sql.tokens import main_keyword, quoted_text, tokens
-
-__all__ = ["NyalaImpl"]
 
 
 class NyalaImpl(DefaultImpl):

@@ -15,8 +15,6 @@ from typing import Any
 
 from sqlalchemy import types
 
-__all__ = ["NyalaDateTime", "NyalaNumeric", "NyalaTime"]
-
 
 class NyalaDateTime(types.DateTime):
     """A moment. Without `timezone=True`, its values are in UTC and have no zone."""

@@ -20,8 +20,6 @@ from nyala.sql.change.target import Statement, Target
 from nyala.sql.tokens import quoted
 from nyala.tablet.write.write_path import Request
 
-__all__ = ["Assigned", "in_order"]
-
 _ORDER = ("delete", "update", "insert", "upsert")
 
 
@@ -91,8 +89,9 @@ class Assigned:
     def _moved(self, statement: Statement, rows: pa.Table) -> list[Request]:
         """Return the operations for rows whose keys change.
 
-        Many rows are committed in parts, which needs one operation for each key. So a row that takes the old key of
-        another row is written as an update of that key, in place of a delete and an insert.
+        Many rows are committed in parts, which needs one operation for each key. So a row that
+        takes the old key of another row is written as an update of that key, in place of a delete
+        and an insert.
         """
         target, keys = self.target, self.target.keys
         in_parts = target.schema.auto_increment is None and statement.are_many(rows)

@@ -7,10 +7,11 @@
 
 Invariants
     C1  A statement changes either nothing or everything that its result reports.
-    C2  The rows are computed from one moment. If another writer changes one of their keys before the commit, the
-        statement runs again. After three tries other writers wait until it has committed.
-    C3  If another thread interrupts the statement before its commit starts, the statement changes nothing and
-        raises StatementInterrupted.
+    C2  The rows are computed from one moment. If another writer changes one of their keys before
+        the commit, the statement runs again. After three tries other writers wait until it has
+        committed.
+    C3  If another thread interrupts the statement before its commit starts, the statement changes
+        nothing and raises StatementInterrupted.
 
 Source: docs/design/transactions.md, "A commit with a check".
 """
@@ -36,19 +37,18 @@ if TYPE_CHECKING:
     from nyala.api.transaction import Transaction
     from nyala.tablet.write.transaction import OpenTransaction
 
-__all__ = ["Change", "Plan", "commit"]
-
 _OPTIMISTIC_TRIES: Final = 3
 _TRIES: Final = 6
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a statement writes to one table.
+    """What a statement writes to one table, and what it returns.
 
     requests: operations, in order.
     rows: the number of changed rows; None: the sum of what the operations report.
-    returning: the rows of RETURNING; None: the statement has no RETURNING, and its result is the number of rows.
+    returning: the rows of RETURNING; None: the statement has no RETURNING, and its result is the
+        number of rows.
     """
 
     requests: Sequence[Request]
@@ -63,7 +63,8 @@ Plan: TypeAlias = Callable[[Source], Change]
 def commit(context: Context, statement: str, plan: Plan, *, checked: bool) -> FixedResult:
     """Execute the plan in the open transaction, or commit its change as one batch.
 
-    checked: the rows depend on what the table contains, so a conflict with another writer must be noticed.
+    checked: the rows depend on what the table contains, so a conflict with another writer must be
+        noticed.
     Raises: ConflictError after the last try; errors of the plan and of writes.
     """
     if context.transaction is not None:

@@ -1,6 +1,7 @@
 """EXPLAIN of a statement that writes: the plans of its SELECTs, and the operations that it would execute.
 
-The statement is computed as usual, but each SELECT returns no rows and keeps its plan. Nothing is read or written.
+The statement is computed as usual, but each SELECT returns no rows and keeps its plan. Nothing is
+read or written.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import pyarrow as pa
 from nyala.sql.change.statement import plan_of
 from nyala.sql.change.target import Statement
 from nyala.sql.context import Context, Source
-
-__all__ = ["explain_change"]
 
 _SKIPPED: Final = {
     "insert": " (existing keys are skipped)",

@@ -7,8 +7,8 @@
     INSERT OR REPLACE, REPLACE, UPSERT          the same                             upsert
     ON CONFLICT DO UPDATE SET …                 a join of the new rows with t        update and insert
 
-A column that the statement does not give takes its default. An upsert leaves such a column of an existing row as
-it is.
+A column that the statement does not give takes its default. An upsert leaves such a column of an
+existing row as it is.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ from nyala.sql.change.target import (
     assignments,
     default_of,
     find_target,
-    numbered,
     returned,
+    with_new_keys,
 )
 from nyala.sql.change.values import rows_of_values
 from nyala.sql.context import Source
 from nyala.sql.tokens import TokenReader, quoted, replaced, tokens, with_neighbours
 from nyala.sql.types import cast_to
 from nyala.tablet.write.write_path import Request
-
-__all__ = ["compute_insert", "is_checked"]
 
 Mode: TypeAlias = Literal["insert", "ignore", "upsert"]
 
@@ -90,7 +88,7 @@ def is_checked(text: str, objects: Collection[str]) -> bool:
 
 
 def compute_insert(statement: Statement, text: str) -> Change:
-    """Compute an INSERT, UPSERT or REPLACE."""
+    """Return what an INSERT, UPSERT or REPLACE writes."""
     reader = TokenReader(text)
     head = _head(reader, statement.source)
     target = head.target
@@ -119,7 +117,7 @@ def compute_insert(statement: Statement, text: str) -> Change:
     if returning is None:
         return Change([request])
     if mode == "insert":
-        request, rows = numbered(statement, target, request, rows)
+        request, rows = with_new_keys(statement, target, request, rows)
     else:
         rows = _one_per_key(statement, target, rows, mode)
     stored = _stored(statement, target, rows, mode)
@@ -249,7 +247,7 @@ def _update_or_insert(
     where: str,
     returning: str | None,
 ) -> Change:
-    """Compute ON CONFLICT DO UPDATE: update the rows whose keys exist, and insert the others."""
+    """Return what ON CONFLICT DO UPDATE writes: updates of the rows whose keys exist, and inserts of the others."""
     keys = target.keys
     rows = as_stored(target, _completed(statement, target, rows))
     if not statement.are_distinct(rows, keys):
@@ -331,7 +329,8 @@ def _one_per_key(statement: Statement, target: Target, rows: pa.Table, mode: Mod
 def _stored(statement: Statement, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:
     """Return the rows with all columns, as the table has them after the statement.
 
-    An upsert of an existing row changes neither immutable columns nor columns that the statement does not name.
+    An upsert of an existing row changes neither immutable columns nor columns that the statement
+    does not name.
     """
     given = [name for name in rows.column_names if not target.column(name).immutable]
     if mode != "upsert" or len(given) == len(target.insert_columns):

@@ -7,8 +7,9 @@
 One statement for each row of parameters would cost a hundred times as much.
 
 Invariants
-    MP1  The result is that of the single statements, executed in order. So UPDATE and DELETE must give each row by
-         its whole key, no key may occur in two rows of parameters, and no statement may read other rows.
+    MP1  The result is that of the single statements, executed in order. So UPDATE and DELETE must
+         give each row by its whole key, no key may occur in two rows of parameters, and no
+         statement may read other rows.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ from nyala.sql.change.target import Target, find_target, unused_prefix
 from nyala.sql.context import Context, Source
 from nyala.sql.python_values import plain_values
 from nyala.sql.tokens import TokenReader, replaced, tokens, with_neighbours
-
-__all__ = ["statement_of_rows"]
 
 # A statement with one of these words may read other rows or return rows.
 _READING: Final = frozenset(("SELECT", "FROM", "USING", "WITH", "RETURNING", "TABLE"))
@@ -112,7 +111,8 @@ def _table(rows: Sequence[Any], given: int | list[str], prefix: str) -> pa.Table
 def _is_alike(values: Sequence[Any]) -> bool:
     """Whether Arrow can store the values in one column without converting some of them.
 
-    A conversion could change what is stored: in a column of dates, Arrow cuts a `datetime` to its date.
+    A conversion could change what is stored: in a column of dates, Arrow cuts a `datetime` to its
+    date.
     """
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:

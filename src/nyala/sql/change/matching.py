@@ -1,6 +1,7 @@
 """Finds the rows that UPDATE and DELETE change, and computes their new values.
 
-In general DuckDB joins the table with the other tables of FROM or USING, the sources. Three forms are cheaper:
+In general DuckDB joins the table with the other tables of FROM or USING, the sources. Three forms
+are cheaper:
 
     WHERE k = 5, k IN (…)                  The rows are looked up by key.
     UPDATE t SET v = f.x + 1 FROM f
@@ -12,8 +13,9 @@ In general DuckDB joins the table with the other tables of FROM or USING, the so
 The second and third form need one equality `t.key = source.column` for each key column.
 
 Invariants
-    MT1  A cheaper form has the same result as the join. If it could differ, the join is used: a source has a key
-         twice, a key has another type than its column, the table would refuse a value, or an error occurs.
+    MT1  A cheaper form has the same result as the join. If it could differ, the join is used: a
+         source has a key twice, a key has another type than its column, the table would refuse a
+         value, or an error occurs.
 """
 
 from __future__ import annotations
@@ -37,8 +39,6 @@ from nyala.sql.select.program_objects import data_named
 from nyala.sql.tokens import Token, TokenReader, quoted, tokens
 from nyala.tablet.write.write_path import Request, prepare_request
 
-__all__ = ["KeyTerms", "as_key", "change_by_source", "key_terms", "selected"]
-
 # At most so many rows are looked up, and at most an eighth of the table's rows.
 _KEYS_MAX: Final = 100_000
 _TABLE_SHARE: Final = 8
@@ -61,7 +61,7 @@ class KeyTerms:
 def change_by_source(
     statement: Statement, target: Target, values: Mapping[str, str], others: str, where: str
 ) -> Change | None:
-    """Compute an UPDATE or DELETE from its sources alone; None if the table must be read.
+    """Return what an UPDATE or DELETE writes, from its sources alone; None if the table must be read.
 
     values: the expressions of SET; empty for a DELETE.
     others: the text of FROM or USING.
@@ -259,7 +259,7 @@ def _with_keys(target: Target, rows: pa.Table) -> pa.Table | None:
 def as_key(values: pa.ChunkedArray, column: ColumnSchema) -> pa.ChunkedArray | None:
     """Return the values in the key column's type, with NULL for values that this type cannot hold.
 
-    None: SQL may compare values of these two types other than by their converted values.
+    None: SQL compares values of these two types in another way, for example as floating-point numbers.
     """
     kind, given = column.type, values.type
     if kind.is_text:

@@ -2,17 +2,19 @@
 
     MERGE INTO t USING s ON … WHEN MATCHED AND c1 THEN … WHEN NOT MATCHED THEN …
 
-The statement reads the source `s` once. ON divides the rows into three kinds: pairs of a row of `t` and a row of
-`s`, rows of `s` without a partner, and rows of `t` without a partner. Each WHEN clause is for one kind. A SELECT
-over this kind computes the rows that the clause updates, deletes or inserts. If several clauses are for one kind,
-a SELECT before them decides for each row which clause takes it. All writes are one batch.
+The statement reads the source `s` once. ON divides the rows into three kinds: pairs of a row of `t`
+and a row of `s`, rows of `s` without a partner, and rows of `t` without a partner. Each WHEN clause
+is for one kind. A SELECT over this kind computes the rows that the clause updates, deletes or
+inserts. If several clauses are for one kind, a SELECT before them decides for each row which clause
+takes it. All writes are one batch.
 
 Invariants
-    MG1  At most one row of the source updates or deletes a row of the target. Otherwise the statement is refused.
-    MG2  At most one clause takes a row. So each condition is evaluated once, because it may be volatile (have
-         another value at each call, as random() has).
-    MG3  The three kinds do not overlap. So a volatile ON is refused if clauses are for several kinds: each kind
-         evaluates ON again.
+    MG1  At most one row of the source updates or deletes a row of the target. Otherwise the
+         statement is refused.
+    MG2  At most one clause takes a row. So each condition is evaluated once, because it may be
+         volatile (have another value at each call, as random() has).
+    MG3  The three kinds do not overlap. So a volatile ON is refused if clauses are for several
+         kinds: each kind evaluates ON again.
 
 Source: SQL:2016 part 2, 14.12 (merge statement).
 """
@@ -41,16 +43,14 @@ from nyala.sql.change.target import (
     assignments,
     default_of,
     find_target,
-    numbered,
     returned,
     value_of,
+    with_new_keys,
 )
 from nyala.sql.select.moments import NO_NAMES, parsable
 from nyala.sql.tokens import TokenReader, quoted, replaced, tokens, with_neighbours
 from nyala.sql.types import VOLATILE, cast_to
 from nyala.tablet.write.write_path import Request
-
-__all__ = ["compute_merge"]
 
 _ACTION = "merge_action"
 _WHEN: Final = (("WHEN", "MATCHED"), ("WHEN", "NOT", "MATCHED"), ("RETURNING",))
@@ -161,7 +161,7 @@ class _Merge(LazyValues):
 
 
 def compute_merge(statement: Statement, text: str) -> Change:
-    """Compute a MERGE."""
+    """Return what a MERGE writes."""
     reader = TokenReader(text)
     reader.need("MERGE", "INTO")
     target = find_target(reader, statement.source, ("USING",))
@@ -342,8 +342,8 @@ def _keys_of_condition(merge: _Merge) -> dict[str, str]:
 def _whole_source(reader: TokenReader, merge: _Merge, action: str) -> list[tuple[str, str]]:
     """Read `[BY NAME | BY POSITION] [*]`. Returns pairs (column of the table, column of the source).
 
-    Raises: ColumnNotFoundError; InvalidArgumentError if the columns do not fit, or are the table's in another order
-    and the statement says neither BY NAME nor BY POSITION.
+    Raises: ColumnNotFoundError; InvalidArgumentError if the columns do not fit, or are the table's
+    in another order and the statement says neither BY NAME nor BY POSITION.
     """
     by_name = reader.take("BY", "NAME")
     by_position = not by_name and reader.take("BY", "POSITION")
@@ -409,14 +409,14 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
     rows = merge.select(", ".join(listed), clause).select([*names, *left_out])
     request = Request(target.table, "insert", rows.select(names))
     if merge.whole:
-        request, rows = numbered(merge.statement, target, request, rows)
+        request, rows = with_new_keys(merge.statement, target, request, rows)
         _note(merge, "INSERT", rows)
     merge.requests.append(request)
     merge.count += request.data.num_rows
 
 
 def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table, rows: pa.Table) -> None:
-    """Add the writes of a clause that changes rows of the table. action: for RETURNING merge_action."""
+    """Add the writes of a clause that changes rows of the table. action: the value of merge_action in RETURNING."""
     merge.requests += requests
     merge.changed_keys.append(old_keys)
     merge.count += rows.num_rows

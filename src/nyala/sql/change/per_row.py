@@ -1,6 +1,7 @@
 """Checks that an expression of SET or VALUES has one value for each row, which does not depend on other rows.
 
-DuckDB refuses the same expressions, and also window functions in an UPDATE without FROM, which Nyala allows.
+DuckDB refuses the same expressions, and also window functions in an UPDATE without FROM, which
+Nyala allows.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from typing import Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.tokens import Token, tokens, with_neighbours
-
-__all__ = ["check_no_window", "check_one_value"]
 
 _MANY: Final = frozenset(("unnest", "unlist", "generate_subscripts"))
 _BEGINS_QUERY: Final = frozenset(("SELECT", "FROM", "WITH", "VALUES", "TABLE"))

@@ -1,6 +1,7 @@
 """Keeps the rows that DuckDB computes for a write.
 
-From 64 MB on, the rows are in a temporary file that is mapped into memory. So a batch can be larger than memory.
+From 64 MB on, the rows are in a temporary file that is mapped into memory. So a batch can be larger
+than memory.
 
 Source: docs/design/sql-and-polars.md, "Statements that write".
 """
@@ -16,8 +17,6 @@ from typing import Final
 import pyarrow as pa
 
 from nyala.errors import StorageError
-
-__all__ = ["SPILLED_BYTES_MIN", "are_distinct", "collected", "release_pages"]
 
 SPILLED_BYTES_MIN: Final = 64 << 20
 # The temporary files that are mapped now.

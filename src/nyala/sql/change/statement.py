@@ -1,6 +1,7 @@
 """Executes INSERT, UPSERT, REPLACE, UPDATE, DELETE, TRUNCATE and MERGE.
 
-DuckDB's parser checks the whole statement. Then SELECTs that consist of its clauses compute the rows to write.
+DuckDB's parser checks the whole statement. Then SELECTs that consist of its clauses compute the
+rows to write.
 
 Source: docs/reference/sql.md.
 """
@@ -29,8 +30,6 @@ from nyala.sql.tokens import (
     with_names,
     with_short_lists,
 )
-
-__all__ = ["execute", "plan_of"]
 
 _COMPUTED: Final = {
     "INSERT": compute_insert,

@@ -31,17 +31,6 @@ from nyala.suggestion import nearest
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.write_path import Request, prepare_request
 
-__all__ = [
-    "Statement",
-    "Target",
-    "as_stored",
-    "assignments",
-    "default_of",
-    "find_target",
-    "numbered",
-    "returned",
-]
-
 # Arrow compares keys in memory, and takes about 200 bytes for each. DuckDB compares more keys than this.
 _COMPARED_ROWS_MAX: Final = 1 << 18
 _AGGREGATES: Final = (
@@ -173,8 +162,9 @@ class Statement(LazyValues):
         return f"{quoted(target.table)} AS {quoted(target.alias)}"
 
     def rows(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table:
-        """Return the rows of a SELECT over the store's tables and `objects`, tables by name.
+        """Return the rows of a SELECT over the store's tables and further tables.
 
+        objects: the further tables, by name.
         Raises: as `Database.sql`.
         """
         try:
@@ -236,7 +226,7 @@ def unused_prefix(text: str) -> str:
 
 
 def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Target:
-    """Read `table [AS] [alias]`. stops: keywords that can follow, and so are no alias.
+    """Read `table [AS] [alias]`. stops: keywords that can follow the table, so that they are not its alias.
 
     Raises: TableNotFoundError, InvalidArgumentError.
     """
@@ -302,13 +292,14 @@ def default_of(column: ColumnSchema) -> str:
     return cast_to(literal(None if default is NO_DEFAULT else default, column.type), column.type)
 
 
-def numbered(
+def with_new_keys(
     statement: Statement, target: Target, insert: Request, rows: pa.Table
 ) -> tuple[Request, pa.Table]:
     """Add the next values of an auto-incrementing key to an insert and its rows, for RETURNING.
 
-    Both are returned unchanged if the key has no such column, or if the store would refuse the insert.
-    The commit must be checked for conflicts, because another process can take the same values.
+    Both are returned unchanged if the key has no such column, or if the store would refuse the
+    insert. The commit must be checked for conflicts, because another process can take the same
+    values.
     """
     key = target.schema.auto_increment
     if key is None:

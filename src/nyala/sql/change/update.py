@@ -4,7 +4,8 @@
     UPDATE t SET key = … WHERE w                SELECT old key, all columns … WHERE w     then delete and insert
     DELETE FROM t USING u WHERE w               SELECT DISTINCT key FROM t, u WHERE w     then delete
 
-If several rows of FROM match one row of the table, one of them is used, as in PostgreSQL and DuckDB.
+If several rows of FROM match one row of the table, one of them is used, as in PostgreSQL and
+DuckDB.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from nyala.sql.change.target import Statement, assignments, find_target, returne
 from nyala.sql.tokens import TokenReader
 from nyala.tablet.write.write_path import Request
 
-__all__ = ["compute_delete", "compute_update"]
-
 
 def compute_update(statement: Statement, text: str) -> Change:
-    """Compute `UPDATE t [AS a] SET … [FROM …] [WHERE …] [RETURNING …]`."""
+    """Return what `UPDATE t [AS a] SET … [FROM …] [WHERE …] [RETURNING …]` writes."""
     reader = TokenReader(text)
     reader.need("UPDATE")
     target = find_target(reader, statement.source, ("SET",))
@@ -46,7 +45,7 @@ def compute_update(statement: Statement, text: str) -> Change:
 
 
 def compute_delete(statement: Statement, text: str) -> Change:
-    """Compute `DELETE FROM t [AS a] [USING …] [WHERE …] [RETURNING …]` or `TRUNCATE [TABLE] t`."""
+    """Return what `DELETE FROM t [AS a] [USING …] [WHERE …] [RETURNING …]` or `TRUNCATE [TABLE] t` writes."""
     reader = TokenReader(text)
     if reader.take("TRUNCATE"):
         reader.take("TABLE")

@@ -1,16 +1,16 @@
 """Computes the rows of VALUES in an INSERT, and casts each value to the type of its column.
 
-For few rows DuckDB evaluates `VALUES (CAST(1 AS INTEGER), …), …`. It needs about 50 µs for each value, so many rows
-go another way. For each column of the table the values of one type become one Arrow array, with NULL in the rows of
-other types. Then one SELECT casts the arrays and joins them:
+For few rows DuckDB evaluates `VALUES (CAST(1 AS INTEGER), …), …`. It needs about 50 µs for each
+value, so many rows go another way. For each column of the table the values of one type become one
+Arrow array, with NULL in the rows of other types. Then one SELECT casts the arrays and joins them:
 
     VALUES (1), (2.5), (NULL), …
         integers = [1, NULL, NULL, …]    decimals = [NULL, 2.5, NULL, …]
         SELECT coalesce(CAST(integers AS INTEGER), CAST(decimals AS INTEGER))
 
 Invariants
-    VL1  A literal has the type that DuckDB gives it before the cast: integer, DECIMAL of its digits, DOUBLE, VARCHAR,
-         BOOLEAN, or the type that is written before a text.
+    VL1  A literal has the type that DuckDB gives it before the cast: integer, DECIMAL of its
+         digits, DOUBLE, VARCHAR, BOOLEAN, or the type that is written before a text.
 
 Source: DuckDB, "Literal Types".
 """
@@ -33,8 +33,6 @@ from nyala.sql.change.target import Statement, default_of, value_of
 from nyala.sql.literals import cell_of, cells_of_rows, row_at
 from nyala.sql.tokens import TokenReader, quoted
 from nyala.sql.types import cast_to
-
-__all__ = ["rows_of_values"]
 
 _TABLE: Final = "nyala_values"
 _ROW: Final = "nyala_row"
@@ -78,7 +76,7 @@ def rows_of_values(
 ) -> pa.Table:
     """Read `VALUES (…), …`. Returns the rows, in the types of the columns.
 
-    error: makes the error for a row with a wrong number of values, which is the argument.
+    error: returns the error for a row with a wrong number of values; its argument is this number.
     Raises: InvalidArgumentError.
     """
     values = _read(reader)

@@ -1,8 +1,8 @@
 """Executes ALTER TABLE. All actions of one statement, separated by commas, are one change of the catalogue.
 
-ALTER TABLE t ADD COLUMN c INT DEFAULT 5, DROP COLUMN d, RENAME COLUMN a TO b
-ALTER TABLE t ALTER COLUMN c TYPE BIGINT | SET DEFAULT 7 | DROP DEFAULT | DROP NOT NULL | SET ENCODING rle | …
-ALTER TABLE t ADD RANGE PARTITION 10 <= VALUES < 20
+ALTER TABLE t ADD COLUMN c INT DEFAULT 5, DROP COLUMN d, RENAME COLUMN a TO b ALTER TABLE t ALTER
+COLUMN c TYPE BIGINT | SET DEFAULT 7 | DROP DEFAULT | DROP NOT NULL | SET ENCODING rle | … ALTER
+TABLE t ADD RANGE PARTITION 10 <= VALUES < 20
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from nyala.sql.types import sql_type
 if TYPE_CHECKING:
     from nyala.api.alter import Alteration
     from nyala.api.database import Database
-
-__all__ = ["alter_table", "exact_column"]
 
 _NO_NEW_KEY: Final = (
     "the key of a table does not change: make another table with CREATE TABLE … PRIMARY KEY (…) AS SELECT, and "

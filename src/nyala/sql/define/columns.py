@@ -1,8 +1,8 @@
 """Reads the column lists of CREATE TABLE and ALTER TABLE.
 
-Kudu's words (ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT, IMMUTABLE) are cut out of each column's text. An empty
-DuckDB executes a CREATE TABLE with the remaining text. Its catalogue then has the types, NOT NULL, the key and the
-defaults.
+Kudu's words (ENCODING, COMPRESSION, BLOCK_SIZE, COMMENT, IMMUTABLE) are cut out of each column's
+text. An empty DuckDB executes a CREATE TABLE with the remaining text. Its catalogue then has the
+types, NOT NULL, the key and the defaults.
 
 Source: docs/reference/sql.md.
 """
@@ -24,8 +24,6 @@ from nyala.sql.select.connection import SMALL
 from nyala.sql.tokens import TokenReader, quoted, replaced, tokens
 from nyala.sql.types import VOLATILE
 from nyala.suggestion import nearest
-
-__all__ = ["Columns", "check_key", "constant", "read_columns", "scratch", "storage_words"]
 
 _ENCODINGS: Final = {
     "AUTO_ENCODING": "auto",
@@ -234,8 +232,9 @@ def read_columns(items: Sequence[str]) -> Columns:
 def check_key(key: Sequence[str], columns: Sequence[str]) -> None:
     """Check that the key columns are the first columns, in the order of the key.
 
-    Every table has its columns in this order. If CREATE TABLE listed them in another order, an INSERT without a list
-    of columns would store values in other columns than a reader of CREATE TABLE expects.
+    Every table has its columns in this order. If CREATE TABLE listed them in another order, an
+    INSERT without a list of columns would store values in other columns than a reader of CREATE
+    TABLE expects.
 
     Raises: SchemaError.
     Source: docs/design/kudu.md; Apache Impala, "CREATE TABLE", Kudu tables.

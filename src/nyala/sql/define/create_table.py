@@ -3,8 +3,8 @@
     CREATE [OR REPLACE] TABLE [IF NOT EXISTS] t [(columns)] [PRIMARY KEY (…)] [PARTITION BY …] [COMMENT '…']
         [WITH ('nyala.history' = '30d')] [AS SELECT …]
 
-Each statement is one change of the catalogue. This change includes the rows of AS SELECT, and the drop of the table
-that OR REPLACE replaces.
+Each statement is one change of the catalogue. This change includes the rows of AS SELECT, and the
+drop of the table that OR REPLACE replaces.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from nyala.tablet.write.write_path import Request
 if TYPE_CHECKING:
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.tablet.tables.creation import NewTable
-
-__all__ = ["create_table", "read_history", "read_moment"]
 
 
 @dataclass

@@ -22,8 +22,6 @@ from nyala.partition.ranges import RangeBound
 from nyala.sql.define.columns import constant
 from nyala.sql.tokens import TokenReader
 
-__all__ = ["read_bound", "read_partitions"]
-
 
 def read_partitions(reader: TokenReader, key: Sequence[str]) -> list[HashSpec | RangeSpec]:
     """Read what follows PARTITION BY. key: the default for columns. Raises: InvalidArgumentError."""

@@ -19,8 +19,6 @@ from nyala.sql.result import FixedResult, without_rows
 from nyala.sql.tokens import TokenReader, replaced
 from nyala.sql.types import literal_of
 
-__all__ = ["execute"]
-
 
 def execute(context: Context, text: str) -> FixedResult:
     """Execute a statement that changes tables. Raises: as `Database.sql`."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from nyala.api.description import TableDescription
     from nyala.api.table import Table
 
-__all__ = ["create_table_text", "history_text", "partitions_text"]
-
 _UNITS: Final = (
     (dt.timedelta(days=1), "d"),
     (dt.timedelta(hours=1), "h"),

@@ -4,8 +4,8 @@
     listings.py     SHOW: lists tables, commits, tags, partitions and more
     explain.py      EXPLAIN
 
-`sql/select/catalogue.py` answers DESCRIBE and `information_schema`: an empty DuckDB has tables with the same
-definitions as the store's tables.
+`sql/select/catalogue.py` answers DESCRIBE and `information_schema`: an empty DuckDB has tables with
+the same definitions as the store's tables.
 
 Source: docs/how-to/sql.md.
 """

@@ -1,8 +1,8 @@
 """Executes EXPLAIN [ANALYZE].
 
-For a SELECT, the answer is DuckDB's plan with the predicates that Nyala's scans apply. EXPLAIN ANALYZE also runs the
-SELECT, discards its rows, and adds times and row counts to the plan. For any other statement, the answer says what
-it would write. Nothing is written.
+For a SELECT, the answer is DuckDB's plan with the predicates that Nyala's scans apply. EXPLAIN
+ANALYZE also runs the SELECT, discards its rows, and adds times and row counts to the plan. For any
+other statement, the answer says what it would write. Nothing is written.
 
 Source: docs/how-to/sql.md.
 """
@@ -16,9 +16,7 @@ import pyarrow as pa
 from nyala.errors import InvalidArgumentError
 from nyala.sql.change.explain import explain_change
 from nyala.sql.context import Context, Source
-from nyala.sql.tokens import TokenReader, main_keyword, tokens
-
-__all__ = ["explain"]
+from nyala.sql.tokens import READS, WRITES, TokenReader, main_keyword, tokens
 
 _DEFINES: Final = {
     "CREATE": "would create the table in one commit, with the rows of its SELECT if there is one",
@@ -27,8 +25,6 @@ _DEFINES: Final = {
     "UNDROP": "would bring back the dropped table",
     "COMMENT": "would change a comment in the catalogue",
 }
-_CHANGES: Final = frozenset(("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE"))
-_READS: Final = frozenset(("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "("))
 
 
 def explain(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
@@ -42,13 +38,13 @@ def explain(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
         raise reader.error("EXPLAIN takes a statement")
     text = reader.rest()
     word = main_keyword(tokens(text))
-    if word in _READS:
+    if word in READS:
         return source, _of_select(context, source, text, analyze)
     if word in _DEFINES:
         return source, _made(
             [("statement", _of_definition(text, word)), *_source_plan(context, source, text)]
         )
-    if word in _CHANGES:
+    if word in WRITES:
         return source, _made(explain_change(context, source, text))
     raise InvalidArgumentError(f"EXPLAIN takes a statement that reads or writes tables, not {first.text}")
 
@@ -71,7 +67,7 @@ def _source_plan(context: Context, source: Source, text: str) -> list[tuple[str,
     reader = TokenReader(text)
     if not reader.at("CREATE"):
         return []
-    reader.until(*(("AS", word) for word in _READS))
+    reader.until(*(("AS", word) for word in READS))
     if not reader.take("AS"):
         return []
     return [("physical_plan", context.select(source, reader.rest()).plan())]

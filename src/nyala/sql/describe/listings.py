@@ -25,8 +25,6 @@ from nyala.sql.select.catalogue import answer, describe
 from nyala.sql.tokens import TokenReader
 from nyala.tablet.state.root import TableState
 
-__all__ = ["show", "state_of"]
-
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TAGS: Final = pa.schema({"name": pa.string(), "timestamp": pa.int64(), "time": _TIME})
 _DROPPED: Final = pa.schema(

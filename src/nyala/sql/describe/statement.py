@@ -19,8 +19,6 @@ from nyala.sql.select.moments import read_moments
 from nyala.sql.tokens import TokenReader
 from nyala.tablet.state.root import TableState
 
-__all__ = ["execute", "select"]
-
 _QUERIES: Final = frozenset(("SELECT", "FROM", "VALUES", "WITH", "PIVOT", "UNPIVOT"))
 
 

@@ -4,10 +4,10 @@
     COPY t (b, a) FROM 'x.parquet'      INSERT INTO t (b, a) SELECT b, a FROM read_parquet('x.parquet')
     COPY t FROM 'x.csv' (DELIM '|')     INSERT INTO t (a, b) SELECT * FROM read_csv('x.csv', columns = …, delim = '|')
 
-Columns of Parquet and JSON files are matched by name. A column that the file does not have takes its default.
-Columns of CSV files are matched by position, as in PostgreSQL and DuckDB. If the first line names the columns in
-another order, this is an error. CSV and JSON are read with the types of the table: DuckDB guesses no types, so a
-text "007" stays "007".
+Columns of Parquet and JSON files are matched by name. A column that the file does not have takes
+its default. Columns of CSV files are matched by position, as in PostgreSQL and DuckDB. If the first
+line names the columns in another order, this is an error. CSV and JSON are read with the types of
+the table: DuckDB guesses no types, so a text "007" stays "007".
 
 Source: DuckDB, "COPY Statement", "COPY … FROM"; PostgreSQL, COPY.
 """
@@ -26,8 +26,6 @@ from nyala.sql.context import Context, Source
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import TokenReader, quoted, quoted_text
 from nyala.sql.types import sql_type
-
-__all__ = ["copy_from"]
 
 _SUFFIXES: Final = {
     "parquet": "parquet",
@@ -142,8 +140,8 @@ def _csv(
 def _json(context: Context, source: Source, target: Target, path: str, options: Mapping[str, str]) -> str:
     """Return the call of `read_json` that reads the columns of the JSON files with the types of the table.
 
-    JSON has binary values as texts with escapes such as \\x00. As a BLOB, `read_json` would keep the escapes. So it
-    reads a text, and a cast makes the bytes.
+    JSON has binary values as texts with escapes such as \\x00. As a BLOB, `read_json` would keep
+    the escapes. So it reads a text, and a cast makes the bytes.
     Raises: ColumnNotFoundError.
     """
     found = context.select(source, f"SELECT * FROM {_call('read_json', path, options)}").columns

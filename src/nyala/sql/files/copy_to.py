@@ -1,8 +1,9 @@
 """COPY … TO: DuckDB writes the rows of a SELECT to a file.
 
-DuckDB writes the file under a temporary name in the same folder. Then the file is synced and renamed. So the file
-is complete, and a file that had this name stays as it was if the statement fails. With PARTITION_BY,
-PER_THREAD_OUTPUT or FILE_SIZE_BYTES, DuckDB writes a folder of files in place, without a temporary name.
+DuckDB writes the file under a temporary name in the same folder. Then the file is synced and
+renamed. So the file is complete, and a file that had this name stays as it was if the statement
+fails. With PARTITION_BY, PER_THREAD_OUTPUT or FILE_SIZE_BYTES, DuckDB writes a folder of files in
+place, without a temporary name.
 
 Source: DuckDB, "COPY Statement", "COPY … TO".
 """
@@ -20,8 +21,6 @@ from nyala.errors import InvalidArgumentError, StorageError
 from nyala.sql.context import Context
 from nyala.sql.result import FixedResult
 from nyala.sql.tokens import quoted, quoted_text, tokens
-
-__all__ = ["copy_to"]
 
 _FOLDERS = frozenset(("PARTITION_BY", "PER_THREAD_OUTPUT", "FILE_SIZE_BYTES"))
 _REFUSED = frozenset(("RETURN_FILES", "RETURN_STATS", "USE_TMP_FILE"))

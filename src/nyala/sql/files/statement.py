@@ -12,8 +12,6 @@ from nyala.sql.files.copy_to import copy_to
 from nyala.sql.result import FixedResult, without_rows
 from nyala.sql.tokens import Token, TokenReader
 
-__all__ = ["execute"]
-
 
 def execute(context: Context, text: str) -> FixedResult:
     """Execute a statement that reaches files or other stores. Raises: as `Database.sql`."""

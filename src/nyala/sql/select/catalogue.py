@@ -1,16 +1,17 @@
 """Executes statements over the catalogue: DESCRIBE, `information_schema`, `duckdb_tables()`, `pg_catalog`.
 
-DuckDB sees Nyala's tables as views, which are nullable and have no keys. So a second DuckDB, the catalogue, has an
-empty table for each table of the store: with its types, NOT NULL, primary key, defaults and comments. Its database is
-called `nyala`, and its schema `main`.
+DuckDB sees Nyala's tables as views, which are nullable and have no keys. So a second DuckDB, the
+catalogue, has an empty table for each table of the store: with its types, NOT NULL, primary key,
+defaults and comments. Its database is called `nyala`, and its schema `main`.
 
 Invariants
     C1  A catalogue does not change after it was built, so any number of threads may read it.
     C2  Four catalogues at most are kept.
-    C3  A statement that also reads rows of a table is refused, because the tables of the catalogue have no rows.
+    C3  A statement that also reads rows of a table is refused, because the tables of the catalogue
+        have no rows.
 
-If the names of two tables differ only in case, the catalogue has the one that the statement spells exactly. A table
-with two such columns is not in the catalogue.
+If the names of two tables differ only in case, the catalogue has the one that the statement spells
+exactly. A table with two such columns is not in the catalogue.
 
 Source: docs/how-to/sql.md; SQL:2011 part 11 (information schema); DuckDB, "Metadata functions".
 """
@@ -37,8 +38,6 @@ from nyala.tablet.state.root import TableState
 
 if TYPE_CHECKING:
     from nyala.sql.context import Source
-
-__all__ = ["answer", "describe", "describe_storage", "states_of"]
 
 _DESCRIBING: Final = frozenset(("DESCRIBE", "DESC", "SHOW"))
 
@@ -82,7 +81,8 @@ def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
 def answer(source: Source, text: str, parameters: Mapping[str, Any]) -> pa.Table:
     """Return the rows of a SELECT over the catalogue.
 
-    Raises: InvalidArgumentError for a statement that also reads rows of tables (C3); as `Database.sql`.
+    Raises: InvalidArgumentError for a statement that also reads rows of tables (C3); as
+    `Database.sql`.
     """
     statement, glance, _ = check_statement(text)
     states = states_of(source)

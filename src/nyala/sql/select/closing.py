@@ -3,10 +3,10 @@
     the last reference to the object goes       its cursor is closed at once
     the garbage collector finds the object      its cursor is closed with the next new cursor, or with the connection
 
-A thread that closes a cursor waits for the threads that execute the cursor's statement. The collector may run in one
-of these threads, or in a thread that they wait for. There DuckDB refuses to close, and the files of the statement
-would stay open. So no cursor is closed while the collector runs. Until a cursor is closed, it keeps the files that
-its statement reads.
+A thread that closes a cursor waits for the threads that execute the cursor's statement. The
+collector may run in one of these threads, or in a thread that they wait for. There DuckDB refuses
+to close, and the files of the statement would stay open. So no cursor is closed while the collector
+runs. Until a cursor is closed, it keeps the files that its statement reads.
 
 Cost: one call per collection of the garbage collector, from the first statement on.
 Source: Python, `gc.callbacks`; docs/design/sql-and-polars.md, "A private, locked DuckDB".
@@ -18,8 +18,6 @@ import gc
 import threading
 import weakref
 from typing import Any, Final
-
-__all__ = ["LeftCursors", "close_all"]
 
 # Threads in which the collector runs now.
 _collecting: Final[set[int]] = set()
@@ -47,8 +45,8 @@ class LeftCursors:
     def close_with(self, user: object, cursor: Any) -> list[Any]:
         """Close the cursor when `user` no longer exists, or soon after.
 
-        Returns a list for the cursor's streams. They must exist until then, because closing a stream waits as closing a
-        cursor does.
+        Returns a list for the cursor's streams. They must exist until then, because closing a
+        stream waits as closing a cursor does.
         """
         made: list[Any] = []
         weakref.finalize(user, self._close_or_leave, cursor, made)
@@ -69,8 +67,8 @@ class LeftCursors:
 def close_all(opened: list[Any], left: LeftCursors) -> None:
     """Close the cursors that were left, then the connections, and empty the list.
 
-    A statement that still runs in another thread finishes, or fails because its scan finds the store closed. DuckDB
-    keeps the connection until the last cursor is closed.
+    A statement that still runs in another thread finishes, or fails because its scan finds the
+    store closed. DuckDB keeps the connection until the last cursor is closed.
     """
     left.close()
     while opened:

@@ -45,7 +45,8 @@ def our_error(
 ) -> BaseException:
     """Return the error to raise for an exception of DuckDB.
 
-    failures: the errors of the statement's scans. If there is one, it is the cause of the exception, and is returned.
+    failures: the errors of the statement's scans. If there is one, it is the cause of the
+        exception, and is returned.
     tables, columns: existing names, for "did you mean".
     lines_above: the number of lines before the user's text in the text that DuckDB executed.
     """
@@ -145,8 +146,8 @@ def located(message: str, text: str) -> str:
 def _place_of(marked: str, before: str, text: str) -> int | None:
     """Return the place of the marked words in the text.
 
-    Of several places, the one whose text before it is most similar to `before` is returned. None: no place, or two
-    that are equally similar.
+    Of several places, the one whose text before it is most similar to `before` is returned. None:
+    no place, or two that are equally similar.
     """
     found: list[tuple[int, int]] = []
     place = text.find(marked) if marked else -1

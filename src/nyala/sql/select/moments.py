@@ -6,9 +6,10 @@
     FROM changes('t', since => 'tag', until => now(), before => true)
     FROM nyala.main.t                                    or  public.t
 
-A scan at the moment, or the feed, is registered in DuckDB under a new name, and the text gets this name:
-`FROM t AT (VERSION => 7)` becomes `FROM "t@1" AS "t"`. So DuckDB pushes predicates into scans of the past, too.
-DuckDB evaluates the moment, an expression of constants and parameters, before the statement.
+A scan at the moment, or the feed, is registered in DuckDB under a new name, and the text gets this
+name: `FROM t AT (VERSION => 7)` becomes `FROM "t@1" AS "t"`. So DuckDB pushes predicates into scans
+of the past, too. DuckDB evaluates the moment, an expression of constants and parameters, before the
+statement.
 
 Invariants
     M1  A clause is found only behind the name of a table: after FROM, JOIN, or a comma in FROM.
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from nyala.api.database import Database, Snapshot
     from nyala.api.engine_scan import EngineScan
     from nyala.sql.select.connection import Connection
-
-__all__ = ["NO_NAMES", "Feed", "Reading", "parsable", "read_moments"]
 
 _WORDS: Final = re.compile(r"\b(?:at|of|changes|public|nyala)\b", re.IGNORECASE)
 _EXPLICIT: Final = frozenset(("TIMESTAMP", "VERSION"))
@@ -129,7 +128,8 @@ def read_moments(
     attached: other stores by name, whose tables are `store.table`.
     connection: evaluates the moments.
     timestamp: the moment of the statement. A feed without `until` ends there.
-    Raises: InvalidArgumentError for a wrong clause or moment; TableNotFoundError, HistoryExpiredError.
+    Raises: InvalidArgumentError for a wrong clause or moment; TableNotFoundError,
+    HistoryExpiredError.
     """
     if not _WORDS.search(text):
         return Reading(text)
@@ -299,19 +299,26 @@ class _FeedCall:
 
 
 @dataclass(frozen=True)
-class _Clauses:
-    moments: Sequence[_Moment]
-    feeds: Sequence[_FeedCall]
-    edits: Sequence[tuple[int, int, str]]
-    """Replacements of schema names."""
+class NamedTable:
+    """The name of a table at [begin, end) of the text, with its qualifiers: `other.t` has the names other and t."""
+
+    names: Sequence[str]
+    begin: int
+    end: int
+    has_alias: bool
 
 
 @cached_for_short
-def _clauses(text: str) -> _Clauses:
+def _clauses(text: str) -> _Finder:
     """Find the clauses of a statement. Raises: InvalidArgumentError for an incomplete clause."""
     finder = _Finder(text)
     finder.run()
-    return _Clauses(finder.moments, finder.feeds, finder.edits)
+    return finder
+
+
+def tables_in(text: str) -> Sequence[NamedTable]:
+    """Return the names of tables in FROM, JOIN and similar places of a statement."""
+    return _clauses(text).tables
 
 
 _SOURCES_AFTER_USING: Final = ("MERGE", "DELETE")
@@ -329,13 +336,17 @@ class _Frame:
 
 
 class _Finder:
-    """Goes through the tokens of a statement, and finds the names of tables (M1)."""
+    """Goes through the tokens of a statement, and finds the names of tables (M1).
+
+    edits: replacements of schema names.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = tokens(text)
         self.moments: list[_Moment] = []
         self.feeds: list[_FeedCall] = []
+        self.tables: list[NamedTable] = []
         self.edits: list[tuple[int, int, str]] = []
         self._cut: set[str] = set()  # tables whose schema name was replaced
         self._of_with = self._names_of_with()
@@ -389,6 +400,7 @@ class _Finder:
         self._qualifier(names, place, after)
         first, end = self.tokens[place], self.tokens[after - 1].end
         alias = self._after_alias(after)
+        self.tables.append(NamedTable(names, first.begin, end, alias != after))
         for begin in dict.fromkeys((after, alias)):
             found = self._clause(begin)
             if found is None:

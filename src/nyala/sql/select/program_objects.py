@@ -4,12 +4,12 @@
     dict of columns, list of rows as dicts                streams of Arrow, such as readers and relations of DuckDB
     Scan and Table of a store, Result, ChangeFeed
 
-A name is looked up only after DuckDB has not found a table with this name. So tables of the store and names of WITH
-come first.
+A name is looked up only after DuckDB has not found a table with this name. So tables of the store
+and names of WITH come first.
 
 Invariants
-    V1  The data can be read any number of times, because a result runs again whenever its rows are read. A stream
-        that can be read only once is read here, into memory.
+    V1  The data can be read any number of times, because a result runs again whenever its rows are
+        read. A stream that can be read only once is read here, into memory.
     V2  A result refers to the data, and not to the frame of the program.
 
 Source: docs/how-to/sql.md, "Data of your program".
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from nyala.api.engine_scan import EngineScan
     from nyala.api.transaction import Transaction
 
-__all__ = ["data_named", "find_object"]
-
 _KINDS: Final = (
     "a frame of pandas or polars, Arrow data, a dict of columns, a list of rows, or a scan, table, result or "
     "change feed of Nyala"
@@ -48,8 +46,11 @@ def find_object(
     """Return (name of the missing table, the program's data with this name).
 
     error: DuckDB's error about the missing table.
-    known: names that were found before. If DuckDB still misses such a name, the statement has it with a schema.
-    The data is an `EngineScan`, into which DuckDB pushes predicates, or an object that DuckDB reads itself.
+    known: names that were found before. If DuckDB still misses such a name, the statement has it
+        with a schema.
+
+    The data is an `EngineScan`, into which DuckDB pushes predicates, or an object that DuckDB reads
+    itself.
     Raises: `error` if no variable has this name; InvalidArgumentError for data that cannot be read.
     """
     name = missing_table(error)

@@ -1,9 +1,10 @@
 """Interrupts the running statements of one user from another thread.
 
-`interrupt` stops the DuckDB sessions of the statements, so that their SELECTs fail. It also sets a mark. A statement
-that writes checks the mark until its commit starts.
+`interrupt` stops the DuckDB sessions of the statements, so that their SELECTs fail. It also sets a
+mark. A statement that writes checks the mark until its commit starts.
 
-Ctrl-C in the main thread needs no interrupt: DuckDB itself checks for signals between its tasks (`is_signal`).
+Ctrl-C in the main thread needs no interrupt: DuckDB itself checks for signals between its tasks
+(`is_signal`).
 
 Source: DuckDB, `duckdb_interrupt`.
 """
@@ -19,8 +20,6 @@ from nyala.errors import Error
 
 if TYPE_CHECKING:
     from nyala.sql.select.connection import Session
-
-__all__ = ["Running", "StatementInterrupted", "is_signal"]
 
 
 class StatementInterrupted(Error):

@@ -18,9 +18,9 @@ from nyala.sql.tokens import cached_for_short, tokens, with_short_lists
 def check_statement(text: object) -> tuple[str, str, Any]:
     """Return (statement, shortened statement, shortened statement as DuckDB parsed it).
 
-    The shortened statement has one value of each long IN list. It names the same tables and columns, and
-    parses and binds faster: DuckDB takes half a second for 50,000 values. It is only for analysis, because
-    a PIVOT takes column names from such a list.
+    The shortened statement has one value of each long IN list. It names the same tables and
+    columns, and parses and binds faster: DuckDB takes half a second for 50,000 values. It is only
+    for analysis, because a PIVOT takes column names from such a list.
 
     Raises: InvalidArgumentError for a text that does not parse, or is not one SELECT.
     """
@@ -106,8 +106,9 @@ _SHOW: Final = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b", re
 def tables_named(text: str, tables: Iterable[str]) -> list[str]:
     """Return the tables whose names occur in the text. All tables that the statement reads are among them.
 
-    For a statement over the catalogue, such as SHOW TABLES, these are all tables. DuckDB ignores case in names, so of
-    two tables `T` and `t` only the one whose exact spelling occurs is returned.
+    For a statement over the catalogue, such as SHOW TABLES, these are all tables. DuckDB ignores
+    case in names, so of two tables `T` and `t` only the one whose exact spelling occurs is
+    returned.
     Raises: InvalidArgumentError if both spellings occur.
     """
     tables = list(tables)
@@ -139,7 +140,8 @@ _WORD: Final = re.compile(r"\w+")
 def columns_named(text: str, columns: Iterable[str]) -> set[str]:
     """Return the columns whose names occur in the text; all columns for `SELECT *`.
 
-    The result is an estimate, which only saves work: for example, a natural join reads columns that it does not name.
+    The result is an estimate, which only saves work: for example, a natural join reads columns that
+    it does not name.
     """
     if _ALL.search(text) or not _SELECT.search(text):
         return set(columns)

@@ -1,12 +1,12 @@
 """Refuses functions that reach outside the store, in SQL that does not come from the program (`StoreAccess`).
 
-The DuckDB of such SQL has no access to files, and its settings are locked. This check is a second barrier. It
-refuses all table functions and functions with side effects, except those in `_ALLOWED`. So a function that a later
-DuckDB adds is refused, too. Functions that execute SQL from a text are refused, because the check does not read
-this text.
+The DuckDB of such SQL has no access to files, and its settings are locked. This check is a second
+barrier. It refuses all table functions and functions with side effects, except those in `_ALLOWED`.
+So a function that a later DuckDB adds is refused, too. Functions that execute SQL from a text are
+refused, because the check does not read this text.
 
-DuckDB's own tokenizer finds the names. If `tokens` and DuckDB disagree where string literals begin, the statement
-is refused, because Nyala and DuckDB would read different clauses.
+DuckDB's own tokenizer finds the names. If `tokens` and DuckDB disagree where string literals begin,
+the statement is refused, because Nyala and DuckDB would read different clauses.
 
 Source: DuckDB, "Securing DuckDB"; docs/how-to/sql.md, "What is guaranteed".
 """
@@ -22,8 +22,6 @@ from typing import Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.tokens import begins_of_texts, tokens
-
-__all__ = ["check_store_only"]
 
 _ALLOWED: Final = frozenset(
     "current_connection_id current_query current_query_id current_transaction_id duckdb_columns duckdb_constraints "
