@@ -82,35 +82,38 @@ def test_limits_and_times_on_the_page_are_those_of_the_code() -> None:
     text = " ".join(PAGE.split())
     cells = {row[0]: row for row in _all_rows(section(PAGE, "Background work"))}
     log_mb, aged_mb = store.LOG_LIMIT_BYTES // MB, maintenance.FLUSH_AGE_MIN_BYTES // MB
-    aged = f"at least {aged_mb} MB older than {maintenance.FLUSH_AGE_S:.0f} seconds"
-    assert f"the log above {log_mb} MB, or {aged}" in cells["flush"][2]
+    aged = f"at least {aged_mb} MB is older than {maintenance.FLUSH_AGE_S:.0f} seconds"
+    assert f"the log has more than {log_mb} MB, or when {aged}" in cells["flush"][2]
     assert f"of about {TARGET_BYTES // MB} MB" in cells["merging compaction"][1]
     assert f"{policy.REDO_RATIO_MIN:.0%}".replace("%", " %") in cells["major delta compaction"][2]
-    assert cells["minor delta compaction"][2] == f"from {FILES_MIN} files on"
-    assert cells["UNDO compaction"][2] == f"from {policy.UNDO_FILES_MIN} files on"
+    assert cells["minor delta compaction"][2] == f"when there are at least {FILES_MIN} files"
+    assert cells["UNDO compaction"][2] == f"when there are at least {policy.UNDO_FILES_MIN} files"
     assert policy.SPACE_RATIO == 0.5 and cells["rewrite"][2].startswith(
-        "if half of the rowset can be discarded"
+        "when half of the rowset, and at least"
     )
-    expiry = f"from {policy.EXPIRED_FILES_MIN} files or {plans.OPEN_BYTES // MB} MB on"
+    expiry = f"when there are at least {policy.EXPIRED_FILES_MIN} such files or {plans.OPEN_BYTES // MB} MB"
     assert cells["expiry"][2].startswith(expiry)
     assert f"nobody has written to it for {compactor.QUIET_S:.0f} seconds" in text
     assert f"the last {compactor.HISTORY_LENGTH} compactions" in text
-    assert f"after {compactor.DELAY_S:.0f} seconds, then {2 * compactor.DELAY_S:.0f}, up to an hour" in text
+    assert (
+        f"after {compactor.DELAY_S:.0f} seconds, then after {2 * compactor.DELAY_S:.0f}, and so on up to an hour"
+        in text
+    )
     assert compactor.DELAY_MAX_S == 3600
-    assert f"it looks again after {compactor.DELAY_S:.0f} seconds" in text
-    assert f"less than {compactor.INLINE_BYTES // MB} MB is done in the background's thread" in text
-    assert f"and 1/{compaction.SPARE_SHARE} of that besides" in text
+    assert f"tries again after {compactor.DELAY_S:.0f} seconds" in text
+    assert f"less than {compactor.INLINE_BYTES // MB} MB runs in the background thread" in text
+    assert compaction.SPARE_SHARE == 4 and "and another quarter of that" in text
     assert (
         f"{PIECE_BYTES * PIECES_MIN >> 20} MiB" in text
-        and f"up to {PIECE_BYTES * PIECES_MAX >> 20} MiB" in text
+        and f"at most {PIECE_BYTES * PIECES_MAX >> 20} MiB" in text
     )
     assert f"(`nice` {_worker.NICENESS})" in text
     assert f"fail after {store.WAIT_FOR_ROOM_S:.0f} seconds" in text
-    assert f"it stays for {_worker.IDLE_S:.0f} seconds without work" in text
+    assert f"after {_worker.IDLE_S:.0f} seconds without work" in text
 
 
 def test_the_second_scan_of_a_column_reads_from_the_cache(tmp_path: Path) -> None:
-    assert "keeps those that a scan read before" in " ".join(PAGE.split())
+    assert "blocks that scans read again may use the rest" in " ".join(PAGE.split())
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         table.insert({"k": range(200_000), "v": [k * 7919 % 100_003 for k in range(200_000)]})
