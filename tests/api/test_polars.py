@@ -109,7 +109,7 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
     "day": ("date", [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(1994, 1, 1),
                      dt.date(2020, 2, 29), dt.date(9999, 12, 31)]),
     "at": ("timestamp", [dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (1, 1969, 1970, 1994, 2020, 9999)]),
-    # What the columns are compared with: NULL stands beside a value, and a value beside NULL.
+    # These columns are compared with the ones above: some rows have NULL in one column only.
     "i2": ("int64", [-(2**63), 0, -1, None, 2**53, 2**63 - 1]),
     "v2": ("double", [NAN, NAN, 0.0, -0.0, None, INFINITE]),
     "s2": ("string", ["", "a\0", "a", "A long word, longer than twelve bytes!", None, "\U0010ffff"]),
@@ -122,7 +122,7 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
 }  # fmt: skip
 i, tiny, v, f, s, b, d, w, day, at, i2, v2, s2, d2, w2, day2, at2, marks = (pl.col(name) for name in KINDS)
 NOON = dt.datetime(1994, 1, 1, tzinfo=dt.UTC)
-# (what polars is asked, how much of it polars has to apply itself: its columns)
+# (predicate, the columns of the terms that polars applies itself)
 ASKED: list[tuple[pl.Expr, set[str]]] = [
     (i > 2**53, set()),
     (i != 0, set()),
@@ -271,7 +271,7 @@ def test_a_predicate_selects_the_same_rows_as_in_polars(
     everything = pl.DataFrame(store.scan().to_arrow())
     found = store.scan().to_polars_lazy().filter(asked).sort("k").collect()
     assert_frame_equal(found, everything.filter(asked).sort("k"))
-    # polars may keep what we do not understand to itself, and an older one tells us less.
+    # polars may apply a term without passing it to the source, and older versions pass fewer terms.
     assert rests == [left] or (rests == [None] and left) or PL_VERSION < 2
 
 
@@ -287,7 +287,7 @@ def test_not_of_a_partly_understood_predicate_is_left_to_polars(store: Any) -> N
 
 def test_a_constant_that_nyala_refuses_is_left_to_polars(store: Any) -> None:
     refused = pl.col("w") > Decimal(-1)
-    scan = store.scan(limit=100)  # takes no predicate at all: it would choose other rows
+    scan = store.scan(limit=100)  # accepts no predicate, because it would select other rows
     everything = pl.DataFrame(scan.to_arrow())
     assert_frame_equal(
         scan.to_polars_lazy().filter(refused).sort("k").collect(), everything.filter(refused).sort("k")

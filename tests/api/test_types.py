@@ -14,7 +14,7 @@ import nyala
 from tests.support import open_database, rows
 
 UTC = dt.UTC
-# Per type: values that it holds, in key order; and one that does not fit.
+# For each type: values that fit, in key order, and one that does not fit.
 VALUES: dict[str, list[Any]] = {
     "bool": [False, True],
     "int8": [-128, -1, 0, 127],

@@ -97,7 +97,7 @@ def test_a_compaction_reports_hundredths_of_its_rows(tmp_path: Path, maintenance
         table.compact(progress=lambda *done: steps.append(done))
         totals = {total for _, total in steps}
         assert totals == {200} and steps[0] == (0, 200) and steps[-1] == (200, 200)
-        assert steps == sorted(steps) and len(steps) > 4  # between the steps, the rows
+        assert steps == sorted(steps) and len(steps) > 4  # the rows of the running compaction
         steps.clear()
         table.compact(progress=lambda *done: steps.append(done))
         assert steps == []  # there was nothing to do

@@ -191,12 +191,12 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
     rows: list[Mapping[str, Any]] = []
     deletes: list[bool] = []
     sources: list[int] = []  # of each row, its event's place in `objects`
-    for place, (event, word) in enumerate(zip(objects, words, strict=True)):
+    for position, (event, word) in enumerate(zip(objects, words, strict=True)):
         kind = kinds[word]
         if kind == "skip":
             continue
         if enveloped:
-            made = _rows_of_envelope(event, kind == "delete", keys, numbers[place])
+            made = _rows_of_envelope(event, kind == "delete", keys, numbers[position])
         else:
             made = [({name: value for name, value in event.items() if name not in own}, kind == "delete")]
         for row, delete in made:
@@ -206,7 +206,7 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
                 row = {name: value for name, value in row.items() if value != _UNCHANGED}
             rows.append(row)
             deletes.append(delete)
-            sources.append(place)
+            sources.append(position)
     names = dict.fromkeys(name for row in rows for name in row)
     given = {name: np.array([name in row for row in rows], np.bool_) for name in names}
     sequences: list[Any] = []
@@ -302,7 +302,7 @@ def _table_of(events: Any) -> tuple[pa.Table, np.ndarray]:
     return table, np.arange(table.num_rows)
 
 
-def _read_table(table: pa.Table, places: np.ndarray, schema: Schema, format: EventFormat) -> _Events:
+def _read_table(table: pa.Table, positions: np.ndarray, schema: Schema, format: EventFormat) -> _Events:
     fields = table.column_names
     if not table.num_rows:
         return _NOTHING
@@ -313,10 +313,12 @@ def _read_table(table: pa.Table, places: np.ndarray, schema: Schema, format: Eve
     coded = column.dictionary_encode(null_encoding="encode")
     words = coded.dictionary.to_pylist()
     codes = coded.indices.to_numpy()
-    kinds = _kinds(words, lambda word: int(places[np.argmax(codes == words.index(word))]), word_field, format)
+    kinds = _kinds(
+        words, lambda word: int(positions[np.argmax(codes == words.index(word))]), word_field, format
+    )
     kind = np.array([kinds[word] for word in words], object)[codes]
     kept = np.flatnonzero(kind != "skip")
-    table, numbers, deletes = table.take(pa.array(kept)), places[kept], (kind == "delete")[kept]
+    table, numbers, deletes = table.take(pa.array(kept)), positions[kept], (kind == "delete")[kept]
     enveloped = any(
         name in fields and (name not in schema or pa.types.is_struct(table.column(name).type))
         for name in _IMAGES
@@ -547,7 +549,7 @@ def _decimals(values: Any, scale: int | None) -> Any:
 
 
 def _each_cast(values: Any, cast: Callable[[Any], Any], errors: RowErrors, where: str, what: str) -> Any:
-    """Cast all values. A value that cannot be cast becomes NULL, and its row an error."""
+    """Cast all values. A value that cannot be cast becomes NULL, and its row gets an error."""
     try:
         return cast(values)
     except _UNREADABLE:

@@ -23,7 +23,7 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["added_partitions", "check_free", "find_range", "ranges_of"]
 
-# A message names at most so many ranges, because a table may have thousands.
+# The most ranges that a message names. A table may have thousands.
 _NAMED: Final = 5
 
 

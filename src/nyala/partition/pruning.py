@@ -38,7 +38,7 @@ __all__ = ["prune"]
 
 # More combinations would match nearly every bucket and range anyway.
 MAX_COMBINATIONS: Final = 4096
-# At most so many combinations are hashed one by one, which takes less time than NumPy calls.
+# Up to this number, combinations are hashed one by one, which takes less time than NumPy calls.
 _FEW_COMBINATIONS: Final = 8
 
 

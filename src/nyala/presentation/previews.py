@@ -71,8 +71,8 @@ def row_count_text(count: int) -> str:
 def preview(table: pa.Table, width: int = 24) -> str:
     """Return a few rows as text, one line each.
 
-    width: a longer cell is cut to so many characters, except a time. Only the first 30 columns are
-    shown.
+    width: the greatest number of characters in a cell. A longer cell is cut, except a time. Only
+    the first 30 columns are shown.
     """
     lines = _cells(table, width)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -109,7 +109,7 @@ def murmur3_of(type: ColumnType, value: Any, seed: int) -> int:
         if type.is_variable:
             raw = value.encode() if isinstance(value, str) else value
         else:
-            # As few bytes as hold the sign too: v.bit_length() of -128 is 8, of ~(-128) is 7.
+            # The fewest bytes with room for the sign: -128 has a bit_length of 8, but ~(-128) of 7.
             raw = value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "big", signed=True)
         whole = len(raw) // 4 * 4
         words = [int.from_bytes(raw[i : i + 4], "little") for i in range(0, whole, 4)]

@@ -159,11 +159,11 @@ MIN = -128
     ("bound", "expected"),
     [
         (((1, 2, 3), (4, 5, 6)), ((1, 2, 3), (4, 5, 6))),
-        # Unset columns are at their minimum, however they are left unset.
+        # A column that is left out has its least value.
         (((1,), (4, None, 6)), ((1, MIN, MIN), (4, MIN, 6))),
         (([1, None, None], (4, 5)), ((1, MIN, MIN), (4, 5, MIN))),
         (({"a": 1}, {"c": 6, "a": 2}), ((1, MIN, MIN), (2, MIN, 6))),
-        # All unset is unbounded.
+        # Without any column there is no bound.
         ((None, (None, None, None)), (None, None)),
         (((), {}), (None, None)),
         # Exclusive lower, inclusive upper.

@@ -20,7 +20,7 @@ from nyala.schema.predicates.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import ColumnType, from_canonical, parse_type
 
-# Small universes, so that every row there can be is tried: a partition that is dropped has none of them.
+# So few values that the test can try every possible row.
 UNIVERSE: dict[str, list[Any]] = {
     "int8": [-128, -2, -1, 0, 1, 2, 127],
     "string": ["", "\0", "a", "a\0", "ab", "b"],
@@ -106,7 +106,7 @@ def test_t5_a_skipped_partition_has_no_selected_row(
         if all(wanted[c.name].admits(row[i]) for i, c in enumerate(columns))
     }
     assert selected - {-1} <= set(keep.nonzero()[0].tolist())
-    # Where every partition column is pinned to values, nothing but the selected partitions is left.
+    # If the predicate gives values for every partition column, only the selected partitions are left.
     ids = {id for level in partition_schema.hash_levels for id in level.column_ids}
     ids |= set(partition_schema.range_column_ids)
     pinned = [wanted[schema.by_id(id).name] for id in ids]
@@ -165,13 +165,13 @@ TIME = range_partition("time", bounds=[(0, 10), (10, 20), (30, 40)])
         ([HASH, TIME], {"time": equal(5, 25, 45)}, 4),
         # Both levels at once.
         ([HASH, TIME], {"host": equal("a"), "metric": equal("m"), "time": equal(5)}, 1),
-        # What cannot be, on any column.
+        # A condition that no row satisfies, on any column.
         ([HASH, TIME], {"value": EMPTY}, 0),
         ([HASH, TIME], {"host": NULL_ONLY}, 0),
         ([HASH, TIME], {"value": NULL_ONLY}, 12),
         ([], {"host": equal("a")}, 1),
         ([], {"host": EMPTY}, 0),
-        # A range over several columns: by the first, and by the second where the first is pinned.
+        # A range over several columns: by the first one, and by the second if the first has one value.
         ([range_partition("host", "time", splits=[("a", 5), ("b", 5)])], {"host": equal("a")}, 2),
         (
             [range_partition("host", "time", splits=[("a", 5), ("b", 5)])],

@@ -767,7 +767,7 @@ def test_v1_the_result_owns_its_memory() -> None:
     table = pa.table(
         {
             "c0": pa.array([1, None, 3]),
-            "c1": pa.array([1, None, 3], TS("us")),  # a view would do
+            "c1": pa.array([1, None, 3], TS("us")),  # also with views of the arrays
             "c2": pa.array(["a", None, "b"]),  # string to binary shares its buffers
             "c3": pa.array(["a", None, "b"], pa.large_string()),
             "c4": pa.array([1, None, 3], pa.date32()),

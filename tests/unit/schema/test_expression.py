@@ -74,7 +74,7 @@ def assign(target: str, value: Any, **columns: list[Any]) -> tuple[list[Any], di
     return array.to_pylist(), dict(zip(errors.rows.tolist(), errors.codes, strict=True))
 
 
-# A str is a value, whatever it looks like.
+# A str is a constant, even if it looks like an expression.
 VALUES: list[tuple[str, Any, Any]] = [
     ("n", 5, 5),
     ("n", None, None),
@@ -125,7 +125,7 @@ FAILING: list[tuple[str, Any, dict[str, list[Any]], list[Any], dict[int, str]]] 
     ("must", "n", {"n": [None, 1, 2**40]}, [None, 1, None], {0: NULL, 2: OUT_OF_RANGE}),
     ("must", None, {"n": [1]}, [None], {0: NULL}),
     ("name", "name || name", {"name": ["x" * 40_000, "y"]}, [None, "yy"], {0: VALUE_TOO_LARGE}),
-    # only the part that a row needs can fail it
+    # a row fails only because of the branch that it takes
     ("n", "CASE WHEN n < 10 THEN n * n ELSE 0 END", {"n": [2**40, 3]}, [0, 9], {}),
     ("n", "CASE WHEN n > 10 THEN n * n ELSE 0 END", {"n": [2**40, 3]}, [None, 0], {0: OUT_OF_RANGE}),
     ("n", "CASE WHEN must = 0 THEN 0 ELSE n % must END", {"n": [5, 5], "must": [0, 3]}, [0, 2], {}),
@@ -274,7 +274,7 @@ def test_random_integer_arithmetic_is_exact_or_an_error(tree: Any, rows: list[tu
         try:
             wanted = calculate(tree, {"n": n, "id": other})
         except Failed:
-            # An error beside a NULL may be either: 1 % 0 + NULL has no value.
+            # A row with an error and a NULL, such as 1 % 0 + NULL, may be either.
             assert place in failed or None in (n, other)
         else:
             assert place not in failed and array[place].as_py() == wanted

@@ -61,7 +61,7 @@ def made(template: str, *kinds: str) -> tuple[str, tuple[str, ...]]:
     return template, kinds
 
 
-# What gives a value of each kind, out of values of other kinds. i: integer, x: double, p: decimal, s: text.
+# Expressions of each kind, built from other kinds. i: integer, x: double, p: decimal, s: text.
 FORMS: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "i": [
         *(made(text) for text in ("n", "m", "0", "1", "-2", "3")),

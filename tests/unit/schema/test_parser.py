@@ -64,7 +64,7 @@ ERRORS: list[tuple[str, str, int]] = [
     ("a IS DISTINCT 5", "expected FROM after IS DISTINCT", 14),
     ("a = 1e99999999", "expected a number of at most 1000 digits", 4),
     ("a = " + "1" * 1001, "expected a number of at most 1000 digits", 4),
-    # what other languages have, and what to write here
+    # operators of other languages
     ("a RLIKE 'x'", "pc.match_substring_regex(", 2),
     ("a contains 'x'", "write contains(a, 'x')), found contains", 2),
     ("a in [1, 2]", "write a list in parentheses, as in a IN (1, 2)", 5),

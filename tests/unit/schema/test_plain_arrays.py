@@ -26,4 +26,4 @@ def test_booleans_of_reads_slices() -> None:
         for end in range(begin, 50, 7):
             found = booleans_of(pa.array(booleans)[begin:end])
             assert found.tolist() == booleans[begin:end].tolist()
-            found[:] = False  # a vector of its own
+            found[:] = False  # a new array, which may be changed

@@ -66,7 +66,7 @@ def bound(where: Any) -> BoundPredicate:
 def rows_of(where: Any, **columns: list[Any]) -> list[int]:
     """Return the positions of the rows that `where` selects."""
     arrays = {
-        # Slices, as blocks are cut from a window: every reader of memory must mind the offset.
+        # Slices, so that code that ignores the offset of an array fails.
         name: pa.array([None, *values], SCHEMA.by_name(name).type.arrow)[1:]
         for name, values in columns.items()
     }

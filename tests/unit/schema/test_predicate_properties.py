@@ -43,7 +43,7 @@ from nyala.schema.types import to_canonical
 D = decimal.Decimal
 UTC = dt.UTC
 NAN, INF = math.nan, math.inf
-EXAMPLES = settings().max_examples  # of the profile; the cheap tests take a multiple
+EXAMPLES = settings().max_examples  # of the profile; fast tests use a multiple
 
 TYPES = {
     "key": "int64",
@@ -299,7 +299,7 @@ def place_literal(name: str, literal: Any) -> Any:
             if type == "float":
                 number = struct.unpack("<f", struct.pack("<f", number))[0]
         except OverflowError:
-            return (0, Fraction(10) ** 400 * sign)  # beyond every finite value, short of infinity
+            return (0, Fraction(10) ** 400 * sign)  # greater than all finite values, less than infinity
         return place(number)
     if isinstance(literal, float) and math.isfinite(literal) and type.startswith(("decimal", "int")):
         return place(D(repr(literal)))

@@ -25,7 +25,7 @@ CENTS = [decimal.Decimal(i) / 100 for i in range(-60, 60)]
 HUGE = decimal.Decimal(10**20)
 WORDS = ["", "a", "a\0", "é", "z", "\U0001f600", *(f"w{i}" for i in range(60))]
 
-# The values of a column, and lists that are looked for in it.
+# Values of a column, and IN lists for it.
 CASES: dict[str, tuple[list[Any], list[Any]]] = {
     "int8": (list(range(-128, 128)), [list(range(-300, 300, 7)), np.arange(0, 200, dtype=np.uint64)]),
     "int32": (list(range(-90, 90)), [[5, 5, 7, 2**31, -(2**40)] * 20, [float(i) / 2 for i in range(100)]]),
@@ -66,7 +66,7 @@ def selected(predicate: Node | BoundPredicate, schema: Schema, values: list[Any]
     bound = predicate if isinstance(predicate, BoundPredicate) else bind(predicate, schema)
     assert bound is not None
     mask: list[bool] = bound.evaluate({"x": array}, len(array)).tolist()
-    # Where one constraint is all that there is of it, the constraint admits the same.
+    # If a constraint means the same as the predicate, it admits the same values.
     for value, hit in zip(array.to_pylist(), mask, strict=True):
         if hit and "x" in bound.constraints() and not isinstance(value, dt.date | decimal.Decimal):
             assert bound.constraints()["x"].admits(value)

@@ -103,23 +103,23 @@ def take_canonical(data: Any, schema: Schema, max_cell_bytes: int) -> CanonicalD
     message = data.serialize()
     batch = pa.ipc.read_record_batch(message, plan.written)
     arrays = batch.columns
-    for place in plan.not_null:
-        if arrays[place].null_count:
+    for position in plan.not_null:
+        if arrays[position].null_count:
             return None
-    for place in plan.dates:
-        if not are_dates(arrays[place]):
+    for position in plan.dates:
+        if not are_dates(arrays[position]):
             return None
-    for place in plan.times:
-        if not are_finite_times(arrays[place]):
+    for position in plan.times:
+        if not are_finite_times(arrays[position]):
             return None
-    for place in plan.varchars:
-        length = plan.columns[place].type.length
+    for position in plan.varchars:
+        length = plan.columns[position].type.length
         assert length is not None
-        if longest_bytes(arrays[place], length) > length:
+        if longest_bytes(arrays[position], length) > length:
             return None
     if message.size > max_cell_bytes:
-        for place in plan.variable:
-            if longest_bytes(arrays[place], max_cell_bytes) > max_cell_bytes:
+        for position in plan.variable:
+            if longest_bytes(arrays[position], max_cell_bytes) > max_cell_bytes:
                 return None
     return CanonicalData(plan.columns, plan.ids, plan.names, batch, arrays, message)
 
@@ -138,7 +138,7 @@ def _plan_of(given: pa.Schema, schema: Schema) -> _Plan:
 
 def _make_plan(given: pa.Schema, schema: Schema) -> _Plan:
     names = given.names
-    place_of = {name: place for place, name in enumerate(names)}
+    place_of = {name: position for position, name in enumerate(names)}
     columns = tuple(column for column in schema.columns if column.name in place_of)
     if (
         len(columns) != len(names)  # unknown or duplicate names
@@ -148,8 +148,8 @@ def _make_plan(given: pa.Schema, schema: Schema) -> _Plan:
         return _Plan(given, (), (), (), None, None, (), (), (), (), ())
     order = tuple(place_of[column.name] for column in columns)
 
-    def places(mask: list[bool]) -> tuple[int, ...]:
-        return tuple(place for place, is_in in enumerate(mask) if is_in)
+    def positions(mask: list[bool]) -> tuple[int, ...]:
+        return tuple(position for position, is_in in enumerate(mask) if is_in)
 
     return _Plan(
         given,
@@ -158,9 +158,9 @@ def _make_plan(given: pa.Schema, schema: Schema) -> _Plan:
         tuple(column.name for column in columns),
         None if order == tuple(range(len(order))) else order,
         pa.schema([(str(column.id), column.type.arrow) for column in columns]),
-        places([not column.nullable for column in columns]),
-        places([column.type.name == "date" for column in columns]),
-        places([column.type.name == "timestamp" for column in columns]),
-        places([column.type.length is not None for column in columns]),
-        places([column.type.is_variable for column in columns]),
+        positions([not column.nullable for column in columns]),
+        positions([column.type.name == "date" for column in columns]),
+        positions([column.type.name == "timestamp" for column in columns]),
+        positions([column.type.length is not None for column in columns]),
+        positions([column.type.is_variable for column in columns]),
     )

@@ -104,15 +104,15 @@ def _cast_mixed(
 ) -> Cast:
     """Cast each kind of values separately, and put the results back in the order of the rows."""
     row_kinds = list(map(kinds.__getitem__, map(type, values)))
-    pieces, places, failures = [], [], []
+    pieces, positions, failures = [], [], []
     for kind in dict.fromkeys(row_kinds):
         of_kind = [row_kind is kind for row_kind in row_kinds]
         rows = np.flatnonzero(of_kind)
         piece, failed = _cast_kind(kind, list(itertools.compress(values, of_kind)), wanted, max_cell_bytes)
         pieces.append(piece)
-        places.append(rows)
+        positions.append(rows)
         failures += [Failure(rows[failure.rows], failure.code, failure.messages) for failure in failed]
-    in_order = np.argsort(np.concatenate(places))
+    in_order = np.argsort(np.concatenate(positions))
     return pa.concat_arrays(pieces).take(pa.array(in_order)), failures
 
 

@@ -557,9 +557,9 @@ def _from_rows(rows: Sequence[Any]) -> InputColumns:
     have it.
     """
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
-        place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
+        position = next(position for position, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidArgumentError(
-            f"item {place} of the data list is a {_class_name(rows[place])}; a list must contain one dict, tuple "
+            f"item {position} of the data list is a {_class_name(rows[position])}; a list must contain one dict, tuple "
             "or dataclass per row, for instance [{'id': 1}, {'id': 2}]"
         )
     names = dict.fromkeys(itertools.chain.from_iterable(rows))

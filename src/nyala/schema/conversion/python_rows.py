@@ -91,17 +91,18 @@ def _key_text(key: Any, names: Sequence[str], operation: str) -> str:
 def _from_tuples(rows: Sequence[Any], names: Sequence[str], operation: str) -> dict[str, list[Any]]:
     kinds = set(map(type, rows))
     if not all(issubclass(kind, tuple) for kind in kinds):
-        place = next(place for place, row in enumerate(rows) if not isinstance(row, tuple))
+        position = next(position for position, row in enumerate(rows) if not isinstance(row, tuple))
         raise InvalidArgumentError(
-            f"{operation}: item 0 of the list is a tuple, but item {place} is {rows[place]!r}; use tuples for all rows"
+            f"{operation}: item 0 of the list is a tuple, but item {position} is {rows[position]!r}; use tuples for "
+            "all rows"
         )
     first = rows[0]
     if len(kinds) == 1 and hasattr(first, "_fields"):
         names = list(first._fields)
     if set(map(len, rows)) != {len(names)}:
-        place = next(place for place, row in enumerate(rows) if len(row) != len(names))
+        position = next(position for position, row in enumerate(rows) if len(row) != len(names))
         raise InvalidArgumentError(
-            f"{operation}: row {place} is a tuple of {len(rows[place])} values, but the columns are "
+            f"{operation}: row {position} is a tuple of {len(rows[position])} values, but the columns are "
             f"({', '.join(names)}); give one value per column, with None for NULL, or pass dicts"
         )
     return {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
@@ -110,10 +111,10 @@ def _from_tuples(rows: Sequence[Any], names: Sequence[str], operation: str) -> d
 def _from_dataclasses(rows: Sequence[Any]) -> dict[str, list[Any]]:
     kind = type(rows[0])
     if set(map(type, rows)) != {kind}:
-        place = next(place for place, row in enumerate(rows) if type(row) is not kind)
+        position = next(position for position, row in enumerate(rows) if type(row) is not kind)
         raise InvalidArgumentError(
-            f"item 0 of the list is a {kind.__qualname__}, but item {place} is a {type(rows[place]).__qualname__}; use "
-            "one dataclass for all rows"
+            f"item 0 of the list is a {kind.__qualname__}, but item {position} is a "
+            f"{type(rows[position]).__qualname__}; use one dataclass for all rows"
         )
     names = [each.name for each in dataclasses.fields(kind)]
     return {name: list(map(attrgetter(name), rows)) for name in names}

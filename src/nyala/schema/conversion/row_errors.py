@@ -91,8 +91,12 @@ class RowErrors:
             for added, code, message in self._added:
                 codes += [code] * len(added)
                 messages += [message] * len(added) if isinstance(message, str) else message
-            places = firsts.tolist()
-            self._sorted = (rows, [codes[place] for place in places], [messages[place] for place in places])
+            positions = firsts.tolist()
+            self._sorted = (
+                rows,
+                [codes[position] for position in positions],
+                [messages[position] for position in positions],
+            )
         return self._sorted
 
     def failed_mask(self, row_count: int) -> npt.NDArray[np.bool_]:

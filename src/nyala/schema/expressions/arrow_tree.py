@@ -106,20 +106,20 @@ def _numbers(node: Node) -> Iterator[decimal.Decimal]:
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
     """Yield the fields of a protobuf message as (number of the field, int or bytes)."""
-    place = 0
+    position = 0
 
     def number() -> int:
-        nonlocal place
+        nonlocal position
         value = shift = 0
         while True:
-            byte = data[place]
-            place += 1
+            byte = data[position]
+            position += 1
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:
                 return value
 
-    while place < len(data):
+    while position < len(data):
         key = number()
         kind = key & 7
         if kind == 0:
@@ -128,8 +128,8 @@ def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
         if kind not in (1, 2, 5):
             raise _UnknownError
         size = {1: 8, 5: 4}.get(kind) or (number() if kind == 2 else 0)
-        yield key >> 3, data[place : place + size]
-        place += size
+        yield key >> 3, data[position : position + size]
+        position += size
 
 
 def _all(fields: Any, wanted: int) -> list[Any]:

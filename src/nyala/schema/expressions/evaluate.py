@@ -278,14 +278,14 @@ class BoundIn(_OneColumn):
             mask = np.logical_not(mask, out=mask)
         return _among_valid(mask, array) if self.negated or self._has_nan else mask
 
-    def places(self, arrays: Arrays) -> npt.NDArray[np.int64]:
+    def positions(self, arrays: Arrays) -> npt.NDArray[np.int64]:
         """Return for each row the position of its value in `values`, or -1. Not for NaN and bool."""
         array = _array(arrays[self.column.name], self.column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         found = pc.index_in(self._comparable(array), value_set=self._value_set).fill_null(-1)
-        places: npt.NDArray[np.int64] = found.to_numpy(zero_copy_only=False).astype(np.int64)
-        return places
+        positions: npt.NDArray[np.int64] = found.to_numpy(zero_copy_only=False).astype(np.int64)
+        return positions
 
     def _mask_of_bool(self, array: pa.Array) -> Mask:
         wanted = set(self.values) if not self.negated else {False, True} - set(self.values)
@@ -572,9 +572,9 @@ class BoundRowIn(Bound):
         codes = np.zeros(n, np.int64)
         found = np.ones(n, np.bool_)
         for part in self.parts:
-            places = part.places(arrays)
-            found &= places >= 0
-            codes = codes * len(part.values) + places
+            positions = part.positions(arrays)
+            found &= positions >= 0
+            codes = codes * len(part.values) + positions
         return np.logical_and(found, np.isin(codes, np.array(self.codes)), out=found)
 
 

@@ -222,10 +222,10 @@ def _parse_iso(text: str) -> tuple[int, bool] | None:
 
 def parse_date(text: str) -> dt.date | None:
     """Return the date that a DATE literal contains, or None."""
-    place = _parse_iso(text)
-    if place is None or len(text.strip()) != len("2013-01-01"):
+    parsed = _parse_iso(text)
+    if parsed is None or len(text.strip()) != len("2013-01-01"):
         return None
-    return dt.date.fromordinal(place[0] // _US_PER_DAY + _EPOCH_ORDINAL)
+    return dt.date.fromordinal(parsed[0] // _US_PER_DAY + _EPOCH_ORDINAL)
 
 
 def parse_timestamp(text: str) -> Literal:
@@ -233,10 +233,10 @@ def parse_timestamp(text: str) -> Literal:
 
     A time that is finer than a microsecond stays text.
     """
-    place = _parse_iso(text)
-    if place is None:
+    parsed = _parse_iso(text)
+    if parsed is None:
         return None
-    micros, exact = place
+    micros, exact = parsed
     if not exact:
         return text.strip()
     try:
@@ -301,13 +301,13 @@ def floor_of_literal(column: ColumnSchema, literal: Literal) -> tuple[int, bool]
 
 def _floor_of_time(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
     if isinstance(literal, str):
-        place = _parse_iso(literal)
-        if place is None:
+        parsed = _parse_iso(literal)
+        if parsed is None:
             raise InvalidArgumentError(
                 f"column {column.name!r} has type {column.type}, but {quote(literal)} is not an ISO date or time; "
                 "write it as '2013-01-31' or '2013-01-31T23:59:59.5Z'"
             )
-        return place
+        return parsed
     if isinstance(literal, dt.datetime):
         return (literal.replace(tzinfo=None) - _EPOCH) // _MICROSECOND, True
     if isinstance(literal, dt.date):

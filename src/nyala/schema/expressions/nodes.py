@@ -355,11 +355,11 @@ def _compare_rows(left: tuple[Node, ...], op: str, right: tuple[Node, ...]) -> N
     return any_of(
         all_of(
             (
-                *(compare(a, "=", b) for a, b in zip(left[:place], right[:place], strict=True)),
-                compare(left[place], op if place == last else op[0], right[place]),
+                *(compare(a, "=", b) for a, b in zip(left[:position], right[:position], strict=True)),
+                compare(left[position], op if position == last else op[0], right[position]),
             )
         )
-        for place in range(len(left))
+        for position in range(len(left))
     )
 
 
@@ -437,7 +437,7 @@ class Expr:
     """
 
     __slots__ = ("node",)
-    __array_ufunc__ = None  # for np.int64(5) < col("x"), NumPy then calls our `__gt__`
+    __array_ufunc__ = None  # for np.int64(5) < col("x"), NumPy then calls `Expr.__gt__`
     __hash__ = None  # type: ignore[assignment]  # == builds a condition, so sets and dicts cannot use it
 
     def __init__(self, node: Node) -> None:

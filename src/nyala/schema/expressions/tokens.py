@@ -30,7 +30,7 @@ __all__ = ["DEPTH_MAX", "TEXT_LENGTH_MAX", "Token", "TokenStream", "scan", "synt
 # col(...).isin.
 TEXT_LENGTH_MAX: Final = 500_000
 DEPTH_MAX: Final = 100
-_SHOWN: Final = 60  # an error shows so many characters before and after its place
+_SHOWN: Final = 60  # how many characters an error shows before and after its place
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
@@ -198,9 +198,7 @@ class TokenStream:
         raise syntax_error(self.source, token.position, f"expected {expected}{but}{token.describe()}")
 
     def enter(self) -> None:
-        """Count an opened parenthesis, until `leave`. Raises: InvalidArgumentError for more than
-        DEPTH_MAX.
-        """
+        """Count an open parenthesis. Raises: InvalidArgumentError if more than DEPTH_MAX are open."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
             position = self.token.position

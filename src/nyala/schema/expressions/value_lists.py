@@ -115,7 +115,7 @@ def literals_of(array: pa.Array) -> tuple[Literal, ...]:
         type = ColumnType("timestamp")
         return tuple(from_canonical(type, value) for value in array.view(pa.int64()).to_pylist())
     if pa.types.is_float32(array.type):
-        # The shortest text of a float is shorter than that of the equal double.
+        # A float becomes the Decimal of its shortest text, 0.1 and not 0.10000000149011612.
         shortest = [None if value is None else np.float32(value) for value in array.to_pylist()]
         return tuple(
             to_literal(decimal.Decimal(str(value)) if value is not None and np.isfinite(value) else value)

@@ -477,7 +477,7 @@ class Coalesce(Value):
 
 
 class Extreme(Value):
-    """GREATEST (op ">") or LEAST (op "<"): of the values that are not NULL."""
+    """GREATEST (op ">") or LEAST (op "<") of the values that are not NULL."""
 
     def __init__(self, op: str, parts: Sequence[Value], name: str) -> None:
         self.op, self.parts = op, unify(parts, f"{name}()")
@@ -533,12 +533,12 @@ def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
     indices = pa.array(np.flatnonzero(rows))
     few = {name: decode_runs(arrays[name]).take(indices) for name in value.columns}
     part = value.compute(few, len(indices))
-    places = pa.array(np.cumsum(rows) - 1, mask=~rows)
+    positions = pa.array(np.cumsum(rows) - 1, mask=~rows)
     if part.errors is None:
-        return Part(part.array.take(places))
+        return Part(part.array.take(positions))
     errors = np.zeros(n, np.uint8)
     errors[rows] = part.errors
-    return Part(part.array.take(places), errors)
+    return Part(part.array.take(positions), errors)
 
 
 def _choose(mask: Mask, yes: Part, no: Part) -> Part:

@@ -188,8 +188,8 @@ def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema)
 
 
 def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
-    """Convert doubles to integers or decimals. A double fits if it is the double nearest to such a
-    value.
+    """Convert doubles to integers or decimals. A double fits if it is the nearest double to
+    a value of the column.
     """
     type, values = column.type, number_values(array)
     nulls = array.is_null().to_numpy(zero_copy_only=False)

@@ -272,12 +272,12 @@ def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> liter
     if type.name == "binary":
         return bytes_of_literal(column, literal)
     if type.is_floating:
-        place = float_of_literal(column, literal)
-        if place.beyond:
+        nearest = float_of_literal(column, literal)
+        if nearest.beyond:
             return literal  # beyond all finite values of the type, but not infinite
-        if not math.isfinite(place.value):
-            return place.value
-        shortest = str(np.float32(place.value)) if type.name == "float" else repr(place.value)
+        if not math.isfinite(nearest.value):
+            return nearest.value
+        shortest = str(np.float32(nearest.value)) if type.name == "float" else repr(nearest.value)
         return decimal.Decimal(shortest)
     floor, exact = floor_of_literal(column, literal)
     in_range = (
@@ -452,14 +452,14 @@ def _condition_of_rows(
     never_null = len(whole) == len(rows) and not any(column.nullable for column in columns)
     countable = all(not column.type.is_floating and column.type.name != "bool" for column in columns)
     if whole and len(columns) == len(parts) and countable and (never_null or not negated):
-        lists, places = zip(
+        lists, positions = zip(
             *(
                 _positions_of(column, values)
                 for column, values in zip(columns, zip(*whole, strict=True), strict=True)
             ),
             strict=True,
         )
-        kept = [row for row in zip(*places, strict=True) if None not in row]
+        kept = [row for row in zip(*positions, strict=True) if None not in row]
         if not kept:
             return BoundConstant(negated)
         if math.prod(map(len, lists)) < 2**62:
@@ -491,8 +491,8 @@ def _positions_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[
     bound = [_condition_of_compare(column, "=", value) for value in values]
     held = [one.value if isinstance(one, BoundCompare) else None for one in bound]
     ordered = Constraint.one_of([value for value in held if value is not None]).values or ()
-    place = {value: number for number, value in enumerate(ordered)}
-    return ordered, [place.get(value) for value in held]
+    position = {value: number for number, value in enumerate(ordered)}
+    return ordered, [position.get(value) for value in held]
 
 
 def _condition_of_compare(column: ColumnSchema, op: str, literal: literals.Literal) -> Bound:
