@@ -1,4 +1,4 @@
-"""Backups: what is written and read back makes the tables again, over random histories, also after kills and damage."""
+"""Backups of tables: a restore gives the same rows, over random histories, after kills and with damage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def back_up(db: nyala.Database, folder: Path, full: bool = False, table: str = "
     return made.tables[0] if made.tables else None
 
 
-def bring_back(db: nyala.Database, folder: Path, name: str, at: Any = None) -> nyala.Table:
+def restored(db: nyala.Database, folder: Path, name: str, at: Any = None) -> nyala.Table:
     (made,) = nyala.restore_backup(folder, db, {"t": name}, at)
     assert (made.name, made.source, made.rows) == (name, "t", db[name].count())
     return db[name]
@@ -71,8 +71,8 @@ def rows(table: Any) -> list[dict[str, Any]]:
     return table.scan(order_by_key=True).to_arrow().to_pylist()
 
 
-def test_full_then_what_changed(db: nyala.Database, tmp_path: Path) -> None:
-    """The first is full; the next holds only what changed; each moment can be had back."""
+def test_a_full_and_an_incremental_backup(db: nyala.Database, tmp_path: Path) -> None:
+    """The first backup has all rows, the second only the changes. Each moment can be restored."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1, 2, 60], "v": [1, 2, 60], "w": ["a", "b", "c"]})
     first = back_up(db, folder)
@@ -82,8 +82,8 @@ def test_full_then_what_changed(db: nyala.Database, tmp_path: Path) -> None:
     second = back_up(db, folder)
     assert first is not None and second is not None
     assert [(b.kind, b.rows) for b in nyala.list_backups(folder)] == [("full", 3), ("incremental", 3)]
-    assert rows(bring_back(db, folder, "r1", first.until)) == rows(db["t"].at(first.until))
-    assert rows(bring_back(db, folder, "r2")) == rows(db["t"])
+    assert rows(restored(db, folder, "r1", first.until)) == rows(db["t"].at(first.until))
+    assert rows(restored(db, folder, "r2")) == rows(db["t"])
     with pytest.raises(
         InvalidArgumentError, match=r"no backup of table 't' from .* or earlier .*: the first is from 20"
     ):
@@ -92,9 +92,9 @@ def test_full_then_what_changed(db: nyala.Database, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [11, 12])
 def test_over_a_random_history(db: nyala.Database, tmp_path: Path, seed: int) -> None:
-    """Every backed-up moment comes back as it was, whatever was flushed, compacted or altered in between.
+    """Every moment with a backup can be restored, among flushes, compactions and alterations.
 
-    Columns come, are renamed and go; a range is dropped and added again; and old backups are cleaned away.
+    Columns are added, renamed and dropped. A range is dropped and added again. Old backups are removed.
     """
     rng = random.Random(seed)
     folder = tmp_path / "backups"
@@ -138,18 +138,18 @@ def test_over_a_random_history(db: nyala.Database, tmp_path: Path, seed: int) ->
                 moments.append((made.until, rows(db["t"])))
     assert len(moments) > 5 and len({b.kind for b in nyala.list_backups(folder)}) == 2
     for number, (moment, expected) in enumerate(moments):
-        assert rows(bring_back(db, folder, f"r{number}", moment)) == expected
+        assert rows(restored(db, folder, f"r{number}", moment)) == expected
     middle = moments[len(moments) // 2][0]
     removed = nyala.clean_backups(folder, middle)
     kept = [found.until for found in nyala.list_backups(folder)]
     assert len(kept) + len(removed) == len(moments)
     for number, (moment, expected) in enumerate(moments):
         if moment >= middle:
-            assert moment in kept and rows(bring_back(db, folder, f"c{number}", moment)) == expected
+            assert moment in kept and rows(restored(db, folder, f"c{number}", moment)) == expected
 
 
 def test_a_dropped_range_stays_dropped(db: nyala.Database, tmp_path: Path) -> None:
-    """Its rows are in earlier backups and in no later feed: a restore leaves them out, also when it was added again."""
+    """A restore skips the rows of a dropped range, even if the range was added again later (B3)."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1, 60, 61], "v": [1, 60, 61], "w": ["a", "b", "c"]})
     before = back_up(db, folder)
@@ -163,13 +163,13 @@ def test_a_dropped_range_stays_dropped(db: nyala.Database, tmp_path: Path) -> No
     back_up(db, folder)
     assert before is not None and dropped is not None
     assert dropped.since is not None
-    assert [row["k"] for row in rows(bring_back(db, folder, "r1", before.until))] == [1, 60, 61]
-    assert [row["k"] for row in rows(bring_back(db, folder, "r2", dropped.until))] == [1, 2]
-    assert [(row["k"], row["v"]) for row in rows(bring_back(db, folder, "r3"))] == [(1, 1), (2, 2), (60, -60)]
+    assert [row["k"] for row in rows(restored(db, folder, "r1", before.until))] == [1, 60, 61]
+    assert [row["k"] for row in rows(restored(db, folder, "r2", dropped.until))] == [1, 2]
+    assert [(row["k"], row["v"]) for row in rows(restored(db, folder, "r3"))] == [(1, 1), (2, 2), (60, -60)]
 
 
-def test_a_backup_that_broke_off_is_none(db: nyala.Database, tmp_path: Path) -> None:
-    """Files without metadata are passed over, and removed by clean."""
+def test_an_interrupted_backup_is_ignored(db: nyala.Database, tmp_path: Path) -> None:
+    """Files without metadata are not a backup. `clean_backups` removes them."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     plan = planned(db, folder)
@@ -184,17 +184,17 @@ def test_a_backup_that_broke_off_is_none(db: nyala.Database, tmp_path: Path) -> 
     assert [found.path for found in nyala.list_backups(folder)] == [again.path]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks are Linux'")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has marks of processes")
 @pytest.mark.parametrize("end", ["backup", "clean"])
-def test_what_a_killed_driver_left_goes(
+def test_files_of_a_killed_process_are_removed(
     db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """With the next backup, and with the next clean of whatever moment; what a living one is making stays."""
+    """The next backup or `clean_backups` removes the files of an interrupted backup whose process has ended."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     mark = process_mark(process.pid)
-    monkeypatch.setitem(plan_backup.__globals__, "process_mark", lambda: mark)  # `backup` is a function, too
+    monkeypatch.setitem(plan_backup.__globals__, "process_mark", lambda: mark)
     plan = planned(db, folder)
     monkeypatch.undo()
     theirs = plan.backup
@@ -214,7 +214,7 @@ def test_what_a_killed_driver_left_goes(
 
 
 def test_a_full_backup_of_a_moment_that_has_an_incremental_one(db: nyala.Database, tmp_path: Path) -> None:
-    """Both are there, and neither touches the other's files; a moment that has a full one needs no other."""
+    """Both backups exist, with their own files. After a full backup, its moment needs no other backup."""
     folder = tmp_path / "backups"
     for number in range(2):
         db["t"].insert({"k": [number], "v": [number], "w": ["a"]})
@@ -224,19 +224,19 @@ def test_a_full_backup_of_a_moment_that_has_an_incremental_one(db: nyala.Databas
         last is not None and full is not None and (full.until, full.path) == (last.until, last.path + "-full")
     )
     assert back_up(db, folder, full=True) is None and back_up(db, folder) is None
-    assert rows(bring_back(db, folder, "r1")) == rows(db["t"])
+    assert rows(restored(db, folder, "r1")) == rows(db["t"])
     db["t"].delete({"k": [0]})
     after = back_up(db, folder)
     assert after is not None and after.since == full.until
     assert len(nyala.clean_backups(folder, after.until)) == 2
     assert [found.path for found in nyala.list_backups(folder)] == [full.path, after.path]
-    assert rows(bring_back(db, folder, "r2")) == rows(db["t"])
+    assert rows(restored(db, folder, "r2")) == rows(db["t"])
 
 
-def test_a_restored_table_is_there_when_it_is_whole(
+def test_a_restored_table_appears_when_it_is_complete(
     db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the last step it has another name; a step that fails leaves none; a name that is taken is refused first."""
+    """Until its last step, a restore uses a temporary name. A failed restore leaves no table."""
     folder = tmp_path / "backups"
     for number in range(3):
         db["t"].insert({"k": [number], "v": [number], "w": ["a"]})
@@ -251,7 +251,7 @@ def test_a_restored_table_is_there_when_it_is_whole(
             raise StorageError(f"table {name!r}, tablet 5: the disk is full")
 
     monkeypatch.setattr(restoring, "apply_rows", apply)
-    assert rows(bring_back(db, folder, "again")) == rows(db["t"])
+    assert rows(restored(db, folder, "again")) == rows(db["t"])
     assert len(seen) == 3 and all(len(tables) == 2 and "again" not in tables for tables in seen)
     with pytest.raises(TableExistsError, match=r"'t' already exists: restore under another name"):
         nyala.restore_backup(folder, db, ["t"])
@@ -260,8 +260,8 @@ def test_a_restored_table_is_there_when_it_is_whole(
     assert db.list_tables() == ["again", "t"]
 
 
-def test_folders_that_are_not_there_and_names_that_are_no_folders(db: nyala.Database, tmp_path: Path) -> None:
-    """A mistyped folder is no folder without backups; a table of any name has a folder inside the one given."""
+def test_missing_folders_and_unusual_table_names(db: nyala.Database, tmp_path: Path) -> None:
+    """A missing folder is an error. The name of a table is escaped, so its files stay inside the folder."""
     for call in (
         nyala.list_backups,
         lambda folder: nyala.clean_backups(folder, 0),
@@ -280,7 +280,7 @@ def test_folders_that_are_not_there_and_names_that_are_no_folders(db: nyala.Data
 
 
 def test_a_store_is_not_backed_up_into_itself(db: nyala.Database, tmp_path: Path) -> None:
-    """It would be lost with the store, and the folder of a table called `data` would be that of the store's files."""
+    """A backup inside the store's folder would be lost with the store."""
     db["t"].insert({"k": [1], "v": [1], "w": ["x"]})
     (tmp_path / "link").symlink_to(db.path)
     for folder in (db.path, f"{db.path}/backups", str(tmp_path / "link")):
@@ -289,8 +289,8 @@ def test_a_store_is_not_backed_up_into_itself(db: nyala.Database, tmp_path: Path
     assert db.backup(db.path + "-backups").tables
 
 
-def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: Path) -> None:
-    """Any flipped bit or cut, in a file of rows or in the metadata: which file, what was expected, what was found."""
+def test_a_damaged_backup_is_reported_and_never_read(db: nyala.Database, tmp_path: Path) -> None:
+    """After a flipped bit or a cut in a file of rows or in the metadata, the error names the file."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1, 60], "v": [1, 2], "w": ["a", "b"]})
     made = back_up(db, folder)
@@ -315,20 +315,20 @@ def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: P
         path.write_bytes(whole)
     path = Path(made.path) / "backup.json"
     whole = path.read_bytes()
-    told = 0
+    reported = 0
     for at in chance.sample(range(len(whole)), 200):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(7)]) + whole[at + 1 :])
         whole_ones, damaged = find_backups(place)
         if damaged:
-            told += 1
+            reported += 1
             assert whole_ones == [] and "backup.json: " in damaged[0].reason
         else:
-            assert whole_ones == [target]  # white space, or another spelling of a number
-    assert told > 150
+            assert whole_ones == [target]  # the flipped bit changed only the format of the JSON
+    assert reported > 150
 
 
-def test_a_damaged_backup_of_another_table_is_no_matter(db: nyala.Database, tmp_path: Path) -> None:
-    """One damaged file among a hundred tables would stop the nightly backups of all, and every restore."""
+def test_a_damaged_backup_does_not_affect_other_tables(db: nyala.Database, tmp_path: Path) -> None:
+    """Other tables can be backed up and restored, and a listing shows the damaged backups (B6)."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     for name in ("a/b", "."):
@@ -339,7 +339,7 @@ def test_a_damaged_backup_of_another_table_is_no_matter(db: nyala.Database, tmp_
     assert made is not None
     db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
     back_up(db, folder)
-    assert rows(bring_back(db, folder, "again")) == rows(db["t"])
+    assert rows(restored(db, folder, "again")) == rows(db["t"])
     with pytest.raises(
         InvalidArgumentError, match=r"no backup of table 'u' in .*; tables with a backup: \., a/b, t$"
     ):
@@ -354,7 +354,7 @@ def test_a_damaged_backup_of_another_table_is_no_matter(db: nyala.Database, tmp_
 def test_a_damaged_backup_hides_no_other(
     db: nyala.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    """Listing names it among the others; cleaning goes on, but for what it may build on."""
+    """A listing shows it among the others. `clean_backups` keeps it and the backups before it (B6)."""
     folder = tmp_path / "backups"
     db.create_table("u", {"k": "int64"}, ["k"])
     made, others = [], []
@@ -382,15 +382,15 @@ def test_a_damaged_backup_hides_no_other(
         "full", "incremental", "damaged", "full", "incremental", "full"
     ]  # fmt: skip
     assert [found.error is None for found in listed] == [True, True, False, True, True, True]
-    told = listed[2]
-    nothing = {name for name, value in dataclasses.asdict(told).items() if value is None}
+    damaged = listed[2]
+    nothing = {name for name, value in dataclasses.asdict(damaged).items() if value is None}
     assert nothing == {"since", "rows", "bytes", "files"}
-    assert (str(told.until), told.time) == (ill.name, nyala.to_datetime(told.until))
-    assert told.error is not None and str(ill) in told.error
+    assert (str(damaged.until), damaged.time) == (ill.name, nyala.to_datetime(damaged.until))
+    assert damaged.error is not None and str(ill) in damaged.error
 
     assert nyala.clean_backups(folder, last.until) == [*paths[3:5], *others[:5]]
     assert [record.name for record in caplog.records] == ["nyala.backup"]
-    assert f"'t' from {told.time.isoformat()} or earlier" in "\n".join(caplog.messages) and str(
+    assert f"'t' from {damaged.time.isoformat()} or earlier" in "\n".join(caplog.messages) and str(
         ill
     ) in "\n".join(caplog.messages)
     assert all(Path(path).is_dir() for path in (paths[0], paths[1], paths[5], others[5]))
@@ -400,13 +400,13 @@ def test_a_damaged_backup_hides_no_other(
         shutil.rmtree(ill)
     caplog.clear()
     assert nyala.clean_backups(folder, last.until) == paths[:2] and not caplog.records
-    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+    assert rows(restored(db, folder, "r")) == rows(db["t"])
 
 
-def test_clean_keeps_what_a_backup_without_its_base_may_need(
+def test_clean_keeps_backups_before_a_missing_one(
     db: nyala.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one that it builds on may be brought back, and needs what was before it."""
+    """A user may move the missing backup back, and it needs the backups before it."""
     folder = tmp_path / "backups"
     made = []
     for number in range(3):
@@ -420,11 +420,11 @@ def test_clean_keeps_what_a_backup_without_its_base_may_need(
         caplog.messages
     )
     shutil.move(tmp_path / "elsewhere", gone.path)
-    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+    assert rows(restored(db, folder, "r")) == rows(db["t"])
 
 
-def test_rows_keep_the_default_that_they_had(db: nyala.Database, tmp_path: Path) -> None:
-    """A column came, and its default was altered or taken away: rows of before have what it was when it came."""
+def test_rows_keep_the_default_of_their_time(db: nyala.Database, tmp_path: Path) -> None:
+    """Rows from before an added column have its first default, even if the default was altered later."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     assert back_up(db, folder) is not None
@@ -437,11 +437,11 @@ def test_rows_keep_the_default_that_they_had(db: nyala.Database, tmp_path: Path)
     db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
     assert back_up(db, folder) is not None
     assert [(row["x"], row["y"]) for row in rows(db["t"])] == [(5, 6), (7, None)]
-    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+    assert rows(restored(db, folder, "r")) == rows(db["t"])
 
 
-def test_clean_keeps_what_a_running_backup_builds_on(db: nyala.Database, tmp_path: Path) -> None:
-    """It is not there yet when older ones are cleaned away, and could never be restored."""
+def test_clean_keeps_backups_that_a_running_backup_needs(db: nyala.Database, tmp_path: Path) -> None:
+    """An incremental backup in progress depends on the newest backup, which must not be removed."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     first = back_up(db, folder)
@@ -453,11 +453,11 @@ def test_clean_keeps_what_a_running_backup_builds_on(db: nyala.Database, tmp_pat
     files = write_all(plan)
     assert nyala.clean_backups(folder, running.until) == []
     finish_backup(running, files)
-    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+    assert rows(restored(db, folder, "r")) == rows(db["t"])
 
 
-def test_a_backup_whose_base_is_gone_is_full(db: nyala.Database, tmp_path: Path) -> None:
-    """An increment on it could never be restored, and nobody would be told before he needs it."""
+def test_after_a_lost_full_backup_the_next_is_full(db: nyala.Database, tmp_path: Path) -> None:
+    """An incremental backup on an incomplete chain could never be restored."""
     folder = tmp_path / "backups"
     made = []
     for number in range(2):
@@ -468,11 +468,11 @@ def test_a_backup_whose_base_is_gone_is_full(db: nyala.Database, tmp_path: Path)
     db["t"].insert({"k": [9], "v": [9], "w": ["x"]})
     again = back_up(db, folder)
     assert again is not None and again.since is None
-    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+    assert rows(restored(db, folder, "r")) == rows(db["t"])
 
 
-def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path) -> None:
-    """What is left after it can be restored; what nobody needs is gone."""
+def test_clean_keeps_backups_that_later_ones_need(db: nyala.Database, tmp_path: Path) -> None:
+    """The remaining backups can be restored. Without one of them, a restore raises CorruptionError."""
     folder = tmp_path / "backups"
     made = []
     for number in range(4):
@@ -483,7 +483,7 @@ def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path
     last = made[3]
     assert last is not None
     assert nyala.clean_backups(folder, last.until) == paths[:2]
-    assert rows(bring_back(db, folder, "r")) == rows(db["t"])
+    assert rows(restored(db, folder, "r")) == rows(db["t"])
     (Path(paths[2]) / "backup.json").write_text("{}")
     with pytest.raises(CorruptionError, match="metadata"):
         nyala.restore_backup(folder, db, {"t": "x"})

@@ -40,7 +40,7 @@ def db(folder: Path) -> Iterator[nyala.Database]:
 
 
 def put(db: nyala.Database, *keys: int, tables: tuple[str, ...] = ("a", "b")) -> None:
-    """The same rows into several tables, as one batch."""
+    """Write the same rows to several tables, in one batch."""
     with db.batch() as batch:
         for name in tables:
             batch.upsert(name, {"k": keys, "v": keys})
@@ -54,7 +54,7 @@ def names_of(made: list[nyala.RestoredTable]) -> list[str]:
 
 
 def test_all_tables_are_of_one_moment_while_others_write(db: nyala.Database, folder: Path) -> None:
-    """Each batch writes a key into both tables: a restored store that has it in one only is torn."""
+    """Each batch writes a key to both tables, so a backup of one moment has equal rows in both."""
     end = threading.Event()
 
     def write() -> None:
@@ -86,8 +86,8 @@ def test_all_tables_are_of_one_moment_while_others_write(db: nyala.Database, fol
             assert rows(other["a"]) == rows(other["b"]) == rows(db["a"], at=result.until) != []
 
 
-def test_a_whole_store_comes_back_as_it_was(db: nyala.Database, folder: Path) -> None:
-    """A dropped table does not come back with it, and backups of single tables are not part of it."""
+def test_a_restore_of_a_whole_store(db: nyala.Database, folder: Path) -> None:
+    """A restore has the tables of the store's record: no dropped table, and no later backup of a table."""
     put(db, 1, 2)
     first = db.backup(folder / "backups")
     db.drop_table("b")
@@ -116,8 +116,8 @@ def test_a_whole_store_comes_back_as_it_was(db: nyala.Database, folder: Path) ->
         nyala.restore_backup(folder / "backups", db, at=first.until - 1)
 
 
-def test_a_quiet_store_needs_no_new_backup(db: nyala.Database, folder: Path) -> None:
-    """Also if the earlier one was of single tables: then they become a whole without a new file."""
+def test_unchanged_tables_need_no_new_backup(db: nyala.Database, folder: Path) -> None:
+    """A backup of the whole store uses existing backups of its tables, if they are of the same moment."""
     put(db, 1)
     db.backup(folder / "backups", ["a"])
     again = db.backup(folder / "backups")
@@ -131,7 +131,7 @@ def test_a_quiet_store_needs_no_new_backup(db: nyala.Database, folder: Path) -> 
 
 
 def test_two_stores_in_one_folder_do_not_mix(db: nyala.Database, folder: Path) -> None:
-    """Their tables have equal names and ids. An increment to the other store's rows would restore a mixture."""
+    """Tables with equal names and ids of two stores get full backups, not increments of each other."""
     put(db, 1)
     db.backup(folder / "backups")
     with nyala.connect(folder / "other", maintenance=False) as other:
@@ -149,7 +149,7 @@ def test_two_stores_in_one_folder_do_not_mix(db: nyala.Database, folder: Path) -
         assert {table.kind for table in new.backup(folder / "backups").tables} == {"full"}
 
 
-def test_tables_made_again_or_rewritten_get_a_full_backup(db: nyala.Database, folder: Path) -> None:
+def test_created_or_rewritten_tables_get_a_full_backup(db: nyala.Database, folder: Path) -> None:
     put(db, 1)
     db.backup(folder / "backups")
     db.drop_table("a")
@@ -163,7 +163,7 @@ def test_tables_made_again_or_rewritten_get_a_full_backup(db: nyala.Database, fo
     assert [table.kind for table in db.backup(folder / "backups").tables] == ["incremental", "full"]
 
 
-def test_a_reader_makes_backups_beside_the_writer(db: nyala.Database, folder: Path) -> None:
+def test_a_reader_process_makes_backups(db: nyala.Database, folder: Path) -> None:
     put(db, 1)
     with nyala.connect(folder / "store", read_only=True) as reader:
         assert [table.kind for table in reader.backup(folder / "backups").tables] == ["full", "full"]
@@ -176,10 +176,10 @@ def test_a_reader_makes_backups_beside_the_writer(db: nyala.Database, folder: Pa
     assert rows(db["again"]) == [(1, 1), (2, 2)]
 
 
-def test_large_tablets_make_files_of_bounded_size(
+def test_large_tablets_have_several_files(
     db: nyala.Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the backup nor the restore holds a tablet in memory."""
+    """Neither a backup nor a restore needs memory for a whole tablet."""
     monkeypatch.setattr(writing, "PART_BYTES", 10_000)
     monkeypatch.setattr(restoring, "BATCH_BYTES", 50_000)
     held: list[int] = []
@@ -203,7 +203,7 @@ def test_large_tablets_make_files_of_bounded_size(
 
 
 def test_columns_with_the_names_of_a_feed(db: nyala.Database, folder: Path) -> None:
-    """A change feed cannot show them, so each backup is full."""
+    """A table with a column `_change_type` has no change feed, so each of its backups is full."""
     table = db.create_table("odd", {"k": "int64", "_change_type": "string"}, "k")
     for number in range(2):
         table.insert({"k": [number], "_change_type": ["x"]})
@@ -212,10 +212,10 @@ def test_columns_with_the_names_of_a_feed(db: nyala.Database, folder: Path) -> N
     assert rows(db["again"]) == [(0, "x"), (1, "x")]
 
 
-# --- what goes wrong -----------------------------------------------------------------------------------------------
+# --- errors and kills -----------------------------------------------------------------------------------------------
 
 
-def test_a_missing_file_is_named_before_any_table_has_its_name(db: nyala.Database, folder: Path) -> None:
+def test_a_missing_file_is_reported_before_any_table_exists(db: nyala.Database, folder: Path) -> None:
     put(db, 1, 2, 3)
     made = db.backup(folder / "backups")
     min(Path(made.tables[1].path).glob("*.parquet")).unlink()
@@ -228,10 +228,10 @@ def test_a_missing_file_is_named_before_any_table_has_its_name(db: nyala.Databas
         assert names_of(nyala.restore_backup(folder / "backups", new, ["a"])) == ["a"]
 
 
-def test_all_tables_get_their_names_or_none(
+def test_all_restored_tables_get_their_names_or_none(
     db: nyala.Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program takes the name of one of them meanwhile."""
+    """If a table of one of the names is created meanwhile, no restored table remains."""
     put(db, 1, 2, 3)
     db.backup(folder / "backups")
     with nyala.connect(folder / "new", maintenance=False) as new:
@@ -254,8 +254,8 @@ def test_all_tables_get_their_names_or_none(
         assert (new["a"].count(), new["b"].count()) == (4, 3) and new.check().ok
 
 
-def test_a_damaged_record_of_a_store_is_refused_and_hides_nothing(db: nyala.Database, folder: Path) -> None:
-    """An older whole would be restored without a word."""
+def test_a_damaged_record_of_a_store_is_an_error(db: nyala.Database, folder: Path) -> None:
+    """A restore does not use an older record instead. Its tables can still be restored by name."""
     for number in range(2):
         put(db, number)
         made = db.backup(folder / "backups")
@@ -269,7 +269,7 @@ def test_a_damaged_record_of_a_store_is_refused_and_hides_nothing(db: nyala.Data
     assert nyala.clean_backups(folder / "backups", made.until + 1) != [] and not record.exists()
 
 
-def test_a_whole_with_a_lost_part_is_refused(db: nyala.Database, folder: Path) -> None:
+def test_a_store_with_a_lost_backup_of_a_table_is_an_error(db: nyala.Database, folder: Path) -> None:
     put(db, 1)
     made = db.backup(folder / "backups")
     Path(made.tables[0].path).rename(folder / "elsewhere")
@@ -323,7 +323,7 @@ work, left = getattr(owner, name), [number]
 
 def killing(*args, **options):
     left[0] -= 1
-    is_last = left[0] == 0  # other threads go on counting
+    is_last = left[0] == 0  # another thread may continue counting
     if is_last and step.endswith("-before"):
         os.kill(os.getpid(), signal.SIGKILL)
     made = work(*args, **options)
@@ -343,8 +343,8 @@ db.backup(folder + "/backups")
      ("finish_backup-before", 1), ("rename-after", 1), ("finish_backup-after", 1), ("finish_backup-after", 2),
      ("record-before", 1)],
 )  # fmt: skip
-def test_a_killed_backup_is_none_and_the_next_removes_its_work(folder: Path, step: str, number: int) -> None:
-    """Whatever was complete stays; a whole store comes back as of the backup before."""
+def test_a_killed_backup_is_ignored_and_the_next_removes_it(folder: Path, step: str, number: int) -> None:
+    """Complete backups of tables stay. A restore of the whole store uses the backup before."""
     with nyala.connect(folder / "store", maintenance=False) as db:
         for name in ("a", "b"):
             db.create_table(name, KEY_VALUE, "k", nyala.hash_partition("k", buckets=2))
@@ -368,11 +368,11 @@ def test_a_killed_backup_is_none_and_the_next_removes_its_work(folder: Path, ste
     assert found == {table.path for table in nyala.list_backups(folder / "backups")}
 
 
-# --- in a bucket ---------------------------------------------------------------------------------------------------
+# --- in buckets ---------------------------------------------------------------------------------------------------
 
 
 def test_to_and_from_buckets(folder: Path) -> None:
-    """A store in a bucket into another place of it, into a folder, and back; the same calls as with folders."""
+    """A store in a bucket is backed up to another prefix and to a folder, and restored from both."""
     with S3Server() as server:
         options = {"storage_options": server.options}
         kept = {**options, "cache_dir": folder / "cache", "maintenance": False}
@@ -408,11 +408,11 @@ def test_to_and_from_buckets(folder: Path) -> None:
             nyala.list_backups("s3://bucket/nowhere", **options)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks of processes are Linux'")
-def test_the_work_of_a_killed_process_goes_from_a_bucket(
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has marks of processes")
+def test_files_of_a_killed_process_are_removed_from_a_bucket(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An object cannot be renamed, so what was uploaded before the kill is in the backup's own folder."""
+    """An object cannot be renamed, so the files of an interrupted backup are below its final name."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     mark = process_mark(process.pid)
     process.kill()

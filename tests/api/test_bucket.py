@@ -1,4 +1,4 @@
-"""A store in a bucket, through the public interface: the same calls as with a folder, and who may write."""
+"""A store in a bucket: the same calls as for a folder, readers and writers, and the removal of old files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def connect(server: S3Server, folder: Path, **options: Any) -> nyala.Database:
 
 
 def filled(db: nyala.Database) -> nyala.Table:
-    """Rows in base data, in REDO and UNDO files, and in the log."""
+    """Create a table with rows in base data, in REDO and UNDO files, and in the log."""
     table = db.create_table("t", {"k": "int64", "v": "string"}, "k", nyala.hash_partition("k", buckets=2))
     table.insert({"k": range(100), "v": ["old"] * 100})
     db.flush()
@@ -51,14 +51,14 @@ def filled(db: nyala.Database) -> nyala.Table:
     return table
 
 
-def test_everything_is_found_again_by_the_next_connect(server: S3Server, tmp_path: Path) -> None:
+def test_the_next_connect_finds_everything(server: S3Server, tmp_path: Path) -> None:
     with connect(server, tmp_path) as db:
         table = filled(db)
         moment = db.now()
         with table.alter() as change:
             change.add_column("n", "int64", default=7)
         table.compact()
-        table.upsert({"k": range(300, 900), "v": ["x" * 20_000] * 600})  # as files, not in the log
+        table.upsert({"k": range(300, 900), "v": ["x" * 20_000] * 600})  # a direct commit to files
         expected = table.scan(order_by_key=True).to_arrow()
         past = table.scan(at=moment, order_by_key=True).to_arrow()
         changes = table.changes(since=moment).to_arrow().num_rows
@@ -74,7 +74,7 @@ def test_everything_is_found_again_by_the_next_connect(server: S3Server, tmp_pat
 
 
 def test_new_keys_that_no_file_contains(server: S3Server, tmp_path: Path) -> None:
-    """The bloom filter of the file excludes all keys of the batch, which are between its keys."""
+    """The new keys are between those of a file, and its bloom filter excludes them."""
     with connect(server, tmp_path) as db:
         t = db.create_table("t", {"a": "int64", "b": "string"}, ["a", "b"])
         t.insert([(number, f"b{number}") for number in range(0, 1000, 4)])
@@ -86,8 +86,8 @@ def test_new_keys_that_no_file_contains(server: S3Server, tmp_path: Path) -> Non
 
 
 def test_a_long_log_of_small_writes_is_cut_by_checkpoints(server: S3Server, tmp_path: Path) -> None:
-    """An open reads an object for each commit since the last checkpoint."""
-    # In the background, a checkpoint could be written just before the flush, and the next one is not due yet.
+    """A checkpoint limits the number of log objects that an open reads."""
+    # Without maintenance, because a checkpoint in the background just before the flush would delay the next.
     with connect(server, tmp_path, maintenance=False) as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         for k in range(300):
@@ -101,7 +101,7 @@ def test_a_long_log_of_small_writes_is_cut_by_checkpoints(server: S3Server, tmp_
         assert server.requests["GET"] - before < 60
 
 
-def test_readers_follow_the_writer_and_keep_what_they_began(server: S3Server, tmp_path: Path) -> None:
+def test_readers_follow_the_writer_and_keep_their_snapshots(server: S3Server, tmp_path: Path) -> None:
     with connect(server, tmp_path) as db, connect(server, tmp_path, read_only=True) as reader:
         table = filled(db)
         assert reader["t"].count() == 100 and reader["t"][1]["v"] == "new"
@@ -118,7 +118,7 @@ def test_readers_follow_the_writer_and_keep_what_they_began(server: S3Server, tm
         assert reader["t"].count() == 52
 
 
-def test_a_reader_may_see_an_older_moment_and_asks_less(server: S3Server, tmp_path: Path) -> None:
+def test_a_reader_with_refresh_sends_fewer_requests(server: S3Server, tmp_path: Path) -> None:
     with connect(server, tmp_path) as db, connect(server, tmp_path, read_only=True, refresh=3600) as reader:
         db.create_table("t", {"k": "int64"}, "k")
         assert reader.list_tables() == []
@@ -132,10 +132,10 @@ class Stop(BaseException):
 
 @pytest.mark.parametrize("failure", [nyala.StorageError("403"), Stop()])
 @pytest.mark.parametrize("where", ["accept", "must_begin_again"])
-def test_a_read_that_fails_halfway_loses_nothing(
+def test_a_failed_read_of_the_log_is_repeated(
     server: S3Server, tmp_path: Path, failure: BaseException, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader has read news of the log that are not in its memory yet."""
+    """The reader has read new log records that it has not applied yet. The next read applies them."""
     with connect(server, tmp_path) as db, connect(server, tmp_path, read_only=True) as reader:
         table = filled(db)
         assert reader["t"].count() == 100
@@ -179,14 +179,14 @@ def other_process(server: S3Server | None, folder: Path, how: str, url: str = UR
 def test_a_living_writer_is_not_fenced_by_accident(server: S3Server, tmp_path: Path) -> None:
     with connect(server, tmp_path) as db:
         table = filled(db)
-        told = other_process(server, tmp_path, "beside")
-        assert told.startswith("LockedError") and "take_over=True" in told and "on host" in told
+        refused = other_process(server, tmp_path, "beside")
+        assert refused.startswith("LockedError") and "take_over=True" in refused and "on host" in refused
         table.insert([(5000, "still the writer")])
-    assert other_process(server, tmp_path, "beside") == "102\n", "after close() anybody may write"
+    assert other_process(server, tmp_path, "beside") == "102\n", "after close() another process may write"
 
 
-def test_a_writer_that_lost_the_store_writes_and_reads_nothing_more(server: S3Server, tmp_path: Path) -> None:
-    """Its rows after the take-over are certainly not written, and it would read an old state for ever."""
+def test_a_fenced_writer_neither_writes_nor_reads(server: S3Server, tmp_path: Path) -> None:
+    """After another process took over the store, all calls raise. A scan that began before still works."""
     db = connect(server, tmp_path)
     table = filled(db)
     scan = table.scan()
@@ -196,8 +196,8 @@ def test_a_writer_that_lost_the_store_writes_and_reads_nothing_more(server: S3Se
     for call in (table.count, lambda: db.create_table("u", {"k": "int64"}, "k"), db.flush):
         with pytest.raises(nyala.StorageError, match="connect"):
             call()
-    assert scan.count() == 100, "a scan that began before has all of its rows"
-    with connect(server, tmp_path) as again:  # the lost one is closed
+    assert scan.count() == 100
+    with connect(server, tmp_path) as again:  # closes the fenced one
         assert again["t"].count() == 101 and again["t"].get(7777) is None
         again["t"].insert([(7777, "written")])
     db.close()
@@ -212,34 +212,26 @@ def test_one_process_shares_the_store(server: S3Server, tmp_path: Path) -> None:
             connect(server, tmp_path, durability="group")
 
 
-def test_a_folder_by_the_protocol_of_objects(tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/store"
-    with nyala.connect(url, cache_dir=tmp_path / "cache", group_interval=0) as db:
-        filled(db)
-    with nyala.connect(url, cache_dir=tmp_path / "cache") as db:
-        assert db["t"].count() == 100 and db.check().ok
-
-
-def test_processes_share_a_folder_by_its_url_as_a_bucket(tmp_path: Path) -> None:
-    """So does a folder on NFS, where locks are no good: nothing here depends on a lock."""
+def test_a_folder_that_is_used_like_a_bucket(tmp_path: Path) -> None:
+    """A file:// URL works without locks, also on NFS: processes take over the store as in a bucket."""
     url = f"file://{tmp_path}/store"
     with nyala.connect(url, cache_dir=tmp_path / "cache", group_interval=0) as db:
         table = filled(db)
-        told = other_process(None, tmp_path, "beside", url)
-        assert told.startswith("LockedError") and "take_over=True" in told and "on host" in told
+        refused = other_process(None, tmp_path, "beside", url)
+        assert refused.startswith("LockedError") and "take_over=True" in refused and "on host" in refused
         table.insert([(5000, "still the writer")])
         with nyala.connect(url, read_only=True, cache_dir=tmp_path / "reader") as reader:
             assert reader["t"].count() == 101
             assert other_process(None, tmp_path, "take over", url) == "102\n"
-            assert reader["t"].count() == 102, "the reader follows from writer to writer"
+            assert reader["t"].count() == 102, "the reader follows the next writer"
         with pytest.raises(nyala.FencedError, match=r"pid \d+ on host .*nothing of this call was written"):
             table.insert([(7777, "lost")])
     with nyala.connect(url, cache_dir=tmp_path / "cache") as db:
         assert db["t"].count() == 102 and db["t"].get(7777) is None and db.check().ok
 
 
-def test_a_store_of_the_other_kind_is_not_called_damaged(tmp_path: Path) -> None:
-    """With file:// and without it, a folder has other files."""
+def test_the_error_for_a_store_of_the_other_kind(tmp_path: Path) -> None:
+    """A store that was created by a path cannot be opened by a file:// URL, and the other way round."""
     cache = {"cache_dir": tmp_path / "cache"}
     nyala.connect(tmp_path / "folder").close()
     nyala.connect(f"file://{tmp_path}/objects", **cache).close()
@@ -252,7 +244,7 @@ def test_a_store_of_the_other_kind_is_not_called_damaged(tmp_path: Path) -> None
             nyala.connect(tmp_path / "objects", read_only=read_only)
 
 
-def test_files_that_nobody_needs_are_deleted_after_the_grace(
+def test_garbage_is_deleted_after_the_grace(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
@@ -270,17 +262,17 @@ def test_files_that_nobody_needs_are_deleted_after_the_grace(
         assert table.count() == 100 and db.check().ok
 
 
-def test_files_that_nothing_names_are_deleted_when_they_are_a_day_old(
+def test_orphans_are_deleted_after_a_day(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed writer leaves them; a younger one may be about to be named."""
+    """A killed writer leaves orphans. A younger file may be in the next change of the catalogue."""
     monkeypatch.setattr(bucket, "ORPHANS_FIRST_S", 0.0)
     monkeypatch.setattr(bucket, "ORPHANS_EVERY_S", 0.0)
     with connect(server, tmp_path, maintenance=False) as db:
         table = filled(db)
         store = db._writer()
         assert store.objects is not None
-        store.objects.put("data/1/99-0123456789abcdef.base", b"nobody names this")
+        store.objects.put("data/1/99-0123456789abcdef.base", b"an orphan")
         store.collect_garbage()
         assert store.objects.head("data/1/99-0123456789abcdef.base") is not None
         server.advance(25 * 3600)
@@ -289,10 +281,10 @@ def test_files_that_nothing_names_are_deleted_when_they_are_a_day_old(
         assert table.count() == 100 and db.check().ok
 
 
-def test_a_store_whose_prefix_is_a_folder_of_ours_is_left_alone(
+def test_another_store_below_a_store_is_kept(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O5: s3://bucket and s3://bucket/data."""
+    """One store is at s3://bucket/store, another one at s3://bucket/store/data, and so on."""
     monkeypatch.setattr(bucket, "ORPHANS_FIRST_S", 0.0)
     monkeypatch.setattr(bucket, "ORPHANS_EVERY_S", 0.0)
     inner = [f"{URL}/{name}" for name in ("data", "staging", "lease-files", "inbox", "answers")]
@@ -312,42 +304,42 @@ def test_a_store_whose_prefix_is_a_folder_of_ours_is_left_alone(
 
 
 def fenced(server: S3Server, folder: Path) -> tuple[nyala.Database, nyala.Database]:
-    """A writer that does not know yet that it was fenced, and its heir, as in another process."""
+    """Return a writer that does not know yet that it was fenced, and the writer that fenced it."""
     old = connect(server, folder)
     filled(old)
     client = open_objects(URL, server.options)
-    env = replace(SYSTEM, files=RemoteFiles.over(client, SYSTEM, str(folder / "heir"), 1 << 26))
+    env = replace(SYSTEM, files=RemoteFiles.over(client, SYSTEM, str(folder / "successor"), 1 << 26))
     return old, nyala.Database(Store.open_in_bucket(env, client, StoreOptions(maintenance=False), 0.0))
 
 
-def test_a_fenced_writer_deletes_nothing_that_its_heir_has_named(
+def test_a_fenced_writer_deletes_no_files_of_the_next_writer(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It slept for days: to its own catalogue the heir's files are orphans."""
+    """In the old catalogue of the fenced writer, files of the next writer are orphans of two days."""
     monkeypatch.setattr(bucket, "ORPHANS_FIRST_S", 0.0)
-    old, heir = fenced(server, tmp_path)
-    heir["t"].upsert([(k, "by the heir") for k in range(50)])
-    heir.flush()
+    old, successor = fenced(server, tmp_path)
+    successor["t"].upsert([(k, "by the successor") for k in range(50)])
+    successor.flush()
     server.advance(48 * 3600)
     with pytest.raises(nyala.FencedError):
         old._writer().collect_garbage()
     with pytest.raises(nyala.FencedError):
         old["t"].count()
-    assert heir.check().ok and heir["t"].get(3)["v"] == "by the heir"
-    heir.close()
+    assert successor.check().ok and successor["t"].get(3)["v"] == "by the successor"
+    successor.close()
     old.close()
 
 
-def test_a_fenced_writer_leaves_the_hint_of_its_heir(server: S3Server, tmp_path: Path) -> None:
-    """Otherwise a third process would take the heir for dead, and fence it by accident."""
-    old, heir = fenced(server, tmp_path)
+def test_a_fenced_writer_does_not_change_the_object_writer(server: S3Server, tmp_path: Path) -> None:
+    """The object `writer` shows that the next writer lives. Without it, a third process would fence it."""
+    old, successor = fenced(server, tmp_path)
     objects = open_objects(URL, server.options)
     written = objects.get("writer")
     old._writer()._medium.lock._log.announce()
     assert objects.get("writer") == written
     old.close()
     assert objects.get("writer") == written and bucket.living_writer(objects) is not None
-    heir.close()
+    successor.close()
     assert bucket.living_writer(objects) is None
 
 

@@ -1,4 +1,4 @@
-"""Commits of other processes into a bucket: by the writer's inbox, or by becoming the writer."""
+"""Commits of other processes to a store in a bucket: through the writer's inbox, or by becoming the writer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def created(server: S3Server) -> None:
 
 
 def staged(env: Env, rows: dict[int, str], operation: str = "insert") -> dict[str, Any]:
-    """A job whose rows lie in the bucket."""
+    """Stage rows in the bucket; return the job."""
     key, folder = new_staging(URL, 3600.0, env)
     batch = pa.record_batch([list(rows), list(rows.values())], schema=SCHEMA)
     write_staged(env, f"{folder}/part.arrow", SCHEMA, iter([batch]))
@@ -79,7 +79,7 @@ def content(server: S3Server) -> dict[int, str]:
 
 
 def left(server: S3Server) -> list[str]:
-    """Requests, answers and staged files that are still there."""
+    """Return the keys of requests, answers and staged files."""
     return [
         key for key in server.bodies() if any(f"/{name}/" in key for name in ("inbox", "answers", "staging"))
     ]
@@ -107,7 +107,7 @@ db.close()
 
 @contextlib.contextmanager
 def writer(server: S3Server, fault: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Another process that is the writer until its standard input is closed."""
+    """Another process, which is the writer until its standard input is closed."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, json.dumps([URL, server.options, fault])],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -116,13 +116,13 @@ def writer(server: S3Server, fault: str = "") -> Iterator[subprocess.Popen[str]]
         yield process
 
 
-def test_a_living_writer_commits_what_others_staged(server: S3Server, env: Env) -> None:
+def test_a_living_writer_commits_staged_rows(server: S3Server, env: Env) -> None:
     created(server)
     with writer(server) as process:
         job = staged(env, {1: "a", 2: "b"})
         answer = commit_staged(URL, job, env)
         assert answer["inserted"] == 2 and answer["errors"] is None
-        assert commit_staged(URL, job, env) == answer, "a repeated commit is the first one"
+        assert commit_staged(URL, job, env) == answer, "a repeated commit has the same answer"
         with pytest.raises(nyala.DuplicateKeyError) as raised:
             commit_staged(URL, staged(env, {2: "again", 3: "c"}), env)
         assert raised.value.errors is not None and raised.value.errors["k"].to_pylist() == [2]
@@ -135,10 +135,8 @@ def test_a_living_writer_commits_what_others_staged(server: S3Server, env: Env) 
 
 
 @pytest.mark.parametrize("fault", ["before the answer", "after the answer"])
-def test_a_writer_that_dies_with_a_commit_in_work_is_taken_over(
-    server: S3Server, env: Env, fault: str
-) -> None:
-    """Whether it was committed, its key tells; the rows are there once."""
+def test_a_writer_that_dies_during_a_commit(server: S3Server, env: Env, fault: str) -> None:
+    """The sender becomes the writer. By the key it finds out whether the rows were committed."""
     created(server)
     job = staged(env, {1: "a"})
     answers: list[dict[str, Any]] = []
@@ -146,23 +144,23 @@ def test_a_writer_that_dies_with_a_commit_in_work_is_taken_over(
     with writer(server, fault) as process:
         thread.start()
         assert process.wait(60) == 9
-    server.advance(bucket.SILENT_MAX_US / 1e6 + 1)  # its hint grows old
+    server.advance(bucket.SILENT_MAX_US / 1e6 + 1)  # now the writer counts as dead
     thread.join(60)
     assert [answer["inserted"] for answer in answers] == [1]
     assert content(server) == {1: "a"}
     assert commit_staged(URL, job, env) == answers[0]
 
 
-def test_without_a_writer_a_commit_is_made_at_once(server: S3Server, env: Env) -> None:
+def test_without_a_writer_a_commit_is_done_at_once(server: S3Server, env: Env) -> None:
     created(server)
     assert commit_staged(URL, staged(env, {1: "a"}), env)["inserted"] == 1
     assert content(server) == {1: "a"}
-    with connect(server) as db:  # the commit's process is no writer any more
+    with connect(server) as db:  # the process of the commit is no longer the writer
         db["t"].insert({"k": [2], "v": ["b"]})
 
 
 def test_many_processes_commit_without_a_writer(server: S3Server, tmp_path: Path) -> None:
-    """They fence each other, or serve each other's requests; each batch is committed once."""
+    """They fence each other, or execute each other's requests. Each batch is committed once."""
     created(server)
     threads, answers = [], []
 
@@ -191,21 +189,21 @@ def test_a_mistyped_url_does_not_become_a_store(server: S3Server, env: Env) -> N
     assert server.bodies() == {}
 
 
-def heir_of(server: S3Server, folder: Path) -> Store:
-    """The store opened again, as by another process."""
+def opened_again(server: S3Server, folder: Path) -> Store:
+    """Open the store again, as another process would."""
     client = open_objects(URL, server.options)
     env = replace(SYSTEM, files=RemoteFiles.over(client, SYSTEM, str(folder), 1 << 26))
     return Store.open_in_bucket(env, client, StoreOptions(maintenance=False), 0.0)
 
 
-def test_a_fenced_writer_leaves_requests_to_its_heir(server: S3Server, env: Env, tmp_path: Path) -> None:
-    """I1: it would report an error for something that its heir can do."""
+def test_I1_a_fenced_writer_leaves_requests_to_the_next(server: S3Server, env: Env, tmp_path: Path) -> None:
+    """A fenced writer gives no answer, because the next writer can execute the request."""
     created(server)
     with connect(server) as old:
         served = inbox.serving(old._writer().objects)
         assert served is not None
-        served.stop()  # its thread; this test does its work
-        heir = heir_of(server, tmp_path / "heir")
+        served.stop()  # this test serves the inbox instead
+        successor = opened_again(server, tmp_path / "successor")
         job = staged(env, {1: "a"})
         objects = open_objects(URL, server.options)
         body = b"".join(map(bytes, inbox.encode_frame({"do": "commit", "job": job}, [])))
@@ -216,9 +214,12 @@ def test_a_fenced_writer_leaves_requests_to_its_heir(server: S3Server, env: Env,
         assert objects.get("inbox/0123") == body and objects.get("answers/0123") is None
         from nyala.handover.commits import answer_request
 
-        assert inbox.InboxServer(env, objects, lambda request, _: answer_request(heir, request)).serve() == 1
+        assert (
+            inbox.InboxServer(env, objects, lambda request, _: answer_request(successor, request)).serve()
+            == 1
+        )
         assert objects.get("inbox/0123") is None and objects.get("answers/0123") is not None
-        heir.close()
+        successor.close()
         objects.close()
         del old
     assert content(server) == {1: "a"}
@@ -238,12 +239,12 @@ def test_a_request_that_cannot_be_read_is_refused(server: S3Server, env: Env, bo
     objects.close()
 
 
-def test_a_request_is_taken_back_when_its_wait_is_interrupted(
+def test_I3_an_interrupted_sender_deletes_its_request(
     server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I3: otherwise a later writer would execute what the user gave up."""
+    """After Ctrl-C, no later writer executes the request."""
     created(server)
-    monkeypatch.setattr(inbox, "living_writer", lambda objects: object())  # it looks alive, and does nothing
+    monkeypatch.setattr(inbox, "living_writer", lambda objects: object())  # a writer that does nothing
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -254,10 +255,10 @@ def test_a_request_is_taken_back_when_its_wait_is_interrupted(
     assert [key for key in left(server) if "inbox" in key] == []
 
 
-def test_a_refusal_during_the_wait_leaves_the_outcome_unknown(
+def test_I3_an_error_while_waiting_has_an_unknown_outcome(
     server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I3: expired credentials, for instance. The request is in the inbox, and may be done at any time."""
+    """The sender's credentials expire, for example. The writer may still execute the request."""
     created(server)
     job = staged(env, {1: "a"})
     with connect(server):
@@ -268,13 +269,13 @@ def test_a_refusal_during_the_wait_leaves_the_outcome_unknown(
             commit_staged(URL, job, env)
         assert raised.value.outcome == "unknown"
         server.faults = None
-        assert commit_staged(URL, job, env)["inserted"] == 1, "the same key finds it out"
+        assert commit_staged(URL, job, env)["inserted"] == 1
 
 
-def test_a_writer_that_died_with_a_request_leaves_the_outcome_unknown(
+def test_after_a_dead_writer_an_error_has_an_unknown_outcome(
     server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have committed. An error of the next attempt says nothing about the first one."""
+    """The dead writer may have committed the request, so an error of the second attempt is not certain."""
     created(server)
     job = staged(env, {1: "a"})
     with writer(server, "before the answer") as process:
@@ -295,14 +296,14 @@ def test_a_writer_that_died_with_a_request_leaves_the_outcome_unknown(
             commit_staged(URL, job, env)
         assert raised.value.outcome == "unknown"
     monkeypatch.undo()
-    assert content(server) == {1: "a"}, "indeed it was committed"
+    assert content(server) == {1: "a"}, "the first attempt was committed"
     assert commit_staged(URL, job, env)["inserted"] == 1
 
 
-def test_a_request_is_found_though_an_old_token_came_back(
+def test_I4_a_request_is_found_although_news_has_an_old_key(
     server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I4: a PUT of another sender was delayed, and the bucket stored it after ours."""
+    """The bucket stores a delayed PUT of `news` by another sender after the newer one."""
     created(server)
     monkeypatch.setattr(inbox, "_LOOK_S", 0.2)
     monkeypatch.setattr(inbox, "POLL_S", 0.05)
@@ -327,7 +328,7 @@ def test_a_request_is_found_though_an_old_token_came_back(
     "answer",
     [{}, {"answer": 5}, {"error": 5}, {"error": {"class": "WriteError", "message": "", "applied": "x"}}],
 )
-def test_an_answer_that_makes_no_sense_is_our_error(
+def test_an_invalid_answer_is_a_storage_error(
     server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
 ) -> None:
     created(server)
@@ -346,7 +347,7 @@ def test_an_answer_that_makes_no_sense_is_our_error(
 
 
 def test_one_url_on_two_servers_is_two_stores(server: S3Server, env: Env) -> None:
-    """Also for jobs of a process that writes both."""
+    """A process that writes to both sends the job to the right one."""
     with S3Server() as second, connect(server) as one:
         one.create_table("t", {"k": "int64", "v": "string"}, "k").insert({"k": [1], "v": ["one"]})
         with connect(second) as other:
@@ -370,15 +371,15 @@ def test_all_spellings_of_a_url_are_one_store(server: S3Server) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [float("nan"), float("inf"), -1.0, 0, 1e300])
-def test_a_time_that_makes_no_sense_is_refused(timeout_s: float) -> None:
+def test_an_invalid_timeout_is_refused(timeout_s: float) -> None:
     with pytest.raises(nyala.InvalidArgumentError, match="'timeout_s' must be positive, and at most"):
         open_objects(URL, {"timeout_s": timeout_s})
 
 
-def test_requests_and_staged_files_that_nobody_needs_go_after_a_day(
+def test_old_requests_and_staged_files_are_deleted_after_a_day(
     server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the bucket's clock; what a living lease holds stays."""
+    """Staged files that belong to a living lease stay."""
     monkeypatch.setattr(bucket, "ORPHANS_FIRST_S", 0.0)
     monkeypatch.setattr(bucket, "ORPHANS_EVERY_S", 0.0)
     from nyala.handover.commits import remote_lease
@@ -410,20 +411,20 @@ def test_requests_and_staged_files_that_nobody_needs_go_after_a_day(
 
 
 def test_a_fenced_database_opens_the_store_again_if_it_may(server: S3Server, tmp_path: Path) -> None:
-    """on_fenced="reopen": the call that was cut off fails with a known outcome, the next one works."""
+    """With on_fenced="reopen", the interrupted call fails with a known outcome, and later calls work."""
     with connect(server, on_fenced="reopen") as db:
         db.create_table("t", {"k": "int64", "v": "string"}, "k")
         table = db["t"]
         table.insert({"k": [1], "v": ["a"]})
         scan, snapshot = table.scan(), db.snapshot()
-        heir = heir_of(server, tmp_path / "heir")
+        successor = opened_again(server, tmp_path / "successor")
         with pytest.raises(nyala.FencedError, match="nothing of this call was written"):
             table.insert({"k": [2], "v": ["lost"]})
         with pytest.raises(nyala.LockedError, match="writes to the store"):
             table.insert({"k": [2], "v": ["too early"]})
         with pytest.raises(nyala.LockedError):
             table.count()
-        heir.close()
+        successor.close()
         table.insert({"k": [2], "v": ["b"]})
         assert table.count() == 2 and snapshot["t"].count() == 1
         with pytest.raises(nyala.StorageError, match="start the scan or feed again"):
@@ -436,25 +437,23 @@ def test_a_fenced_database_opens_the_store_again_if_it_may(server: S3Server, tmp
         nyala.connect(tmp_path / "folder", on_fenced="reopen")
 
 
-def test_two_writers_that_stall_in_turn_take_over_once_for_each_stall(
-    server: S3Server, tmp_path: Path
-) -> None:
-    """Each looks dead to the other while it stands still. Ping-pong is bounded: a living writer is left alone."""
+def test_writers_that_stall_are_replaced_once_per_stall(server: S3Server, tmp_path: Path) -> None:
+    """A writer without a sign of life counts as dead. A living writer is never replaced."""
     created(server)
-    writers = [heir_of(server, tmp_path / "0")]
+    writers = [opened_again(server, tmp_path / "0")]
 
     def epochs() -> int:
         return sum("/log/" in key and key.endswith("0" * 12) for key in server.bodies())
 
     before, refused = epochs(), 0
     for turn in range(1, 5):
-        for _ in range(3):  # beside a living writer nobody takes over
+        for _ in range(3):  # nobody takes over from a living writer
             with pytest.raises(nyala.LockedError):
                 connect(server)
             refused += 1
-        writers[-1]._medium.lock.release()  # it stands still: no heartbeat
+        writers[-1]._medium.lock.release()  # it gives no more signs of life
         server.advance(bucket.SILENT_MAX_US / 1e6 + 1)
-        writers.append(heir_of(server, tmp_path / str(turn)))
+        writers.append(opened_again(server, tmp_path / str(turn)))
     assert refused == 12 and epochs() - before <= 4 + 1
     for one in writers:
         one.close()
@@ -462,20 +461,20 @@ def test_two_writers_that_stall_in_turn_take_over_once_for_each_stall(
         assert db["t"].count() == 0
 
 
-def test_a_writer_that_has_just_begun_is_not_fenced(
+def test_a_new_writer_is_not_fenced(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its seal is there a moment before its hint. Two processes that find a closed store both begin."""
+    """Two processes find a closed store. The second sees the first one's seal, although not yet its hint."""
     created(server)
-    first = heir_of(server, tmp_path / "first")
+    first = opened_again(server, tmp_path / "first")
     first.close()
     seal = take_over_module._seal
     others: list[Store] = []
 
     def late(*arguments: Any) -> Any:
-        if not others:  # between the look at the hint and the seal
+        if not others:  # after the hint was read, and before the seal
             monkeypatch.setattr(take_over_module, "_seal", seal)
-            others.append(heir_of(server, tmp_path / "other"))
+            others.append(opened_again(server, tmp_path / "other"))
         return seal(*arguments)
 
     monkeypatch.setattr(take_over_module, "_seal", late)
@@ -486,28 +485,17 @@ def test_a_writer_that_has_just_begun_is_not_fenced(
     other.close()
 
 
-def test_a_process_that_died_before_its_hint_holds_up_nobody(
+def test_a_writer_that_died_before_its_hint_is_replaced(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created(server)
     monkeypatch.setattr(ObjectLog, "announce", lambda log: None)
-    heir = heir_of(server, tmp_path / "heir")
+    successor = opened_again(server, tmp_path / "successor")
     monkeypatch.undo()
-    heir._medium.lock.release()
+    successor._medium.lock.release()
     monkeypatch.setattr(bucket, "_HINT_WAIT_S", 0.2)
     with connect(server) as db:
         db["t"].insert({"k": [1], "v": ["a"]})
-
-
-def test_no_renewal_makes_the_lease_of_a_job_shorter(server: S3Server, env: Env) -> None:
-    """As in a folder."""
-    from nyala.catalog.job_leases import create_job_lease, is_living, open_job_lease
-
-    created(server)
-    lease = create_job_lease(env, URL, 7200.0)
-    open_job_lease(env, URL, lease.name).renew_for(60.0)
-    server.advance(3600)
-    assert is_living(env, URL, lease.name)
 
 
 EXIT = """
@@ -518,7 +506,7 @@ db["t"].insert({"k": [1], "v": ["a"]})
 """
 
 
-def test_a_program_that_ends_without_close_leaves_the_store_free(server: S3Server) -> None:
+def test_a_program_that_ends_without_close_releases_the_store(server: S3Server) -> None:
     created(server)
     subprocess.run([sys.executable, "-c", EXIT, json.dumps([URL, server.options])], check=True, timeout=60)
     with connect(server) as db:
@@ -527,20 +515,20 @@ def test_a_program_that_ends_without_close_leaves_the_store_free(server: S3Serve
 
 def test_a_wait_for_the_lock_can_be_interrupted(server: S3Server, tmp_path: Path) -> None:
     created(server)
-    heir = heir_of(server, tmp_path / "heir")
+    successor = opened_again(server, tmp_path / "successor")
     timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
     begun_s = time.monotonic()
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         connect(server, lock_timeout=300)
     assert time.monotonic() - begun_s < 100, "before the lock_timeout"
-    heir.close()
+    successor.close()
 
 
-def test_a_store_below_inbox_or_leases_of_another_one_is_left_alone(
+def test_a_store_below_inbox_or_leases_of_another_store(
     server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its objects are neither requests nor leases of the outer store."""
+    """The objects of the inner store are neither requests nor leases of the outer store."""
     monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
     monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)
     created(server)
@@ -560,12 +548,10 @@ def test_a_store_below_inbox_or_leases_of_another_one_is_left_alone(
             assert inner["i"].count() == 1 and inner.check().ok
 
 
-def test_lock_timeout_waits_for_a_dead_writer_and_the_error_says_how_long(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_lock_timeout_waits_until_a_dead_writer_is_replaced(server: S3Server, tmp_path: Path) -> None:
     created(server)
-    heir = heir_of(server, tmp_path / "heir")
-    heir._medium.lock.release()  # it was killed
+    successor = opened_again(server, tmp_path / "successor")
+    successor._medium.lock.release()  # as if it was killed
     with pytest.raises(nyala.LockedError, match=r"the store is free in 1\d seconds: lock_timeout=20 waits"):
         connect(server)
     timer = threading.Timer(1.0, server.advance, [bucket.SILENT_MAX_US / 1e6])
@@ -575,8 +561,7 @@ def test_lock_timeout_waits_for_a_dead_writer_and_the_error_says_how_long(
     timer.join()
 
 
-def test_an_address_carries_no_secret(server: S3Server, env: Env) -> None:
-    """A1."""
+def test_A1_an_address_has_no_secret(server: S3Server, env: Env) -> None:
     address = pickle.loads(pickle.dumps(address_of(env, URL)))
     assert "test-secret" not in repr(address) and "test-key" not in repr(address)
     assert dict(address.options) == {"allow_http": True, "endpoint": server.endpoint, "region": "us-east-1"}
@@ -591,7 +576,7 @@ def test_an_address_carries_no_secret(server: S3Server, env: Env) -> None:
         Address.parse("/a/folder", {"region": "x"}, "storage.")
 
 
-def test_credentials_may_lie_in_a_file_of_each_machine(server: S3Server, tmp_path: Path) -> None:
+def test_credentials_in_a_file(server: S3Server, tmp_path: Path) -> None:
     public = {"endpoint": server.endpoint, "allow_http": True}
     secret = {"access_key_id": "file-key", "secret_access_key": "file-secret", "region": "us-east-1"}
     file = tmp_path / "s3.json"

@@ -1,4 +1,4 @@
-"""What happens when something around a store in a bucket fails: docs/how-to/bucket-failures.md has a row for each."""
+"""Failures around a store in a bucket: each row of docs/how-to/bucket-failures.md has a test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server() -> Iterator[S3Server]:
         yield server
 
 
-# ── a writer that dies or stands still ──────────────────────────────────────────────────────────────────────────────
+# ── a writer that dies or is suspended ──────────────────────────────────────────────────────────────────────────────
 
 WRITER = """
 import sys, nyala
@@ -56,7 +56,7 @@ for k in range(10**6):
 
 @contextmanager
 def writing(server: S3Server, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that inserts ascending keys, and prints each when it is acknowledged."""
+    """Another process, which inserts ascending keys and prints each acknowledged one."""
     with connect(server, folder) as db:
         db.create_table("t", {"k": "int64"}, "k")
     command = [sys.executable, "-c", WRITER, URL, str(folder / "writer"), repr(server.options)]
@@ -74,9 +74,7 @@ def keys(db: nyala.Database) -> list[int]:
     return sorted(db["t"].scan().to_arrow()["k"].to_pylist())
 
 
-def test_a_killed_writer_is_replaced_after_15_seconds_and_nothing_is_lost(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_a_killed_writer_is_replaced_without_a_loss(server: S3Server, tmp_path: Path) -> None:
     with writing(server, tmp_path) as writer:
         writer.kill()
         acknowledged = 20 + len(writer.communicate()[0].splitlines())
@@ -88,7 +86,7 @@ def test_a_killed_writer_is_replaced_after_15_seconds_and_nothing_is_lost(
         assert found == list(range(len(found))) and acknowledged <= len(found) <= acknowledged + 1
 
 
-def test_a_writer_that_stood_still_is_fenced_and_has_lost_nothing(server: S3Server, tmp_path: Path) -> None:
+def test_a_suspended_writer_is_fenced_without_a_loss(server: S3Server, tmp_path: Path) -> None:
     with writing(server, tmp_path) as writer:
         writer.send_signal(signal.SIGSTOP)
         os.waitpid(writer.pid, os.WUNTRACED)
@@ -103,13 +101,13 @@ def test_a_writer_that_stood_still_is_fenced_and_has_lost_nothing(server: S3Serv
 # ── a bucket that does not answer, or refuses ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_bucket_that_cannot_be_reached_leaves_one_write_in_doubt_and_loses_none(tmp_path: Path) -> None:
+def test_after_a_broken_network_one_write_is_in_doubt(tmp_path: Path) -> None:
     bucket = MemoryObjects()
 
     def opened() -> tuple[nyala.Database, FaultyObjects]:
         objects = FaultyObjects(bucket.client())
         files = RemoteFiles.over(objects, SYSTEM, str(tmp_path), 1 << 26)
-        env = Env(files, ManualClock(), SYSTEM.randomness)  # so that a minute of patience takes no time
+        env = Env(files, ManualClock(), SYSTEM.randomness)  # retries for a minute take no time
         return nyala.Database(
             Store.open_in_bucket(env, objects, StoreOptions(maintenance=False), 0.0)
         ), objects
@@ -129,9 +127,7 @@ def test_a_bucket_that_cannot_be_reached_leaves_one_write_in_doubt_and_loses_non
     db.close()
 
 
-def test_credentials_that_expire_end_the_writer_with_a_known_outcome(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_expired_credentials_end_the_writer_with_a_known_outcome(server: S3Server, tmp_path: Path) -> None:
     with connect(server, tmp_path) as db:
         table = filled(db)
         server.faults = lambda request: "403" if request.verb == "PUT" else None
@@ -145,11 +141,11 @@ def test_credentials_that_expire_end_the_writer_with_a_known_outcome(
         db["t"].insert([(300, "with new credentials")])
 
 
-# ── objects that somebody deletes, damages, or keeps ────────────────────────────────────────────────────────────────
+# ── objects that are deleted, damaged, or kept as versions ──────────────────────────────────────────────────────────
 
 
 def test_a_deleted_data_object_is_found_by_reads_and_by_the_check(server: S3Server, tmp_path: Path) -> None:
-    """A rule of the bucket, or a person: the rows of this file are lost, and no read leaves them out."""
+    """If a data object was deleted, no read silently misses its rows."""
     with connect(server, tmp_path) as db:
         filled(db)
     with closing(open_objects(URL, server.options)) as objects:
@@ -162,7 +158,7 @@ def test_a_deleted_data_object_is_found_by_reads_and_by_the_check(server: S3Serv
 
 
 def test_with_versioning_only_small_objects_have_old_versions(server: S3Server, tmp_path: Path) -> None:
-    """So versions cost little, and a deleted object's last version is all that a bucket keeps for long."""
+    """Only small objects are written twice, so old versions need little space."""
     written: Counter[str] = Counter()
 
     def note(request: Request) -> None:
@@ -178,14 +174,12 @@ def test_with_versioning_only_small_objects_have_old_versions(server: S3Server, 
             db._writer().write_checkpoint()
             assert reader["t"].count() == 100
     twice = {key.partition("/")[0] for key, count in written.items() if count > 1}
-    # `create` of the birth object is tried a second time, which the bucket must refuse.
+    # `nyala.json` is created a second time, to test that the bucket refuses it.
     assert twice <= {"writer", "clock", "leases", "nyala.json"}, written
 
 
 @pytest.mark.parametrize("key", ["nyala.json", "log/", "ckpt/"])
-def test_a_store_of_a_future_version_is_refused_with_what_to_do(
-    server: S3Server, tmp_path: Path, key: str
-) -> None:
+def test_a_store_of_a_future_version_is_refused(server: S3Server, tmp_path: Path, key: str) -> None:
     with connect(server, tmp_path) as db:
         filled(db)
         db._writer().write_checkpoint()
@@ -204,7 +198,7 @@ def test_a_store_of_a_future_version_is_refused_with_what_to_do(
             connect(server, tmp_path, read_only=read_only, **({} if read_only else {"take_over": True}))
 
 
-# ── a reader that stands still ──────────────────────────────────────────────────────────────────────────────────────
+# ── a reader that is suspended ──────────────────────────────────────────────────────────────────────────────────────
 
 READER = """
 import sys, nyala
@@ -227,10 +221,10 @@ with nyala.connect(url, storage_options=options, cache_dir=cache, cache_bytes=0,
 """
 
 
-def test_a_reader_that_stood_still_longer_than_its_lease_gets_an_error_and_no_wrong_rows(
+def test_a_reader_suspended_for_longer_than_its_lease_gets_an_error(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader's process is stopped. Its lease ends by the bucket's clock, and its files are deleted."""
+    """The lease of a stopped reader ends, and its files are deleted. Its scans give no wrong rows."""
     monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
     monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)
     with connect(server, tmp_path, maintenance=False) as db:
@@ -253,21 +247,21 @@ def test_a_reader_that_stood_still_longer_than_its_lease_gets_an_error_and_no_wr
             table.compact()
             table.vacuum()
             db._writer().collect_garbage()
-            assert db.stats().garbage_files > 0, "the lease keeps them, though its reader stands still"
+            assert db.stats().garbage_files > 0, "the lease of the stopped reader keeps them"
             server.advance(object_leases.TTL_S + 2)
             db._writer().collect_garbage()
             assert db.stats().garbage_files == 0
             reader.send_signal(signal.SIGCONT)
-            told, _ = reader.communicate("go on\n", timeout=60)
+            output, _ = reader.communicate("go on\n", timeout=60)
         finally:
             reader.kill()
             reader.wait()
-        unread, begun, new, count = told.splitlines()
+        unread, begun, new, count = output.splitlines()
         assert (
             unread.startswith("HistoryExpiredError") and "was suspended for longer than its lease" in unread
         )
         assert begun == "[]" or begun.startswith("HistoryExpiredError"), (
-            "old rows or an error, never new ones"
+            "old rows or an error, never new rows"
         )
         assert new == repr([(k, "new") for k in range(40)]) and count == "40"
 
@@ -275,9 +269,7 @@ def test_a_reader_that_stood_still_longer_than_its_lease_gets_an_error_and_no_wr
 # ── a bucket that is overloaded ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_bucket_that_asks_for_fewer_requests_slows_writes_down_and_is_counted(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_refused_requests_are_repeated_and_counted(server: S3Server, tmp_path: Path) -> None:
     refused: Counter[str] = Counter()
 
     def faults(request: Request) -> WireFault | None:
@@ -295,14 +287,14 @@ def test_a_bucket_that_asks_for_fewer_requests_slows_writes_down_and_is_counted(
         with connect(server, tmp_path, read_only=True) as reader:
             assert reader["t"].count() == 101
         assert refused == {"log": 3, "read": 3}
-        assert db.stats().throttled == 3, "the reads were repeated by obstore, which does not tell"
+        assert db.stats().throttled == 3, "obstore repeats reads and does not count them"
 
 
 # ── a full disk of the cache ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def small_disk(server: S3Server, folder: Path, capacity: int) -> tuple[SmallDisk, Env, Any]:
-    """A cache on a disk of a few megabytes, the environment of a store with it, and the bucket."""
+    """Return a small disk, an environment whose cache is on it, and the bucket."""
     folder.mkdir()
     disk = SmallDisk(SYSTEM.files, str(folder), capacity)
     objects = open_objects(URL, server.options)
@@ -310,7 +302,7 @@ def small_disk(server: S3Server, folder: Path, capacity: int) -> tuple[SmallDisk
     return disk, replace(SYSTEM, files=files), objects
 
 
-def test_a_full_disk_of_the_cache_costs_requests_and_no_reads(
+def test_reads_work_without_the_cache_if_its_disk_is_full(
     server: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connect(server, tmp_path) as db:
@@ -325,9 +317,7 @@ def test_a_full_disk_of_the_cache_costs_requests_and_no_reads(
     assert "every read of a data file is a request" in caplog.text
 
 
-def test_a_writer_whose_cache_is_full_keeps_its_rows_and_flushes_when_there_is_space(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_a_writer_flushes_when_its_full_disk_has_space_again(server: S3Server, tmp_path: Path) -> None:
     disk, env, objects = small_disk(server, tmp_path / "disk", 4 * MB)
     options = StoreOptions(maintenance=False)
     with nyala.Database(Store.open_in_bucket(env, objects, options, 0.0)) as db:

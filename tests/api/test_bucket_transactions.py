@@ -1,4 +1,4 @@
-"""Transactions on a store in a bucket: the same reads, conflicts and ends, and a writer that is fenced."""
+"""Transactions on a store in a bucket, as in a folder, and of a writer that is fenced."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_reads_writes_and_conflicts(server: S3Server, tmp_path: Path) -> None:
         assert dict(rows(db["t"])) == expected | {19: 0} and db.check().ok
 
 
-def test_a_hot_row_starves_nobody(server: S3Server, tmp_path: Path) -> None:
+def test_threads_that_change_one_row_all_succeed(server: S3Server, tmp_path: Path) -> None:
+    """`db.run` repeats a transaction after a conflict."""
     with connect(server, tmp_path) as db:
         filled(db)
 
@@ -80,8 +81,8 @@ def test_a_hot_row_starves_nobody(server: S3Server, tmp_path: Path) -> None:
         assert db["t"][1]["v"] == 25
 
 
-def test_a_writer_that_is_fenced_in_the_middle_of_a_transaction(server: S3Server, tmp_path: Path) -> None:
-    """Its commit says so and writes nothing, also where it would not conflict."""
+def test_a_writer_that_is_fenced_during_a_transaction(server: S3Server, tmp_path: Path) -> None:
+    """The commit raises FencedError and writes nothing, although no other writer changed its keys."""
     with connect(server, tmp_path, maintenance=False) as db:
         filled(db)
     old = connect(server, tmp_path, maintenance=False)
@@ -89,16 +90,16 @@ def test_a_writer_that_is_fenced_in_the_middle_of_a_transaction(server: S3Server
     block["t"].update([{"k": 7, "v": -1}])
     block["t"].insert([(70, 70)])
     client = open_objects(URL, server.options)
-    env = replace(SYSTEM, files=RemoteFiles.over(client, SYSTEM, str(tmp_path / "heir"), 1 << 26))
-    with nyala.Database(Store.open_in_bucket(env, client, StoreOptions(maintenance=False), 0.0)) as heir:
-        heir["t"].update([{"k": 8, "v": -2}])
+    env = replace(SYSTEM, files=RemoteFiles.over(client, SYSTEM, str(tmp_path / "successor"), 1 << 26))
+    with nyala.Database(Store.open_in_bucket(env, client, StoreOptions(maintenance=False), 0.0)) as successor:
+        successor["t"].update([{"k": 8, "v": -2}])
         with pytest.raises(nyala.FencedError, match="nothing of this call was written"):
             block.commit()
         with pytest.raises(nyala.TransactionEndedError, match="failed to commit"):
             block.commit()
         with pytest.raises(nyala.StorageError, match="connect"):
             old.transaction()
-        heir["t"].update([{"k": 7, "v": -3}])
-        found = dict(rows(heir["t"]))
-        assert (found[7], found[8], found.get(70)) == (-3, -2, None) and heir.check().ok
+        successor["t"].update([{"k": 7, "v": -3}])
+        found = dict(rows(successor["t"]))
+        assert (found[7], found[8], found.get(70)) == (-3, -2, None) and successor.check().ok
     old.close()

@@ -1,6 +1,6 @@
-"""A store's folder is moved, removed or replaced while it is open.
+"""A store's folder is moved, removed or replaced while the store is open.
 
-Nothing that comes under its path is touched, and what was acknowledged is not lost.
+The open store never changes another folder at its path, and acknowledged rows are not lost.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def emptied(path: Path) -> Path:
 
 
 def new_store(path: Path) -> nyala.Database:
-    """With rowset, log segment and tablet of the same numbers as in `filled`."""
+    """Create a store whose rowset, log segment and tablet have the same numbers as in `filled`."""
     db = nyala.connect(path, maintenance=False)
     t = db.create_table("t", {"k": "int64", "v": "string"}, "k")
     for k in range(5):
@@ -60,7 +60,7 @@ def new_store(path: Path) -> nyala.Database:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """What is in the files of a folder that nobody writes to just now."""
+    """Return a hash of each file in a folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -89,7 +89,7 @@ EVENTS = [replaced_by_another_folder, emptied, moved]
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_an_old_handle_never_touches_a_new_store(tmp_path: Path, event: Callable[[Path], Path]) -> None:
-    """Each operation after one of the events, in turns; by night after each of them."""
+    """Each operation is tried after one of the events; in `make test-long` after each of them."""
     chosen = [*OPERATIONS] if is_night() else [*OPERATIONS][EVENTS.index(event) :: len(EVENTS)]
     for name in chosen:
         path = tmp_path / name / "s"
@@ -116,13 +116,13 @@ def test_an_old_handle_never_touches_a_new_store(tmp_path: Path, event: Callable
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_moved_store_keeps_what_was_acknowledged(tmp_path: Path, name: str) -> None:
+def test_a_moved_store_keeps_acknowledged_rows(tmp_path: Path, name: str) -> None:
     db = filled(tmp_path / "s")
     there = moved(tmp_path / "s")
     if name != "close":
         with pytest.raises(nyala.StorageError, match=GONE):
             OPERATIONS[name](db)
-        assert db["t"].count() == 3  # reading goes on
+        assert db["t"].count() == 3  # reads still work
     db.close()
     assert not (tmp_path / "s").exists()
     with nyala.connect(there) as again:
@@ -142,7 +142,7 @@ def test_a_store_that_is_moved_back_can_be_used_again(tmp_path: Path) -> None:
         db["t"].insert([{"k": 9, "v": "x"}])
 
 
-def test_a_link_that_leads_elsewhere_now_is_another_folder(tmp_path: Path) -> None:
+def test_a_changed_link_leads_to_another_folder(tmp_path: Path) -> None:
     link = tmp_path / "link"
     (tmp_path / "one").mkdir()
     link.symlink_to(tmp_path / "one")
@@ -165,7 +165,7 @@ def test_a_large_batch_of_files_is_refused_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("event", [replaced_by_another_folder, emptied, moved])
-def test_a_reader_says_so_and_mixes_nothing(tmp_path: Path, event: Callable[[Path], Path]) -> None:
+def test_a_reader_raises_and_reads_no_other_store(tmp_path: Path, event: Callable[[Path], Path]) -> None:
     filled(tmp_path / "s").close()
     reader = nyala.connect(tmp_path / "s", read_only=True)
     scan = reader["t"].scan()
@@ -178,7 +178,7 @@ def test_a_reader_says_so_and_mixes_nothing(tmp_path: Path, event: Callable[[Pat
     try:
         assert "new" not in scan.to_arrow()["v"].to_pylist()
     except nyala.Error:
-        pass  # its files are gone, and that is what it says
+        pass  # its files were deleted
     reader.close()
     assert content(tmp_path / "s") == before
     new.close()
@@ -195,7 +195,7 @@ def test_a_worker_process_writes_into_no_other_folder(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "s") == []
 
 
-def test_a_job_makes_no_lease_where_a_store_was(tmp_path: Path) -> None:
+def test_a_job_creates_no_lease_for_a_moved_store(tmp_path: Path) -> None:
     from nyala.handover.commits import remote_lease
 
     filled(tmp_path / "s").close()

@@ -1,4 +1,4 @@
-"""Processes that share a store: each writes by path, and reads what it wrote and what others wrote."""
+"""Processes that share a store: each writes, and reads its own writes and those of the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE = 'db.create_table("t", {"k": "int64", "v": nyala.column("int64", default=
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[nyala.Database, Child]]:
-    """A store whose lock a child holds, opened by this process too."""
+    """A store that this process shares with a child process, which holds the lock."""
     path = tmp_path_factory.mktemp("shared") / "store"
     with children(path, 1) as [holder], nyala.connect(path) as db:
         yield db, holder
@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[nyala.Data
 
 @pytest.fixture
 def shared(store: tuple[nyala.Database, Child]) -> tuple[nyala.Database, Child]:
-    """The store with an empty table `t`."""
+    """The shared store, with only the empty table `t`."""
     db, holder = store
     holder.run("for name in db.list_tables(): db.drop_table(name)\n" + TABLE)
     return db, holder
@@ -44,8 +44,8 @@ def content(db: nyala.Database, name: str = "t") -> list[tuple[Any, ...]]:
 SEEN = "result = sorted(map(tuple, (row.values() for row in db['t'].scan().to_arrow().to_pylist())))"
 
 
-def test_every_verb_on_rows(shared: tuple[nyala.Database, Child]) -> None:
-    """Each call reads its own write at once, and the holder sees the same."""
+def test_every_operation_on_rows(shared: tuple[nyala.Database, Child]) -> None:
+    """After each call, this process and the holder read the written rows."""
     db, holder = shared
     table = db["t"]
     assert not db.read_only
@@ -123,8 +123,8 @@ def test_conditions_and_messages(shared: tuple[nyala.Database, Child]) -> None:
     assert "from here" in holder.value("[commit.message for commit in db.commits()]")
 
 
-def test_errors_are_those_of_the_writer(shared: tuple[nyala.Database, Child]) -> None:
-    """The same classes, words and rows as in the holder; nothing is written."""
+def test_errors_are_equal_to_those_of_the_holder(shared: tuple[nyala.Database, Child]) -> None:
+    """A failed call raises the same class, message and rows in both processes."""
     db, holder = shared
     db["t"].insert([(1, 1, "a")])
     for call in [
@@ -166,7 +166,7 @@ def test_errors_are_those_of_the_writer(shared: tuple[nyala.Database, Child]) ->
 
 
 def test_keys_that_are_too_long_for_a_varchar(shared: tuple[nyala.Database, Child]) -> None:
-    """They are never cut on the way: a row error where the key would be stored, ignored where it is looked for."""
+    """A too long key is not cut: an insert gives a row error, and a delete does not find the key."""
     db, _ = shared
     db.create_table("long", {"k": "varchar(2)", "v": "varchar(2)"}, "k").insert([("ab", "abc")])
     assert content(db, "long") == [("ab", "ab")]
@@ -177,7 +177,7 @@ def test_keys_that_are_too_long_for_a_varchar(shared: tuple[nyala.Database, Chil
     assert db["long"].apply([("delete-ignore", "abc"), ("delete", "ab")]).deleted == 1
 
 
-def test_tables_are_made_altered_and_dropped(shared: tuple[nyala.Database, Child]) -> None:
+def test_tables_are_created_altered_and_dropped(shared: tuple[nyala.Database, Child]) -> None:
     db, holder = shared
     made = db.create_table(
         "made", {"a": "string", "b": "timestamp"}, "a",
@@ -242,10 +242,10 @@ READS_AT_A_TAG: list[tuple[int, Callable[[nyala.Database, nyala.Table], object]]
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_tag_that_another_process_has_just_moved(
+def test_a_tag_that_another_process_has_just_set_again(
     shared: tuple[nyala.Database, Child], read_only: bool
 ) -> None:
-    """Every call that takes a tag knows its present moment, although nothing was read since it was set."""
+    """Every call that takes a tag uses its present moment, although this process has read nothing since."""
     sharing, holder = shared
     with nyala.connect(sharing.path, read_only=read_only) as db:
         table = db["t"]
@@ -264,8 +264,8 @@ def test_a_tag_that_another_process_has_just_moved(
         assert db.tags() == []
 
 
-def test_two_processes_make_and_alter_tables_at_once(shared: tuple[nyala.Database, Child]) -> None:
-    """All tables exist in both, and no column is lost, although each alteration is computed in its process."""
+def test_two_processes_create_and_alter_tables_at_once(shared: tuple[nyala.Database, Child]) -> None:
+    """No table and no column is lost, although each process computes its alterations itself."""
     db, holder = shared
     holder.begin(
         "for i in range(6): db.create_table(f'h{i}', {'k': 'int64'}, 'k'); db['t'].add_column(f'h{i}', 'int8')"
@@ -279,7 +279,7 @@ def test_two_processes_make_and_alter_tables_at_once(shared: tuple[nyala.Databas
     assert set(db["t"].columns) == names | {"k", "v", "s"}
 
 
-def test_maintenance_is_that_of_the_holder(shared: tuple[nyala.Database, Child]) -> None:
+def test_the_holder_does_the_maintenance(shared: tuple[nyala.Database, Child]) -> None:
     db, holder = shared
     db.flush()
     db["t"].insert([(1, 1, "a")])
@@ -293,12 +293,12 @@ def test_maintenance_is_that_of_the_holder(shared: tuple[nyala.Database, Child])
     assert db.maintenance.status().paused and holder.value("db.maintenance.status().paused")
     db.maintenance.resume()
     assert not holder.value("db.maintenance.status().paused")
-    assert db.stats().log_bytes > 0, "those of the holder: a reader has none"
+    assert db.stats().log_bytes > 0, "the statistics of the holder"
     assert db.check().problems == ()
 
 
 def test_a_batch_above_the_limit_of_the_log(shared: tuple[nyala.Database, Child]) -> None:
-    """It travels as a staged file, is written as files, and leaves no staged file behind."""
+    """The rows are sent as a staged file, and committed as files. No staged file remains."""
     db, holder = shared
     count = 1_200_000
     db.create_table("big", {"k": "int64", "v": "int64", "w": "string"}, "k")
@@ -314,7 +314,7 @@ def test_a_batch_above_the_limit_of_the_log(shared: tuple[nyala.Database, Child]
 
 
 def test_transactions_give_auto_incrementing_keys(shared: tuple[nyala.Database, Child]) -> None:
-    """Each process counts by itself. If both gave the same key, the second commit is a conflict."""
+    """Each process counts the keys itself. If both use the same key, the second commit is a conflict."""
     db, holder = shared
     table = db.create_table("keyless", {"v": "int64"})
     with db.transaction() as tx:
@@ -336,7 +336,7 @@ def test_transactions_give_auto_incrementing_keys(shared: tuple[nyala.Database, 
 
 
 def test_returning_gives_auto_incrementing_keys(shared: tuple[nyala.Database, Child]) -> None:
-    """Two processes insert in turn, and each gets the numbers that its rows have."""
+    """Two processes insert in turn, and RETURNING gives each the stored keys of its rows."""
     db, holder = shared
     db.create_table("keyless", {"v": "int64"})
     insert = "INSERT INTO keyless VALUES ({0}), ({0} + 1) RETURNING v, auto_incrementing_id"
@@ -350,7 +350,7 @@ def test_returning_gives_auto_incrementing_keys(shared: tuple[nyala.Database, Ch
 
 
 def test_transactions(shared: tuple[nyala.Database, Child]) -> None:
-    """A transaction reads one snapshot and its own writes, and commits once; others see nothing before."""
+    """A transaction reads one snapshot and its own writes. Other processes see them after the commit."""
     db, holder = shared
     db["t"].insert([(1, 1, "a"), (2, 2, "b")])
     with db.transaction() as tx:
@@ -384,34 +384,33 @@ def test_transactions(shared: tuple[nyala.Database, Child]) -> None:
         assert list(tx) == ["t"]
     idle = db.transaction(timeout=0.05)
     assert holder.run("while db._writer().pins.held: time.sleep(0.01)\nresult = 1") == 1, (
-        "although nobody uses it"
+        "an idle transaction ends although nobody calls it"
     )
     assert idle._open._pin.connection is None
     assert holder.run("import gc; gc.collect(); result = len(db._writer().pins.held)") == 0
 
 
 def test_a_pin_ends_with_its_process(shared: tuple[nyala.Database, Child]) -> None:
-    """A killed client keeps no history, and no lock."""
+    """After a client was killed, the holder keeps neither its pin nor its locks."""
     db, holder = shared
     with children(Path(db.path), 1) as [client]:
         client.run("tx = db.transaction(timeout=1000)")
         assert holder.value("len(db._writer().pins.held)") == 1
         client.run("alone = db._writing().alone(); alone.__enter__()")
         client.kill()
-        assert db["t"].insert([(1, 1, "a")]).inserted == 1, "nobody holds the commit lock"
+        assert db["t"].insert([(1, 1, "a")]).inserted == 1, "the commit lock is free"
         assert holder.run("while db._writer().pins.held: time.sleep(0.01)\nresult = 1") == 1
 
 
-def test_who_keeps_the_others_out_does_so_for_a_bounded_time(
-    shared: tuple[nyala.Database, Child],
-) -> None:
+def test_alone_ends_after_a_limited_time(shared: tuple[nyala.Database, Child]) -> None:
+    """The holder releases the locks of `alone` after HOLD_MAX_S, and other processes write again."""
     db, holder = shared
     holder.run("from nyala.handover import writer_session; writer_session.HOLD_MAX_S = 0.3")
     with db._writing().alone():
         begun = time.monotonic()
         holder.run("db['t'].insert([(1, 1, 'a')])")
         assert 0.2 < time.monotonic() - begun < 5
-        with db.transaction() as tx:  # without the others kept out, it is a usual one
+        with db.transaction() as tx:  # an ordinary transaction, beside other writers
             tx["t"].insert([(2, 2, "b")])
     assert [row[0] for row in content(db)] == [1, 2]
     holder.run("writer_session.HOLD_MAX_S = 10.0")
@@ -420,7 +419,7 @@ def test_who_keeps_the_others_out_does_so_for_a_bounded_time(
 def test_an_idle_process_keeps_no_old_files(
     shared: tuple[nyala.Database, Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The holder can remove what its compactions replaced, although this process has the store open."""
+    """The holder can delete replaced files although this process has the store open."""
     db, holder = shared
     holder.run("for k in range(3): db['t'].insert([(k, k, 'a')]); db.flush()")
     assert db["t"].count() == 3
@@ -437,7 +436,7 @@ def test_an_idle_process_keeps_no_old_files(
 def test_a_write_that_never_becomes_visible(
     shared: tuple[nyala.Database, Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read waits for this process's own writes for a bounded time, and says so once."""
+    """A read waits for this process's own writes for a limited time, and then raises once."""
     db, _ = shared
     monkeypatch.setattr(remote_writer, "_VISIBLE_TIMEOUT_S", 0.1)
     reader = db._store
@@ -490,7 +489,7 @@ def test_a_forked_child_is_refused_and_leaves_the_parents_transaction(
 
 
 def in_forked_child(work: Callable[[], object]) -> int:
-    """Fork, and return the pid of the child, which ends with code 0 if `work` succeeds."""
+    """Fork; return the pid of the child. The child calls `work`, and exits with 0 if it succeeds."""
     pid = os.fork()
     if pid:
         return pid
@@ -514,7 +513,7 @@ def test_a_forked_child_of_the_writer_connects_and_writes_through_its_parent(tmp
         assert db["t"].count() == 1
 
 
-def test_the_lock_of_a_killed_writer_is_free_although_a_forked_child_of_it_lives(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lock_of_its_killed_parent(tmp_path: Path) -> None:
     with children(tmp_path / "s", 1) as [holder]:
         holder.run(TABLE + ".insert([(1, 1, 'a')])")
         pid = holder.run(
@@ -528,7 +527,7 @@ def test_the_lock_of_a_killed_writer_is_free_although_a_forked_child_of_it_lives
             os.kill(pid, signal.SIGKILL)
 
 
-# --- who is the writer -----------------------------------------------------------------------------------
+# --- which process is the writer -----------------------------------------------------------------------------------
 
 
 def test_share_false_is_refused_beside_a_writer(shared: tuple[nyala.Database, Child]) -> None:
@@ -543,8 +542,8 @@ def test_share_false_is_refused_beside_a_writer(shared: tuple[nyala.Database, Ch
         nyala.connect(db.path, memory_limit="2GB")
 
 
-def test_the_next_one_takes_over(tmp_path: Path) -> None:
-    """With its background, for all handles of its process; scans of before go on."""
+def test_a_process_becomes_the_writer(tmp_path: Path) -> None:
+    """After the holder was killed, all handles of a process write themselves. Older scans still work."""
     with children(tmp_path / "s", 2) as [holder, third]:
         holder.run(TABLE + ".insert([(1, 1, 'a')])")
         with nyala.connect(tmp_path / "s") as db, nyala.connect(tmp_path / "s") as second:
@@ -564,15 +563,15 @@ def test_the_next_one_takes_over(tmp_path: Path) -> None:
         assert third.value("type(db._store).__name__") == "Store"
 
 
-def test_readers_see_everything_when_nobody_writes_any_more(tmp_path: Path) -> None:
+def test_a_process_reads_after_the_writer_was_killed(tmp_path: Path) -> None:
     with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
         holder.run(TABLE + ".insert([(1, 1, 'a')])")
         holder.kill()
         assert content(db) == [(1, 1, "a")]
-        assert not isinstance(db._store, Store), "a read takes no lock"
+        assert not isinstance(db._store, Store), "a read does not take the lock"
 
 
-def test_closing_gives_back_what_was_held(tmp_path: Path) -> None:
+def test_closing_releases_pins_and_leases(tmp_path: Path) -> None:
     with children(tmp_path / "s", 1) as [holder]:
         holder.run(TABLE)
         with nyala.connect(tmp_path / "s") as db:
@@ -587,7 +586,7 @@ def test_closing_gives_back_what_was_held(tmp_path: Path) -> None:
 
 
 def test_a_stopped_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGSTOP: writes end in time with one sentence, reads go on; afterwards everything works."""
+    """While the holder is stopped, writes raise after the timeout and reads work. Later all works again."""
     with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
         holder.run(TABLE + ".insert([(1, 1, 'a')])")
         assert db["t"].count() == 1
@@ -611,7 +610,7 @@ def test_a_stopped_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_holder_of_an_older_version(tmp_path: Path) -> None:
-    """Its hello says so: one sentence that tells what to do, and nothing is sent to it."""
+    """`connect` sees the version in the holder's HELLO, and raises an error with advice."""
     setup = "from nyala.handover import channel; channel.HELLO = b'NYH1'; db = nyala.connect(path)"
     with (
         children(tmp_path / "s", 1, setup) as [holder],
@@ -621,7 +620,7 @@ def test_a_holder_of_an_older_version(tmp_path: Path) -> None:
         nyala.connect(tmp_path / "s")
 
 
-def test_limits_are_those_of_the_holder(tmp_path: Path) -> None:
+def test_the_limits_of_the_holder_apply(tmp_path: Path) -> None:
     setup = "db = nyala.connect(path, limits=nyala.Limits(max_columns=2))"
     with children(tmp_path / "s", 1, setup), nyala.connect(tmp_path / "s") as db:
         with pytest.raises(nyala.SchemaError, match="max_columns"):
@@ -631,7 +630,7 @@ def test_limits_are_those_of_the_holder(tmp_path: Path) -> None:
             db["t"].add_column("c", "int64")
 
 
-def test_what_needs_the_lock_says_so(shared: tuple[nyala.Database, Child]) -> None:
+def test_a_call_that_needs_the_lock_raises(shared: tuple[nyala.Database, Child]) -> None:
     db, _ = shared
     with pytest.raises(LockedError, match="another process holds the store"):
         db._writer()

@@ -1,4 +1,4 @@
-"""A small store with everything in it that a store can have, and what damages it behind its back."""
+"""A small store with every kind of file, and helpers to damage it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ Contents = dict[str, dict[int, pa.Table]]
 
 
 def make_store(path: Path | str, *, close: bool = True, tablets: int = 2) -> tuple[Database, list[int]]:
-    """Two tables, one with so many tablets and one with a composite key, of which some are stored: base files, parts,
-    UNDO, REDO, ghosts, rows and changes in the log. Returns the database, open if not `close`, and moments of its
-    past."""
+    """Create a store with base files, parts, UNDO, REDO, ghosts, and rows and changes in the log.
+
+    Table `t` has this number of tablets. Table `u` has a composite key.
+    Returns: the database, which is closed if `close`, and some moments of its past.
+    """
     db = open_database(path, direct_commit_bytes=4_000)
     moments = []
     levels = [nyala.hash_partition("k", buckets=tablets)] if tablets > 1 else []
@@ -73,7 +75,7 @@ def make_store(path: Path | str, *, close: bool = True, tablets: int = 2) -> tup
 
 
 def contents(db: Database, moments: list[int]) -> Contents:
-    """Every row of every table at each of these moments."""
+    """Return the rows of each table at each of these moments."""
     return {
         name: {at: db[name].scan(at=at, order_by_key=True).to_arrow() for at in moments}
         for name in db.list_tables()
@@ -81,14 +83,14 @@ def contents(db: Database, moments: list[int]) -> Contents:
 
 
 def same(left: Contents, right: Contents) -> bool:
-    """`equals` of Arrow takes NaN for unequal, so by text."""
+    """Compare contents as text, because for Arrow NaN is not equal to NaN."""
     return {name: {at: str(rows.to_pylist()) for at, rows in of.items()} for name, of in left.items()} == {
         name: {at: str(rows.to_pylist()) for at, rows in of.items()} for name, of in right.items()
     }
 
 
 def tamper(path: Path | str, change: Callable[[CatalogState], CatalogChange | dict[str, Any]]) -> None:
-    """A change of the catalogue that no correct program would make; its checksums are right."""
+    """Append a wrong change of the catalogue to the log, with right checksums."""
     wal = os.path.join(path, "wal")
     checkpoint = newest_checkpoint(SYSTEM.files, str(path), read_birth(SYSTEM.files, str(path)))
     recovered = recover(SYSTEM, wal, checkpoint.wal_start, checkpoint.store_id)
@@ -106,7 +108,7 @@ def copy_store(source: Path | str, target: Path | str) -> Path:
 
 
 def files_of(path: Path | str) -> list[str]:
-    """The files that hold anything, relative to the store's folder."""
+    """Return the files with data, relative to the store's folder."""
     found = [
         os.path.relpath(os.path.join(folder, name), path)
         for folder, _, names in os.walk(path)
@@ -119,7 +121,7 @@ def files_of(path: Path | str) -> list[str]:
 
 @dataclass
 class Origin:
-    """A whole store, what is in it, and its files."""
+    """An undamaged store, its rows at some moments, and the bytes of its files."""
 
     path: Path
     moments: list[int]
@@ -128,7 +130,7 @@ class Origin:
 
 
 def make_origin(folder: Path, *, tablets: int = 2) -> Origin:
-    """A store at `folder`/s; what is in it is read from a copy, so that nothing has opened it."""
+    """Create a store at `folder`/s. Its rows are read from a copy, so the store was never opened again."""
     path = folder / "s"
     _, moments = make_store(path, tablets=tablets)
     with open_database(copy_store(path, folder / "copy")) as db:

@@ -1,4 +1,4 @@
-"""Check and repair a store in a bucket by its URL. Repair rewrites derived data and a damaged checkpoint."""
+"""Check and repair of a store in a bucket. A repair rewrites derived data and a damaged checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nyala.testing.s3_server import WireFault
 
 
 class Stored:
-    """A store at a file:// URL, so that its objects can be damaged, and its rows at two moments."""
+    """A store at a file:// URL, whose objects are files that a test can damage, and its rows at two moments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "store"
@@ -77,7 +77,7 @@ def damaged_checkpoint(store: Stored) -> Path:
         (damaged_checkpoint, "checkpoint", "replaced the damaged checkpoint ckpt/"),
     ],
 )
-def test_what_can_be_made_anew_is_repaired_without_a_loss(
+def test_derived_data_are_repaired_without_a_loss(
     store: Stored, damage: Callable[[Stored], Path], kind: str, repair: str
 ) -> None:
     path = damage(store)
@@ -89,14 +89,14 @@ def test_what_can_be_made_anew_is_repaired_without_a_loss(
     assert nyala.check(store.url).ok and store.rows() == store.expected
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(store: Stored) -> None:
+def test_an_open_uses_the_checkpoint_before_a_damaged_one(store: Stored) -> None:
     damaged_checkpoint(store)
     with nyala.connect(store.url, read_only=True, cache_dir=store.cache) as reader:
         assert reader["t"].scan(order_by_key=True).to_arrow() == store.expected[0]
     assert store.rows() == store.expected
 
 
-def test_damaged_rows_are_left_and_the_report_says_why(store: Stored) -> None:
+def test_damaged_rows_are_not_repaired(store: Stored) -> None:
     with store.connect() as db:
         column = db._writer().root.table("t").schema.columns[1].id
     whole = store.file.read_bytes()
@@ -110,8 +110,8 @@ def test_damaged_rows_are_left_and_the_report_says_why(store: Stored) -> None:
 
 @pytest.mark.parametrize("fault", ["403", "drop before"])
 @pytest.mark.parametrize("verb", ["HEAD", "GET"])
-def test_a_bucket_that_fails_during_a_check_is_no_damage(tmp_path: Path, verb: str, fault: WireFault) -> None:
-    """Nobody restores a backup because the network broke."""
+def test_an_error_of_the_bucket_is_not_damage(tmp_path: Path, verb: str, fault: WireFault) -> None:
+    """If the bucket fails during a check, the check raises its error and reports no problem."""
     with S3Server() as server:
         with nyala.connect(server.url, storage_options=server.options, cache_dir=tmp_path) as db:
             db.create_table("t", {"k": "int64"}, "k").insert([(1,)])

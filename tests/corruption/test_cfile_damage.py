@@ -1,11 +1,12 @@
-"""A damaged column file gives an error that says where, or the right values; never anything else.
+"""Reads of a damaged column file give the right values, or an error with the file and the offset.
 
-Two kinds of damage. *Accidents*: every byte changed, the file cut at every length. The CRCs find all of them.
-*Malice*: bytes changed and the CRCs made right again, so that only the checks of lengths, counts and offsets
-stand between the file and the process; wrong values cannot be told from right ones then, but nothing may
-crash, hang or raise what is not ours. What is no value of its type, as Arrow's full validation sees it, comes only from
-text that lies outside of dictionaries, from decimals of too many digits, and from days that no date has: of a single
-one that becomes a Python object that is said (`ColumnReader.value`), and `check` says all.
+The first tests are about accidents: a byte is changed, or the file is cut. The CRCs find all of them.
+
+The others are about forged files: bytes are changed, and the CRCs are corrected. Then only the checks of
+lengths, counts and offsets protect the process. Values may be wrong, but a read must not crash, hang or
+raise an error that is not of Nyala. A value may even be invalid for its type: text outside of
+dictionaries that is not UTF-8, a decimal with too many digits, and a day outside the range of dates. If
+such a value becomes a Python object, it raises an error (`ColumnReader.value`), and `check` finds all.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ COLUMNS: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
         start=10,
     )
 }
-# Of every encoding one more, for the tests that put the CRCs right: the others do not look at what is inside of them.
+# More columns, with every encoding, for the tests with corrected CRCs, which get as far as the decoders.
 MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
     ColumnKey(BASE, 0, column_id): column
     for column_id, column in enumerate(
@@ -123,7 +124,7 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
                 "none",
                 pa.array([(b"", b"a\0", None, b"bc")[n % 4] for n in range(ROWS)]),
             ),
-            # Runs of words, as a key has them: codewords are smaller shuffled, when there are some hundred.
+            # Runs of some hundred entries, as in a key column, whose dictionary codes are bit-shuffled.
             ("string", "dictionary", "none", pa.array([chr(33 + n // 8) for n in range(512)])),
         ],
         start=100,
@@ -159,7 +160,7 @@ def write(columns: dict[ColumnKey, tuple[str, str, str, pa.Array]]) -> tuple[byt
 
 
 def reads(content: bytes, places: tuple[ColumnPlace, ...] | None) -> dict[ColumnKey, Callable[[], bool]]:
-    """For each column a call that reads all of it and says whether it is right."""
+    """Return for each column a call that reads all of it and returns whether the values are right."""
     reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
 
     def right(key: ColumnKey, expected: pa.Array) -> bool:
@@ -193,7 +194,7 @@ def right_footer(column: ColumnReader, expected: pa.Array) -> bool:
 
 
 def outcome(read: Callable[[], bool]) -> str:
-    """ "right", "wrong", "damage" when a CorruptionError says where; every other exception is passed on."""
+    """Return "right", "wrong", or "damage" for a CorruptionError with file and offset."""
     try:
         return "right" if read() else "wrong"
     except CorruptionError as error:
@@ -223,8 +224,7 @@ def test_the_file_is_right_and_small(written: tuple[bytes, tuple[ColumnPlace, ..
 
 
 def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, str, bool]]:
-    """(family, layout, whether there are exceptions) of every block whose values are not
-    compressed."""
+    """Return (family, layout, whether it has exceptions) of each block whose values are not compressed."""
     reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
     found = set()
     for key in EVERY:
@@ -247,8 +247,8 @@ def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, s
     return found
 
 
-def test_there_is_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace, ...]]) -> None:
-    """The tests that put the CRCs right would not see a decoder of one layout that trusts its block."""
+def test_the_file_has_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace, ...]]) -> None:
+    """So the tests with corrected CRCs reach the decoder of every layout."""
     content, places = every
     assert layouts(content, places) == LAYOUTS
     reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
@@ -261,18 +261,15 @@ def test_there_is_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace,
 def test_every_byte_changed(
     written: tuple[bytes, tuple[ColumnPlace, ...]], by_places: bool, request: pytest.FixtureRequest
 ) -> None:
-    """A disk's flipped bit would change a value, or end the process.
-
-    The gate changes one byte in 12 of the columns, and all others.
-    """
+    """Flips bits of every byte. In the gate, one byte in 12 of the columns, and all other bytes."""
     content, places = written
     owners = owner_of_every_byte(content)
     assert (
         owners.count(None) == format.HEAD.size + format.TAIL.size + len(places) * format.DIRECTORY_ENTRY.size
     )
     keys = [place.key for place in places]
-    # One bit at one byte, all bits at the next: 2 × 8 patterns for every byte would take minutes, and CRC-32C
-    # finds each of them for the same reason.
+    # Flip one bit of a byte, and all bits of the next byte. CRC-32C finds each pattern for the same reason,
+    # so there is no need to try all patterns of each byte.
     ends = [offset for offset, owner in enumerate(owners) if owner is None]
     of_columns = [offset for offset, owner in enumerate(owners) if owner is not None]
     for offset in [*ends, *one_of(12, of_columns, request)]:
@@ -281,7 +278,7 @@ def test_every_byte_changed(
         damaged[offset] ^= 0xFF if offset % 2 else 1 << (offset // 2 % 8)
         reading = reads(bytes(damaged), places if by_places else None)
         if owner is None:
-            # The ends of the file: not looked at by who was given the places, damage to everybody else.
+            # The ends of the file. A reader that was given the places does not read them.
             assert outcome(reading[keys[offset % len(keys)]]) == ("right" if by_places else "damage"), offset
         else:
             neighbour = keys[keys.index(owner) - 1]
@@ -296,7 +293,7 @@ def test_every_byte_changed(
 def test_the_file_cut_at_every_length(
     written: tuple[bytes, tuple[ColumnPlace, ...]], by_places: bool, request: pytest.FixtureRequest
 ) -> None:
-    """A file that lost its end would be read as a shorter one."""
+    """A file without its end is not read as a shorter file."""
     content, places = written
     owners = owner_of_every_byte(content)
     for length in one_of(6, range(len(content)), request):
@@ -309,18 +306,18 @@ def test_the_file_cut_at_every_length(
 
 
 def test_bytes_after_the_end(written: tuple[bytes, tuple[ColumnPlace, ...]]) -> None:
-    """A file that was appended to would be read from the wrong end."""
+    """A reader finds the directory at the end of the file, so appended bytes are damage."""
     content, _ = written
     for more in (b"\0", bytes(100), content):
         for read in reads(content + more, None).values():
             assert outcome(read) == "damage"
 
 
-# -- Malice ------------------------------------------------------------------------------------------------
+# -- Forged files ------------------------------------------------------------------------------------------
 
 
 def repaired(content: bytearray, places: tuple[ColumnPlace, ...], blocks: list[tuple[int, int]]) -> bytes:
-    """The content with every CRC as it should be for the bytes that stand there."""
+    """Return the content with every CRC corrected for its bytes."""
 
     def crc(start: int, end: int, place: int, more: bytes = b"") -> None:
         struct.pack_into("<I", content, place, google_crc32c.value(bytes(content[start:end]) + more))
@@ -337,7 +334,7 @@ def repaired(content: bytearray, places: tuple[ColumnPlace, ...], blocks: list[t
 
 
 def tolerated(read: Callable[[], object]) -> None:
-    """What cannot be read says where and what was expected, or (a flag of the future) which Nyala could read it."""
+    """Call `read`. It may raise only CorruptionError, or StorageError about a flag of a newer version."""
     try:
         read()
     except CorruptionError as error:
@@ -347,12 +344,12 @@ def tolerated(read: Callable[[], object]) -> None:
 
 
 def whole(reader: CFileReader, key: ColumnKey) -> None:
-    """Read all of a column in all ways; what comes must be safe to use."""
+    """Read all of a column by all operations. The returned arrays must be safe to use."""
     column = reader.column(key)
     if column is None or column.row_count > 1 << 22:
         return
     array = column.decode(0, column.row_count)
-    # Offsets and sizes of buffers are what keeps the process alive.
+    # Wrong offsets or sizes of buffers would crash the process.
     array.validate(full=is_looked_at(column))
     assert len(array) == column.row_count
     if column.row_count:
@@ -375,12 +372,12 @@ def all_of_bloom(reader: CFileReader) -> None:
 
 
 def is_looked_at(column: ColumnReader) -> bool:
-    """Whether what is read has no value that is none of its type, whoever made the block."""
+    """Whether the reader checks that all values of the column are valid for its type."""
     return column.has_dictionary or not (column.type.is_text or column.type.name == "decimal")
 
 
 def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None, keys: list[ColumnKey]) -> None:
-    """Read all there is to read of these columns, in all ways; and the file."""
+    """Read these columns by all operations, and check and dump the file."""
     files = MemoryFiles({PATH: content})
     reader = CFileReader(files, PATH, None, places)
     for key in keys:
@@ -395,10 +392,10 @@ def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None, keys: list[
 def test_every_flip_that_the_crc_does_not_see(
     every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey, request: pytest.FixtureRequest
 ) -> None:
-    """A bit that fell before the CRC was made: as many sound values as there were, or where the damage is.
+    """A flipped bit with a corrected CRC: reads give the same number of valid values, or an error with offset.
 
-    Of a header and of what an encoding's own headers say, every bit; of the values after them one bit a byte. In the
-    gate a third of them, from any on, which is some of every byte of a header.
+    Every bit of a block's header and of the encoding's own header is flipped, and one bit of each byte
+    of the values. The gate flips a ninth of these bits.
     """
     content, places = every
     original = CFileReader(MemoryFiles({PATH: content}), PATH).column(key)
@@ -409,7 +406,7 @@ def test_every_flip_that_the_crc_does_not_see(
         body = length - format.CRC.size
         lower = original.rows_per_block * (original.block_count - 1)
         if (offset, length) != original.extents()[original.block_count - 1]:
-            lower = 0  # a word of any block
+            lower = 0  # this is the dictionary, which all blocks use
         expected = EVERY[key][3].slice(lower)
         last = np.array([lower, rows - 1])
         header = format.BLOCK_HEADER.size + 64
@@ -427,7 +424,7 @@ def test_every_flip_that_the_crc_does_not_see(
                     array = column.decode(lower, rows, type)
                     array.validate(full=is_looked_at(column))
                     assert len(array) == len(expected) and array.null_count == expected.null_count
-                    column.gather(last)  # so few are picked from the block as it lies
+                    column.gather(last)  # few rows are gathered from the encoded block
                     found.add("values")
                 except CorruptionError as error:
                     assert error.path == PATH and error.offset == offset, (place, bit, error)
@@ -441,7 +438,7 @@ def test_every_flip_that_the_crc_does_not_see(
 def test_every_flip_in_a_footer_that_the_crc_does_not_see(
     every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey, request: pytest.FixtureRequest
 ) -> None:
-    """Counts, lengths, offsets and bounds that are not those of the blocks; in the gate a third of the bits."""
+    """Counts, lengths, offsets and bounds in a footer that contradict the blocks. The gate flips a ninth."""
     content, places = every
     place = next(place for place in places if place.key == key)
     body = place.length - format.CRC.size
@@ -478,7 +475,7 @@ INTERESTING = (
 def test_absurd_bytes_under_a_right_crc(
     every: tuple[bytes, tuple[ColumnPlace, ...]], part: str, request: pytest.FixtureRequest
 ) -> None:
-    """A file made to do harm would crash the process, or take all of its memory."""
+    """A forged file must not crash the process or use all its memory."""
     content, places = every
     owners = owner_of_every_byte(content)
     everything = [*EVERY, ColumnKey(KEY), ColumnKey(BLOOM)]
@@ -507,7 +504,7 @@ def test_absurd_bytes_under_a_right_crc(
                 value = source.choice(INTERESTING) + source.choice((-1, 0, 0, 0, 1))
                 damaged[position : position + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
         fixed = repaired(damaged, places, blocks)
-        # A column is read by its own bytes and, unless the places are given, by the ends of the file.
+        # A read of a column uses the column's own bytes, and the ends of the file if no places are given.
         by = None if source.random() < 0.5 else places
         changed = {owners[place] for place, byte in enumerate(fixed) if byte != content[place]}
         found = (
@@ -517,7 +514,7 @@ def test_absurd_bytes_under_a_right_crc(
 
 
 def forged_store(path: Path, column: nyala.ColumnSpec, values: list[Any], old: bytes, new: bytes) -> None:
-    """A store of one table, t(k, v), with some bytes of v changed in its file and their CRC made right."""
+    """Create a store with a table t(k, v). Replace bytes of v in its file, and correct the CRC."""
     with nyala.connect(path, maintenance=False) as db:
         db.create_table("t", {"k": "int64", "v": column}, "k").insert({"k": range(len(values)), "v": values})
         db.flush()
@@ -546,26 +543,27 @@ def forged_store(path: Path, column: nyala.ColumnSpec, values: list[Any], old: b
         ("dictionary", b"word 7", b"\xc3ord 7"),
     ],
 )
-def test_text_that_is_no_utf8_is_corruption_where_python_would_see_it(
+def test_text_that_is_not_utf8_raises_corruption_error(
     tmp_path: Path, encoding: str, old: bytes, new: bytes
 ) -> None:
-    """Python's UnicodeDecodeError says neither which file nor what to do."""
+    """Without the check, Python would raise UnicodeDecodeError, which does not name the file."""
     words = [f"word {n % 8}" for n in range(64)]
     column = nyala.column("string", encoding=encoding, compression="none")
     forged_store(tmp_path / "s", column, words, old, new)
-    python_says_so(tmp_path / "s", "word", "UTF-8")
+    assert_corruption(tmp_path / "s", "UTF-8")
 
 
-def test_days_that_no_date_has_are_corruption_where_python_would_see_them(tmp_path: Path) -> None:
-    """OverflowError from `get`, ValueError from pandas."""
+def test_impossible_days_raise_corruption_error(tmp_path: Path) -> None:
+    """Without the check, `get` would raise OverflowError, and pandas ValueError."""
     days = [dt.date(2000, 1, 1 + n % 8) for n in range(64)]
     number = struct.pack("<i", (days[7] - dt.date(1970, 1, 1)).days)
     column = nyala.column("date", encoding="plain", compression="none")
     forged_store(tmp_path / "s", column, days, number, struct.pack("<i", 1 << 30))
-    python_says_so(tmp_path / "s", "date", "years 1 to 9999")
+    assert_corruption(tmp_path / "s", "years 1 to 9999")
 
 
-def python_says_so(path: Path, kind: str, expected: str) -> None:
+def assert_corruption(path: Path, expected: str) -> None:
+    """Assert that every way to get Python objects raises CorruptionError, and that `check` finds it."""
     with nyala.connect(path, read_only=True) as db:
         t = db["t"]
         ways: list[Callable[[], object]] = [
@@ -580,8 +578,8 @@ def python_says_so(path: Path, kind: str, expected: str) -> None:
     assert not nyala.check(path).ok
 
 
-def test_other_libraries_hand_on_the_sentence_of_a_corruption(tmp_path: Path) -> None:
-    """In the classes that docs/how-to/errors.md names; asked for the rows, Nyala raises its own."""
+def test_the_message_of_a_corruption_through_other_libraries(tmp_path: Path) -> None:
+    """Other libraries raise the classes in docs/how-to/errors.md. Nyala's own methods raise CorruptionError."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         db.create_table("t", {"k": "int64"}, "k").insert({"k": range(100)})
         db.flush()
@@ -599,7 +597,7 @@ def test_other_libraries_hand_on_the_sentence_of_a_corruption(tmp_path: Path) ->
         ]
         page = (Path(__file__).parents[2] / "docs" / "how-to" / "errors.md").read_text()
         older = int(pl.__version__.partition(".")[0]) < 2
-        if older:  # which panics with the sentence
+        if older:  # polars 1 panics with the message
             del foreign[1]
         for kind, read in foreign:
             with pytest.raises(kind, match=f"{file} at offset {format.HEAD.size}: expected"):
@@ -615,7 +613,7 @@ def test_other_libraries_hand_on_the_sentence_of_a_corruption(tmp_path: Path) ->
             db.sql("FROM t").fetchall,
             lambda: pa.table(db.sql("FROM t")),
         ]
-        if older:  # which hands on the sentence in a class of its own
+        if older:  # polars 1 raises the message in its own class
             ours.remove(lazily)
         for read in ours:
             with pytest.raises(CorruptionError, match=f"at offset {format.HEAD.size}: expected"):

@@ -1,4 +1,4 @@
-"""`nyala fs check` finds every kind of damage that is put into a store, and nothing in a store that is whole."""
+"""`nyala fs check` finds every kind of damage, and no problem in an undamaged store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def origin() -> Iterator[tuple[Path, list[int]]]:
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory: hundreds of syncs would only wait here."""
+    """A folder in memory, where syncs take no time."""
     with folder_in_memory() as folder:
         yield folder
 
@@ -61,11 +61,11 @@ def some(path: Path, suffix: str) -> Path:
     return min(path.rglob(f"*{suffix}"), key=lambda file: (file.parent.name, file.name))
 
 
-# ── a store that is whole ───────────────────────────────────────────────────────────────────────────────────────────
+# ── undamaged stores ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_whole_store_has_no_problems(store: Path, origin: tuple[Path, list[int]]) -> None:
-    """A check that cries wolf is soon not believed. And what is checked is all that there is."""
+def test_an_undamaged_store_has_no_problems(store: Path, origin: tuple[Path, list[int]]) -> None:
+    """The check reads all files and log records, and changes nothing."""
     before = {name: (store / name).read_bytes() for name in files_of(store) if "catalog" not in name}
     report = nyala.check(store)
     assert report.ok and report.alone and report.notes == () and report.repairs == ()
@@ -79,10 +79,10 @@ def test_a_whole_store_has_no_problems(store: Path, origin: tuple[Path, list[int
     assert report.bytes == sum((store / name).stat().st_size for name in data)
     assert (report.tables, report.tablets, report.log_records) == (2, 3, 5)
     after = {name: (store / name).read_bytes() for name in files_of(store) if "catalog" not in name}
-    assert after == before, "a check changes nothing"
+    assert after == before
 
 
-def test_an_open_store_is_checked_with_what_it_has_in_memory(tmp_path: Path) -> None:
+def test_an_open_store_is_checked_with_its_memory(tmp_path: Path) -> None:
     db, _ = make_store(tmp_path / "s", close=False)
     with db:
         for report in (db.check(), nyala.check(tmp_path / "s")):
@@ -95,7 +95,7 @@ def test_an_open_store_is_checked_with_what_it_has_in_memory(tmp_path: Path) -> 
 
 
 def test_a_writer_that_was_killed_leaves_no_problem(tmp_path: Path) -> None:
-    """Its log is not closed, its position record is old: that is how a crash looks, not how damage does."""
+    """An unfinished log record and an old position record are the result of a crash, not damage."""
     db, _ = make_store(tmp_path / "s", close=False)
     copied = copy_store(tmp_path / "s", tmp_path / "killed")
     db.close()
@@ -106,7 +106,7 @@ def test_a_writer_that_was_killed_leaves_no_problem(tmp_path: Path) -> None:
     assert report.ok and "never acknowledged" in report.notes[0]
 
 
-def test_no_store_is_no_problem_but_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(nyala.StorageError, match="folder"):
             nyala.check(path)
@@ -116,7 +116,7 @@ def test_no_store_is_no_problem_but_an_error(tmp_path: Path) -> None:
 
 
 def copied_rowset(path: Path) -> Callable[[CatalogState], CatalogChange]:
-    """The rows of a rowset once more, in a second one."""
+    """Return a change that adds a copy of a rowset, so each of its keys lives twice."""
 
     def change(state: CatalogState) -> CatalogChange:
         rowset = min(state.rowsets.values(), key=lambda entry: entry.id)
@@ -139,7 +139,7 @@ def wrong_tablet(state: CatalogState) -> CatalogChange:
 
 
 def without(kind: str) -> Callable[[CatalogState], CatalogChange]:
-    """A delta file that is forgotten: the chain has a hole, and the file is nobody's."""
+    """Return a change that drops a delta file, so the chain of changes has a gap."""
     return lambda state: CatalogChange(
         drop_deltas=[min(delta.id for delta in state.deltas.values() if delta.kind == kind)]
     )
@@ -163,7 +163,7 @@ def durable_marks_too_low(state: CatalogState) -> CatalogChange:
 
 
 def other_rowsets_deltas(state: CatalogState) -> CatalogChange:
-    """A REDO file of a large rowset is given to a small one."""
+    """Return a change that assigns a REDO file of a large rowset to a small one."""
     redo = next(d for d in state.deltas.values() if d.kind == "redo")
     small = min(state.rowsets.values(), key=lambda entry: entry.row_count)
     assert small.id != redo.rowset_id
@@ -173,7 +173,7 @@ def other_rowsets_deltas(state: CatalogState) -> CatalogChange:
 def more_redo(
     path: Path, *runs: tuple[int, list[int], list[int], pa.Array]
 ) -> Callable[[CatalogState], CatalogChange]:
-    """One more REDO file, newer than all, for a rowset without any."""
+    """Return a change that adds a new REDO file to a rowset without one. runs: its columns' records."""
 
     def change(state: CatalogState) -> CatalogChange:
         changed = {delta.rowset_id for delta in state.deltas.values() if delta.kind == "redo"}
@@ -203,8 +203,11 @@ def more_redo(
 
 
 def more_undo(path: Path, was_alive: bool, late: bool) -> Callable[[CatalogState], CatalogChange]:
-    """One more UNDO file for a rowset that nothing was changed in since: before a moment, its first row was there or
-    not; the moment is earlier than those of its other UNDO, or later."""
+    """Return a change that adds an UNDO file to an unchanged rowset.
+
+    It says whether the first row was alive before a moment, which is later or earlier than the other
+    UNDO records of the rowset.
+    """
 
     def change(state: CatalogState) -> CatalogChange:
         changed = {delta.rowset_id for delta in state.deltas.values() if delta.kind == "redo"}
@@ -257,14 +260,14 @@ FALSE = pa.array([False])
         ),
         pytest.param(
             lambda path: more_undo(path, was_alive=True, late=True),
-            "damage", "is deleted at .* chain of changes is broken", id="a death is undone of a row that lives",
+            "damage", "is deleted at .* chain of changes is broken", id="the delete of a live row is undone",
         ),
     ],
 )  # fmt: skip
 def test_logical_damage_is_found(
     store: Path, seed: Any, kind: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every byte is as it was written; what is wrong is what was written. Windows of three rows find the same."""
+    """All checksums are right, but the content is wrong. Ranges of three rows find the same problems."""
     tamper(store, seed(store) if _takes_path(seed) else seed)
     problems = nyala.check(store).problems
     assert kind in {problem.kind for problem in problems}, problems
@@ -278,7 +281,7 @@ def _takes_path(seed: Any) -> bool:
 
 
 def test_a_key_that_lives_in_memory_and_on_disk_is_found(tmp_path: Path) -> None:
-    """The marks are lost: the log inserts what is on disk already."""
+    """Without the durable marks, the replay inserts rows that are on disk."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         table.insert({"k": [1, 2]})
@@ -293,19 +296,19 @@ def test_a_key_that_lives_in_memory_and_on_disk_is_found(tmp_path: Path) -> None
     assert "key-twice" in kinds(tmp_path / "s")
 
 
-def test_a_ghost_is_no_key_that_lives_twice(store: Path) -> None:
-    """A key that died in one rowset and was born again in another has two rows: `make_store` has such."""
+def test_a_ghost_does_not_live(store: Path) -> None:
+    """A key that was deleted and inserted again has two rows, one of them dead. This is not a problem."""
     with open_database(store) as db:
         found = [
             rowset.find(db._writer().root.table("t").codec.encode([pa.array([5], pa.int64())]))
             for tablet in db._writer().root.table("t").tablets
             for rowset in tablet.rowsets
         ]
-        assert sum(bool(rowids[0] >= 0) for rowids in found) == 2, "else this test shows nothing"
+        assert sum(bool(rowids[0] >= 0) for rowids in found) == 2, "the store has no ghost"
     assert nyala.check(store).ok
 
 
-# Rows of next to nothing have no filter.
+# Values that make a rowset large enough for a bloom filter.
 WIDE = np.random.default_rng(1).random(20_000)
 
 
@@ -343,10 +346,10 @@ def zone_map_is_wrong(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("spoil", [bloom_misses, index_is_wrong, zone_map_is_wrong])
-def test_what_is_calculated_from_rows_is_found_and_made_anew(
+def test_wrong_derived_data_are_found_and_rewritten(
     tmp_path: Path, spoil: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    """A bloom filter that misses hides rows; the rows are all there, so the repair loses nothing."""
+    """A wrong bloom filter, key index or zone map hides rows. The rows are right, so a repair loses nothing."""
     with pytest.MonkeyPatch.context() as patch:
         spoil(patch)
         with open_database(tmp_path / "s") as db:
@@ -367,8 +370,8 @@ def test_what_is_calculated_from_rows_is_found_and_made_anew(
         assert db.check().ok
 
 
-def test_a_damaged_bloom_filter_is_told_once_and_made_anew(tmp_path: Path) -> None:
-    """The file's check reads it, and so does that of the keys."""
+def test_a_damaged_bloom_filter_is_reported_once(tmp_path: Path) -> None:
+    """Both the check of the file and the check of the keys read the bloom filter."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "w": "double"}, "k")
         table.insert({"k": range(20_000), "w": WIDE})
@@ -386,8 +389,8 @@ def test_a_damaged_bloom_filter_is_told_once_and_made_anew(tmp_path: Path) -> No
     assert mended.ok and "rewrote rowset 1 of table 't'" in mended.repairs[0]
 
 
-def test_what_the_repair_mends_is_mended_before_the_log_is_replayed(tmp_path: Path) -> None:
-    """Else a bloom filter that misses would make the replay take an update for one that is on disk already."""
+def test_a_repair_is_done_before_the_log_is_replayed(tmp_path: Path) -> None:
+    """With a wrong bloom filter, the replay would not find the row of an update."""
     with open_database(tmp_path / "s") as db:
         with pytest.MonkeyPatch.context() as patch:
             bloom_misses(patch)
@@ -412,7 +415,7 @@ def test_what_the_repair_mends_is_mended_before_the_log_is_replayed(tmp_path: Pa
 
 
 def bytes_of(path: Path, key: ColumnKey) -> list[int]:
-    """The offsets of all bytes of one of the file's columns: of its blocks and of its footer."""
+    """Return the offsets of all bytes of a column: of its blocks and of its footer."""
     with contextlib.closing(CFileReader(SYSTEM.files, str(path))) as reader:
         column = reader.column(key)
         assert column is not None
@@ -424,8 +427,8 @@ def flipped(content: bytes, offset: int) -> bytes:
     return content[:offset] + bytes([content[offset] ^ 16]) + content[offset + 1 :]
 
 
-def test_a_damaged_bloom_filter_is_made_anew(store: Path, origin: tuple[Path, list[int]]) -> None:
-    """Any byte of it, of its blocks or its footer: the rows are whole, so nothing is lost."""
+def test_a_damaged_bloom_filter_is_rewritten(store: Path, origin: tuple[Path, list[int]]) -> None:
+    """After damage anywhere in its blocks or its footer, a repair rewrites it, and no row is lost."""
     with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
         expected = contents(db, origin[1])
     file = some(store, ".base")
@@ -442,10 +445,10 @@ def test_a_damaged_bloom_filter_is_made_anew(store: Path, origin: tuple[Path, li
             assert same(contents(db, origin[1]), expected)
 
 
-def test_damaged_encoded_keys_are_made_anew_from_the_key_columns(
+def test_damaged_encoded_keys_are_rewritten_from_the_key_columns(
     store: Path, origin: tuple[Path, list[int]]
 ) -> None:
-    """Any byte of them: the table's two key columns are whole, so nothing is lost."""
+    """The two key columns have the same keys, so a repair encodes them again."""
     with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
         expected = contents(db, origin[1])
         (tablet,) = db._writer().root.table("u").tablets
@@ -467,7 +470,7 @@ def test_damaged_encoded_keys_are_made_anew_from_the_key_columns(
             assert db["u"].get({"a": "x", "b": 2}) == {"a": "x", "b": 2, "v": 1.5}
 
 
-def test_encoded_keys_are_not_made_anew_from_key_columns_that_are_damaged(store: Path) -> None:
+def test_encoded_keys_are_not_rewritten_from_damaged_key_columns(store: Path) -> None:
     with open_database(store) as db:
         (tablet,) = db._writer().root.table("u").tablets
         file = store / tablet.rowsets[0].meta.path
@@ -479,8 +482,8 @@ def test_encoded_keys_are_not_made_anew_from_key_columns_that_are_damaged(store:
     assert not report.ok and report.repairs == () and file.read_bytes() == damaged
 
 
-def test_encoded_keys_are_not_made_anew_where_the_catalogue_has_other_bounds(store: Path) -> None:
-    """Two witnesses of which keys the rowset has, and they differ: which one is right is not for a program to say."""
+def test_encoded_keys_are_not_rewritten_if_the_bounds_differ(store: Path) -> None:
+    """If the key columns contradict the bounds in the catalogue, a repair cannot know which is right."""
     with open_database(store) as db:
         (tablet,) = db._writer().root.table("u").tablets
         meta = tablet.rowsets[0].meta
@@ -494,8 +497,8 @@ def test_encoded_keys_are_not_made_anew_where_the_catalogue_has_other_bounds(sto
     assert any("do not match its bounds" in note for note in report.notes), report.notes
 
 
-def test_what_a_repair_writes_anew_keeps_columns_that_the_past_still_has(tmp_path: Path) -> None:
-    """The column was dropped; snapshots of before can be read, and have it."""
+def test_a_repair_keeps_dropped_columns(tmp_path: Path) -> None:
+    """Snapshots from before the drop of a column can still be read after the repair."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         table.insert({"k": [1, 2], "v": [10, 20]})
@@ -518,14 +521,14 @@ def test_what_a_repair_writes_anew_keeps_columns_that_the_past_still_has(tmp_pat
 def test_bytes_behind_the_end_of_a_file_are_cut_off(
     store: Path, origin: tuple[Path, list[int]], suffix: str
 ) -> None:
-    """All that was written is whole; what stands behind it nobody reads. Cut first, whatever else there is to mend."""
+    """Nobody reads bytes behind the end of a file. A repair cuts them off."""
     with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
         expected = contents(db, origin[1])
     file = some(store, suffix)
     whole = file.read_bytes()
     file.write_bytes(whole + b"behind")
     with open_database(store) as db:
-        assert same(contents(db, origin[1]), expected), "who reads what was written need not care"
+        assert same(contents(db, origin[1]), expected)
     (problem,) = nyala.check(store).problems
     assert (problem.kind, problem.path, problem.offset) == ("surplus", str(file), len(whole))
     mended = nyala.check(store, repair=True)
@@ -535,10 +538,10 @@ def test_bytes_behind_the_end_of_a_file_are_cut_off(
     assert file.read_bytes() == whole
 
 
-def test_a_log_that_leads_to_more_than_memory_may_hold_is_checked_without_it(
+def test_a_log_that_is_too_large_for_memory_is_not_replayed(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every record of it is read all the same; and what the note asks for makes the rest be looked at."""
+    """All its records are read, and a note says that its rows were not checked. After a flush they are."""
     monkeypatch.setattr(check, "REPLAY_LIMIT_BYTES", 1000)
     monkeypatch.setattr(bootstrap, "GATHER_ROWS", 1)
     report = nyala.check(store)
@@ -551,8 +554,8 @@ def test_a_log_that_leads_to_more_than_memory_may_hold_is_checked_without_it(
 
 
 @pytest.mark.parametrize("where", ["rows", "undo"])
-def test_a_rowset_with_damaged_rows_is_left_whatever_else_is_wrong_with_it(store: Path, where: str) -> None:
-    """To write it anew without them would drop them silently. The report says what was left, and why."""
+def test_a_rowset_with_damaged_rows_is_not_repaired(store: Path, where: str) -> None:
+    """A rewrite would drop the damaged rows. The report names the file and advises a backup."""
     file = base = some(store, ".base")
     content = bytearray(base.read_bytes())
     content[bytes_of(base, ColumnKey(BLOOM))[7]] ^= 1
@@ -575,7 +578,7 @@ def test_a_rowset_with_damaged_rows_is_left_whatever_else_is_wrong_with_it(store
     ), report.notes
 
 
-def test_wrong_bounds_are_mended(store: Path, origin: tuple[Path, list[int]]) -> None:
+def test_wrong_bounds_are_repaired(store: Path, origin: tuple[Path, list[int]]) -> None:
     with open_database(origin[0]) as db:
         expected = contents(db, origin[1])
     tamper(store, wrong_bounds)
@@ -597,11 +600,11 @@ def test_a_missing_file_is_found(store: Path, suffix: str) -> None:
     assert problems[0].kind == "missing-file"
     assert problems[0].path == str(gone) and not problems[0].repairable
     again = nyala.check(store, repair=True)
-    assert not again.ok and again.repairs == (), "nothing can bring it back"
+    assert not again.ok and again.repairs == (), "a repair cannot create a missing file"
 
 
-def test_of_a_missing_file_it_is_said_what_can_be_done(store: Path) -> None:
-    """ "Check the path" was said of a path that nobody had given."""
+def test_the_message_about_a_missing_file(store: Path) -> None:
+    """It advises a backup, and not to check the path, because the user gave no path."""
     gone = some(store, ".base")
     gone.unlink()
     message = nyala.check(store).problems[0].message
@@ -609,10 +612,10 @@ def test_of_a_missing_file_it_is_said_what_can_be_done(store: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "missing"])
-def test_without_a_file_of_the_past_the_present_is_read(
+def test_current_rows_are_read_without_a_damaged_undo_file(
     store: Path, origin: tuple[Path, list[int]], damage: str
 ) -> None:
-    """Who reads "damage" stops the program that only needs the rows of now, or hears the same thing twice."""
+    """The message says that only earlier snapshots need the file, and each message appears once."""
     undo = some(store, ".undo")
     content = bytearray(undo.read_bytes())
     content[len(content) // 3] ^= 4
@@ -631,7 +634,7 @@ def test_without_a_file_of_the_past_the_present_is_read(
 
 
 @pytest.mark.parametrize("suffix", [".base", ".redo", ".part"])
-def test_of_a_file_of_the_present_nobody_says_that_it_is_not_needed(store: Path, suffix: str) -> None:
+def test_the_message_about_a_file_of_current_rows(store: Path, suffix: str) -> None:
     some(store, suffix).write_bytes(b"")
     assert not any("current rows" in problem.message for problem in nyala.check(store).problems)
 
@@ -674,7 +677,7 @@ def orphan_in_staging(path: Path) -> Path:
 @pytest.mark.parametrize("place", [orphan_in_data, orphan_in_log, orphan_in_staging])
 def test_an_orphan_is_found_and_removed(store: Path, place: Callable[[Path], Path]) -> None:
     orphan = place(store)
-    orphan.write_bytes(b"what nobody named")
+    orphan.write_bytes(b"an orphan")
     (problem,) = nyala.check(store).problems
     assert (problem.kind, problem.path, problem.repairable) == ("orphan-file", str(orphan), True)
     mended = nyala.check(store, repair=True)
@@ -710,10 +713,8 @@ def folder_in_a_tablets(path: Path) -> Path:
 @pytest.mark.parametrize(
     "place", [file_in_data, file_called_like_a_tablet, folder_in_data, folder_in_a_tablets]
 )
-def test_what_somebody_put_among_the_data_is_told_and_left_alone(
-    store: Path, place: Callable[[Path], Path]
-) -> None:
-    """A file manager's droppings must not keep a store from opening, nor are they ours to remove."""
+def test_foreign_files_are_reported_and_kept(store: Path, place: Callable[[Path], Path]) -> None:
+    """Files of other programs in the data folder do not prevent an open, and a repair keeps them."""
     strange = place(store)
     before = sorted(strange.rglob("*"))
     report = nyala.check(store)
@@ -725,14 +726,14 @@ def test_what_somebody_put_among_the_data_is_told_and_left_alone(
     assert strange.exists() and sorted(strange.rglob("*")) == before
 
 
-def test_of_many_things_among_the_data_some_are_named(store: Path) -> None:
+def test_the_note_names_some_of_many_foreign_files(store: Path) -> None:
     for number in range(7):
         (store / "data" / f"mine-{number}").write_bytes(b"?")
-    (told,) = [note for note in nyala.check(store).notes if "left alone" in note]
-    assert told.endswith(": data/mine-0, data/mine-1, data/mine-2, data/mine-3, data/mine-4 and 2 more")
+    (note,) = [note for note in nyala.check(store).notes if "left alone" in note]
+    assert note.endswith(": data/mine-0, data/mine-1, data/mine-2, data/mine-3, data/mine-4 and 2 more")
 
 
-def test_a_damaged_position_record_is_found_and_made_anew(store: Path) -> None:
+def test_a_damaged_position_record_is_found_and_rewritten(store: Path) -> None:
     record = store / "wal" / "position"
     record.write_bytes(bytes(len(record.read_bytes())))
     assert kinds(store) == {"position"}
@@ -746,8 +747,8 @@ def test_a_missing_segment_of_the_log_is_found(store: Path) -> None:
     assert kinds(store) == {"log"} and not nyala.check(store, repair=True).ok
 
 
-def test_a_log_that_lost_its_end_is_found_and_left_alone(store: Path) -> None:
-    """The position record says that more was synced: no repair can bring it back, so none is tried."""
+def test_a_lost_end_of_the_log_is_found_and_not_repaired(store: Path) -> None:
+    """The position record says that more was synced, which no repair can bring back."""
     last = max((store / "wal").glob("wal-*"))
     last.write_bytes(last.read_bytes()[:-200])
     report = nyala.check(store)
@@ -757,7 +758,7 @@ def test_a_log_that_lost_its_end_is_found_and_left_alone(store: Path) -> None:
 
 
 def test_a_damaged_catalogue_is_found_and_nothing_is_removed(store: Path) -> None:
-    """What it names is not known then, so nothing is known to be unneeded."""
+    """Without the catalogue nobody knows which files are needed, so a repair removes none."""
     orphan = orphan_in_data(store)
     orphan.write_bytes(b"")
     file = max((store / "checkpoints").iterdir())
@@ -772,7 +773,7 @@ def test_a_damaged_catalogue_is_found_and_nothing_is_removed(store: Path) -> Non
 # ── the command line ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_command_says_what_it_found_and_exits_with_3(store: Path) -> None:
+def test_the_command_prints_problems_and_exits_with_3(store: Path) -> None:
     from nyala.cli.app import app
 
     def run(*words: str) -> Any:

@@ -1,5 +1,4 @@
-"""A check takes the memory of a window of rows, whatever the rowset holds, and finds at the borders of windows what it
-finds within them."""
+"""A check reads a range of rows at a time, so its memory does not grow with the rowset."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ from nyala.tablet import check
 
 
 class Peak:
-    """The most bytes that Arrow's two pools and NumPy had allocated, each at its own moment."""
+    """The peak of the bytes in Arrow's two pools and NumPy: the sum of the three peaks."""
 
     bytes = 0
 
 
-# What was allocated from them may live on in a cache: they must outlive it.
+# Kept, because memory that was allocated from a pool may stay in a cache.
 _POOLS: list[pa.MemoryPool] = []
 
 
@@ -42,7 +41,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peak]:
     takers = [
         m for name, m in sys.modules.items() if name.startswith("nyala.") and vars(m).get("pool") is their_own
     ]
-    assert len(takers) > 1, "what is measured would be no more than the pool's own module takes"
+    assert len(takers) > 1, "no other module uses the pool, so nothing would be measured"
     with monkeypatch.context() as patch:
         for module in takers:
             patch.setattr(module, "pool", lambda: blocks)
@@ -57,7 +56,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peak]:
 
 
 def numbers(encoding: str) -> tuple[dict[str, object], Callable[[np.ndarray], dict[str, pa.Array]]]:
-    """(columns of a key of two numbers, how they lie being said; what makes them of ascending numbers)."""
+    """Return the columns of a key of two numbers, and a function that makes keys of ascending numbers."""
     types = {"a": nyala.column("int64", encoding=encoding), "b": nyala.column("int32", encoding=encoding)}
     return types, lambda n: {"a": pa.array(n // 7), "b": pa.array(n % 7, pa.int32())}
 
@@ -75,18 +74,16 @@ BOUND_BYTES = 16_000_000
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An eighth of the window, and hardly a cache: what both may take is a part of the rowset, as of one of 4 million
-    rows."""
+    """Make the range of rows and the cache small, so that they are small parts of the test's rowset."""
     monkeypatch.setattr(memory, "_RANGE_ROWS_MAX", 1 << 14)
     monkeypatch.setattr(check, "_CACHE_BYTES", 1 << 21)
 
 
 @pytest.mark.parametrize("name", each(3, list(KEYS)))
-def test_a_check_takes_the_memory_of_a_window_of_rows(
+def test_a_check_takes_the_memory_of_a_range_of_rows(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """All encoded keys, whether the filter has them, and when each row came and went: 100 bytes a row and more, of a
-    rowset of any size."""
+    """The keys and the change timestamps of all rows would take several times the limit."""
     small(monkeypatch)
     types, make = KEYS[name]
     n = np.arange(ROWS)
@@ -100,7 +97,7 @@ def test_a_check_takes_the_memory_of_a_window_of_rows(
         assert rowset.undo and rowset.redo and rowset.row_count == ROWS
         assert rowset.keys.has_all_encoded == (name == "dense")
         keys = rowset.keys.read(0, ROWS)
-        # Base, UNDO (when each row came), REDO (a value or a death for each), as they are in memory.
+        # The size in memory of the base data, UNDO (an insert per row) and REDO (a value or a delete per row).
         total_bytes = keys.nbytes + ROWS * (8 + 17 + 24)
         del keys, rowset
     assert total_bytes > 2 * BOUND_BYTES
@@ -110,11 +107,10 @@ def test_a_check_takes_the_memory_of_a_window_of_rows(
     assert peak.bytes < BOUND_BYTES, f"{peak.bytes:,} bytes, of a rowset of {total_bytes:,}"
 
 
-def test_keys_in_two_rowsets_are_compared_a_window_at_a_time(
+def test_keys_in_two_rowsets_are_compared_by_ranges_of_rows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Two rowsets over the same keys, few in the one, many in the other; of some keys both have a row, one of them
-    dead."""
+    """Two rowsets have the same bounds. Some keys are in both, as a dead row and a live row."""
     small(monkeypatch)
     n = np.arange(ROWS)
     types, make = KEYS["sparse"]

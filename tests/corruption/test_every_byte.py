@@ -1,8 +1,9 @@
-"""Any byte of any file of a store is changed, or any file is cut: the right error with the file, or the right rows.
+"""After any changed byte, and any cut of a file, reads give the right rows or an error with the file's name.
 
-Every row of every table is read at every moment that the store remembers, as a user would, and the store is checked.
-Of a store that was closed, and of one whose writer was killed: there `wal/position` says how far the log goes. (After a
-power cut it may be an old one, and damage in the last group of the log looks like a torn end: docs/reliability.md.)
+Each test reads all rows at several moments, and checks the store. Some tests damage a store that was
+closed, others a store whose writer was killed. In the second, `wal/position` says how far the log goes.
+(After a power cut it may be older, and then damage at the end of the log looks like a torn tail:
+docs/reliability.md.)
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def origin() -> Iterator[Origin]:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Origin]:
-    """The same with one tablet less, which is like its neighbour: half the bytes, and each costs half as much."""
+    """A smaller store with one tablet, so that each of its bytes can be tried."""
     with folder_in_memory() as folder:
         yield make_origin(folder, tablets=1)
 
 
 @pytest.fixture(scope="module")
 def killed() -> Iterator[Origin]:
-    """A store as it is while its writer works, and when that is killed: an open segment, no footer."""
+    """A store whose writer was killed. The last segment of its log has no footer."""
     with folder_in_memory() as folder:
         db, moments = make_store(folder / "s", close=False, tablets=1)
         path = copy_store(folder / "s", folder / "killed")
@@ -52,8 +53,10 @@ def killed() -> Iterator[Origin]:
 
 
 class Copy:
-    """A copy of the store that is whole again after each damage, by writing anew the files that are not as they were:
-    a hundredth of the time that a new copy of all of them takes."""
+    """A copy of a store, in which one file at a time is damaged.
+
+    It writes only changed files again, which takes a hundredth of the time of a new copy.
+    """
 
     def __init__(self, origin: Origin, path: Path) -> None:
         copy_store(origin.path, path)
@@ -62,7 +65,7 @@ class Copy:
         self._as_written = {name: _signature(path / name) for name in self._files}
 
     def damage(self, name: str, content: bytes) -> None:
-        """This one file is damaged, all others are whole."""
+        """Damage this file, and restore all others."""
         for found in _all_files(self.path):
             if found not in self._files:
                 (self.path / found).unlink()
@@ -91,9 +94,12 @@ def _signature(path: Path) -> tuple[int, int, int] | None:
     return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def damage_is_told(origin: Origin, copy: Copy, name: str, damaged: bytes) -> str:
-    """ "error" or "rows"; fails for wrong rows, for an error that is not ours or does not name the damaged file and an
-    offset in it (of files of data and of the log), and when rows are right and the check is blind to the damage."""
+def damage_is_found(origin: Origin, copy: Copy, name: str, damaged: bytes) -> str:
+    """Damage a file; return "error" if a read raises an error, "rows" if all rows are right.
+
+    Asserts that rows are never wrong, that the error names the file (and in data and log files an
+    offset), and that `check` finds the damage too.
+    """
     copy.damage(name, damaged)
     path = copy.path
     found = nyala.check(path)
@@ -101,18 +107,20 @@ def damage_is_told(origin: Origin, copy: Copy, name: str, damaged: bytes) -> str
         with open_database(path) as db:
             read = contents(db, origin.moments)
     except CorruptionError as error:
-        assert error.path is not None and error.path.startswith(str(path)), f"no file is named: {error}"
-        assert error.path == str(path / name), f"{name} is damaged, and another file is named: {error}"
+        assert error.path is not None and error.path.startswith(str(path)), (
+            f"the error names no file: {error}"
+        )
+        assert error.path == str(path / name), f"{name} is damaged, and the error names another file: {error}"
         if name.startswith(("data/", "wal/")):
             assert error.offset is not None, f"{name}: no offset: {error}"
-        assert not found.ok, f"{name}: a user meets {error}, and the check does not"
+        assert not found.ok, f"{name}: a read raises {error}, and the check finds nothing"
         return "error"
-    except StorageError as error:  # "of a later version": a number that no release has
+    except StorageError as error:  # the damaged number of a format version
         assert "version" in str(error), error
         return "error"
     assert same(read, origin.contents), f"{name}: wrong rows"
     if name != "wal/position":
-        # Bytes that these reads did not need (the ends of a file, an index): the check looks at every one.
+        # The reads did not need these bytes (the ends of a file, or an index). The check reads all bytes.
         assert not found.ok, f"{name}: no read and no check has found it"
         assert any(problem.path == str(path / name) for problem in found.problems), found.problems
     return "rows"
@@ -124,33 +132,33 @@ def flipped(content: bytes, offset: int, chance: random.Random) -> bytes:
     return bytes(made)
 
 
-def test_a_whole_copy_is_read_right(origin: Origin, tmp_path: Path) -> None:
-    """The tests below would test nothing: the copy is readable, and holds every kind of file."""
+def test_an_undamaged_copy_is_read_right(origin: Origin, tmp_path: Path) -> None:
+    """The store has every kind of file, and the helper of the tests below notices a missing error."""
     assert {Path(name).suffix for name in origin.files} >= {".base", ".undo", ".redo", ".part", ".json"}
     assert any(name.startswith("checkpoints/") for name in origin.files)
     assert sum(map(len, origin.contents["t"].values())) > 100
     with pytest.raises(AssertionError, match="no read and no check"):
         name = next(name for name in origin.files if name.endswith(".base"))
-        damage_is_told(origin, Copy(origin, tmp_path / "copy"), name, origin.files[name])
+        damage_is_found(origin, Copy(origin, tmp_path / "copy"), name, origin.files[name])
 
 
 def test_bytes_anywhere_changed_and_files_cut_anywhere(origin: Origin) -> None:
-    """A sample; `make test-long` takes every byte, and lengths all over the files."""
+    """A sample of bytes and lengths. `make test-long` tries all of them."""
     chance = random.Random(24)
-    told = {"error": 0, "rows": 0}
+    results = {"error": 0, "rows": 0}
     with folder_in_memory() as folder:
         copy = Copy(origin, folder / "copy")
         for name, content in origin.files.items():
             for offset in chance.sample(range(len(content)), 1):
-                told[damage_is_told(origin, copy, name, flipped(content, offset, chance))] += 1
+                results[damage_is_found(origin, copy, name, flipped(content, offset, chance))] += 1
         for name in chance.sample(sorted(origin.files), 5):
             cut = chance.randrange(len(origin.files[name]))
-            told[damage_is_told(origin, copy, name, origin.files[name][:cut])] += 1
-    assert told["error"] > 0 and told["rows"] > 0, told
+            results[damage_is_found(origin, copy, name, origin.files[name][:cut])] += 1
+    assert results["error"] > 0 and results["rows"] > 0, results
 
 
-def test_a_damaged_footer_of_the_last_segment_is_told(origin: Origin, tmp_path: Path) -> None:
-    """No row is in it, so no read would meet it. Found by `make test-long`."""
+def test_a_damaged_footer_of_the_last_segment_is_found(origin: Origin, tmp_path: Path) -> None:
+    """The footer has no rows, so no scan reads it. The open must find the damage."""
     name = max(name for name in origin.files if name.startswith("wal/wal-"))
     content = origin.files[name]
     footer = len(content) - FRAME_SIZE_BYTES
@@ -160,15 +168,15 @@ def test_a_damaged_footer_of_the_last_segment_is_told(origin: Origin, tmp_path: 
         content[: footer + 34],
         content[:footer],
     ):
-        assert damage_is_told(origin, copy, name, damaged) == "error"
+        assert damage_is_found(origin, copy, name, damaged) == "error"
 
 
 def test_damage_in_a_store_that_was_not_closed(killed: Origin) -> None:
-    """Most of all in what its writer had not closed: the log's last segment."""
+    """Most damages are in the last segment of the log, which its writer had not closed."""
     assert "wal/position" in killed.files
     chance = random.Random(24)
     segment = max(name for name in killed.files if name.startswith("wal/wal-"))
-    told = {"error": 0, "rows": 0}
+    results = {"error": 0, "rows": 0}
     with folder_in_memory() as folder:
         copy = Copy(killed, folder / "copy")
         for name in (
@@ -179,20 +187,20 @@ def test_damage_in_a_store_that_was_not_closed(killed: Origin) -> None:
         ):
             content = killed.files[name]
             for place in chance.sample(range(len(content)), 2):
-                told[damage_is_told(killed, copy, name, flipped(content, place, chance))] += 1
+                results[damage_is_found(killed, copy, name, flipped(content, place, chance))] += 1
             cut = content[: chance.randrange(len(content))]
-            told[damage_is_told(killed, copy, name, cut)] += 1
+            results[damage_is_found(killed, copy, name, cut)] += 1
         last = len(killed.files[segment]) - 1
         for damaged in (flipped(killed.files[segment], last, chance), killed.files[segment][:last]):
-            assert damage_is_told(killed, copy, segment, damaged) == "error", "the last batch is gone"
-    assert told["error"] > 0 and told["rows"] > 0, told
+            assert damage_is_found(killed, copy, segment, damaged) == "error", "the last batch is lost"
+    assert results["error"] > 0 and results["rows"] > 0, results
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("how", ["flipped", "cut"])
 def test_every_byte_of_a_store_that_was_not_closed(killed: Origin, how: str) -> None:
-    """Of its log and `wal/position`. The test below takes every byte of its data files."""
+    """Tries every byte of the log and of `wal/position`. The test below tries all bytes of data files."""
     chance = random.Random(how)
     what = "bytes of a store that was not closed changed" if how == "flipped" else "files of such a store cut"
     with turns(what, how) as tried, folder_in_memory() as folder:
@@ -201,17 +209,17 @@ def test_every_byte_of_a_store_that_was_not_closed(killed: Origin, how: str) -> 
             step = 1 if name.startswith("wal/") else 13 if name.startswith("data/") else 3
             for place in range(chance.randrange(step), len(content), step):
                 with one_turn(tried, f"{name}, {how} at {place}"):
-                    damage_is_told(killed, copy, name, damaged(how, content, place, chance))
+                    damage_is_found(killed, copy, name, damaged(how, content, place, chance))
 
 
 def turns(what: str, how: str) -> AbstractContextManager[list[int]]:
-    """What is tried in it is counted, as bytes that are flipped or as lengths to which files are cut."""
+    """Count the damages of a `with` block for the report of `make test-long`."""
     return counted(f"{what}, each in turn", "bytes" if how == "flipped" else "lengths")
 
 
 @contextmanager
 def one_turn(tried: list[int], where: str) -> Iterator[None]:
-    """One more that was tried; what is raised in it tells where."""
+    """Count one damage. Add to an error of the `with` block where the damage was."""
     try:
         yield
     except BaseException as error:
@@ -225,10 +233,9 @@ def damaged(how: str, content: bytes, place: int, chance: random.Random) -> byte
 
 
 def only_of(patch: pytest.MonkeyPatch, name: str) -> None:
-    """From here on a check reads the files of that rowset only of which `name` is one.
+    """Let checks read only the rowset of this file, because the other rowsets are known to be right.
 
-    Of all others it has found nothing, and nothing of them has changed since: that need not be seen a hundred thousand
-    times. What is looked at across rowsets and tablets is.
+    Checks across rowsets and tablets still run.
     """
     findings = check.findings
 
@@ -249,7 +256,7 @@ PARTS = 8
 def test_every_byte_and_every_length(
     small: Origin, part: int, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every byte of every file has one of its bits changed, every file is cut to every length, in turn."""
+    """Flips one bit of every byte of every file, and cuts every file to every length, one at a time."""
     chance = random.Random(f"{part} {how}")
     what = "bytes of a store's files changed" if how == "flipped" else "files of a store cut"
     with turns(what, how) as tried, folder_in_memory() as folder:
@@ -262,4 +269,4 @@ def test_every_byte_and_every_length(
                 for place in range(part, len(content), PARTS):
                     with one_turn(tried, f"{name}, {how} at {place}, part {part}"):
                         content_now = damaged(how, content, place, chance)
-                        damage_is_told(small, copy, name, content_now)
+                        damage_is_found(small, copy, name, content_now)

@@ -1,5 +1,8 @@
-"""A file in the place of another is damage, and never other rows: files of one size and with right checksums, exchanged
-between rowsets, tablets, tables and stores, and files of another history of the same store."""
+"""A file at the path of another file is found as damage, and never gives wrong rows.
+
+The files have equal sizes and right checksums. They are exchanged between rowsets, tablets, tables and
+stores, or come from another history of the same store.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,11 @@ WIDE = [f"c{number}" for number in range(20)]
 
 
 def build(path: Path, add: int = 0) -> dict[str, Any]:
-    """Two tables of two tablets of two rowsets each, with every kind of file; what they hold now and held before."""
+    """Create a store of two tables with two tablets with two rowsets, and every kind of file.
+
+    add: added to the values, so that two stores differ.
+    Returns: the rows now and at an earlier moment, and the names of the files.
+    """
     db = open_database(path)
     for name in ("t", "u"):
         split = nyala.range_partition("k", splits=[1000])
@@ -79,7 +86,7 @@ def look(db: nyala.Database, at: int | None = None) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two stores of the same history but for the values, and what the first of them holds."""
+    """Two stores with the same history and different values, and the rows and files of the first."""
     folder = tmp_path_factory.mktemp("stores")
     held = build(folder / "one")
     held["others"] = build(folder / "two", add=1000)["files"]
@@ -87,7 +94,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def expect_found(path: Path, held: dict[str, Any], *wrong: Path) -> None:
-    """The check names each of the files, and no read gives other rows, nor does an open change what is there."""
+    """Assert that the check reports each of these files, and that no read gives wrong rows."""
     report = nyala.check(path)
     assert not report.ok
     named = {str(problem.path) for problem in report.problems}
@@ -108,7 +115,7 @@ def expect_found(path: Path, held: dict[str, Any], *wrong: Path) -> None:
 
 
 def of_kind(kind: str, names: list[str]) -> list[str]:
-    """The data files of a kind."""
+    """Return the data files of a kind."""
     return [
         name for name in names if name.endswith(kind) and (kind != ".undo" or not name.endswith(".base.undo"))
     ]
@@ -116,10 +123,10 @@ def of_kind(kind: str, names: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("kind", [".base", ".base.undo", ".part", ".undo", ".redo"])
 def test_files_of_one_store_exchanged(stores: Any, tmp_path: Path, kind: str) -> None:
-    """Of other rowsets, tablets and tables."""
+    """Two files of different rowsets, tablets or tables are exchanged."""
     one, _, held = stores
     files = of_kind(kind, held["files"])
-    assert len(files) > 1, "the store has the kind"
+    assert len(files) > 1, "the store has no two files of this kind"
     pairs = [(files[0], files[-1]), (files[0], files[1])][: 2 if is_night() else 1]
     for number, (first, second) in enumerate(dict.fromkeys(pairs)):
         path = copy_store(one, tmp_path / f"{number}")
@@ -130,7 +137,7 @@ def test_files_of_one_store_exchanged(stores: Any, tmp_path: Path, kind: str) ->
 
 @pytest.mark.parametrize("kind", [".base", ".base.undo", ".part", ".undo", ".redo"])
 def test_files_of_another_store(stores: Any, tmp_path: Path, kind: str) -> None:
-    """A tool that copies files out of a backup took that of another store, where they have the same names and sizes."""
+    """The files of another store have the same names and sizes."""
     one, two, held = stores
     path = copy_store(one, tmp_path / "s")
     mine, others = of_kind(kind, held["files"]), of_kind(kind, held["others"])
@@ -140,7 +147,7 @@ def test_files_of_another_store(stores: Any, tmp_path: Path, kind: str) -> None:
 
 
 def test_the_log_of_another_store(stores: Any, tmp_path: Path) -> None:
-    """Its rows would be replayed into tables of the same numbers; or it would be cut off as torn."""
+    """The log of another store is neither replayed nor cut off as torn."""
     one, two, held = stores
     newest = max(name for name in os.listdir(one / "wal") if name != "position")
     for name in (newest, "position"):
@@ -152,7 +159,7 @@ def test_the_log_of_another_store(stores: Any, tmp_path: Path) -> None:
 
 
 def test_a_torn_log_of_another_store_is_not_cut_off(tmp_path: Path) -> None:
-    """Without a footer, and with a record that was never known to be synced, it looks like a torn end."""
+    """A segment of another store without a footer looks like a torn tail."""
     segments = {}
     for name in ("one", "two"):
         db = open_database(tmp_path / name)
@@ -162,7 +169,7 @@ def test_a_torn_log_of_another_store_is_not_cut_off(tmp_path: Path) -> None:
         (segments[name],) = (tmp_path / f"{name} killed" / "wal").glob("wal-*")
     shutil.copy(segments["two"], segments["one"])
     (tmp_path / "one killed" / "wal" / "position").unlink()
-    (tmp_path / "one killed" / "lock").unlink()  # it names this process, which is alive
+    (tmp_path / "one killed" / "lock").unlink()  # it names this process, which lives
     for read_only in (True, False):
         with pytest.raises(CorruptionError, match="another store"):
             nyala.connect(tmp_path / "one killed", read_only=read_only)
@@ -170,7 +177,7 @@ def test_a_torn_log_of_another_store_is_not_cut_off(tmp_path: Path) -> None:
 
 
 def test_the_catalogue_of_another_store_deletes_nothing(stores: Any, tmp_path: Path) -> None:
-    """Files that it does not name would be removed as orphans by the open, or by a repair."""
+    """Neither an open nor a repair removes files that the catalogue of another store does not name."""
     one, two, _ = stores
     for lost in ("", "wal/position"):
         path = copy_store(one, tmp_path / f"s{len(lost)}")
@@ -186,7 +193,7 @@ def test_the_catalogue_of_another_store_deletes_nothing(stores: Any, tmp_path: P
 
 
 def test_files_of_another_history_of_the_same_store(tmp_path: Path) -> None:
-    """After a restore ids are given again: files written before it are not those of after it, whatever their names."""
+    """After a restore of the folder, ids are used again, so files of both histories have similar names."""
     db = open_database(tmp_path / "s")
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     table.insert({"k": [1, 2], "v": [0, 0]})
@@ -230,7 +237,7 @@ def test_files_of_another_history_of_the_same_store(tmp_path: Path) -> None:
 
 
 def test_repair_of_exchanged_files_keeps_what_may_be_misplaced(stores: Any, tmp_path: Path) -> None:
-    """A file under a wrong name is what the store lost: a repair that removed it would lose it for good."""
+    """A repair does not remove a data file under a wrong name while the store lacks a file."""
     one, _, held = stores
     path = copy_store(one, tmp_path / "s")
     first = path / of_kind(".base", held["files"])[0]
@@ -246,7 +253,7 @@ def test_repair_of_exchanged_files_keeps_what_may_be_misplaced(stores: Any, tmp_
 
 
 def test_staged_files_exchanged(tmp_path: Path) -> None:
-    """Rows of another job, or of another task, would be committed."""
+    """A staged file at the path of another job's or task's file is not committed."""
     nyala.connect(tmp_path / "s").close()
     paths = []
     folders = [handover.new_staging(str(tmp_path / "s"))[1] for _ in range(2)]

@@ -1,7 +1,6 @@
-"""A repair after damage by chance: what it calls whole has the rows that it had, at every moment.
+"""A repair after random damage: a store without problems has the right rows at every moment.
 
-A store that is told to be damaged sends its owner for a backup. One that was repaired into other rows does not: nobody
-would ever know.
+A wrong row after a repair that reports success would never be noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def origin() -> Iterator[Origin]:
 
 
 def damage(content: bytes, chance: random.Random) -> bytes:
-    """One bit flipped, most often; cut; some bytes zeroed; bytes behind the end."""
+    """Flip a bit, cut the end, set bytes to zero, or append bytes, by chance."""
     at = chance.randrange(len(content))
     how = chance.choice(["flip", "flip", "flip", "cut", "zero", "append"])
     if how == "cut":
@@ -43,7 +42,11 @@ def damage(content: bytes, chance: random.Random) -> bytes:
 
 
 def repair_and_compare(origin: Origin, path: Path, name: str, damaged: bytes) -> str:
-    """What became of it: "whole", "repaired", "left" as it is, or an "error" of ours from the repair itself."""
+    """Damage a file and repair the store; return the result.
+
+    Returns: "whole" if the damage was none, "repaired", "left" if the store still has problems, or
+        "error" if the repair raised an error.
+    """
     copy_store(origin.path, path)
     (path / name).write_bytes(damaged)
     was_ok = nyala.check(path).ok
@@ -51,12 +54,12 @@ def repair_and_compare(origin: Origin, path: Path, name: str, damaged: bytes) ->
         report = nyala.check(path, repair=True)
     except Error:
         return "error"
-    assert report.ok or not was_ok, "the repair has damaged what was whole"
+    assert report.ok or not was_ok, "the repair has damaged the store"
     try:
         with open_database(path) as db:
             read = contents(db, origin.moments)
     except Error:
-        assert not report.ok, f"{name}: called whole, and it cannot be read"
+        assert not report.ok, f"{name}: no problem is reported, and it cannot be read"
         return "left"
     assert same(read, origin.contents), f"{name}: other rows after {report.repairs}"
     assert nyala.check(path).ok == report.ok
@@ -81,8 +84,8 @@ def test_a_repair_never_makes_a_store_that_is_ok_with_other_rows(origin: Origin)
     assert became["left"] + became["error"] > 0, became
 
 
-def test_what_a_repair_may_mend_is_mended(origin: Origin, tmp_path: Path) -> None:
-    """The test above would compare nothing that was repaired."""
+def test_repairable_damage_is_repaired(origin: Origin, tmp_path: Path) -> None:
+    """Appended bytes, and a damaged position record. The random damages above may have no such case."""
     name = next(name for name in origin.files if name.endswith(".base"))
     behind = origin.files[name] + b"more"
     assert repair_and_compare(origin, tmp_path / "copy", name, behind) == "repaired"

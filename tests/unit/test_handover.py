@@ -1,4 +1,4 @@
-"""Commits from other processes: the lock holder commits staged files, once per key (H1, H2)."""
+"""Commits of jobs by other processes: the writer commits staged files, once per key (H1, H2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from tests.support import key_value_table, open_database, rows
 
-import nyala
 from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import (
     CorruptionError,
@@ -44,7 +43,7 @@ def stage(
     path: Path, rows_: list[tuple[int, int | None]], operation: str = "upsert", errors: str = "raise", files: int = 1,
     table: str = "t",
 ) -> dict[str, Any]:  # fmt: skip
-    """Stage a job with its rows in this number of files."""
+    """Stage rows in this number of files; return the job."""
     key, folder = new_staging(str(path))
     deletes = operation.startswith("delete")
     schema = pa.schema([SCHEMA.field("k")]) if deletes else SCHEMA
@@ -101,7 +100,7 @@ for line in sys.stdin:
 
 
 class Other:
-    """Another process that commits on request."""
+    """Another process, which commits jobs."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -127,7 +126,7 @@ def other() -> Iterator[Other]:
 
 
 def test_a_second_process_commits_while_the_first_has_the_store_open(tmp_path: Path, other: Other) -> None:
-    """Spark writes while the driver's own Python is the writer: its rows are there at once, under one timestamp."""
+    """The first process reads the rows at once, and they have one timestamp."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})
@@ -143,7 +142,7 @@ def test_a_second_process_commits_while_the_first_has_the_store_open(tmp_path: P
 
 
 def test_h1_a_key_is_committed_once(tmp_path: Path, other: Other) -> None:
-    """A repeated request must neither write the rows twice nor fail on its own rows."""
+    """A repeated commit returns the first answer. It neither writes the rows twice nor fails."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         job = stage(tmp_path / "s", [(1, 1)], "insert")
@@ -152,16 +151,16 @@ def test_h1_a_key_is_committed_once(tmp_path: Path, other: Other) -> None:
         table.update({"k": [1], "v": [5]})
         assert other.commit(tmp_path / "s", job) == first
         assert rows(table) == [(1, 5)]
-        discard_staging(str(tmp_path / "s"), job["key"])  # what a job does once it was told that all is well
+        discard_staging(str(tmp_path / "s"), job["key"])  # as a job does after its commit
         assert other.commit(tmp_path / "s", job) == first
     with open_database(tmp_path / "s") as db:
-        assert other.commit(tmp_path / "s", job) == first, "the log knows it"
+        assert other.commit(tmp_path / "s", job) == first, "the key is in the log"
         db.flush()  # the key goes from the log into the catalogue
         assert other.commit(tmp_path / "s", job) == first
     with open_database(tmp_path / "s") as db:
         db.drop_table("t")
         assert other.commit(tmp_path / "s", job) == first
-    # And with nobody there.
+    # Without a writer.
     assert other.commit(tmp_path / "s", job) == first
 
 
@@ -179,7 +178,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 def test_h1_a_repeated_commit_returns_the_same_counts(
     tmp_path: Path, what: str, direct_commit_bytes: int
 ) -> None:
-    """A caller whose answer was lost must not believe that no row was written."""
+    """A caller that lost the first answer gets the same counts, whether the log or files have the rows."""
     path, options = tmp_path / "s", ANSWERS[what]
     with open_database(path, direct_commit_bytes=direct_commit_bytes) as db:
         table = key_value_table(db)
@@ -204,7 +203,7 @@ def test_h1_a_repeated_commit_returns_the_same_counts(
 def test_h1_a_repeated_commit_logs_the_number_of_failed_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The failed rows are reported as a number, because the rows themselves are not recorded."""
+    """A repeated commit cannot return the failed rows, which are not stored. It logs their number."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db).insert({"k": [1, 2], "v": [1, 2]})
         job = stage(tmp_path / "s", [(1, 1), (2, 2), (3, 3)], "insert", "collect")
@@ -215,13 +214,13 @@ def test_h1_a_repeated_commit_logs_the_number_of_failed_rows(
         assert "2 of its rows failed" in caplog.text
 
 
-@pytest.mark.parametrize("somebody", [True, False])
-def test_row_errors_collected_and_raised(tmp_path: Path, other: Other, somebody: bool) -> None:
-    """The other process gets its failed rows like a local call; if raised, none was written."""
+@pytest.mark.parametrize("with_writer", [True, False])
+def test_row_errors_collected_and_raised(tmp_path: Path, other: Other, with_writer: bool) -> None:
+    """The other process gets the failed rows. If the error is raised, no row was written."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
-    if not somebody:
+    if not with_writer:
         db.close()
     raised = other.commit(tmp_path / "s", stage(tmp_path / "s", [(1, 10), (2, 20)], "insert"))
     assert raised["raised"] == "DuplicateKeyError" and "1 of 2 rows failed" in raised["says"]
@@ -233,14 +232,14 @@ def test_row_errors_collected_and_raised(tmp_path: Path, other: Other, somebody:
     ]
     missing = other.commit(tmp_path / "s", stage(tmp_path / "s", [(1, 10)], table="nothing"))
     assert missing["raised"] == "TableNotFoundError" and "its tables are: t" in missing["says"]
-    if not somebody:
+    if not with_writer:
         db = open_database(tmp_path / "s")
     assert rows(db["t"]) == [(1, 1), (3, 30)]
     db.close()
 
 
-def test_with_nobody_there_the_lock_is_taken_for_the_moment(tmp_path: Path, other: Other) -> None:
-    """A job runs also when no program has the store open, and leaves the store as free as it was."""
+def test_without_a_writer_the_job_takes_the_lock(tmp_path: Path, other: Other) -> None:
+    """If no program has the store open, a job takes the lock for its commit and releases it."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
     for k in (1, 2):
@@ -274,7 +273,7 @@ def test_each_operation(tmp_path: Path, operation: str) -> None:
 
 
 def test_a_job_without_rows(tmp_path: Path) -> None:
-    """An empty DataFrame is no error, with empty files and without files."""
+    """A job without rows succeeds, with empty files and without files."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         now = db.now()
@@ -284,12 +283,12 @@ def test_a_job_without_rows(tmp_path: Path) -> None:
         assert now <= answer["timestamp"] <= db.now()
 
 
-@pytest.mark.parametrize("somebody", [True, False])
-def test_the_answer_has_the_same_form_wherever_it_comes_from(tmp_path: Path, somebody: bool) -> None:
-    """`errors` is a table, or None if no row failed, whichever process did the work."""
+@pytest.mark.parametrize("with_writer", [True, False])
+def test_the_answer_has_the_same_form_with_and_without_a_writer(tmp_path: Path, with_writer: bool) -> None:
+    """`errors` is a table, or None if no row failed."""
     db = open_database(tmp_path / "s")
     key_value_table(db)
-    if not somebody:
+    if not with_writer:
         db.close()
     answer = commit_staged(str(tmp_path / "s"), stage(tmp_path / "s", [(1, 1)], errors="collect"))
     assert sorted(answer) == ["deleted", "errors", "ignored", "inserted", "timestamp", "updated"]
@@ -300,7 +299,7 @@ def test_the_answer_has_the_same_form_wherever_it_comes_from(tmp_path: Path, som
 
 
 def test_a_mistyped_path_does_not_become_a_store(tmp_path: Path) -> None:
-    """Otherwise the rows would vanish into a new folder."""
+    """A commit to a folder without a store raises, and creates nothing."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         job = stage(tmp_path / "s", [(1, 1)])
@@ -312,7 +311,7 @@ def test_a_mistyped_path_does_not_become_a_store(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_neither_answers_nor_ends(tmp_path: Path) -> None:
-    """After a minute the error names the holder of the store."""
+    """After a minute, a commit raises an error that names the holder of the lock."""
     clock = ManualClock(SYSTEM.clock.now_us())
     env = Env(system_files(), clock, SystemRandomness())
     with open_database(tmp_path / "s") as db:
@@ -326,8 +325,8 @@ def test_a_writer_that_neither_answers_nor_ends(tmp_path: Path) -> None:
     assert commit_staged(str(tmp_path / "s"), job, env)["inserted"] == 1
 
 
-def test_what_the_writer_does_not_understand_is_refused(tmp_path: Path) -> None:
-    """A request of another version gets an error, and nothing is done."""
+def test_invalid_requests_are_refused(tmp_path: Path) -> None:
+    """An unknown request, operation, key or file is an error, and nothing is written."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         with pytest.raises(InvalidArgumentError, match="'dance'"):
@@ -345,7 +344,7 @@ def test_what_the_writer_does_not_understand_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_large_job_goes_into_files(tmp_path: Path) -> None:
-    """A batch above the log's limit keeps its key in the catalogue: it too is committed once."""
+    """A batch above the log's limit is committed once, too: its key is in the catalogue."""
     with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
         table = key_value_table(db)
         job = stage(tmp_path / "s", [(k, k) for k in range(500)], "insert")
@@ -359,7 +358,7 @@ def test_a_large_job_goes_into_files(tmp_path: Path) -> None:
 
 
 def test_staged_files_are_read_in_the_order_of_the_job(tmp_path: Path) -> None:
-    """Of two rows with one key the later one counts, so the order must be the job's."""
+    """Of two rows with the same key the later row counts, so the order of the files matters."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         key, folder = new_staging(str(tmp_path / "s"))
@@ -373,7 +372,7 @@ def test_staged_files_are_read_in_the_order_of_the_job(tmp_path: Path) -> None:
 
 
 def test_damaged_staged_files_are_reported(tmp_path: Path) -> None:
-    """A flipped or missing byte is CorruptionError naming the file, never other rows than those that were staged."""
+    """A flipped or missing byte raises CorruptionError with the file's name, and no row is written."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         job = stage(tmp_path / "s", [(1, 1), (2, 2)])
@@ -397,7 +396,7 @@ def test_damaged_staged_files_are_reported(tmp_path: Path) -> None:
 
 
 def test_discarding_twice_and_after_the_commit(tmp_path: Path) -> None:
-    """Cleaning up must not fail: it runs where another error is on its way out."""
+    """`discard_staging` may be called again, and after the commit."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         job = stage(tmp_path / "s", [(1, 1)])
@@ -410,8 +409,8 @@ def test_discarding_twice_and_after_the_commit(tmp_path: Path) -> None:
 # --- leases ---------------------------------------------------------------------------------------------
 
 
-def test_a_remote_lease_keeps_files_until_it_is_over(tmp_path: Path) -> None:
-    """Spark's tasks read files that the writer has replaced meanwhile; a job that died frees them in the end."""
+def test_a_remote_lease_keeps_files_until_it_expires(tmp_path: Path) -> None:
+    """A lease keeps replaced files for Spark's tasks. Without a renewal they are deleted at its expiry."""
     clock = ManualClock()
     env = Env(system_files(), clock, SystemRandomness())
     with open_database(tmp_path / "s", clock=clock) as db:
@@ -431,9 +430,3 @@ def test_a_remote_lease_keeps_files_until_it_is_over(tmp_path: Path) -> None:
             renew_lease(str(tmp_path / "s"), lease.name, 60, env)
         db._writer().collect_garbage()
         assert not list((tmp_path / "s" / "data").rglob("*.base"))
-
-
-def test_the_command_line_names_the_writer(tmp_path: Path) -> None:
-    """A second long-lived writer is still refused at once: only commits are handed over."""
-    with open_database(tmp_path / "s"), pytest.raises(LockedError):
-        nyala.connect(tmp_path / "s")

@@ -1,4 +1,4 @@
-"""The lock holder is killed while it commits a job: the client retries, and each row is once."""
+"""The writer is killed while it commits a job: the client sends it again, and each row is written once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from nyala.handover.channel import WriterEndedError
 from nyala.tablet.jobs.staged_files import write_staged
 from nyala.tablet.store import Store
 
-# Holds the lock until one of its functions is called for the first time (`before`), or has been (`after`): then it is
-# killed, as by the kernel for want of memory. By itself it ends with its input.
+# Holds the lock, and is killed before or after the first call of a function. It also ends with its input.
 HOLDER = """
 import importlib, os, signal, sys
 import nyala
@@ -48,7 +47,7 @@ with nyala.connect(path, maintenance=False) as db:
 
 @contextlib.contextmanager
 def holder(path: str, step: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock of the store, and is killed at the step."""
+    """Another process, which holds the lock of the store and is killed at this step."""
     module, name, when = step.split(":")
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, path, module, name, when],
@@ -68,7 +67,7 @@ def holder(path: str, step: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A closed store with the row 1 in files."""
+    """A closed store with one row, which is in files."""
     with open_with_table(tmp_path / "store") as db:
         db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
         db["t"].flush()
@@ -106,7 +105,7 @@ def rows_of(path: Path) -> dict[int, Any]:
     ),
 )
 def test_rows_that_are_written_by_the_log(path: Path, step: str) -> None:
-    """A second insert would fail and lose a row; the counts are those of the first commit."""
+    """The rows are inserted once, and the answer has the counts of the first commit."""
     job = staged(path)
     with holder(str(path), step) as process:
         answer = handover.commit_staged(str(path), job)
@@ -129,7 +128,7 @@ def test_rows_that_are_written_by_the_log(path: Path, step: str) -> None:
     ),
 )
 def test_files_of_a_load(path: Path, step: str) -> None:
-    """Hours of executors' work: wherever the commit ends, its files are there for the next one."""
+    """Wherever the writer is killed, the staged files of a load still exist for the next writer."""
     with open_with_table(path.parent / "other") as db:
         db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
         db["t"].flush()
@@ -145,8 +144,8 @@ def test_files_of_a_load(path: Path, step: str) -> None:
                 assert opened.check().ok
 
 
-def test_what_the_second_one_refuses_is_refused(path: Path) -> None:
-    """The second holder knows that the first one wrote nothing."""
+def test_an_error_of_the_next_writer_is_raised(path: Path) -> None:
+    """By the key the next writer knows that the first wrote nothing, so its error is certain."""
     with nyala.connect(path, maintenance=False) as db:
         db["t"].insert({"k": [3], "v": [3]})
     with (
@@ -158,7 +157,7 @@ def test_what_the_second_one_refuses_is_refused(path: Path) -> None:
 
 
 def test_begin_and_end_of_a_load_are_sent_again(path: Path) -> None:
-    """The driver of a load goes on after the store's lock holder ended."""
+    """The driver of a load continues after the writer has ended."""
     with holder(str(path), "nyala.tablet.jobs.load_job:begin_load:after"):
         loading = handover.loading(str(path), "t", 60, reserve=True)
         plan, _ = loading.__enter__()
@@ -185,7 +184,7 @@ def test_a_request_that_no_process_survives(path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), LockedError("held by pid 7")])
-def test_when_it_cannot_be_sent_again_nothing_is_claimed(
+def test_if_it_cannot_be_sent_again_the_outcome_is_unknown(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """The first attempt's outcome stays unknown, even if the second one wrote nothing."""

@@ -1,4 +1,4 @@
-"""Requests of other processes: what does not make sense is refused with one sentence, and changes nothing."""
+"""Calls of other processes as requests: an invalid request is refused, and changes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def db(tmp_path: Path) -> Iterator[nyala.Database]:
 
 
 def requests(db: nyala.Database) -> dict[str, tuple[dict[str, Any], list[bytes]]]:
-    """A request of each call, with its attachments. None of them makes other requests impossible."""
+    """Return a request for each call, with its attachments. They can be executed in any order."""
     table = db._root().table("t")
     draft = TableDraft.of(Draft.of(db._root(), table))
     rows = [
@@ -92,7 +92,7 @@ def ask(db: nyala.Database, request: dict[str, Any], attachments: list[bytes]) -
     return send(SYSTEM, db.path, request, attachments, 20)
 
 
-def test_each_call_has_an_example_here(db: nyala.Database) -> None:
+def test_each_call_has_a_valid_example(db: nyala.Database) -> None:
     for name, (request, attachments) in requests(db).items():
         try:
             ask(db, request, attachments)
@@ -141,7 +141,7 @@ def test_each_call_has_an_example_here(db: nyala.Database) -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_call_is_refused(db: nyala.Database, request_: dict[str, Any]) -> None:
+def test_an_invalid_call_is_refused(db: nyala.Database, request_: dict[str, Any]) -> None:
     with pytest.raises((InvalidArgumentError, CorruptionError)):
         ask(db, request_, [])
     assert db["t"].count() == 5
@@ -161,7 +161,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(request: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    """The request with one value of its arguments replaced, removed or doubled."""
+    """Return the request with one value replaced, removed or doubled."""
     made = copy.deepcopy(request)
     path = chance.choice(
         [path for path in places(made) if path and path[0] in ("arguments", "key", "forget")]
@@ -180,8 +180,8 @@ def changed(request: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return made
 
 
-def test_changed_requests_are_executed_or_refused_in_words(db: nyala.Database) -> None:
-    """No request makes the writer fail in an unforeseen way, or leaves the store damaged."""
+def test_changed_requests_are_executed_or_refused(db: nyala.Database) -> None:
+    """No request causes an internal error of the writer, or damages the store."""
     chance = random.Random(11)
     made = requests(db)
     for number in range(20_000 if is_night() else 300):
@@ -209,8 +209,8 @@ def test_changed_requests_are_executed_or_refused_in_words(db: nyala.Database) -
 
 
 @pytest.mark.parametrize("damage", range(4))
-def test_attachments_that_make_no_sense(db: nyala.Database, damage: int) -> None:
-    """Rows of other types or lengths, and errors of rows that are not there, are refused as a whole."""
+def test_invalid_attachments_are_refused(db: nyala.Database, damage: int) -> None:
+    """The attachments have wrong lengths, types or values, or errors of rows that do not exist."""
     request, attachments = requests(db)["write"]
     one = request["arguments"]["requests"][1]
     rows = calls.from_ipc(attachments[one["rows"]])
@@ -229,8 +229,8 @@ def test_attachments_that_make_no_sense(db: nyala.Database, damage: int) -> None
     assert db["t"].count() == 5
 
 
-def test_keys_of_calls_do_not_pile_up(db: nyala.Database) -> None:
-    """The sender says which results have arrived; the others are forgotten after some minutes."""
+def test_keys_of_calls_are_forgotten(db: nyala.Database) -> None:
+    """The writer forgets a key when the sender has its result, or after some minutes."""
     store = db._writer()
     request, attachments = requests(db)["write"]
     request["key"] = call_key("one")
@@ -246,7 +246,7 @@ def test_keys_of_calls_do_not_pile_up(db: nyala.Database) -> None:
     assert keys_to_forget(known, 1001 + CALL_RETENTION_US) == [call_key("two")]
 
 
-def test_a_delete_without_a_condition_is_no_delete_of_all(db: nyala.Database) -> None:
+def test_a_delete_without_a_condition_is_refused(db: nyala.Database) -> None:
     out = Outgoing(SYSTEM, db.path)
     arguments = {
         "name": "t",
@@ -263,7 +263,7 @@ def test_a_delete_without_a_condition_is_no_delete_of_all(db: nyala.Database) ->
 
 
 def test_a_session_serves_other_requests_too(db: nyala.Database) -> None:
-    """While it holds a pin, a connection takes any request; a second begin replaces the first."""
+    """A connection with a transaction also sends other requests. A second begin replaces the first."""
     connection = Connection(SYSTEM, db.path, 20)
     try:
         first, _ = connection.request({"do": "begin"})

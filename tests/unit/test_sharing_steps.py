@@ -1,4 +1,4 @@
-"""The lock holder is killed at a step of a call from another process: the call is done once, by the next writer."""
+"""The lock holder is killed during a call of another process: the next writer executes the call once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nyala.tablet.store import Store
 
 TABLE = 'db.create_table("t", {"k": "int64", "v": "int64"}, "k").insert([(1, 1), (2, 2)])'
 
-# Kills the process when a function is called for the first time (`before`), or has been (`after`).
+# Kills the process before or after the first call of a function.
 DYING = """
 def arm(module, name, when):
     import importlib
@@ -141,13 +141,13 @@ def test_a_call_is_done_once(tmp_path: Path, call: Callable[[nyala.Database], No
             holder.run("db._writer().direct_commit_bytes = 100_000")
         holder.run(DYING + f"arm({module!r}, {name!r}, {when!r})")
         call(db)
-        assert holder.process.wait(20) < 0, "the holder was killed"
-        assert isinstance(db._store, Store), "this process took over"
+        assert holder.process.wait(20) < 0, "the holder was not killed"
+        assert isinstance(db._store, Store), "this process is not the writer"
         assert not db.check().problems
 
 
 def test_a_copy_whose_answer_is_lost(tmp_path: Path) -> None:
-    """A copy has no key: the error says that its outcome is unknown, and the table is there."""
+    """A copy has no idempotency key, so the error says that its outcome is unknown. The table exists."""
     with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
         holder.run(TABLE)
         module, name, when = STEPS["answering"].split(":")
@@ -159,7 +159,7 @@ def test_a_copy_whose_answer_is_lost(tmp_path: Path) -> None:
 
 
 def test_two_clients_at_once(tmp_path: Path) -> None:
-    """One of them becomes the writer, the other one sends its call to it."""
+    """One client becomes the writer, and the other client sends its call to it."""
     with children(tmp_path / "s", 2) as [holder, other], nyala.connect(tmp_path / "s") as db:
         holder.run(TABLE)
         module, name, when = STEPS["logged"].split(":")
@@ -171,7 +171,7 @@ def test_two_clients_at_once(tmp_path: Path) -> None:
 
 
 def test_threads_whose_writer_ends(tmp_path: Path) -> None:
-    """All threads of a process follow the one that took over."""
+    """When one thread has taken the lock, all threads of the process write themselves."""
     with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
         holder.run(TABLE)
         failures: list[BaseException] = []

@@ -1,21 +1,23 @@
-"""The files of backups: their names, their metadata, and the folder or bucket that has them.
+"""The names of a backup's files, its metadata, and the folder or bucket in which backups are.
 
-    folder/<table>/<until>/part-….parquet      rows of one tablet: a column c<id> per column, and _action
-                          /backup.json         written last; a folder without it is not a backup
+    folder/<table>/<until>/part-….parquet      rows of one tablet: columns c<column id>, and _action
+                          /backup.json         the metadata; a folder without it is not a backup
            <table>/.<until>-<owner>-<token>/   a backup in progress; renamed to <until> when complete
            %store/<until>.json                 names the backups of all tables of a store at one moment
 
-In a bucket nothing can be renamed: the files of a backup in progress are in
-<until>/<owner>-<token>/ already, and backup.json is put last, by put-if-absent. There `%store` is
-called `=store`. Names of tables are escaped, so none of them is `%store`.
+`until` is the moment of the backup, `owner` the mark of the process that writes it.
+
+A bucket has no renames. There the files of a backup in progress are in <until>/<owner>-<token>/, and
+backup.json is put last, by put-if-absent. `%store` is called `=store` there. No table has a folder of
+this name, because the names of tables are escaped.
 
 Invariants
-    B1  backup.json exists only if all files that it names exist and are synced. The folder is renamed
-        to its final name after that; in a bucket, backup.json itself makes the backup. So an
-        interrupted backup is not a backup, and no backup changes an earlier one.
-    B2  Columns are identified by their ids. A renamed column matches, a dropped one is left out, and
-        earlier rows get the default of a later column.
-    B7  A store's record is written after all backups that it names. They are of one moment.
+    B1  backup.json exists only if all files that it names exist and are synced. Then the folder gets
+        its final name; in a bucket, backup.json completes the backup. So an interrupted backup is not
+        a backup, and no backup changes an earlier one.
+    B2  Columns are identified by their ids. So a renamed column is found, a dropped column is not
+        restored, and rows without a later column get its default.
+    B7  A store's record is written after all backups that it names. They are of the same moment.
 """
 
 from __future__ import annotations
@@ -65,21 +67,22 @@ __all__ = [
 VERSION: Final = 3
 METADATA: Final = "backup.json"
 ACTION: Final = "_action"
-# Names of a backup's folder, and of the folder of a backup in progress. A timestamp has at most 19 digits.
+# The name of a backup's folder, and of the folder of a backup in progress. A timestamp has at most 19
+# digits.
 NAME: Final = re.compile(r"(\d{1,19})(?:-full)?")
 WORK: Final = re.compile(r"\.(\d+)-([0-9a-f]{40}|-)-[0-9a-f]{16}")
 BUCKET_WORK: Final = re.compile(r"([0-9a-f]{40}|-)-[0-9a-f]{16}")
 RECORD: Final = re.compile(r"(\d{1,19})\.json")
 ADVICE: Final = "restore the original files, or move the backup's folder elsewhere"
 """The advice in errors about damaged metadata."""
-_UNCACHED: Final = 0
+_UNCACHED: Final = 0  # bytes of the cache of a bucket's files
 
 
 # ------------------------------------------------------------------------------------------------ places
 
 
 class Place(Protocol):
-    """A folder or a prefix of a bucket that has backups. An `Address` is one, too."""
+    """A folder, or a prefix of a bucket, that has backups. An `Address` is a `Place`, too."""
 
     @property
     def path(self) -> str: ...
@@ -91,7 +94,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class OpenedPlace:
-    """A place that this process has open, with any credentials."""
+    """A place that this process has opened, perhaps with credentials."""
 
     path: str
     env: Env
@@ -105,7 +108,10 @@ class OpenedPlace:
 def open_place(
     folder: str | os.PathLike[str], storage_options: StorageOptions | None
 ) -> Iterator[OpenedPlace]:
-    """Open a backup folder, or the URL of one. Raises: InvalidArgumentError, ImportError, StorageError."""
+    """Open the path or the URL of a folder of backups.
+
+    Raises: InvalidArgumentError, ImportError, StorageError.
+    """
     path: object = os.fspath(folder) if isinstance(folder, os.PathLike) else folder
     if not isinstance(path, str) or not path:
         raise InvalidArgumentError(f"a backup needs a folder: pass its path or its URL, not {folder!r}")
@@ -125,12 +131,12 @@ def open_place(
 
 
 def path_in(place: Place, *names: str) -> str:
-    """The path or URL of a file or folder inside the place."""
+    """Return the path or URL of a file or folder inside the place."""
     return "/".join((place.path.rstrip("/"), *names))
 
 
 def folder_of(place: Place, table: str) -> str:
-    """Return the name of a table's folder. A key of a bucket has fewer characters, and none of them is %."""
+    """Return the name of a table's folder. A bucket allows fewer characters, for example no %."""
     if place.in_bucket:
         name = quote(table, safe="").replace("~", "%7E").replace("%", "=")
         return f"=2E{name[1:]}" if name.startswith(".") else name
@@ -139,17 +145,17 @@ def folder_of(place: Place, table: str) -> str:
 
 
 def table_of(place: Place, folder: str) -> str:
-    """The inverse of `folder_of`."""
+    """Return the table of a folder, whose name is from `folder_of`."""
     return unquote(folder.replace("=", "%") if place.in_bucket else folder)
 
 
 def records_path(place: Place) -> str:
-    """The folder of the records of whole stores. No table has a folder of this name."""
+    """Return the folder of the records of whole stores. No table has a folder of this name."""
     return path_in(place, "=store" if place.in_bucket else "%store")
 
 
 def names_in(files: Files, path: str) -> list[str]:
-    """As `list_dir`; empty for a file, because a user's own files may be beside a backup's folder."""
+    """Return the names in a folder. For a file return no names, because users may put files beside backups."""
     try:
         return files.list_dir(path)
     except StorageError as error:
@@ -162,7 +168,7 @@ def names_in(files: Files, path: str) -> list[str]:
 
 
 class PartFile(NamedTuple):
-    """A file of a backup. crc: CRC-32C of its bytes."""
+    """A file of a backup: its name, tablet id, number of rows, size, and CRC-32C of its bytes."""
 
     name: str
     tablet: int
@@ -173,7 +179,7 @@ class PartFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Backup:
-    """One backup of a table: the content of backup.json. since is None for a full backup."""
+    """A backup of a table: the content of backup.json. `since`: None for a full backup."""
 
     place: Place
     store: str
@@ -196,7 +202,7 @@ class Backup:
 
     @property
     def identity(self) -> tuple[str, int, int]:
-        """An incremental backup depends on an earlier one with the same identity."""
+        """An incremental backup depends on an earlier backup with the same identity."""
         return self.store, self.table_id, self.rewritten
 
     @property
@@ -233,9 +239,9 @@ class Backup:
 
     @staticmethod
     def read(place: Place, path: str) -> Backup:
-        """Read backup.json. Raises: CorruptionError for damaged metadata or another version; StorageError."""
-        with _telling_damage(path):
-            fields = _opened(place, path)
+        """Read backup.json. Raises: CorruptionError if it is damaged or of another version; StorageError."""
+        with _damage_raises(path):
+            fields = _read_sealed(place, path)
             return Backup(
                 place, fields["store"], fields["table"], fields["table_id"], fields["rewritten"], fields["since"],
                 fields["until"], Schema.from_json(json.dumps(fields["schema"])),
@@ -248,7 +254,7 @@ class Backup:
 
 @dataclass(frozen=True)
 class StoreRecord:
-    """The backups of all tables of a store at one moment: table names and the names of their backups' folders."""
+    """The backups of all tables of a store at one moment. `tables`: the name of each backup's folder."""
 
     store: str
     until: int
@@ -258,7 +264,7 @@ class StoreRecord:
         return f"{records_path(place)}/{self.until}.json"
 
     def write(self, place: Place) -> None:
-        """Write the record; nothing if an equal one is there."""
+        """Write the record durably."""
         files, path = place.env.files, self.path(place)
         files.make_dirs(os.path.dirname(path))
         files.write_atomic(
@@ -271,14 +277,14 @@ class StoreRecord:
 
     @staticmethod
     def read(place: Place, path: str) -> StoreRecord:
-        """Raises: CorruptionError, StorageError."""
-        with _telling_damage(path):
-            fields = _opened(place, path)
+        """Read a record. Raises: as `Backup.read`."""
+        with _damage_raises(path):
+            fields = _read_sealed(place, path)
             return StoreRecord(fields["store"], fields["until"], dict(fields["tables"]))
 
 
 def put_metadata(place: Place, path: str, data: bytes) -> None:
-    """Write backup.json in a bucket, by put-if-absent. Raises: StorageError if there is another one."""
+    """Write backup.json in a bucket, by put-if-absent. Raises: StorageError if a different one exists."""
     bucket = bucket_of(place.env)
     assert bucket is not None
     if settle(place.env, bucket, path.removeprefix(f"{bucket.url}/"), data) is not None:
@@ -288,11 +294,12 @@ def put_metadata(place: Place, path: str, data: bytes) -> None:
 
 
 def _sealed(fields: dict[str, Any]) -> bytes:
-    """The fields as JSON with their own CRC-32C."""
+    """Return the fields as JSON, with their CRC-32C as a further field."""
     return json.dumps({**fields, "crc": _crc_of(fields)}, indent=1).encode()
 
 
-def _opened(place: Place, path: str) -> dict[str, Any]:
+def _read_sealed(place: Place, path: str) -> dict[str, Any]:
+    """Read fields that `_sealed` encoded. Raises: CorruptionError if the version or the CRC differs."""
     fields: dict[str, Any] = json.loads(place.env.files.read_all(path))
     if fields["version"] != VERSION:
         raise CorruptionError(
@@ -309,7 +316,8 @@ def _opened(place: Place, path: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _telling_damage(path: str) -> Iterator[None]:
+def _damage_raises(path: str) -> Iterator[None]:
+    """Convert errors of decoding metadata to CorruptionError."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:

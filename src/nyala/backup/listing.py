@@ -1,13 +1,16 @@
-"""Which backups a folder has, which of them depend on which, and removing old ones.
+"""Finds the backups in a folder and what they depend on, and removes old backups.
+
+An incremental backup depends on the backup before it. The full backup at the beginning and the
+incremental backups after it are called a chain.
 
 Invariants
-    B4  A backup is incremental only to a backup with the same identity: of the same store and table id,
-        and not rewritten since.
-    B5  The next backup of a table removes the work of a process that has certainly ended
-        (`env.is_gone`). `clean` of a later moment removes it in any case.
-    B6  Damaged metadata hides no other backup. `find_backups` names the damaged one. `clean` keeps it
-        and the earlier backups of its table, on which it may depend. A backup or restore of its table
-        is refused; other tables are not affected.
+    B4  An incremental backup depends on a backup with the same identity: of the same store and the
+        same table id, whose rows were not rewritten since.
+    B5  The next backup of a table removes the work folders of processes that have ended
+        (`env.is_gone`). `clean` with a later moment removes all work folders.
+    B6  A backup with damaged metadata hides no other backup. `find_backups` reports it. `clean` keeps
+        it, and the earlier backups of its table, on which it may depend. The next backup or restore of
+        its table raises an error. Other tables are not affected.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ logger = logging.getLogger("nyala.backup")
 
 
 class DamagedBackup(NamedTuple):
-    """A backup whose metadata cannot be read: the facts in its folder's name, and the reason."""
+    """A backup whose metadata cannot be read. Its table and its moment are from the folder's name."""
 
     path: str
     table: str
@@ -67,7 +70,7 @@ class DamagedBackup(NamedTuple):
 
 
 def check_exists(place: Place) -> None:
-    """Raises: InvalidArgumentError if the folder does not exist, so that a wrong name is not an empty list."""
+    """Raise InvalidArgumentError if the folder does not exist, so that a typing error is noticed."""
     files = place.env.files
     if not (names_in(files, place.path) if place.in_bucket else files.exists(place.path)):
         raise InvalidArgumentError(
@@ -76,7 +79,7 @@ def check_exists(place: Place) -> None:
 
 
 def find_backups(place: Place) -> tuple[list[Backup], list[DamagedBackup]]:
-    """All complete backups in a folder, oldest first, and those that cannot be read (B6)."""
+    """Return all complete backups in a folder, oldest first, and the damaged ones (B6)."""
     whole: list[Backup] = []
     damaged: list[DamagedBackup] = []
     for folder in _table_folders(place):
@@ -87,14 +90,14 @@ def find_backups(place: Place) -> tuple[list[Backup], list[DamagedBackup]]:
 
 
 def tables_in(place: Place) -> list[str]:
-    """The tables that have a backup, sorted."""
+    """Return the names of the tables that have a backup, sorted."""
     return sorted(
         table_of(place, folder) for folder in _table_folders(place) if any(_metadata_in(place, folder))
     )
 
 
 def backups_of(place: Place, table: str) -> list[Backup]:
-    """The backups of one table, oldest first. Raises: CorruptionError if one of them is damaged (B6)."""
+    """Return the backups of one table, oldest first. Raises: CorruptionError if one is damaged (B6)."""
     paths = _metadata_in(place, folder_of(place, table))
     return sorted((Backup.read(place, path) for path in paths), key=_age)
 
@@ -104,7 +107,10 @@ def newest_of(backups: Sequence[Backup]) -> Backup | None:
 
 
 def records(place: Place) -> Iterator[tuple[int, StoreRecord | CorruptionError | StorageError]]:
-    """The records of whole stores with their moments, newest first; the error of one that cannot be read."""
+    """Yield the moment and the record of each backup of a whole store, newest first.
+
+    If a record cannot be read, it is replaced by the error.
+    """
     folder = records_path(place)
     found = [
         (int(match[1]), name)
@@ -124,7 +130,7 @@ def _table_folders(place: Place) -> list[str]:
 
 
 def _look(place: Place, folder: str) -> tuple[list[Backup], list[DamagedBackup]]:
-    """The readable and the damaged backups in a table's folder, oldest first."""
+    """Return the readable and the damaged backups in a table's folder, each oldest first."""
     whole: list[Backup] = []
     damaged: list[DamagedBackup] = []
     for path in _metadata_in(place, folder):
@@ -139,20 +145,23 @@ def _look(place: Place, folder: str) -> tuple[list[Backup], list[DamagedBackup]]
 
 
 def _age(backup: Backup) -> tuple[int, bool]:
-    """Order by moment. Of one moment the full backup is the last, so that the next depends on it alone."""
+    """Return the sort key of a backup: its moment. A full backup comes after others of its moment.
+
+    So the next incremental backup depends only on the full one.
+    """
     return backup.until, backup.since is None
 
 
 def _metadata_in(place: Place, folder: str) -> Iterator[str]:
-    """The paths of backup.json of each complete backup in a table's folder."""
+    """Yield the path of backup.json of each complete backup in a table's folder."""
     files = place.env.files
     for name in filter(NAME.fullmatch, names_in(files, path_in(place, folder))):
         own = path_in(place, folder, name)
         try:
-            there = METADATA in names_in(files, own)
+            complete = METADATA in names_in(files, own)
         except StorageError:
-            there = True  # reading it raises the error
-        if there:
+            complete = True  # the caller gets the error when it reads the file
+        if complete:
             yield f"{own}/{METADATA}"
 
 
@@ -160,12 +169,12 @@ def _metadata_in(place: Place, folder: str) -> Iterator[str]:
 
 
 def is_whole(backups: Sequence[Backup], target: Backup) -> bool:
-    """Whether all backups on which the backup depends exist."""
+    """Whether all backups on which `target` depends exist."""
     return _links(backups, target)[1] is None
 
 
 def chain_of(backups: Sequence[Backup], target: Backup) -> list[Backup]:
-    """Return the full backup of `target` and all increments up to it. Raises: CorruptionError if one is missing."""
+    """Return the chain from a full backup to `target`. Raises: CorruptionError if a backup is missing."""
     links, missing = _links(backups, target)
     if missing is not None:
         raise CorruptionError(_missing_text(links[-1], missing) + ": make a full backup", links[-1].path)
@@ -180,7 +189,10 @@ def _missing_text(backup: Backup, since: int) -> str:
 
 
 def _links(backups: Sequence[Backup], target: Backup) -> tuple[list[Backup], int | None]:
-    """Return `target` and the backups on which it depends, newest first, and the moment of the first missing one."""
+    """Return `target` and the backups on which it depends, newest first.
+
+    Also return the moment of the first missing backup, at which the search ends, or None.
+    """
     links = [target]
     while (since := links[-1].since) is not None:
         before = [
@@ -199,7 +211,7 @@ def _links(backups: Sequence[Backup], target: Backup) -> tuple[list[Backup], int
 
 
 def remove_abandoned(place: Place, table: str) -> None:
-    """Remove the work of processes that have certainly ended, in a table's folder (B5)."""
+    """Remove the work folders of processes that have ended, in a table's folder (B5)."""
     files, folder = place.env.files, path_in(place, folder_of(place, table))
     for name in names_in(files, folder):
         for path, owner in _works(place, f"{folder}/{name}"):
@@ -208,7 +220,7 @@ def remove_abandoned(place: Place, table: str) -> None:
 
 
 def _works(place: Place, path: str) -> Iterator[tuple[str, str]]:
-    """The folders of backups in progress at or in `path`, with the marks of their processes."""
+    """Yield the work folder at `path`, or those inside of it in a bucket, with the mark of the process."""
     if not place.in_bucket:
         found = WORK.fullmatch(os.path.basename(path))
         if found is not None:
@@ -222,7 +234,10 @@ def _works(place: Place, path: str) -> Iterator[tuple[str, str]]:
 
 
 def clean(place: Place, moment: int) -> list[str]:
-    """Remove backups older than the moment on which no newer one depends, and interrupted ones; return the folders."""
+    """Remove old and interrupted backups; return their folders.
+
+    A backup is removed if it is older than `moment` and no newer backup depends on it.
+    """
     removed: list[str] = []
     for folder in _table_folders(place):
         removed += _clean_table(place, folder, moment)
@@ -241,7 +256,7 @@ def _clean_table(place: Place, table: str, moment: int) -> list[str]:
     if backups and not all(is_gone(owner) for _, owner in unfinished):
         kept.append(backups[-1])
     needed: set[str] = set()
-    # A damaged or missing backup may depend on any earlier backup.
+    # The moments of damaged and missing backups. Such a backup may depend on any earlier backup.
     unknown = [(found.until, found.reason) for found in damaged]
     for backup in kept:
         links, missing = _links(backups, backup)

@@ -1,12 +1,12 @@
-"""What the next backup of a table contains: all rows at a moment, or the changes since its last backup.
+"""Decides what the next backup of a table contains: all rows, or the changes since the last backup.
 
-    full          the table as of `until`                         every row, action insert
-    incremental   the net changes in (last backup, until]         insert, update or delete
+    full          every row of the table at the moment `until`, with the action insert
+    incremental   for each row that changed after the last backup, up to `until`: insert, update or delete
 
 Invariants
-    B3  Rows belong to tablets, and tablet ids are never reused. A dropped range is in no later change
-        feed. A restore leaves out rows of tablets that the target moment does not have, even if the
-        range was added again.
+    B3  Each row of a backup belongs to a tablet, and tablet ids are never reused. The change feed does
+        not report the rows of a dropped range. So a restore skips the rows of tablets that do not exist
+        at its moment, even if the range was added again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = ["BackupPlan", "check_outside", "plan_backup"]
 
 @dataclass(frozen=True)
 class BackupPlan:
-    """A backup without its files yet, and the rows that they will have.
+    """A planned backup, and the scan that returns its rows.
 
-    The caller holds the root of `table`, or leases its version, until the files are written.
+    The caller keeps the root of `table`, or a lease on its version, until the files are written.
     """
 
     backup: Backup
@@ -46,7 +46,7 @@ class BackupPlan:
 
 
 def check_outside(place: Place, store_path: str) -> None:
-    """Raises: InvalidArgumentError if the backup's folder is inside the store's."""
+    """Raise InvalidArgumentError if the backup's folder is inside the store's folder."""
     path = place.path
     if place.in_bucket or is_bucket_url(store_path):
         inside = f"{path}/".startswith(f"{store_path}/")
@@ -69,9 +69,10 @@ def plan_backup(
     *,
     full: bool = False,
 ) -> tuple[BackupPlan | None, Backup | None]:
-    """Plan the backup of table `name` at the moment `until`, the newest of `root`.
+    """Plan the backup of table `name` at the moment `until`, the newest moment of `root`.
 
-    Returns: the plan, None if that moment has a backup already; and the newest backup that is there.
+    full: never plan an incremental backup.
+    Returns: the plan, or None if this moment has a backup; and the newest existing backup, or None.
     Raises: TableNotFoundError; CorruptionError if the metadata of an earlier backup is damaged;
         InvalidArgumentError if the folder is inside the store.
     """
@@ -110,10 +111,11 @@ def plan_backup(
 def _has_changes_since(
     store: Store | ReaderStore | BucketReader, table: TableState, last: Backup, until: int
 ) -> bool:
-    """Whether the table's change feed reaches back to its last backup.
+    """Whether the change feed has all changes since the last backup.
 
-    It does not if the table's history is shorter, if a dropped range came back, if rows were purged since
-    (the feed does not have their deletes), or if columns have the names that a feed uses.
+    It does not have them if the table's history is shorter, or if a dropped range was undropped. The feed
+    also does not have the deletes of purged rows. A table with columns that are called like the feed's
+    own columns has no feed.
     """
     if table.entry.purged_keys > last.until or set(FEED_COLUMNS) & set(table.schema.names):
         return False
@@ -121,7 +123,7 @@ def _has_changes_since(
         tablet.entry.created <= last.until and not tablet.entry.existed_at(last.until)
         for tablet in table.tablets
     ):
-        return False  # the feed has no rows of a range that came back since
+        return False  # a range was undropped, and the feed does not report its rows
     try:
         check_readable(table.entry, last.until, until, store.env.clock.now_us())
     except HistoryExpiredError:

@@ -1,7 +1,7 @@
-"""Which backups a restore needs, and the rows of their files.
+"""Decides which backups a restore needs, and reads the rows of their files.
 
-A restore takes the newest full backup that is not later than the target, then the incremental
-backups up to the target, in order.
+A restore of a backup, its target, reads the newest full backup before the target, and then the
+incremental backups up to the target in order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ADVICE: Final = "restore another moment, or make a full backup"
 
 @dataclass(frozen=True)
 class RestoreStep:
-    """One backup of the chain, with its files of tablets that the target still has (B3)."""
+    """One backup that a restore reads, with its files of tablets that the target has (B3)."""
 
     backup: Backup
     files: tuple[PartFile, ...]
@@ -41,9 +41,10 @@ class RestoreStep:
 
 
 def plan_restore(place: Place, table: str, at: object = None) -> tuple[Backup, list[RestoreStep]]:
-    """Return the backup to restore, and the steps, beginning with a full backup.
+    """Return the backup of a table to restore, and the steps, which begin with a full backup.
 
-    at: chooses the newest backup that is not later; None: the newest. Raises: InvalidArgumentError, CorruptionError.
+    at: a moment, to restore the newest backup up to this moment; None: the newest backup.
+    Raises: InvalidArgumentError, CorruptionError.
     """
     check_exists(place)
     backups = backups_of(place, table)
@@ -63,8 +64,9 @@ def plan_restore(place: Place, table: str, at: object = None) -> tuple[Backup, l
 
 
 def plan_restore_of_store(place: Place, at: object = None) -> list[tuple[Backup, list[RestoreStep]]]:
-    """Return `plan_restore` for each table of the newest backup of a whole store that is not later than `at`.
+    """Return the backup to restore and the steps for each table of a backup of a whole store.
 
+    at: a moment, to restore the newest backup of a store up to this moment; None: the newest.
     Raises: InvalidArgumentError, CorruptionError.
     """
     check_exists(place)
@@ -102,9 +104,10 @@ def _steps(backups: list[Backup], target: Backup) -> list[RestoreStep]:
 
 
 def restored_schema(target: Backup, step: RestoreStep) -> pa.Schema:
-    """Return the schema of `read_part`: the table's columns; for an increment also the kind of change.
+    """Return the schema of the rows of `read_part`: the columns of the table.
 
-    Then all columns but the key are nullable, because rows of deletes have only the key.
+    Rows of an incremental backup also have the kind of change. Their columns except the key are
+    nullable, because a delete has only the key.
     """
     if step.is_full:
         return target.schema.arrow_schema()
@@ -118,9 +121,9 @@ def restored_schema(target: Backup, step: RestoreStep) -> pa.Schema:
 
 
 def read_part(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
-    """Read the rows of one file of a step, in the target's columns (B2).
+    """Read the rows of one file of a step, with the columns of the target (B2).
 
-    Raises: CorruptionError for a damaged or missing file, before it returns a row of the file; StorageError.
+    Raises: CorruptionError if the file is damaged or missing, before the first row; StorageError.
     """
     path = os.path.join(step.backup.path, file.name)
     try:

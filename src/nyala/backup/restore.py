@@ -1,11 +1,9 @@
-"""Makes tables from backups, in the process that writes the store.
+"""Creates tables from backups, in the process that writes the store.
 
-    filling      an empty table under a temporary name (`tablet/state/unfinished.py`)
-    fill         the rows of each backup of the chain, in batches of some 64 MB
-    rename       all tables get their names in one change of the catalogue
-
-A killed restore leaves tables under temporary names only, which the next open drops, or all tables
-complete.
+For each table, `restore` creates an empty table with a temporary name (`tablet/state/unfinished.py`),
+and writes the rows of the backups in batches of about 64 MB. Then all tables get their names in one
+change of the catalogue. A restore that is killed before leaves tables with temporary names, which the
+next open drops.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ BATCH_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True)
 class Restored:
-    """A table that was restored."""
+    """A restored table: its name, its name in the backup, its moment, and its number of rows."""
 
     name: str
     source: str
@@ -52,7 +50,7 @@ class Restored:
 
 
 def check_free(names: Sequence[str], taken: Mapping[str, object]) -> None:
-    """Raises: TableExistsError if a table of one of the names exists; InvalidArgumentError if two names are equal."""
+    """Check the names of tables to create. Raises: TableExistsError; InvalidArgumentError if two are equal."""
     for name in names:
         if name in taken:
             raise TableExistsError(
@@ -68,11 +66,12 @@ def restore(
     plans: Mapping[str, tuple[Backup, list[RestoreStep]]],
     progress: Callable[[int, int], None],
 ) -> list[Restored]:
-    """Create the tables of `plans`, by their new names; they get these names when all are complete.
+    """Create tables from backups.
 
-    progress: called with the files done, and their number.
-    Raises: TableExistsError; CorruptionError, StorageError for a backup that cannot be read. No table
-        has its name then.
+    plans: by the name of each new table.
+    progress: called with the number of finished files and of all files.
+    Raises: TableExistsError; CorruptionError, StorageError if a backup cannot be read. Then no table
+        was created.
     """
     check_free(list(plans), store.root.by_name)
     total = sum(len(step.files) for _, steps in plans.values() for step in steps)
@@ -96,7 +95,7 @@ def restore(
 
 
 def _rename(store: Store, filled: Mapping[str, str]) -> None:
-    """Give the filled tables their new names, all in one change of the catalogue."""
+    """Give tables their new names in one change of the catalogue. filled: new to temporary names."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         after = root = store.root
@@ -112,7 +111,10 @@ def _rename(store: Store, filled: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def filling(store: Store, target: Backup, wanted: str) -> Iterator[str]:
-    """Create an empty table like the backed-up one, under a temporary name; drop it unless it was renamed."""
+    """Create an empty table like that of a backup; yield its temporary name.
+
+    After the `with` block, drop the table unless it was renamed.
+    """
     name = unfinished_name(SYSTEM, wanted)
     with restoring(name, wanted):
         partitions = [partition for _, partition in target.partitions]
@@ -131,7 +133,7 @@ def filling(store: Store, target: Backup, wanted: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def restoring(filled: str, wanted: str) -> Iterator[None]:
-    """Make errors name the final table instead of the temporary one, and say that it is being restored."""
+    """Replace the temporary name of a table in errors by its final name."""
     try:
         yield
     except Error as error:
@@ -147,7 +149,7 @@ def restoring(filled: str, wanted: str) -> Iterator[None]:
 
 
 def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> None:
-    """Write some rows of a backup into the table, in one batch."""
+    """Write rows of a backup into the table, in one batch."""
     if step.is_full:
         keyed = store.root.table(name).schema.auto_increment is None
         write(store, [Request(name, "insert" if keyed else "upsert", rows)])
@@ -156,7 +158,7 @@ def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> No
 
 
 def rows_of(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
-    """`read_part`, whose errors name the backup and the tablet."""
+    """Return the rows of `read_part`. Errors name the table and the tablet."""
     try:
         yield from read_part(target, step, file)
     except Error as error:

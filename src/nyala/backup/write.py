@@ -1,13 +1,13 @@
-"""Writes backups: the files of one table, and all tables of a store at one moment.
+"""Writes backups: of one table by three functions, and of many tables at one moment by `back_up`.
 
-    begin_backup     the work folder
-    write_part       rows of one tablet as Parquet files of some 32 MB
-    finish_backup    the metadata, and the folder's final name (B1)
+    begin_backup     creates the work folder
+    write_part       writes the rows of one tablet to Parquet files of about 32 MB
+    finish_backup    writes the metadata, and gives the folder its final name (B1)
 
-    back_up          plans of all tables at one moment ──► files, by threads over tablets
-                     ──► every table's metadata ──► the record of the whole store (B7)
+`back_up` plans all tables at one moment, and writes the files of their tablets in two threads. Then it
+finishes the backup of each table, and writes the record of the whole store (B7).
 
-Memory: for each of two threads the rows that a scan decodes ahead, and one file.
+Memory: for each of the two threads, the rows that a scan decodes ahead, and one file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import pyarrow.parquet as pq
 from nyala.backup.layout import ACTION, METADATA, Backup, PartFile, Place, StoreRecord, names_in, put_metadata
 from nyala.backup.listing import remove_abandoned
 from nyala.backup.plan import BackupPlan, plan_backup
-from nyala.env import SYSTEM
 from nyala.env.overlapped import each
 from nyala.errors import Error, StorageError
 from nyala.tablet.changes.feed import change_batches
@@ -44,17 +43,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Done", "back_up", "begin_backup", "finish_backup", "remove_work", "rows_of_tablet", "write_part"]
 
-# A reader checks the whole file before it returns a row, so this bounds the memory of both.
+# Limits the memory of the writer, and of a reader, which checks a whole file before it returns a row.
 PART_BYTES: Final = 32 << 20
 _THREADS: Final = 2
-_REMOVAL_PAUSES_S: Final = (0.02, 0.1, 0.5)
 
 
 # ------------------------------------------------------------------------------------------------ one table
 
 
 def begin_backup(backup: Backup) -> None:
-    """Make the backup's work folder, and remove those of killed processes (B5)."""
+    """Create the backup's work folder. Remove work folders of killed processes (B5)."""
     remove_abandoned(backup.place, backup.table)
     backup.files_at.make_dirs(backup.work_path)
 
@@ -62,10 +60,10 @@ def begin_backup(backup: Backup) -> None:
 def write_part(
     backup: Backup, tablet_id: int, batches: Iterable[pa.RecordBatch], name: str
 ) -> list[PartFile]:
-    """Write and sync the rows of one tablet, as files `name`-<number>.parquet. Without rows: no file.
+    """Write and sync the rows of one tablet as files `name`-<number>.parquet; no file if it has no rows.
 
-    batches: with the columns of the table in their order; an increment's key comes first, and its
-        batches go on with the change type.
+    batches: rows with the columns of the table in their order. Rows of an incremental backup have the
+        change type as a further column.
     """
     columns = backup.schema.columns
     names = [*(f"c{column.id}" for column in columns), ACTION]
@@ -86,7 +84,7 @@ def _with_actions(
 
 
 def _in_parts(batches: Iterator[pa.Table]) -> Iterator[tuple[pa.Buffer, int]]:
-    """Parquet files of about PART_BYTES, and their row counts."""
+    """Yield Parquet files of about PART_BYTES, each with its number of rows."""
     for first in batches:
         sink, rows = pa.BufferOutputStream(), 0
         with pq.ParquetWriter(sink, first.schema, compression="zstd") as writer:
@@ -113,38 +111,29 @@ def _write_file(backup: Backup, tablet_id: int, name: str, body: pa.Buffer, rows
 def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
     """Write the metadata and give the folder its final name (B1).
 
-    Raises: StorageError if another program made a backup of this moment meanwhile.
+    Raises: StorageError if another program has finished a backup of this moment meanwhile.
     """
     done = dataclasses.replace(backup, files=tuple(sorted(files)))
     named = {os.path.basename(file.name) for file in files}
     at = backup.files_at
     for name in set(names_in(at, backup.work_path)) - named:
-        at.unlink(os.path.join(backup.work_path, name))  # written by a task that ran twice
+        at.unlink(os.path.join(backup.work_path, name))  # of a task that ran twice
     at.sync_dir(backup.work_path)
     if backup.place.in_bucket:
         put_metadata(backup.place, os.path.join(backup.path, METADATA), done.to_json())
         return done
     at.write_atomic(os.path.join(backup.work_path, METADATA), done.to_json())
     if not at.exists(os.path.join(backup.path, METADATA)):
-        at.remove_tree(backup.path)  # left over from an interrupted removal
+        at.remove_tree(backup.path)  # the rest of an interrupted removal
     at.rename(backup.work_path, backup.path)
     at.sync_dir(os.path.dirname(backup.path))
     return done
 
 
 def remove_work(backup: Backup) -> None:
-    """Remove the files of a failed backup. A cancelled task may write for a moment more, so it tries several times.
-
-    Once the folder is gone, a task cannot create a file.
-    """
-    for pause_s in _REMOVAL_PAUSES_S:
-        try:
-            backup.files_at.remove_tree(backup.work_path)
-            return
-        except StorageError:
-            SYSTEM.clock.sleep_s(pause_s)
-    with contextlib.suppress(StorageError):  # the next backup removes it
-        backup.files_at.remove_tree(backup.work_path)
+    """Remove the files of a failed backup."""
+    with contextlib.suppress(StorageError):  # the next backup removes them
+        backup.place.env.remove_busy_tree(backup.work_path)
 
 
 # ------------------------------------------------------------------------------------------------ a whole store
@@ -152,7 +141,7 @@ def remove_work(backup: Backup) -> None:
 
 @dataclass(frozen=True)
 class Done:
-    """The backups that one call made, and the tables whose newest backup already was of its moment."""
+    """The result of `back_up`: the written backups, and the tables that had a backup of this moment."""
 
     until: int
     made: tuple[Backup, ...]
@@ -168,11 +157,12 @@ def back_up(
     full: bool,
     progress: Callable[[int, int], None],
 ) -> Done:
-    """Back up tables at the moment `until`, the newest of `root`. tables: None: all, as one whole (B7).
+    """Back up tables at the moment `until`, the newest moment of `root`.
 
-    progress: called by this thread with the tablets done, and their number.
-    Raises: as `plan_backup`; StorageError, CorruptionError. No table has a backup of this moment then, or
-        only complete ones, if the error came after the first table's metadata.
+    tables: None: all tables, with a record of the whole store (B7).
+    progress: called in this thread with the number of finished tablets and of all tablets.
+    Raises: as `plan_backup`; StorageError, CorruptionError. After an error every backup of this moment
+        is complete, but some tables may have none.
     """
     plans: list[BackupPlan] = []
     folders: dict[str, str] = {}
@@ -223,7 +213,7 @@ def back_up(
 
 
 def rows_of_tablet(plan: BackupPlan, tablet: TabletState) -> Iterator[pa.RecordBatch]:
-    """The rows of one tablet that the backup has."""
+    """Return the rows of one tablet that the backup will have."""
     alone = dataclasses.replace(plan.table, tablets=(tablet,))
     if isinstance(plan.spec, ChangeSpec):
         return change_batches(alone, plan.spec)

@@ -1,6 +1,7 @@
-"""The catalogue: which tables, tablets, rowsets and files a store has. And who may use these files.
+"""The catalogue, which lists the tables, tablets, rowsets and files of a store; locks and leases.
 
-Each change of the catalogue is one record of the store's log.
+Each change of the catalogue is one record of the store's log. The lock allows one writer. Leases keep
+old files for readers.
 
 format         names of files, and the format's version
 model          the catalogue as an immutable value, and a change of it

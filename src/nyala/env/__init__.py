@@ -25,6 +25,7 @@ from nyala.env.owner import is_gone, mark_of_ancestor, process_mark
 from nyala.env.posix_files import PosixFiles, system_files
 from nyala.env.randomness import Randomness, SystemRandomness
 from nyala.env.reserve import Reserve, is_full
+from nyala.errors import StorageError
 
 __all__ = [
     "MAY_NOT_WRITE",
@@ -52,6 +53,9 @@ __all__ = [
 ]
 
 
+_REMOVAL_PAUSES_S: Final = (0.02, 0.1, 0.5, 2.0)
+
+
 @dataclass(frozen=True)
 class Env:
     """Files, clock and randomness. Any thread may use every member."""
@@ -76,6 +80,18 @@ class Env:
         The caller must close its files.
         """
         return replace(self, files=self.files.bind(folder))
+
+    def remove_busy_tree(self, path: str) -> None:
+        """Remove a folder in which a cancelled task may still create a file. Raises: StorageError.
+
+        Such a file makes the removal fail, so the removal is repeated for some seconds.
+        """
+        for pause_s in _REMOVAL_PAUSES_S:
+            try:
+                return self.files.remove_tree(path)
+            except StorageError:
+                self.clock.sleep_s(pause_s)
+        self.files.remove_tree(path)
 
 
 SYSTEM: Final = Env(files=system_files(), clock=SystemClock(), randomness=SystemRandomness())

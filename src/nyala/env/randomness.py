@@ -12,7 +12,7 @@ class Randomness(Protocol):
     """The interface of a source of randomness. Any thread may use it."""
 
     def token_hex(self, byte_count: int) -> str:
-        """Return `byte_count` random bytes as twice as many hexadecimal digits."""
+        """Return `byte_count` random bytes as hexadecimal digits, two for each byte."""
         ...
 
 

@@ -38,7 +38,7 @@ from nyala.catalog.job_leases import JobLease, create_job_lease, open_job_lease
 from nyala.catalog.leases import check_remote_name
 from nyala.env import SYSTEM, Env, process_mark
 from nyala.env.interrupts import Uninterrupted
-from nyala.errors import Error, InvalidArgumentError, StorageError
+from nyala.errors import Error, InvalidArgumentError
 from nyala.handover.attempts import with_writer
 from nyala.handover.channel import send
 from nyala.handover.inbox import InboxServer, ask, serving
@@ -66,8 +66,6 @@ CHANGES: Final = "changes"
 _SEND_TIMEOUT_S: Final = 600.0
 # The most characters of the text by which a job describes itself.
 _HOLDER_MAX: Final = 200
-# A cancelled task may still write for some milliseconds.
-_DISCARD_PAUSES_S: Final = (0.02, 0.1, 0.5, 2.0)
 
 
 def new_staging(
@@ -88,19 +86,8 @@ def new_staging(
 
 
 def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
-    """Remove a job's staged files. May be called twice, also after the commit.
-
-    A cancelled task of the job may create a file in the folder during the removal, which then
-    fails. So the removal is repeated. Raises: StorageError.
-    """
-    folder = staging_folder(path, key)
-    for pause_s in _DISCARD_PAUSES_S:
-        try:
-            env.files.remove_tree(folder)
-            return
-        except StorageError:
-            env.clock.sleep_s(pause_s)
-    env.files.remove_tree(folder)
+    """Remove a job's staged files. May be called twice, also after the commit. Raises: StorageError."""
+    env.remove_busy_tree(staging_folder(path, key))
 
 
 def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM, owner: str | None = None) -> JobLease:

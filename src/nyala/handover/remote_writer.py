@@ -537,7 +537,7 @@ class RemoteMaintenance:
         self._writer._call("pause_maintenance", {})
 
     def resume(self) -> None:
-        """Continue background work, with everything that has become due meanwhile."""
+        """Continue background work. Work that has become due meanwhile is done, too."""
         self._writer._call("resume_maintenance", {})
 
 

@@ -314,9 +314,9 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def _slice(
     runs: Sequence[tuple[int, int]], fetched: Sequence[memoryview], lower: int, upper: int
 ) -> memoryview:
-    """Return the bytes from `lower` to below `upper`, which are in one of the fetched runs.
+    """Return the bytes from `lower` to below `upper` from the fetched run that has them.
 
-    Behind the object's end there are none.
+    At the object's end it returns fewer bytes.
     """
     for (begin, end), part in zip(runs, fetched, strict=True):
         if begin <= lower < end:
