@@ -137,11 +137,6 @@ class Lease:
         assert self.kind == "remote", "a reader's lease lives as long as its process"
         self._rewrite_remote(None, expires_us)
 
-    def check(self) -> None:
-        """Raise HistoryExpiredError if a remote lease has expired, because files may be gone."""
-        if self.kind == "remote":
-            self._read_remote()
-
     def release(self) -> None:
         """End the lease. May be called twice; a forked child only closes its copy."""
         if self._lock is not None:

@@ -31,7 +31,7 @@ from nyala.env import Env, process_mark
 from nyala.errors import ROW_ERROR_CODES, Error, InvalidArgumentError
 from nyala.handover.commits import figures
 from nyala.handover.local_writer import SeenTable, TableDraft
-from nyala.partition.model import Partition, PartitionSchema, find_problem
+from nyala.partition.model import PartitionSchema, find_problem
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
 from nyala.schema.conversion.convert import InputColumns, convert
 from nyala.schema.conversion.long_column import Column, row_slices
@@ -204,10 +204,6 @@ def _chunked(columns: Mapping[str, Column], row_count: int) -> dict[str, pa.Chun
     return {name: pa.chunked_array([part[name] for part in parts]) for name in columns}
 
 
-def _encode_requests(requests: Sequence[Request], out: Outgoing) -> Any:
-    return [_encode_request(request, out) for request in requests]
-
-
 def _encode_request(request: Request, out: Outgoing) -> dict[str, Any]:
     has_codes = isinstance(request.data, MixedRows)
     rows: InputColumns = request.data.rows if has_codes else request.data
@@ -230,11 +226,8 @@ def _encode_request(request: Request, out: Outgoing) -> dict[str, Any]:
     }
 
 
-def _decode_requests(value: Any, data: Incoming) -> list[Request]:
-    return [_decode_request(_is(dict, fields), data) for fields in _is(list, value)]
-
-
-def _decode_request(fields: dict[str, Any], data: Incoming) -> Request:
+def _decode_request(value: Any, data: Incoming) -> Request:
+    fields = _is(dict, value)
     count, operation = _is(int, fields["count"]), fields["operation"]
     if operation not in (*OPERATIONS, "apply"):
         raise ValueError(f"unknown operation {operation!r}")
@@ -380,77 +373,6 @@ def _decode_value(value: Any, data: Incoming) -> Any:
     raise ValueError(f"{value!r} is not a value of a column")
 
 
-def _decode_partitions(value: Any, data: Incoming) -> tuple[Partition, ...]:
-    return tuple(partition_from_json(_is(dict, fields)) for fields in _is(list, value))
-
-
-def _encode_draft(draft: TableDraft, out: Outgoing) -> Any:
-    return {
-        "name": draft.name,
-        "comment": draft.comment,
-        "history_us": draft.history_us,
-        "schema": draft.schema.to_json(),
-        "kept": list(draft.kept),
-        "dropped": list(draft.dropped),
-        "purged": list(draft.purged),
-        "added": [partition_to_json(partition) for partition in draft.added],
-    }
-
-
-def _decode_draft(value: Any, data: Incoming) -> TableDraft:
-    kept, dropped, purged = (
-        tuple(_is(int, number) for number in _is(list, value[name])) for name in ("kept", "dropped", "purged")
-    )
-    return TableDraft(
-        _is(str, value["name"]),
-        _is(str, value["comment"]),
-        _history(value["history_us"], data),
-        Schema.from_json(_is(str, value["schema"])),
-        kept,
-        dropped,
-        purged,
-        _decode_partitions(value["added"], data),
-    )
-
-
-def _encode_new_table(new: NewTable, out: Outgoing) -> Any:
-    return {
-        "name": new.name,
-        "schema": new.schema.to_json(),
-        "partition_schema": new.partition_schema.to_json(),
-        "partitions": [partition_to_json(partition) for partition in new.partitions],
-        "comment": new.comment,
-        "history_us": new.history_us,
-    }
-
-
-def _decode_new_table(value: Any, data: Incoming) -> NewTable:
-    new = NewTable(
-        _new_table_name(value["name"], data),
-        Schema.from_json(_is(str, value["schema"])),
-        PartitionSchema.from_json(_is(str, value["partition_schema"])),
-        _decode_partitions(value["partitions"], data),
-        _comment(value["comment"], data),
-        _history(value["history_us"], data),
-    )
-    _check_columns(new.schema, (), data.limits)
-    problem = find_problem(new.partition_schema, new.partitions, new.schema)
-    if problem is not None:
-        raise ValueError(problem)
-    return new
-
-
-def _encode_seen(seen: Sequence[SeenTable], out: Outgoing) -> Any:
-    return [[each.table_id, each.schema_version, list(each.tablets)] for each in seen]
-
-
-def _decode_seen(value: Any, data: Incoming) -> list[SeenTable]:
-    return [
-        SeenTable(_is(int, number), _is(int, version), tuple(_is(int, tablet) for tablet in tablets))
-        for number, version, tablets in _is(list, value)
-    ]
-
-
 @dataclass(frozen=True)
 class _Kind:
     """How arguments of one kind are encoded, and how they are decoded and checked."""
@@ -468,30 +390,6 @@ def _plain(kind: Any) -> _Kind:
     return _json(lambda value, data: _is(kind, value))
 
 
-def _new_table_name(value: Any, data: Incoming) -> Any:
-    check_table_name(value, data.limits)
-    return value
-
-
-def _comment(value: Any, data: Incoming) -> Any:
-    check_comment(value, "", data.limits)
-    return value
-
-
-def _moment(value: Any, data: Incoming) -> Any:
-    """Check that a moment can be read. Raises: ValueError."""
-    if not 0 <= _is(int, value) <= data.published:
-        raise ValueError(f"the moment {value}, and the newest one is {data.published}")
-    return value
-
-
-def _history(value: Any, data: Incoming) -> Any:
-    """Check a history: microseconds, or None for no end. Raises: ValueError."""
-    if value is not None and not 0 <= _is(int, value) <= _HISTORY_MAX_US:
-        raise ValueError(f"a history of {value} microseconds")
-    return value
-
-
 def _optional(kind: _Kind) -> _Kind:
     return _Kind(
         lambda value, out: None if value is None else kind.encode(value, out),
@@ -499,25 +397,102 @@ def _optional(kind: _Kind) -> _Kind:
     )
 
 
+def _tuple_of(kind: _Kind) -> _Kind:
+    return _Kind(
+        lambda value, out: [kind.encode(each, out) for each in value],
+        lambda value, data: tuple(kind.decode(each, data) for each in _is(list, value)),
+    )
+
+
+def _record(make: Callable[..., Any], **kinds: _Kind) -> _Kind:
+    """A dataclass, as a dict of its fields. make: creates the dataclass from its fields."""
+    return _Kind(
+        lambda value, out: {name: kind.encode(getattr(value, name), out) for name, kind in kinds.items()},
+        lambda value, data: make(**{name: kind.decode(value[name], data) for name, kind in kinds.items()}),
+    )
+
+
+def _check_new_name(value: Any, data: Incoming) -> Any:
+    check_table_name(value, data.limits)
+    return value
+
+
+def _check_comment(value: Any, data: Incoming) -> Any:
+    check_comment(value, "", data.limits)
+    return value
+
+
+def _check_moment(value: Any, data: Incoming) -> Any:
+    """Check that a moment can be read. Raises: ValueError."""
+    if not 0 <= _is(int, value) <= data.published:
+        raise ValueError(f"the moment {value}, and the newest one is {data.published}")
+    return value
+
+
+def _check_history(value: Any, data: Incoming) -> Any:
+    """Check a history: microseconds, or None for no end. Raises: ValueError."""
+    if value is not None and not 0 <= _is(int, value) <= _HISTORY_MAX_US:
+        raise ValueError(f"a history of {value} microseconds")
+    return value
+
+
+def _check_new_table(value: Any, data: Incoming) -> NewTable:
+    new: NewTable = _NEW_TABLE_FIELDS.decode(value, data)
+    _check_columns(new.schema, (), data.limits)
+    problem = find_problem(new.partition_schema, new.partitions, new.schema)
+    if problem is not None:
+        raise ValueError(problem)
+    return new
+
+
 _TEXT: Final = _plain(str)
-_TEXTS: Final = _json(lambda value, data: [_is(str, each) for each in _is(list, value)])
-_MOMENT: Final = _json(_moment)
-_NEW_TABLE: Final = _json(_new_table_name)
-_TAG: Final = _json(lambda value, data: check_tag_name(value))
+_TEXTS: Final = _tuple_of(_TEXT)
 _INTEGER: Final = _plain(int)
+_INTEGERS: Final = _tuple_of(_INTEGER)
 _FLAG: Final = _plain(bool)
+_SECONDS: Final = _plain(int | float)
+_MOMENT: Final = _json(_check_moment)
+_HISTORY: Final = _json(_check_history)
+_NEW_NAME: Final = _json(_check_new_name)
+_TAG: Final = _json(lambda value, data: check_tag_name(value))
 _MESSAGE: Final = _json(lambda value, data: check_message(value))
 _ROWS: Final = _Kind(lambda value, out: out.add(value), lambda value, data: data.rows(value))
-_SECONDS: Final = _plain(int | float)
-_REQUESTS: Final = _Kind(_encode_requests, _decode_requests)
+_REQUESTS: Final = _tuple_of(_Kind(_encode_request, _decode_request))
 _SELECT: Final = _Kind(_encode_select, _decode_select)
-_TABLE: Final = _Kind(_encode_new_table, _decode_new_table)
+_SCHEMA: Final = _Kind(
+    lambda value, out: value.to_json(), lambda value, data: Schema.from_json(_is(str, value))
+)
 _LEVELS: Final = _Kind(
     lambda value, out: value.to_json(), lambda value, data: PartitionSchema.from_json(_is(str, value))
 )
-_PARTITIONS: Final = _Kind(lambda value, out: [partition_to_json(each) for each in value], _decode_partitions)
-_DRAFT: Final = _Kind(_encode_draft, _decode_draft)
-_SEEN: Final = _Kind(_encode_seen, _decode_seen)
+_PARTITIONS: Final = _tuple_of(
+    _Kind(
+        lambda value, out: partition_to_json(value),
+        lambda value, data: partition_from_json(_is(dict, value)),
+    )
+)
+_NEW_TABLE_FIELDS: Final = _record(
+    NewTable,
+    name=_NEW_NAME,
+    schema=_SCHEMA,
+    partition_schema=_LEVELS,
+    partitions=_PARTITIONS,
+    comment=_json(_check_comment),
+    history_us=_HISTORY,
+)
+_NEW_TABLE: Final = _Kind(_NEW_TABLE_FIELDS.encode, _check_new_table)
+_DRAFT: Final = _record(
+    TableDraft,
+    name=_TEXT,
+    comment=_TEXT,
+    history_us=_HISTORY,
+    schema=_SCHEMA,
+    kept=_INTEGERS,
+    dropped=_INTEGERS,
+    purged=_INTEGERS,
+    added=_PARTITIONS,
+)
+_SEEN: Final = _tuple_of(_record(SeenTable, table_id=_INTEGER, schema_version=_INTEGER, tablets=_INTEGERS))
 
 
 @dataclass(frozen=True)
@@ -543,17 +518,17 @@ CALLS: Final[Mapping[str, Call]] = {
         {"requests": _REQUESTS, "seen": _SEEN, "since": _INTEGER, "message": _MESSAGE, "collect": _FLAG},
         keyed=True,
     ),
-    "create_table": Call({"new": _TABLE, "rows": _REQUESTS, "replaces": _FLAG}, keyed=True),
+    "create_table": Call({"new": _NEW_TABLE, "rows": _REQUESTS, "replaces": _FLAG}, keyed=True),
     "drop_tables": Call({"names": _TEXTS, "purge": _FLAG}, keyed=True),
-    "undrop_table": Call({"table_id": _INTEGER, "new_name": _NEW_TABLE}, keyed=True),
+    "undrop_table": Call({"table_id": _INTEGER, "new_name": _NEW_NAME}, keyed=True),
     "purge_dropped": Call({"name": _plain(str | None)}),
-    "clone_table": Call({"name": _TEXT, "new_name": _NEW_TABLE, "at": _optional(_MOMENT), "replaces": _FLAG}),
+    "clone_table": Call({"name": _TEXT, "new_name": _NEW_NAME, "at": _optional(_MOMENT), "replaces": _FLAG}),
     "alter_to": Call({"table_id": _INTEGER, "before": _DRAFT, "after": _DRAFT}, keyed=True),
     "copy_table": Call(
         {
             "table_id": _INTEGER,
             "at": _MOMENT,
-            "new_name": _NEW_TABLE,
+            "new_name": _NEW_NAME,
             "partition_schema": _LEVELS,
             "partitions": _PARTITIONS,
         }

@@ -256,7 +256,7 @@ class LocalWriter:
         clone_table(self.store, name, new_name, at, replaces=replaces)
 
     def alter(self, table_id: int, steps: Sequence[Step]) -> str:
-        """Alter a table; returns its name."""
+        """Alter a table; return its name."""
         from nyala.tablet.alter import alter
 
         return alter(self.store, table_id, steps).name
@@ -326,7 +326,7 @@ class LocalWriter:
         repartition(self.store, table_id, partition_schema, partitions)
 
     def tag(self, name: str, at: int | None, *, key: str | None = None) -> int:
-        with contextlib.nullcontext() if at is None else self.store.flush_lock:  # as `Store.tag`
+        with contextlib.nullcontext() if at is None else self.store.flush_lock:  # `Store.tag` needs this lock
             made = self.store.change_once(key, lambda: self.store.tag(name, at))
         found = self.store.tags().get(name) if made is None else made
         if found is None:

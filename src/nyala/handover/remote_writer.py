@@ -530,7 +530,7 @@ class RemoteMaintenance:
         return MaintenanceStatus(**self._writer._figures("maintenance_status", {}))
 
     def pause(self) -> None:
-        """Stop background work until `resume`; returns when running work has ended.
+        """Stop background work until `resume`. Wait until running work has ended.
 
         `flush()`, `compact()` and `vacuum()` still work.
         """

@@ -159,7 +159,6 @@ def test_P2_a_remote_lease_lives_until_its_expiry(env: Env, clock: SteppedClock,
     assert task.version == 12
     task.renew(clock.now_us() + 60_000_000)
     clock.sleep_s(59)
-    lease.check()
     assert oldest(env, tmp_path) == 12
     clock.sleep_s(1)
     assert oldest(env, tmp_path) is None
@@ -192,7 +191,6 @@ def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_p
     for call in (
         lambda: lease.renew(clock.now_us() + 60_000_000),
         lambda: lease.announce(3),
-        lease.check,
         lambda: open_remote_lease(env, str(tmp_path), lease.name),
     ):
         with pytest.raises(HistoryExpiredError, match="load again"):
@@ -236,5 +234,5 @@ def test_a_damaged_remote_lease_has_ended(env: Env, tmp_path: Path) -> None:
     lease = remote(env, tmp_path, 60)
     Path(lease.path).write_bytes(b"\0" * 40)
     with pytest.raises(HistoryExpiredError):
-        lease.check()
+        lease.announce(3)
     assert oldest(env, tmp_path) is None
