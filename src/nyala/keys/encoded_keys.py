@@ -33,6 +33,7 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.keys import hash64
 from nyala.keys.arrow_memory import binary_view, large_binary_array
+from nyala.keys.word_search import find_integers, sample_of
 from nyala.schema.plain_arrays import array_of_bytes, array_of_numbers, booleans_of
 
 Layout = Literal["int", "fixed", "binary"]
@@ -189,7 +190,7 @@ class EncodedKeys(abc.ABC):
 class NumpyKeys(EncodedKeys):
     """Layouts "int" and "fixed": one NumPy array."""
 
-    __slots__ = ("_head", "_tails", "data", "layout", "width")
+    __slots__ = ("_head", "_sample", "_tails", "data", "layout", "width")
 
     width: int
 
@@ -206,6 +207,7 @@ class NumpyKeys(EncodedKeys):
         self.width = width
         self._tails = tails
         self._head = head
+        self._sample: npt.NDArray[np.uint64] | None = None  # for `find_integers`
 
     def __len__(self) -> int:
         return len(self.data)
@@ -293,7 +295,11 @@ class NumpyKeys(EncodedKeys):
 
     def find(self, probes: EncodedKeys) -> Indexes:
         numbers = self._as_integers(probes)
-        return super().find(probes) if numbers is None or not len(self) else find_integers(*numbers)
+        if numbers is None or not len(self):
+            return super().find(probes)
+        if self._sample is None:
+            self._sample = sample_of(numbers[0])
+        return find_integers(numbers[0], self._sample, numbers[1])
 
     def _as_integers(
         self, probes: EncodedKeys
@@ -444,12 +450,6 @@ class BinaryKeys(EncodedKeys):
 
     def hash64(self) -> npt.NDArray[np.uint64]:
         return hash64.hash_variable(*binary_view(self.data))
-
-
-def find_integers(numbers: npt.NDArray[np.uint64], probes: npt.NDArray[np.uint64]) -> Indexes:
-    """Return the position of each probe in strictly ascending `numbers` (at least one), or -1."""
-    at = np.minimum(numbers.searchsorted(probes), len(numbers) - 1)
-    return np.where(numbers[at] == probes, at, np.int64(-1))
 
 
 def _ones(width: int) -> np.uint64:

@@ -23,18 +23,20 @@ import pyarrow as pa
 
 from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import binary_view
-from nyala.keys.encoded_keys import TAIL_WIDTH, EncodedKeys, NumpyKeys, find_integers
+from nyala.keys.encoded_keys import TAIL_WIDTH, EncodedKeys, NumpyKeys
+from nyala.keys.word_search import find_integers, sample_of
 
 
 class ShortKeys:
     """Strictly ascending keys of `width` bytes that all begin with `head`."""
 
-    __slots__ = ("head", "tails", "width")
+    __slots__ = ("_sample", "head", "tails", "width")
 
     def __init__(self, head: bytes, tails: npt.NDArray[np.uint64]) -> None:
         self.head: Final = head
         self.tails: Final = tails
         self.width: Final = len(head) + TAIL_WIDTH
+        self._sample: Final = sample_of(tails)
 
     @staticmethod
     def of(keys: EncodedKeys) -> ShortKeys | None:
@@ -74,7 +76,7 @@ class ShortKeys:
 
     @property
     def nbytes(self) -> int:
-        return int(self.tails.nbytes)
+        return int(self.tails.nbytes + (0 if self._sample is None else self._sample.nbytes))
 
     def find(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
         """Return the position of each probe, or -1. Probes ascend."""
@@ -82,11 +84,11 @@ class ShortKeys:
         if not len(probes):
             return np.empty(0, np.int64)
         if probes.common_head == self.head:
-            return find_integers(self.tails, probes.tails)
+            return find_integers(self.tails, self._sample, probes.tails)
         found = np.full(len(probes), -1, np.int64)
         lower, upper = probes.lower_bound(self.head), probes.first_beyond(self.head)
         if lower < upper:
-            found[lower:upper] = find_integers(self.tails, probes.tails[lower:upper])
+            found[lower:upper] = find_integers(self.tails, self._sample, probes.tails[lower:upper])
         return found
 
     def floor(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:

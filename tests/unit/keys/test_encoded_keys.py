@@ -16,6 +16,7 @@ from nyala.keys import encoded_keys
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.hash64 import hash_one
+from nyala.keys.word_search import find_integers, sample_of
 from nyala.schema.types import parse_type
 
 # One of each layout and of the bounds between layouts, also widths that end inside a word.
@@ -292,3 +293,34 @@ def test_mixed_layouts_are_refused() -> None:
             left.equal_to(right)
         with pytest.raises(AssertionError, match="K1"):
             EncodedKeys.concat([left, right])
+
+
+@given(
+    st.sets(st.integers(0, 2**64 - 1), min_size=1, max_size=300),
+    st.lists(st.integers(0, 2**64 - 1), min_size=16, max_size=40),
+    st.data(),
+)
+def test_integers_of_long_arrays_are_found(have: set[int], others: list[int], data: st.DataObject) -> None:
+    """A key that exists is found by all steps of the search, so it cannot be inserted a second time."""
+    numbers = np.array(sorted(have), np.uint64)
+    probes = np.array(others + data.draw(st.lists(st.sampled_from(sorted(have)), max_size=20)), np.uint64)
+    positions = {number: position for position, number in enumerate(sorted(have))}
+    for sample in (None, numbers[::64].copy()):
+        found = find_integers(numbers, sample, probes)
+        assert found.tolist() == [positions.get(probe, -1) for probe in probes.tolist()]
+
+
+def test_an_array_is_sampled_only_if_it_is_long() -> None:
+    """Keys of a long array are found, in both layouts of fixed width."""
+    count = (1 << 15) + 100
+    numbers, probes = np.arange(count) * 3, np.arange(0, 3 * count, 7)
+    assert sample_of(numbers[:100].astype(np.uint64)) is None
+    expected = np.where(probes % 3 == 0, probes // 3, -1).tolist()
+    for codec in (KeyCodec([parse_type("int64")]), KeyCodec([parse_type("int64"), parse_type("int8")])):
+        ones = [pa.array(np.ones(len(column), np.int8)) for column in (numbers, probes)]
+        keys, asked = (
+            codec.encode([pa.array(column), one][: len(codec.types)])
+            for column, one in zip((numbers, probes), ones, strict=True)
+        )
+        asked.prepare_slices()
+        assert keys.find(asked).tolist() == expected
