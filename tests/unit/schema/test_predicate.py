@@ -189,7 +189,7 @@ def test_infinities_and_nan_are_parsed_from_their_own_text(name: str) -> None:
 
 def test_infinities_and_nan_are_compared_with_numbers_only() -> None:
     for text in ("1 < DOUBLE 'Infinity'", "DOUBLE 'NaN' = DOUBLE 'nan'", "DOUBLE 'Infinity' < DOUBLE 'NaN'"):
-        assert bound(text).selects_all, text
+        assert str(bound(text)) == "TRUE", text
     for text in ("DOUBLE 'NaN' < 1.5", "DOUBLE 'NaN' <> DOUBLE 'NaN'", "-1 <= DOUBLE '-Infinity'"):
         assert bound(text).selects_none, text
     for name in ("host", "raw", "flag", "day"):

@@ -239,25 +239,20 @@ def _within_2_gib(make: Callable[[], pa.Array]) -> pa.Array:
 # --- the table of rules -----------------------------------------------------------------------------
 
 
+_KINDS: Final = {
+    "bool": pa.types.is_boolean,
+    "int": pa.types.is_integer,
+    "float": pa.types.is_floating,
+    "decimal": pa.types.is_decimal,
+    "date": pa.types.is_date,
+    "timestamp": pa.types.is_timestamp,
+    "text": pa.types.is_string,
+    "binary": pa.types.is_binary,
+}
+
+
 def _kind(type: pa.DataType) -> str:
-    types = pa.types
-    if types.is_boolean(type):
-        return "bool"
-    if types.is_integer(type):
-        return "int"
-    if types.is_floating(type):
-        return "float"
-    if types.is_decimal(type):
-        return "decimal"
-    if types.is_date(type):
-        return "date"
-    if types.is_timestamp(type):
-        return "timestamp"
-    if types.is_string(type):
-        return "text"
-    if types.is_binary(type):
-        return "binary"
-    return str(type)
+    return next((kind for kind, matches in _KINDS.items() if matches(type)), str(type))
 
 
 def _target(type: ColumnType) -> str:

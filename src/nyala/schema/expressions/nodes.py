@@ -87,24 +87,30 @@ TREE_DEPTH_MAX: Final = 220
 _PLAIN_NAME: Final = re.compile(r"[^\W\d]\w*")
 
 
-class Node:
-    """A condition on a row, or a value computed from a row. `str()` returns its SQL text (N2)."""
+class _Combinable:
+    """The operators & | ~ of conditions."""
+
+    __slots__ = ()
 
     def __and__(self, other: Any) -> Node:
-        return all_of((self, as_node(other)))
+        return all_of((as_node(self), as_node(other)))
 
     def __or__(self, other: Any) -> Node:
-        return any_of((self, as_node(other)))
+        return any_of((as_node(self), as_node(other)))
 
-    # Python calls these methods if only the right operand is a Node.
+    # Python calls the next two methods if the left operand has no such operator.
     def __rand__(self, other: Any) -> Node:
-        return all_of((as_node(other), self))
+        return all_of((as_node(other), as_node(self)))
 
     def __ror__(self, other: Any) -> Node:
-        return any_of((as_node(other), self))
+        return any_of((as_node(other), as_node(self)))
 
     def __invert__(self) -> Node:
-        return negate(self)
+        return negate(as_node(self))
+
+
+class Node(_Combinable):
+    """A condition on a row, or a value computed from a row. `str()` returns its SQL text (N2)."""
 
     def __bool__(self) -> NoReturn:
         raise InvalidArgumentError(
@@ -427,7 +433,17 @@ def column_names_in(node: Node) -> frozenset[str]:
 # --- col() and expr() -------------------------------------------------------------------------------
 
 
-class Expr:
+def _arithmetic(op: str, reverse: bool = False) -> Callable[[Expr, Any], Expr]:
+    """Return the method of Expr for an operator. reverse: the Expr is the right operand."""
+
+    def calculate(self: Expr, other: Any) -> Expr:
+        operands = (self.node, self._operand(other, op))
+        return Expr(Call(op, operands[::-1] if reverse else operands))
+
+    return calculate
+
+
+class Expr(_Combinable):
     """A column or a computed value, from which Python operators build conditions and further
     values.
 
@@ -526,41 +542,11 @@ class Expr:
             )
         return literal
 
-    def _calculate(self, op: str, other: Any) -> Expr:
-        return Expr(Call(op, (self.node, self._operand(other, op))))
-
-    def _calculated(self, op: str, other: Any) -> Expr:
-        return Expr(Call(op, (self._operand(other, op), self.node)))
-
-    def __add__(self, other: Any) -> Expr:
-        return self._calculate("+", other)
-
-    def __radd__(self, other: Any) -> Expr:
-        return self._calculated("+", other)
-
-    def __sub__(self, other: Any) -> Expr:
-        return self._calculate("-", other)
-
-    def __rsub__(self, other: Any) -> Expr:
-        return self._calculated("-", other)
-
-    def __mul__(self, other: Any) -> Expr:
-        return self._calculate("*", other)
-
-    def __rmul__(self, other: Any) -> Expr:
-        return self._calculated("*", other)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return self._calculate("/", other)
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return self._calculated("/", other)
-
-    def __mod__(self, other: Any) -> Expr:
-        return self._calculate("%", other)
-
-    def __rmod__(self, other: Any) -> Expr:
-        return self._calculated("%", other)
+    __add__, __radd__ = _arithmetic("+"), _arithmetic("+", reverse=True)
+    __sub__, __rsub__ = _arithmetic("-"), _arithmetic("-", reverse=True)
+    __mul__, __rmul__ = _arithmetic("*"), _arithmetic("*", reverse=True)
+    __truediv__, __rtruediv__ = _arithmetic("/"), _arithmetic("/", reverse=True)
+    __mod__, __rmod__ = _arithmetic("%"), _arithmetic("%", reverse=True)
 
     def __pos__(self) -> Expr:
         return self
@@ -577,21 +563,6 @@ class Expr:
         )
 
     __floordiv__ = __rfloordiv__ = __pow__ = __rpow__ = _unknown
-
-    def __and__(self, other: Any) -> Node:
-        return all_of((self.node, as_node(other)))
-
-    def __or__(self, other: Any) -> Node:
-        return any_of((self.node, as_node(other)))
-
-    def __rand__(self, other: Any) -> Node:
-        return all_of((as_node(other), self.node))
-
-    def __ror__(self, other: Any) -> Node:
-        return any_of((as_node(other), self.node))
-
-    def __invert__(self) -> Node:
-        return negate(self.node)
 
     def __bool__(self) -> NoReturn:
         raise InvalidArgumentError(

@@ -84,8 +84,6 @@ class Expression:
             errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
         return Assigned(array, errors)
 
-    __call__ = evaluate
-
     def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
         raise NotImplementedError
 

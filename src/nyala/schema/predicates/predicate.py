@@ -30,7 +30,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.arrow_values import Mask
 from nyala.schema.expressions import nodes
-from nyala.schema.expressions.evaluate import Arrays, Bound, BoundAnd, BoundConstant, has_arrow
+from nyala.schema.expressions.evaluate import Arrays, Bound, BoundAnd, has_arrow
 from nyala.schema.expressions.literals import quote
 from nyala.schema.expressions.nodes import Expr, Literal, Node, col
 from nyala.schema.expressions.nodes_json import from_json, to_json
@@ -151,11 +151,6 @@ class BoundPredicate(LazyValues):
     @lazy_value
     def _derived(self) -> dict[str, Constraint] | None:
         return binding.derive_constraints(self._bound)
-
-    @property
-    def selects_all(self) -> bool:
-        """Whether it is known that the predicate selects every row."""
-        return self._bound == BoundConstant(True)
 
     @property
     def null_note(self) -> str:
