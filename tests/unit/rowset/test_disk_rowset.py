@@ -112,9 +112,7 @@ def redo(folder, disk: DiskRowSet, name: str, runs: dict[int, DeltaRun], types) 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_find_returns_the_row_of_each_key_or_minus_one(kind, tmp_path):
-    """Bloom filter, key index and key blocks together, for keys before, between, after, and
-    repeated.
-    """
+    """Keys before, between and after those of the file, also repeated, give -1 or their row."""
     count = 20_000 if kind == "composite" else 2000  # a column of encoded keys has blocks of 64 KiB
     schema, numbers, disk = rowset(tmp_path, kind, count)
     disk.check()
@@ -221,7 +219,7 @@ def test_x2_files_out_of_time_order_are_corruption(tmp_path):
     ],
 )
 def test_a_base_file_that_does_not_match_its_entry_is_corruption(changed, words, tmp_path):
-    """A catalogue entry that names a wrong file gives no wrong rows."""
+    """If the catalogue entry names another file, reading raises an error and returns no rows."""
     schema, _, disk = rowset(tmp_path, count=4)
     wrong = DiskRowSet.open(FILES, str(tmp_path), dataclasses.replace(disk.meta, **changed), schema)
     with pytest.raises(CorruptionError, match=words):
@@ -253,9 +251,7 @@ changes = st.lists(
     window=st.sampled_from([1, 8, 32, 64]),
 )
 def test_z1_a_skipped_range_has_no_matching_row_at_the_snapshot(base, ascending, script, constraint, window):
-    """Predicates on updated columns at past snapshots: REDO in files and memory, UNDO, and zone
-    maps.
-    """
+    """Predicates on updated columns at past snapshots, with REDO in files and memory, and UNDO."""
     schema = build_schema(
         {"k": "int64", "v": column("int32", block_size=512, encoding="plain"), "t": "string"}, ["k"]
     )

@@ -72,7 +72,7 @@ def three_texts(folder: str) -> WrittenRowSet:
 
 
 def three_hundred_rows(folder: str) -> WrittenRowSet:
-    """Write a key of two numbers in frames, with no other column: one key in 128 is in the file."""
+    """Write rows of a key of two numbers only: the file has the encoded key of every 128th row."""
     schema = build_schema({"a": "int64", "b": "int32"}, ["a", "b"])
     codec = KeyCodec([of.type for of in schema.key_columns])
     rows = MemRowSet(codec, schema)
@@ -82,7 +82,7 @@ def three_hundred_rows(folder: str) -> WrittenRowSet:
 
 
 def two_hundred_wide_rows(folder: str) -> WrittenRowSet:
-    """Write the same with 8 more bytes per row: one key in 64."""
+    """Write wider rows with such a key: the file has the encoded key of every 64th row."""
     schema = build_schema({"a": "int64", "b": "int32", "c": "double"}, ["a", "b"])
     codec = KeyCodec([of.type for of in schema.key_columns])
     rows = MemRowSet(codec, schema)
@@ -163,7 +163,7 @@ def test_the_example_table_has_the_records_of_the_file(tmp_path):
 
 @pytest.mark.parametrize("page", ["delta.md", "rowset.md"])
 def test_roles_have_the_numbers_and_names_of_the_page(page):
-    """The number of a role is on disk."""
+    """Files contain the numbers, so the page must have them right."""
     named = re.findall(r"^\| (\d+) \(([\w-]+)\) \|", (FOLDER / page).read_text(), re.M)
     numbers = {int(number): name for number, name in named if int(number) in format.ROLES and name != "val"}
     assert numbers == {number: format.ROLES[number] for number in numbers}

@@ -1,4 +1,4 @@
-"""Rows before they are written: divided into parts, and without history that no snapshot needs."""
+"""Images of rows are cut into pieces, and lose history that no snapshot needs."""
 
 from __future__ import annotations
 

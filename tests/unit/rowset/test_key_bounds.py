@@ -1,4 +1,4 @@
-"""The bounds of key columns exclude most keys of other times, and no key that exists."""
+"""The bounds of key columns exclude keys outside of them, and no key that exists."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ KEYS = [
 
 
 def edges(type: str) -> st.SearchStrategy[Any]:
-    """Few values, so that probes are inside and outside of the bounds; also the least and the
-    greatest.
+    """Return few values of a type, with the least and the greatest one.
+
+    So random probes are inside and outside of the bounds.
     """
     if type == "string":
         return st.sampled_from(["", "a", "a\0", "b" * 9])
@@ -66,9 +67,7 @@ def encoded(codec: KeyCodec, rows: list[tuple[Any, ...]]) -> EncodedKeys:
 def test_a_key_is_excluded_if_a_column_is_out_of_bounds(
     drawn: tuple[list[str], list[tuple[Any, ...]], list[tuple[Any, ...]]],
 ) -> None:
-    """Compare with a model of the columns before the first text and after the last, up to 8 bytes
-    each.
-    """
+    """The usable columns are those before the first text and after the last, of up to 8 bytes."""
     types, there, asked = drawn
     codec = KeyCodec([parse_type(type) for type in types])
     spans = [(min(values), max(values)) for values in zip(*there, strict=True)]
@@ -128,7 +127,7 @@ def test_a_column_has_bounds_only_if_every_block_has_them(
 
 
 def test_a_key_that_is_too_short_does_not_crash() -> None:
-    """Only the length of keys of fixed width is checked before they are decoded."""
+    """Keys from a damaged file may have any length."""
     codec = KeyCodec([parse_type("string"), parse_type("int64")])
     bounds = KeyBounds(codec, {1: (0, 10)})
     for keys in ([b""], [b"a"], [b"a", b"a\0\0" + bytes(8)], [bytes(11), b""]):
@@ -178,7 +177,7 @@ def test_every_key_is_found_with_any_type_of_the_last_column(kind: str, tmp_path
 def test_a_key_of_another_time_reads_no_filter_and_no_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Data that is appended by time has the same sensors in each file, and another range of hours."""
+    """Files that were appended by time have the same sensors, but other times."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"sensor": "int32", "at": "int64", "v": "double"}, ["sensor", "at"])
         for hour in range(3):

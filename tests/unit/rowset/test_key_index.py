@@ -33,9 +33,7 @@ SCHEMAS = {
 
 @pytest.fixture(scope="module", params=SCHEMAS)
 def rowset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DiskRowSet:
-    """Every third key of a range, so that some keys are missing; tables with wide rows have a
-    filter.
-    """
+    """Return a rowset with every third key of a range. Wide rows have a bloom filter."""
     numbers = np.arange(COUNT) * 3
     path = tmp_path_factory.mktemp("store") / "s"
     small = SCHEMAS[request.param]
@@ -73,7 +71,7 @@ def index(rowset: DiskRowSet, cache: BlockCache | None) -> KeyIndex:
     scope="module",
 )
 def test_keys_are_found_in_every_kind_of_look_up(rowset: DiskRowSet, cache_bytes: int | None) -> None:
-    """The rowid of each key, or -1, batch after batch, with any cache."""
+    """Each look-up returns the rowid of each key, or -1, with and without a cache."""
     keys = index(rowset, None if cache_bytes is None else BlockCache(cache_bytes))
     for row in (1, 2, 129, COUNT - 1):  # also of the first groups, whose numbers blocks have as well
         one = probes(rowset, np.array([3 * row]))
@@ -93,7 +91,7 @@ def test_keys_are_found_in_every_kind_of_look_up(rowset: DiskRowSet, cache_bytes
 def test_a_key_that_the_bloom_filter_excludes_reads_no_block(
     rowset: DiskRowSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each new row is looked up in the rowsets whose bounds include its key."""
+    """Otherwise each insert of a new key would read blocks of many rowsets."""
     keys, one = index(rowset, None), probes(rowset, np.array([1]))
     monkeypatch.delattr(KeyIndex, "_stored")
     assert keys.find(one).tolist() == [-1]

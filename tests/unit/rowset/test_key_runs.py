@@ -32,7 +32,7 @@ def encode(layout: str, numbers: list[int]):
 
 
 def add(index, keys, first_rowid):
-    """Return the keys as a tablet adds its share of a batch: in the middle of the shared keys."""
+    """Add the keys as a tablet does: they are in the middle of a batch's shared keys."""
     shared = SharedKeys(EncodedKeys.concat([keys, keys, keys]))
     return index.insert(shared, len(keys), len(keys), first_rowid)
 
@@ -40,7 +40,7 @@ def add(index, keys, first_rowid):
 @pytest.mark.parametrize("layout", CODECS)
 @given(data=st.data())
 def test_exactly_the_inserted_keys_are_found(layout, data):
-    """After small and large batches, and the merges between them."""
+    """An index and all older states of it, after small and large batches, agree with a dict."""
     limit, key_runs.TAIL_KEYS_MAX = key_runs.TAIL_KEYS_MAX, 7
     try:
         numbers = data.draw(st.permutations(range(60)))

@@ -32,7 +32,10 @@ LAST = 60
 
 @dataclass
 class Life:
-    """From `born` to `dead` (None: still alive) in the row of rowset `rowset`; updates by time."""
+    """One life of a key, in one rowset, from the insertion at `born` to the delete at `dead`.
+
+    dead: None if the key is still alive. updates: by timestamp.
+    """
 
     key: int
     rowset: int
@@ -68,9 +71,7 @@ def key_columns(schema: Schema, keys: list[int]) -> list[pa.Array]:
 
 
 def image_of(schema: Schema, lives: list[Life], number: int, cut: int = 0) -> RowSetImage:
-    """Return the image of rowset `number` at LAST, without history that only snapshots before `cut`
-    need.
-    """
+    """Return the image of rowset `number` at LAST, with the history that snapshots from `cut` need."""
     mine: dict[int, list[Life]] = {}
     for life in sorted(lives, key=lambda life: life.born):
         if life.rowset == number:
@@ -137,9 +138,7 @@ TEXTS = st.none() | st.sampled_from(["", "x", "long " * 4])
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Life]:
-    """Keys with up to four lives, each in any rowset: adjacent lives may share a row, and rows may
-    alternate.
-    """
+    """Draw keys with up to four lives each, and the rowset of each life."""
     lives = []
     for key in draw(st.lists(st.integers(0, 9), unique=True, max_size=6)):
         times = sorted(draw(st.lists(st.integers(1, LAST - 1), min_size=1, max_size=8, unique=True)))
@@ -167,17 +166,17 @@ def histories(draw: st.DrawFn) -> list[Life]:
 def test_g2_the_merged_image_reads_like_its_inputs(
     kind: str, lives: list[Life], order: list[int], cut: int, earlier: list[int]
 ) -> None:
-    """At every snapshot from the cut on.
+    """At every snapshot from the cut on, the image has the rows of its inputs.
 
-    Also for dead rows, several lives in one row, lives that alternate between rows, NULLs, inputs
-    that were cut before, and an image that is merged again.
+    The inputs have dead rows, rows with several lives, lives that alternate between rows, NULLs, and
+    cuts of their own. A merged image is merged again.
     """
     schema = SCHEMAS[kind]
     cuts = [min(earlier[number], cut) for number in order]
     images = [image_of(schema, lives, number, own) for number, own in zip(order, cuts, strict=True)]
     merged = merge_images(images, schema, cut, "rowsets 1, 2, 3")
     merged.check()
-    two = merge_images(images[:2], schema, max(cuts[:2]), "rowsets 1, 2")  # history ends later and later
+    two = merge_images(images[:2], schema, max(cuts[:2]), "rowsets 1, 2")
     stepwise = merge_images([two, images[2]], schema, cut, "rowsets 4, 3")
     stepwise.check()
     codec = KeyCodec([c.type for c in schema.key_columns])
@@ -222,7 +221,7 @@ def alive_from(key: int, rowset: int, born: int, dead: int | None = None, value:
 def test_g1_overlapping_lives_are_corruption(
     first: tuple[int, int | None], second: tuple[int, int | None], order: tuple[int, int]
 ) -> None:
-    """A key that is alive twice raises an error with the rowsets, the key and the times."""
+    """If a key is alive in two rows at a time, the error names the rowsets, the key and the times."""
     schema = SCHEMAS["int"]
     lives = [alive_from(2, 0, *first), alive_from(2, 1, *second), alive_from(1, 0, 1), alive_from(7, 1, 1)]
     images = [image_of(schema, lives, number) for number in order]
@@ -233,7 +232,7 @@ def test_g1_overlapping_lives_are_corruption(
 
 
 def test_g1_a_second_row_beside_one_without_birth_is_corruption() -> None:
-    """A row without UNDO is alive since before history, so another row of the key is a second life."""
+    """A row without UNDO has lived since before the history, so a second row of its key overlaps."""
     schema = SCHEMAS["int"]
     lives = [alive_from(2, 0, 3), alive_from(2, 1, 7, 9)]
     images = [image_of(schema, lives, 0, cut=3), image_of(schema, lives, 1)]
@@ -242,7 +241,7 @@ def test_g1_a_second_row_beside_one_without_birth_is_corruption() -> None:
 
 
 def test_g1_a_row_that_dies_twice_is_corruption() -> None:
-    """Liveness that does not alternate is damage."""
+    """Two deletions of a row without an insertion between them are damage."""
     schema = SCHEMAS["int"]
     lives = [alive_from(2, 0, 3, 9), alive_from(2, 1, 12)]
     images = [image_of(schema, lives, number) for number in (0, 1)]
@@ -255,7 +254,7 @@ def test_g1_a_row_that_dies_twice_is_corruption() -> None:
 
 
 def test_a_column_without_undo_ends_with_its_base_value() -> None:
-    """If no input has UNDO of the column, the first row's value is valid until the second birth."""
+    """Without UNDO of the column, the first row's value holds until the second row is inserted."""
     schema = SCHEMAS["int"]
     lives = [alive_from(1, 0, 1, 5, value=10), alive_from(1, 1, 8, value=20)]
     merged = merge_images([image_of(schema, lives, number) for number in (1, 0)], schema, 0, "")

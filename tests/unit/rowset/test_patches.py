@@ -1,7 +1,6 @@
 """Scans of changed columns return a model's rows, read changes once, and cache only what they need.
 
-`test_sieve` tests predicates on a table without changes. Here every column has changes: in two
-files, in memory, or both.
+Every column has changes: in two files, in memory, or both.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def row(k: int) -> dict[str, Any]:
 
 
 def change(k: int, round: int) -> dict[str, Any]:
-    """Return the row with other values in all columns, some negative, NULL, or in no other row."""
+    """Return the row with new values in all columns: some are negative, NULL, or unique."""
     shift = 17 * (round + 1)
     return {
         "k": k,
@@ -86,7 +85,7 @@ Rows = dict[int, dict[str, Any]]
 
 @pytest.fixture(params=each(2, ["both", "files", "many", "memory"]))
 def changed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[nyala.Table, Rows]]:
-    """A table and its rows; every fifth row changed, then every seventh; "many": most rows changed."""
+    """Return a table and its rows: every fifth row was changed, then every seventh; "many": most."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", SCHEMA, "k")
         rows: Rows = {k: row(k) for k in range(ROWS)}
@@ -120,7 +119,7 @@ PREDICATES = {
 
 
 def test_scans_of_changed_columns_return_the_present_values(changed: tuple[nyala.Table, Rows]) -> None:
-    """Whole columns, predicates on each, wide and narrow decimals, with an empty and a full cache."""
+    """Scans and predicates agree with the model, with an empty and a full cache."""
     table, rows = changed
     expected = list(rows.values())
     matching = {where: [r for r in expected if matches(r)] for where, matches in PREDICATES.items()}
@@ -147,7 +146,7 @@ def test_scans_of_changed_columns_return_the_present_values(changed: tuple[nyala
 
 
 def test_a_snapshot_before_the_changes_reads_the_old_values(tmp_path: Path) -> None:
-    """Cached values of the present are not used for a past snapshot, nor those of one for another."""
+    """A patch that is cached for one snapshot is not used for another."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "n": nyala.column("int32", encoding="for")}, "k")
         table.insert({"k": range(ROWS), "n": [0] * ROWS})
@@ -174,7 +173,7 @@ def store(tmp_path: Path) -> Iterator[nyala.Database]:
 
 @pytest.fixture
 def files_only(store: nyala.Database) -> nyala.Table:
-    """Two REDO files of one column, each with changes in all splits."""
+    """Return a table with two REDO files of one column, each with changes in all splits."""
     number, text = nyala.column("int32", encoding="for"), nyala.column("string", encoding="plain")
     columns = {"k": "int64", "n": number, "m": number, "text": text}
     table = store.create_table("t", columns, "k")
@@ -189,7 +188,7 @@ def files_only(store: nyala.Database) -> nyala.Table:
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[DeltaFile]:
-    """The files whose changes are read, once per read."""
+    """Return a list to which each read of a file's changes adds an entry."""
     read: list[DeltaFile] = []
     original = DeltaFile.newest
 

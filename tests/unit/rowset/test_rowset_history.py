@@ -1,9 +1,7 @@
-"""Histories of inserts, updates and deletes are read at every snapshot after every change of
-layout.
+"""Histories of rows read the same at every snapshot, after flushes and all kinds of compactions.
 
-`MiniTablet` combines rowsets with little code. It finds a key's live row, sends changes there and
-new rows to its MemRowSet. It flushes, flushes deltas, merges delta files, moves REDO into the base
-and merges rowsets, with real files. The expected rows are in a dict.
+`MiniTablet` is a tablet in little code, with real files. It sends changes to the rowset with the
+key's live row, and new rows to its MemRowSet. The expected rows are in a dict.
 """
 
 from __future__ import annotations
@@ -95,8 +93,10 @@ class MiniTablet:
     # --- writing ------------------------------------------------------------------------------------
 
     def write(self, changes: dict[int, Row | None]) -> None:
-        """Apply one batch at the next timestamp: values per key (an upsert), (val,) alone, or None
-        (a delete).
+        """Apply one batch at the next timestamp.
+
+        changes: by key number, both values (an upsert), one value in a tuple (an update of `val`),
+        or None (a delete).
         """
         self.now += 1
         fresh: list[int] = []
@@ -154,9 +154,7 @@ class MiniTablet:
     # --- changing the layout --------------------------------------------------------------------------
 
     def flush(self, snapshot: int | None = None) -> None:
-        """Flush at `snapshot` and move later changes. Only if no row came since: a flush freezes
-        first.
-        """
+        """Flush at `snapshot` and move later changes, unless rows were inserted later."""
         at = self.now if snapshot is None else snapshot
         memory, image = self.memory, self.memory.image(at)
         image.check()
@@ -185,9 +183,7 @@ class MiniTablet:
         return DiskRowSet.open(self.files, self.root, written.meta, self.schema, self.cache, undo=undo)
 
     def freeze_deltas(self) -> None:
-        """Do the first half of a delta flush. The second half may follow later, or fail and be
-        repeated.
-        """
+        """Do the first half of a delta flush."""
         for index, rowset in enumerate(self.disk):
             if rowset.deltas.record_count:
                 self.disk[index] = rowset.with_frozen_deltas()
@@ -254,7 +250,7 @@ class MiniTablet:
             )
 
     def merge_rowsets(self, chosen: slice) -> None:
-        """Merge these rowsets after their memory was flushed."""
+        """Flush the changes of these rowsets, and merge the rowsets."""
         self.flush_deltas()
         inputs = self.disk[chosen]
         if not inputs:
@@ -292,7 +288,7 @@ class MiniTablet:
         return rows
 
     def get(self, snapshot: int) -> dict[Row, Row]:
-        """Return the same rows, looked up by key in one rowset after another."""
+        """Return the rows of `scan`, but by look-ups of their keys."""
         numbers = sorted(self.versions, key=lambda n: self.keys([n]).at(0))
         rows: dict[Row, Row] = {}
         if not numbers:
@@ -308,7 +304,7 @@ class MiniTablet:
         return rows
 
     def one_by_one(self, snapshot: int) -> dict[Row, Row]:
-        """Return the same rows, looked up one by one, before their changes were built together."""
+        """Return the rows of `scan`, but read one by one."""
         rows: dict[Row, Row] = {}
         for rowset in self.rowsets():
             keys = [
@@ -331,20 +327,8 @@ class MiniTablet:
             assert self.get(snapshot) == self.expected(snapshot), f"look-ups at {snapshot}"
 
 
-# --- the specification's example ------------------------------------------------------------------
-
-
-def example(tablet: MiniTablet, after: dict[int, str]) -> MiniTablet:
-    """INSERT@1 val=1, UPDATE@2 val=2, DELETE@3, INSERT@4 val=3, with changes of the layout between."""
-    for changes in ({1: (1, "a")}, {1: (2,)}, {1: None}, {1: (3, "b")}):
-        tablet.write(changes)  # type: ignore[arg-type]
-        for step in after.get(tablet.now, "").split():
-            getattr(tablet, step)()
-    return tablet
-
-
 def test_the_last_of_changes_in_files_and_three_stores_wins(tmp_path):
-    """While a flush waits, further stores may be frozen; each has a value of the same cell."""
+    """Several DeltaMemStores are frozen if a flush waits. The value of the last one must win."""
     tablet = MiniTablet(SCHEMAS["one int"], str(tmp_path))
     tablet.write({1: (1, "a"), 2: (1, "a")})
     tablet.flush()
@@ -372,7 +356,7 @@ steps = st.lists(batches | batches | layout | rewriting, min_size=1, max_size=14
 @pytest.mark.parametrize("kind", SCHEMAS)
 @given(script=steps, cached=st.booleans())
 def test_any_history_reads_like_the_dict_of_versions(kind, script, cached):
-    """Batches, flushes (also at earlier snapshots), delta flushes and compactions in any order."""
+    """Batches, flushes and compactions in random order change no row at any snapshot."""
     with tempfile.TemporaryDirectory() as directory:
         tablet = MiniTablet(SCHEMAS[kind], directory, cache_bytes=1 << 20 if cached else 0)
         for step in script:

@@ -120,10 +120,7 @@ def numbers_of(count: int) -> np.ndarray:
 def test_sparse_keys_find_the_same_rows_as_dense_keys(
     name: str, count: int, cache_bytes: int, asked: list[list[int]]
 ) -> None:
-    """Keys that exist and keys before, between and after them, repeatedly.
-
-    The bounds are whole keys, their prefixes, or longer.
-    """
+    """Look-ups of keys that exist or not, and bounds: whole keys, prefixes, and longer bytes."""
     with tempfile.TemporaryDirectory() as folder:
         sparse, dense, codec = indexes(folder, name, numbers_of(count), cache_bytes)
         sparse.check()
@@ -155,10 +152,10 @@ def test_sparse_keys_find_the_same_rows_as_dense_keys(
 def test_exactly_the_stored_keys_are_found(
     name: str, rows_in_blocks: tuple[int, int | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Probes before, between and after all keys, at the ends of each block and group.
+    """Keys before, between and after the stored ones, at the ends of each block and group.
 
-    There is no bloom filter, which would hide errors: it passes one absent key in 800. Blocks have
-    512 bytes, so that samples take several; with the default size, that needs half a million rows.
+    The file has no bloom filter, which would hide errors. Blocks have 512 bytes, so that samples
+    take several blocks.
     """
     count, block_bytes = rows_in_blocks
     if block_bytes is not None:
@@ -189,7 +186,7 @@ def test_exactly_the_stored_keys_are_found(
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return the rows [lower, upper) of each read of groups, with all rows between them."""
+    """Return a list to which each read of rows [lower, upper) adds an entry."""
     ranges: list[tuple[int, int]] = []
     real = SparseKeys._read
 
@@ -221,7 +218,7 @@ def test_a_key_index_with_a_wrong_key_is_detected(block: int, tmp_path: Path) ->
 
 
 def test_a_key_column_without_a_key_index_is_corruption(tmp_path: Path) -> None:
-    """A look-up must not take all keys for absent, since they could be inserted twice."""
+    """A look-up must raise an error. If it found no key, keys could be inserted twice."""
     schema = build_schema({"k": "int64"}, ["k"])
     codec, values = KeyCodec([schema.columns[0].type]), pa.array(np.arange(300))
     path = str(tmp_path / "f")
@@ -235,10 +232,10 @@ def test_a_key_column_without_a_key_index_is_corruption(tmp_path: Path) -> None:
 def forged(
     folder: str, keys: EncodedKeys, columns: list[pa.Array], wrong: set[str], sparse: bool
 ) -> KeyIndex:
-    """Write keys of two numbers with right checksums and these faults.
+    """Write keys of two numbers with right checksums and wrong content.
 
-    A fault is a sample or encoded key of a later row, the first key of a later block, or a bloom
-    filter without a key.
+    The faults are a wrong sample, encoded key or first key of a block, or a bloom filter in which a
+    key is missing.
     """
     types = ["int64", "int32"]
     schema = build_schema({f"k{i}": column(t, encoding="for") for i, t in enumerate(types)}, ["k0", "k1"])
@@ -267,7 +264,7 @@ def forged(
 
 
 def test_an_unreadable_bloom_filter_is_reported_after_worse_faults(tmp_path: Path) -> None:
-    """The filter can be computed from the keys if these have no fault."""
+    """The filter can be repaired only if the keys are right, so faults of keys come first."""
     codec = KeyCodec([c.type for c in build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns])
     for wrong, words in ((set(), "the bloom filter cannot be read"), ({"order"}, "expected ascending keys")):
         rows = np.arange(3000)
@@ -285,7 +282,7 @@ def test_an_unreadable_bloom_filter_is_reported_after_worse_faults(tmp_path: Pat
 
 @pytest.mark.parametrize(("length", "sparse"), [(200, True), (300, False)])
 def test_long_keys_are_stored_densely(length: int, sparse: bool) -> None:
-    """A look-up of 1,000 keys of 16 KB would encode 2 GB of the keys beside them."""
+    """With sparse keys, a look-up of 1,000 keys of 16 KB would encode 2 GB of neighbouring keys."""
     codec = KeyCodec([build_schema({"a": "string"}, ["a"]).columns[0].type] * 2)
     text = pa.array(["x"] * 999 + ["x" * length])  # one is enough: it may be the first key of a group
     keys = codec.encode([text, pa.array([f"{n:04}" for n in range(1000)])])
@@ -319,7 +316,7 @@ def place_of(file: Path, role: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("part", ["block", "footer"])
 def test_damaged_samples_are_detected_and_repaired(file: Path, part: str, tmp_path: Path) -> None:
-    """No key column is damaged, so nothing is lost, and no key seems absent meanwhile."""
+    """Samples can be computed from the key columns. Until then look-ups raise an error."""
     offset, length = place_of(file, KEY)
     if part == "footer":
         with CFileReader(FILES, str(file)) as reader:
@@ -341,7 +338,7 @@ def test_damaged_samples_are_detected_and_repaired(file: Path, part: str, tmp_pa
 
 @pytest.mark.parametrize("key", [["a"], ["a", "b"]])
 def test_a_damaged_key_column_is_not_reported_as_encoded_keys(key: list[str], tmp_path: Path) -> None:
-    """Encoded keys can be computed from the key columns, but a key column cannot be repaired."""
+    """Encoded keys can be repaired from the key columns, but not the other way round."""
     schema = build_schema({name: column("int64", encoding="for") for name in key}, key)
     codec, values = KeyCodec([of.type for of in schema.columns]), pa.array(np.arange(2000))
     keys, path = codec.encode([values] * len(key)), tmp_path / "f"
@@ -366,7 +363,7 @@ def test_a_damaged_key_column_is_not_reported_as_encoded_keys(key: list[str], tm
 def test_encoded_keys_that_differ_from_the_key_columns_are_detected(
     encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nyala cannot know which is right if the checksums and the order are right in both."""
+    """If both have right checksums, nobody can know which of them is right."""
     real, types = rowset_writer.encoded_keys, build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns
     codec = KeyCodec([of.type for of in types])
 
@@ -426,7 +423,7 @@ def test_keys_of_another_file_are_refused(group: int, count: int, words: str, tm
 
 
 def test_a_missing_key_column_is_corruption(tmp_path: Path) -> None:
-    """Samples do not give the keys between them."""
+    """The keys between two samples come from the key columns, so all of these must exist."""
     codec = KeyCodec([build_schema({"a": "int64"}, ["a"]).columns[0].type] * 2)
     values = pa.array(np.arange(2000))
     keys = codec.encode([values, values])

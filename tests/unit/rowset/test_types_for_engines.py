@@ -20,7 +20,7 @@ COUNT = 200_000
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Rows on disk, some of them changed in memory and in REDO files, and some only in memory."""
+    """Return a store with rows in files, with changes in memory and in REDO files, and new rows."""
     with open_database(tmp_path_factory.mktemp("types") / "s") as db:
         columns = {
             "k": "int64",
@@ -57,7 +57,7 @@ def narrowed(scan: Scan, db: Database) -> Scan:
 
 
 def test_the_types_of_a_scan_for_engines(db: Database) -> None:
-    """Decimals as stored, if Arrow has the type; text as a dictionary, if every rowset has one."""
+    """Decimals are narrow if Arrow has the type. Text is a dictionary if every rowset has one."""
     schema = narrowed(db["t"].scan(), db).schema
     assert [str(field.type) for field in schema] == [
         "int64", "decimal32(9, 2)", "decimal64(15, 2)", "decimal128(30, 4)",
@@ -82,7 +82,7 @@ def test_the_values_are_the_same(db: Database, where: str | None, flushed: bool)
 
 
 def test_a_pyarrow_expression_gets_the_schemas_types(db: Database) -> None:
-    """Arrow evaluates the expression, and does not compare dictionaries."""
+    """Arrow evaluates the expression, and cannot compare dictionaries with text."""
     expression = (pc.field("word") == "N") & (pc.field("money") > pa.scalar(Decimal("10.00")))
     scan = db["t"].scan(where=expression, order_by_key=True)
     expected = db["t"].scan(where="word = 'N' AND money > 10", order_by_key=True).to_arrow()

@@ -34,7 +34,7 @@ from nyala.tablet.manual_maintenance import compact_deltas, compact_table
 
 Row = dict[str, Any]
 Change = tuple[Any, ...]  # key, values, type, timestamp
-SHARED_MEMORY = "/dev/shm"  # what a disk does at a sync is not what is tested here
+SHARED_MEMORY = "/dev/shm"  # without a disk, syncs cost nothing
 EARLIER, LATER = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=n) for n in (-5, 5))
 NEVER = 0
 
@@ -53,7 +53,7 @@ def changes(
     before: bool = False,
     **small: int,
 ) -> list[Change]:
-    """The feed's rows as tuples, by key if net. `small`: splits and slices of a few rows."""
+    """Return the feed's rows as tuples, by key if net. `small`: sizes of splits and slices."""
     root, state, lower, upper = table._interval(since, until)
     spec = make_change_spec(
         state, lower, upper, versions, state.schema.columns, "both" if before else "until"
@@ -63,11 +63,11 @@ def changes(
     found.validate(full=True)
     assert not any(found.column(f.name).null_count for f in spec.arrow_schema if not f.nullable)
     del root
-    return told(found, versions, spec.key_count)
+    return as_tuples(found, versions, spec.key_count)
 
 
-def told(found: pa.Table, versions: str = "all", key_count: int = 1) -> list[Change]:
-    """The rows as tuples, without the commit time, which is that of the commit version."""
+def as_tuples(found: pa.Table, versions: str = "all", key_count: int = 1) -> list[Change]:
+    """Return the rows as tuples without the commit time, which must fit the commit version."""
     times = found.column("_commit_timestamp")
     assert times.type == pa.timestamp("us", "UTC")
     assert times.to_pylist() == [
@@ -77,26 +77,11 @@ def told(found: pa.Table, versions: str = "all", key_count: int = 1) -> list[Cha
     return sorted(rows, key=lambda row: row[:key_count]) if versions == "net" else rows
 
 
-# --- the specification's own example, in every place where records lie ----------------------------------
-
-
-def nothing(db: Database) -> None:
-    pass
-
-
-def flush(db: Database) -> None:
-    db.flush()
-
-
-def compact(db: Database) -> None:
-    compact_table(db._writer(), "t")
-
-
 # --- named cases ----------------------------------------------------------------------------------------
 
 
 def test_a_row_that_is_updated_often_has_all_its_versions(db: Database) -> None:
-    """More versions of one row than a slice holds, in UNDO, files and memory; each with all its columns."""
+    """A row has more versions than a slice, in UNDO files, REDO files and memory."""
     table = db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k")
     expected: list[Change] = [(1, 0, 0, "insert", table.insert({"k": [1], "a": [0], "b": [0]}).timestamp)]
     for number in range(1, 40):
@@ -110,8 +95,8 @@ def test_a_row_that_is_updated_often_has_all_its_versions(db: Database) -> None:
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_a_batch_larger_than_a_slice_comes_by_key(db: Database, flushed: bool) -> None:
-    """One timestamp cannot be cut by time: its rows are merged by key, over tablets and memory, in small splits."""
+def test_a_batch_larger_than_a_slice_is_merged_by_key(db: Database, flushed: bool) -> None:
+    """Versions of one timestamp cannot be cut by time, so their rows are merged in small splits."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", [nyala.hash_partition("k", buckets=3)])
     order = [7, 3, 11, 0, 5, 2, 9, 4, 1, 10, 8, 6]
     born = table.insert({"k": order, "v": order}).timestamp
@@ -131,7 +116,7 @@ def test_a_batch_larger_than_a_slice_comes_by_key(db: Database, flushed: bool) -
 
 
 def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
-    """Fixed widths, text, bool and decimals, NULL and back; NaN and -0.0 are kept."""
+    """Values of all types change to NULL and back; NaN and -0.0 stay as they are."""
     types = {
         "i": "int8",
         "s": "string",
@@ -157,15 +142,12 @@ def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
     assert [row["_change_type"] for row in rows] == ["insert", "update", "update"]
 
 
-# --- what is not read -----------------------------------------------------------------------------------
-
-
 # --- against a dictionary of versions -------------------------------------------------------------------
 
 
 @dataclasses.dataclass
 class World:
-    """A table, and all versions of all keys: (timestamp, row or None), a version for every batch that wrote the key."""
+    """A table, and for each key the (timestamp, row or None) of each batch that wrote it."""
 
     db: Database
     name: str
@@ -183,13 +165,13 @@ class World:
         return {key: row for key in sorted(self.versions) if (row := self.row(key, at)) is not None}
 
     def net(self, since: int, until: int, images: bool = False) -> list[Change]:
-        """images: with the values before each change."""
+        """Return the net changes. images: with the values before each change."""
         found: list[Change] = []
         for key in sorted(self.versions):
             stamps = [stamp for stamp, _ in self.versions[key] if since < stamp <= until]
             before, after = self.row(key, since), self.row(key, until)
             if stamps and (before or after):
-                found += _told(key, before, after, stamps[-1], images)
+                found += _changes_of(key, before, after, stamps[-1], images)
         return found
 
     def all(self, since: int, until: int, images: bool = False) -> list[Change]:
@@ -198,12 +180,12 @@ class World:
             before: Row | None = None
             for stamp, row in versions:
                 if since < stamp <= until:
-                    found += _told(key, before, row, stamp, images)
+                    found += _changes_of(key, before, row, stamp, images)
                 before = row
         return sorted(found, key=lambda change: (change[-1], change[0]))
 
     def write(self, operations: list[tuple[str, list[Row]]]) -> None:
-        """One batch; rows that cannot be (a key that is taken, or missing) are left out beforehand."""
+        """Write one batch, without rows that would fail (duplicate or missing keys)."""
         now = self.state(2**63 - 1)
         before, touched = dict(now), set()
         planned: list[tuple[str, list[Row]]] = []
@@ -227,7 +209,7 @@ class World:
             return
         with self.db.batch() as batch:
             for operation, able in planned:
-                # One operation's rows have the same columns.
+                # A call takes rows with the same columns.
                 for _, group in itertools.groupby(able, key=lambda row: tuple(row)):
                     getattr(batch, operation)(self.name, list(group))
         (at,) = {result.timestamp for result in batch.results}
@@ -269,12 +251,12 @@ class World:
         scanned = self.table.scan(at=until).to_arrow().to_pylist()
         assert applied == {row["k"]: row for row in scanned} == self.state(until)
         for key in [*list(self.versions)[:2], 99]:
-            history = told(self.table.history({"k": key}, since, until))
+            history = as_tuples(self.table.history({"k": key}, since, until))
             assert history == [change for change in self.all(since, until) if change[0] == key]
 
 
-def _told(key: int, before: Row | None, after: Row | None, stamp: int, images: bool) -> list[Change]:
-    """The rows of one change."""
+def _changes_of(key: int, before: Row | None, after: Row | None, stamp: int, images: bool) -> list[Change]:
+    """Return the feed's rows for one change."""
     nothing: Row = {"a": None, "b": None}
     kind = "insert" if before is None else "delete" if after is None else "update"
     if not images:
@@ -299,7 +281,7 @@ OPERATIONS = st.tuples(
     st.lists(ROWS, min_size=1, max_size=4),
 )
 
-# Steps that move records to other places and must change nothing that a feed says. To add one, add a line.
+# Steps that move records to other files. They must not change any feed.
 PHASES: dict[str, Callable[[World], object]] = {
     "flush": lambda world: world.db.flush(),
     "compact deltas": lambda world: compact_deltas(world.db._writer()),
@@ -330,10 +312,10 @@ NAMES = (f"w{number}" for number in itertools.count())
 
 @given(steps=STEPS, hashed=st.booleans(), split_rows=st.sampled_from([1, 2, 100]), data=st.data())
 @settings(max_examples=settings().max_examples * (2 if is_night() else 1))
-def test_a_feed_is_what_the_dictionary_says(
+def test_feeds_agree_with_a_dictionary_of_versions(
     shared: Database, steps: list[Any], hashed: bool, split_rows: int, data: st.DataObject
 ) -> None:
-    """Net, all, history and restore between any two moments, through every phase, with splits of a row or two."""
+    """Net changes, all versions, histories and restores between any two moments, in small splits."""
     name = next(NAMES)
     partitions = [nyala.hash_partition("k", buckets=2)] if hashed else []
     shared.create_table(name, {"k": "int64", "a": "int8", "b": "string"}, "k", partitions)
@@ -352,11 +334,8 @@ def test_a_feed_is_what_the_dictionary_says(
     shared.drop_table(name)
 
 
-# --- arguments ------------------------------------------------------------------------------------------
-
-
-def test_columns_of_the_feeds_own_names_are_refused(db: Database) -> None:
-    """Two columns of one name would be ambiguous; the feed works without the table's own."""
+def test_a_table_column_named_as_a_column_of_the_feed_is_refused(db: Database) -> None:
+    """Two columns with one name would be ambiguous. The feed works without the table's column."""
     table = db.create_table("t", {"k": "int64", "_change_type": "string", "v": "int64"}, "k")
     table.insert({"k": [1], "_change_type": ["mine"], "v": [2]})
     with pytest.raises(InvalidArgumentError, match=r"_change_type.*columns="):

@@ -1,4 +1,4 @@
-"""Estimates for planners: from bounds where these suffice, otherwise from samples."""
+"""Estimates of matching rows come from bounds if these suffice, and otherwise from samples."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each sample that was taken."""
+    """Return a list to which each sample adds its number of rows."""
     rows: list[int] = []
     real = read_path.count_split
 
@@ -48,8 +48,8 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
-def test_what_zone_maps_exclude_is_no_estimate(table: Any, sampled: list[int]) -> None:
-    """Rows outside all bounds count as none, and the share to read is what zone maps leave."""
+def test_rows_that_zone_maps_exclude_are_not_estimated(table: Any, sampled: list[int]) -> None:
+    """The share to read is what zone maps leave. If they leave nothing, no row matches."""
     none = table.scan()._engine().estimate(parse_predicate("n > 5000"))
     assert (none.read, none.matching) == (0.0, 0.0) and not sampled
     few = table.scan()._engine().estimate(parse_predicate("k < 100"))

@@ -1,4 +1,4 @@
-"""One row by its key: the same as `get_many` and a scan return, in memory and in files."""
+"""`get`, `get_many` and scans return the same row for a key, in memory and in files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check(table: Any, numbers: range) -> None:
 
 
 def test_all_ways_to_read_a_row_return_the_same(db: Database) -> None:
-    """In memory, flushed, updated, deleted, inserted again, and of a column that came later."""
+    """Rows are in memory or flushed, updated, deleted, inserted again, or older than a column."""
     table = db["t"]
     check(table, range(-1, 201, 7))
     before = table.upsert([row(number, late=True) for number in range(60)] + [row(300)])
@@ -88,12 +88,12 @@ def test_all_ways_to_read_a_row_return_the_same(db: Database) -> None:
 
 
 def test_a_time_that_no_datetime_holds_is_an_int(tmp_path: Path) -> None:
-    """The years 1 to 9999 are Python's, not ours: a row with another time could be stored and not be got."""
+    """Python's years are 1 to 9999, but a table can store others. `get` returns these as integers."""
     least, most, after = (
         -(2**63),
         2**63 - 2,
         253_402_300_800_000_000,
-    )  # the last is the beginning of the year 10000
+    )  # the beginning of the year 10000
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "timestamp", "at": "timestamp", "also": "timestamp"}, ["k"])
         keys = [least, 0, after, most]
@@ -114,8 +114,8 @@ def test_a_time_that_no_datetime_holds_is_an_int(tmp_path: Path) -> None:
                 table.compact()
 
 
-def test_a_small_range_of_keys_is_the_same_rows_as_a_scan_of_all(db: Database) -> None:
-    """Its rows are picked from all rowsets at once, and not asked again whether they are in the range."""
+def test_a_small_range_of_keys_returns_the_rows_that_a_full_scan_returns(db: Database) -> None:
+    """Rows inside the range are not filtered again."""
     table = db["t"]
     columns = table.scan().schema.names
     table.delete([{"name": name(n), "k": n} for n in range(10, 40, 3)])

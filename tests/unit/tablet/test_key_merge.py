@@ -31,7 +31,7 @@ def test_rows_of_all_heads_come_in_one_order(sizes: list[int], most_bytes: int) 
 
 
 def test_keys_that_do_not_ascend_end_the_merge() -> None:
-    """A key column forged under a right CRC must raise an error, not lose a row."""
+    """Keys that are not in order, although the CRC is right, raise an error; no row is lost."""
     codec = KeyCodec([parse_type("int64")])
 
     def rows(*numbers: int) -> tuple[EncodedKeys, pa.RecordBatch]:

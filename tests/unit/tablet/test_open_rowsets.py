@@ -1,4 +1,4 @@
-"""Rowsets that stay open from token to token: the same rows, and less to do; never the rows of other files."""
+"""Rowsets that stay open between tokens return the same rows, and never those of other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nyala.testing.file_wrapper import FileWrapper
 
 
 class CountingFiles(FileWrapper):
-    """Which files were opened."""
+    """Files that note which paths were opened."""
 
     def __init__(self) -> None:
         super().__init__(SYSTEM.files)
@@ -35,7 +35,7 @@ class CountingFiles(FileWrapper):
 
 
 class Process:
-    """One that reads tokens: its files, its clock, its open rowsets."""
+    """A process that reads tokens: its files, clock and open rowsets."""
 
     def __init__(self) -> None:
         self.files, self.clock = CountingFiles(), ManualClock()
@@ -43,7 +43,7 @@ class Process:
         self._open = OpenRowSets()
 
     def read(self, token: bytes) -> tuple[dict[int, int], list[str]]:
-        """The rows, v by k, and the files that were opened for them."""
+        """Return the rows (v by k), and the files that were opened to read them."""
         self.files.opened.clear()
         batches = list(read_token(token, self._env, opened=self._open))
         opened = [re.sub("-[0-9a-f]{16}", "", name) for name in self.files.opened]
@@ -56,13 +56,13 @@ def token_of(table: nyala.Table, **scan: Any) -> bytes:
 
 
 def files_of(token: bytes) -> list[Any]:
-    """The files that the token names for its rowsets."""
+    """Return the files of the token's rowsets."""
     (length,) = struct.unpack_from("<I", token, 16)
     return [part["files"] for part in json.loads(token[20 : 20 + length])["rowsets"]]
 
 
 def test_files_are_opened_once(tmp_path: Path) -> None:
-    """Other columns, another predicate, another moment: the rowset is the same."""
+    """Tokens with other columns, predicates or moments use the same open rowset."""
     process = Process()
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
@@ -78,8 +78,8 @@ def test_files_are_opened_once(tmp_path: Path) -> None:
         assert process.read(token_of(table, at=second)) == ({1: 11, 2: 20}, [])
 
 
-def test_changes_in_memory_belong_to_their_token_alone(tmp_path: Path) -> None:
-    """A rowset stays open without a token's in-memory changes; changes in files are other files."""
+def test_changes_in_memory_are_not_kept_for_other_tokens(tmp_path: Path) -> None:
+    """A rowset stays open without the changes in a token. After a flush, the token has more files."""
     process = Process()
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
@@ -98,8 +98,8 @@ def test_changes_in_memory_belong_to_their_token_alone(tmp_path: Path) -> None:
         assert process.read(after) == ({1: 11, 2: 20}, [])
 
 
-def test_t1_another_store_in_the_same_folder_is_another(tmp_path: Path) -> None:
-    """Its files have the same ids, lengths and places, and its rows are others."""
+def test_t1_another_store_in_the_same_folder_is_read_from_its_own_files(tmp_path: Path) -> None:
+    """Files of the new store have the same names and lengths, but other rows."""
     process, tokens = Process(), []
     for values in ([10, 20], [30, 40]):
         shutil.rmtree(tmp_path / "s", ignore_errors=True)
@@ -112,7 +112,7 @@ def test_t1_another_store_in_the_same_folder_is_another(tmp_path: Path) -> None:
             assert process.read(tokens[-1]) == (dict(zip([1, 2], values, strict=True)), ["1.base"])
 
 
-def test_a_file_that_is_gone_is_history_though_it_is_open(tmp_path: Path) -> None:
+def test_a_deleted_file_is_expired_history_although_it_is_open(tmp_path: Path) -> None:
     process = Process()
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
@@ -126,8 +126,8 @@ def test_a_file_that_is_gone_is_history_though_it_is_open(tmp_path: Path) -> Non
             process.read(token)
 
 
-def test_t2_what_nobody_asks_for_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unused rowsets are closed after some time or above a number; the next use reopens them."""
+def test_t2_unused_rowsets_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are closed after a time, or if too many are open. The next use opens them again."""
     process = Process()
     with open_database(tmp_path / "s") as db:
         tokens = {}

@@ -34,7 +34,6 @@ from nyala.tablet.scan.read_path import (
     ScanCounters,
     ScanSpec,
     ScanUnit,
-    aligned_ranges,
     block_count,
     get_many,
     plan,
@@ -58,7 +57,7 @@ class World:
         return self.db._writer().root.table("t")
 
     def at(self, timestamp: int) -> list[Row]:
-        """The rows at a moment, in key order."""
+        """Return the rows at a moment, in key order."""
         found = next((state for stamp, state in reversed(self.states) if stamp <= timestamp), {})
         return [found[key] for key in sorted(found, key=lambda key: (key[0].encode(), key[1]))]
 
@@ -121,7 +120,7 @@ def build(db: Database) -> World:
     change(25)
     table.flush()
     change(15)
-    insert([key for key in KEYS if key not in now][:10])  # some of them lie dead on disk
+    insert([key for key in KEYS if key not in now][:10])  # some of them are dead rows in files
     store: Any = db._writer()
     store._commit = full
     with pytest.raises(nyala.StorageError):
@@ -247,7 +246,7 @@ def tiny() -> Iterator[Callable[[int], None]]:
 
 @given(data=st.data())
 def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> None:
-    """Any predicate at any moment, any columns, any split: the rows that plain Python finds, no other."""
+    """Random predicates, moments, columns and splits return the rows that plain Python finds."""
     with pytest.MonkeyPatch.context() as patch:
         rows = data.draw(st.sampled_from([1, 2, 3, 8, 33, 1 << 17]))
         patch.setattr(read_path, "SPLIT_ROWS", rows)
@@ -267,7 +266,7 @@ def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> N
             assert found.num_rows == min(limit, len(wanted))
             left = list(expected)
             for row in as_tuples(found):
-                left.remove(row)  # each is one of the rows, and none comes twice
+                left.remove(row)  # fails if the row is not expected, or comes twice
         counters = ScanCounters()
         units = plan(world.table, spec, counters)
         assert read_path.count(units, spec, counters) == found.num_rows
@@ -275,7 +274,7 @@ def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> N
 
 @given(data=st.data())
 def test_a_scan_in_key_order(world: World, data: st.DataObject) -> None:
-    """Overlapping rowsets, in memory and in files, give one ascending sequence with a limit."""
+    """Rows of overlapping rowsets, in memory and in files, come in one order, up to the limit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_path, "SPLIT_ROWS", data.draw(st.sampled_from([1, 2, 5, 1 << 17])))
         moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
@@ -302,7 +301,7 @@ def collect(world: World, spec: ScanSpec) -> pa.Table:
 def test_single_rows_are_what_the_versions_say(
     world: World, keys: list[tuple[str, int]], columns: list[str], moment: int
 ) -> None:
-    """Rows by key, in the requested order, with repetitions, at any moment."""
+    """`get_many` returns the rows of these keys, in the order of the keys, at any moment."""
     stamp = world.states[moment % len(world.states)][0]
     there = {(row["s"], row["n"]): row for row in world.at(stamp)}
     found = world.db["t"].get_many([{"s": s, "n": n} for s, n in keys], columns, at=stamp)
@@ -312,18 +311,8 @@ def test_single_rows_are_what_the_versions_say(
 # --- splits --------------------------------------------------------------------------------------------
 
 
-@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 70))
-def test_splits_cover_the_unit_once_and_end_at_multiples(lower: int, length: int, rows: int) -> None:
-    """Blocks nest in splits; a split that ended elsewhere would decode blocks twice, or leave rows out."""
-    ranges = list(aligned_ranges(lower, lower + length, rows))
-    assert [row for begin, end in ranges for row in range(begin, end)] == list(range(lower, lower + length))
-    assert all(begin < end <= begin + rows for begin, end in ranges)
-    assert all(end % rows == 0 for _, end in ranges[:-1])
-    assert all(begin % rows == 0 for begin, _ in ranges[1:])
-
-
 def test_without_order_a_batch_is_a_split_at_most(world: World, tiny: Callable[[int], None]) -> None:
-    """A consumer of a stream with bounded memory gets bounded batches."""
+    """A reader of a large scan needs memory for one split at a time."""
     tiny(7)
     now = world.states[-1][0]
     spec = make_spec(world.table, now, None, None, None, False)
@@ -349,8 +338,8 @@ def test_columns_of_rows_that_are_not_selected_are_not_read(
     assert set(read) == {"a", "f"}
 
 
-def test_a_count_with_a_limit_looks_no_further(zoned: Any, tiny: Callable[[int], None]) -> None:
-    """Whether there is any such row would cost as much as how many there are."""
+def test_a_count_with_a_limit_stops_at_the_limit(zoned: Any, tiny: Callable[[int], None]) -> None:
+    """A question such as "is there any row?" (`limit=1`) must not read all rows."""
     tiny(128)
     scan = zoned.scan(columns=["k"], where="w = 0", limit=130)
     assert scan.count() == 130
@@ -380,7 +369,7 @@ def splits_read(table: Any, where: str, at: Any = None) -> tuple[int, list[int]]
 
 
 def test_z1_splits_are_skipped_by_their_zone_maps(zoned: Any, tiny: Callable[[int], None]) -> None:
-    """A narrow predicate reads one or two of 8 splits."""
+    """A predicate that matches few rows reads one or two of 8 splits."""
     tiny(128)
     assert splits_read(zoned, "v = 700") == (1, [700])
     assert splits_read(zoned, "v BETWEEN 120 AND 135") == (2, list(range(120, 136)))
@@ -388,7 +377,7 @@ def test_z1_splits_are_skipped_by_their_zone_maps(zoned: Any, tiny: Callable[[in
     assert splits_read(zoned, "v < 0") == (0, [])
     assert splits_read(zoned, "v IS NULL") == (0, [])
     assert splits_read(zoned, "v <> 3")[0] == 8
-    assert splits_read(zoned, "v = 700 OR w = 1")[0] == 8  # OR over several columns prunes nothing
+    assert splits_read(zoned, "v = 700 OR w = 1")[0] == 8, "OR over several columns skips nothing"
 
 
 def blocks_read(table: Any, where: str, columns: list[str]) -> tuple[int, int, list[int]]:
@@ -401,7 +390,7 @@ def blocks_read(table: Any, where: str, columns: list[str]) -> tuple[int, int, l
 def test_z1_rows_inside_a_split_are_skipped(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of text are smaller than a split; only those with a matching row are decoded."""
+    """Blocks of text are smaller than a split. Only blocks with a matching row are decoded."""
     monkeypatch.setattr(read_path, "GAP_ROWS", 64)
     with open_database(tmp_path_factory.mktemp("inside") / "s") as db:
         text = nyala.column("string", block_size=512, encoding="plain")
@@ -425,7 +414,7 @@ def test_z1_rows_inside_a_split_are_skipped(
 def test_z1_a_split_with_a_change_of_the_column_is_read(
     zoned: Any, tiny: Callable[[int], None], where_the_change_is: str
 ) -> None:
-    """The base's zone map does not cover later updates; at an earlier moment it applies."""
+    """The base's zone map does not cover later updates. For an earlier moment it is right."""
     tiny(128)
     before = zoned._database.now()
     zoned.update({"k": [500], "v": [5000]})
@@ -439,10 +428,10 @@ def test_z1_a_split_with_a_change_of_the_column_is_read(
     assert splits_read(zoned, "v = 5000", at=before) == (0, [])
 
 
-def test_z1_undo_speaks_for_the_past(
+def test_z1_a_split_with_a_matching_undo_record_is_read(
     tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[int], None]
 ) -> None:
-    """A value that was overwritten before the flush is not in the base; a scan of its time must find it."""
+    """A scan of the past finds a value that was overwritten before the flush."""
     tiny(16)
     with open_database(tmp_path_factory.mktemp("undo") / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": nyala.column("int64", block_size=512)}, "k")
@@ -456,7 +445,7 @@ def test_z1_undo_speaks_for_the_past(
 
 @given(data=st.data())
 def test_z1_a_skipped_split_has_no_matching_row(world: World, data: st.DataObject) -> None:
-    """Reading the skipped splits confirms that they have no matching row."""
+    """All rows that match are in the ranges that the scan reads."""
     moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
     where, _ = data.draw(predicates())
     rows = data.draw(st.sampled_from([1, 4, 16]))
@@ -486,7 +475,7 @@ def planned(world: World, where: str | None) -> tuple[list[ScanUnit], ScanCounte
 
 
 def test_plan_prunes_tablets_rowsets_and_rowids(world: World) -> None:
-    """A key's scan must not touch other tablets, and of a rowset only the rows between the bounds."""
+    """Bounds on the key leave one tablet, and of its rowsets only the rows between the bounds."""
     every, counters = planned(world, None)
     assert (counters.tablets_total, counters.tablets_read) == (4, 4)
     assert counters.rowsets_total == counters.rowsets_read == len(every) > 8
@@ -505,7 +494,7 @@ def test_plan_prunes_tablets_rowsets_and_rowids(world: World) -> None:
     "where", ["n = 99999999999", "a = 1 AND a = 2", "FALSE", "n < 3 AND n > 5", "s IS NULL"]
 )
 def test_what_cannot_match_reads_nothing(world: World, where: str) -> None:
-    """An impossible predicate is answered from the schema alone; the counters are complete."""
+    """A predicate that no row can match reads no rowset, and the counters still count all rowsets."""
     units, counters = planned(world, where)
     assert units == [] and counters.tablets_read == 0
     assert counters.rowsets_total == planned(world, None)[1].rowsets_total
@@ -525,8 +514,8 @@ def test_blocks_are_counted_for_the_requested_columns(world: World) -> None:
 # --- many splits at once -------------------------------------------------------------------------------
 
 
-def test_results_come_in_order_and_a_few_ahead() -> None:
-    """A scan of a large table keeps only some splits in memory, however slow the consumer is."""
+def test_results_come_in_order_and_few_are_computed_ahead() -> None:
+    """A scan of a large table keeps few splits in memory, even if its reader is slow."""
     begun: list[int] = []
     ahead = parallel.AHEAD_MAX
     lock = threading.Lock()
@@ -547,12 +536,12 @@ def test_results_come_in_order_and_a_few_ahead() -> None:
 def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two wide splits ahead per processor would be the whole table, however slowly it is read."""
+    """Memory stays within the limit, although `AHEAD_MAX` splits would be the whole table."""
     monkeypatch.setattr(read_path, "AHEAD_MAX", 16)
     monkeypatch.setattr(read_path, "SPLIT_ROWS", 1 << 15)
     splits, rows, limit_bytes = 12, 12 << 15, 16_000_000
     with open_database(tmp_path / "s", memory_limit_bytes=limit_bytes) as db:
-        # Text that is no codewords: threads decode nothing else.
+        # Plain encoding, so that threads decode the text, and not only dictionary codes.
         schema = {"k": "int64", "text": nyala.column("string", encoding="plain")}
         table = db.create_table("t", schema, "k")
         numbers = np.random.default_rng(0).integers(10**18, 9 * 10**18, rows)
@@ -563,7 +552,7 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
         total_bytes = rows * (8 + 95 + 4)
         assert total_bytes > 2 * limit_bytes
         pools = [pool(), *([pa.default_memory_pool()] if pool() != pa.default_memory_pool() else [])]
-        for _ in range(3):  # the last time blocks go to the cache, which has a quarter of the limit
+        for _ in range(3):  # the third scan fills the block cache, a quarter of the limit
             gc.collect()
             before = sum(each.bytes_allocated() for each in pools)
             most = seen = count = 0
@@ -579,7 +568,7 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
 def test_any_number_of_splits(count: int) -> None:
-    """Also none, and the one that is worked on by the caller's own thread."""
+    """Results are complete. The caller's thread works on a single split itself."""
     threads: set[int] = set()
 
     def work(item: int) -> int:
@@ -592,7 +581,7 @@ def test_any_number_of_splits(count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_an_error_between_splits_reaches_the_consumer(count: int) -> None:
-    """A damaged footer that is read late raises in its turn, after the batches before it."""
+    """An error of a damaged footer is raised after the batches of the splits before it."""
 
     def items() -> Iterator[int]:
         yield from range(count)
@@ -607,7 +596,7 @@ def test_an_error_between_splits_reaches_the_consumer(count: int) -> None:
 
 
 def test_an_error_in_a_split_reaches_the_consumer() -> None:
-    """A damaged block must end the scan with its error, not leave rows out."""
+    """An error of a damaged block is raised after the batches of the splits before it."""
 
     def work(item: int) -> int:
         if item == 7:
@@ -621,8 +610,8 @@ def test_an_error_in_a_split_reaches_the_consumer() -> None:
     assert found == list(range(7))
 
 
-def test_a_scan_goes_on_where_no_thread_can_be_had(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the interpreter shuts down, or the system has no more threads, the reading thread works alone."""
+def test_a_scan_continues_if_no_thread_can_be_started(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the process, or without free threads, the caller's thread does all work."""
 
     def refused(self: Any, *_: object) -> None:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
@@ -644,7 +633,7 @@ def test_a_scan_goes_on_where_no_thread_can_be_had(world: World, monkeypatch: py
 
 
 def test_get_many_returns_the_positions_of_found_keys(world: World) -> None:
-    """Positions ascend, and values are in their order, though rows come from several rowsets."""
+    """Positions ascend, and values are in the same order, although rows are in several rowsets."""
     now = world.states[-1][0]
     table = world.table
     rows = world.at(now)
@@ -662,7 +651,7 @@ def test_get_many_returns_the_positions_of_found_keys(world: World) -> None:
 
 
 def test_rows_without_columns_are_counted(world: World) -> None:
-    """`scan(columns=[])` gives the number of rows, and `get(columns=[])` whether the row exists."""
+    """`scan(columns=[])` returns the number of rows, and `get(columns=[])` whether a row exists."""
     now = world.states[-1][0]
     table, rows = world.db["t"], world.at(now)
     for order in (False, True):

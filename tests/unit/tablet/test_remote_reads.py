@@ -1,4 +1,4 @@
-"""Stores whose data files are in a bucket: the same results as in a folder, in few rounds of requests."""
+"""Stores with data files in a bucket return the same results as a folder, in few rounds of requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMPOSITE = ["sensor", "time"]
 
 
 def readings(first: int, count: int) -> pa.Table:
-    """Rows whose values do not compress, so that columns and bloom filters have several chunks."""
+    """Return rows that do not compress, so that columns and bloom filters have several chunks."""
     chance, times = np.random.default_rng(first), np.arange(first, first + count)
     return pa.table(
         {
@@ -49,7 +49,7 @@ TYPES = {"sensor": "int32", "time": "int64", "value": "double", "other": "int64"
 
 
 class Pair:
-    """The same table in a folder, and with its data in a bucket."""
+    """The same table twice: in a folder, and with its data files in a bucket."""
 
     def __init__(self, path: Path, key: list[str]) -> None:
         self.files = DataInBucket(path / "remote", path / "cache")
@@ -72,7 +72,10 @@ class Pair:
         self.remote = open_database(self.path / "remote", files=self.files, direct_commit_bytes=1)
 
     def cold_rounds(self, work: Callable[[nyala.Database], Any]) -> int:
-        """How many rounds `work` takes with an empty cache; its result is the same as in the folder."""
+        """Return how many rounds `work` takes with an empty cache.
+
+        Assert that its result is the same as in the folder.
+        """
         self.reopen()
         results: list[Any] = [work(self.local)]
         rounds = self.files.rounds(lambda: results.append(work(self.remote)))
@@ -82,7 +85,7 @@ class Pair:
 
 @pytest.fixture(scope="module", params=["time", "sensor, time"])
 def large(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """One rowset of 270,000 rows, with two REDO files."""
+    """Return tables with one rowset of 270,000 rows and two REDO files."""
     pair = Pair(tmp_path_factory.mktemp("pair"), request.param.split(", "))
     data = readings(0, ROWS)
     pair.both(lambda db: db["t"].insert(data))
@@ -103,7 +106,7 @@ def key_of(pair: Pair, time: int) -> dict[str, int]:
 
 
 def test_a_cold_look_up_takes_three_rounds(large: Pair) -> None:
-    """Footers; bloom filter and stored first keys; blocks of keys, values and changes, in all files together."""
+    """The rounds are: footers; bloom filters and first keys; blocks of keys, values and changes."""
     for time in (123_456, 5, ROWS - 1):
         assert large.cold_rounds(lambda db, time=time: db["t"].get(key_of(large, time))) <= 3
     assert large.cold_rounds(lambda db: db["t"].get(key_of(large, ROWS + 5))) <= 3
@@ -121,7 +124,7 @@ def test_a_write_finds_its_keys_in_three_rounds(large: Pair) -> None:
 
 
 def test_a_cold_key_range_takes_few_rounds(large: Pair) -> None:
-    """Footers, the blocks at both bounds, the blocks of the rows."""
+    """The rounds are: footers; blocks at both bounds; blocks of the rows."""
     where = (
         f"{large.key[0]} >= 3 and {large.key[0]} < 6" if len(large.key) == 1 else "sensor = 3 and time < 900"
     )
@@ -129,7 +132,7 @@ def test_a_cold_key_range_takes_few_rounds(large: Pair) -> None:
 
 
 def test_a_cold_scan_takes_two_rounds(large: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One round for the footers of all files, and one for the blocks of the two splits."""
+    """The rounds are: footers of all files; blocks of the two splits."""
     monkeypatch.setattr(parallel, "AHEAD_MAX", 1)
     monkeypatch.setattr("nyala.tablet.scan.read_path.AHEAD_MAX", 1)
     for where in (None, "value > 0.9", "other < 0 or note = 'note 7'"):
@@ -141,7 +144,7 @@ def test_a_cold_scan_takes_two_rounds(large: Pair, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_cold_query_of_net_changes_takes_two_rounds(large: Pair) -> None:
-    """Footers and delta files; then the values of the changed rows."""
+    """The rounds are: footers and delta files; values of the changed rows."""
 
     def changes(db: nyala.Database) -> pa.Table:
         oldest = min(
@@ -173,7 +176,7 @@ def test_a_warm_store_makes_no_request(large: Pair) -> None:
 
 
 def test_tokens_are_read_from_the_bucket(large: Pair) -> None:
-    """As a Spark task reads them, in a process with an empty cache."""
+    """A process with an empty cache reads tokens, as Spark's tasks do."""
     for where in (None, "value > 0.9"):
         scan = large.remote["t"].scan(where=where, order_by_key=True)
         expected = large.local["t"].scan(where=where, order_by_key=True).to_arrow()
@@ -184,7 +187,7 @@ def test_tokens_are_read_from_the_bucket(large: Pair) -> None:
 
 
 def test_a_damaged_chunk_of_the_cache_is_fetched_again(large: Pair, tmp_path: Path) -> None:
-    """Blocks, footers and filters: the cache's disk may fail."""
+    """If the disk of the cache damages blocks, footers or filters, they are fetched again."""
     large.reopen()
     expected = rows(large.local["t"])
     large.remote["t"].scan().to_arrow()
@@ -222,7 +225,7 @@ def test_a_damaged_object_is_an_error(large: Pair) -> None:
 
 
 def small_steps(db: nyala.Database) -> None:
-    """Flushes, all kinds of compactions, direct commits."""
+    """Let a few rows reach flushes, all kinds of compactions and direct commits."""
     table, chance = db["t"], random.Random(8)
     for step in range(12):
         data = readings(step * 50, 120)
@@ -254,7 +257,7 @@ def a_bucket(kind: str, path: Path) -> Iterator[Objects]:
 def test_writes_flushes_and_compactions_give_the_same_rows(
     tmp_path: Path, kind: str, direct_commit_bytes: int
 ) -> None:
-    """And the bucket has no file but those that the catalogue names."""
+    """The bucket has exactly the files that the catalogue names."""
     with open_database(tmp_path / "local", direct_commit_bytes=direct_commit_bytes) as db:
         db.create_table("t", TYPES, COMPOSITE)
         small_steps(db)
@@ -277,6 +280,6 @@ def test_writes_flushes_and_compactions_give_the_same_rows(
 
 
 def named(db: nyala.Database) -> set[str]:
-    """The data files that the catalogue names."""
+    """Return the data files that the catalogue names."""
     state = db._writer().state
     return {path for path in {*state.files(), *state.garbage} if path.startswith("data/")}

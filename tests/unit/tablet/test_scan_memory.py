@@ -1,4 +1,4 @@
-"""A scan takes a share of memory_limit, however wide its rows are and however well they compress."""
+"""Scans stay within their share of `memory_limit`, also with wide or well compressed rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ ROWS = 40_000
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables: thin (text that LZ4 shrinks to 1 %), words (few, 2 KB), cells (32 KB), numbers."""
+    """Return a store with four tables.
+
+    thin: text that LZ4 compresses to 1 %. words: few distinct texts of 2 KB. cells: values of 32 KB.
+    numbers: narrow rows.
+    """
     path: Path = tmp_path_factory.mktemp("wide") / "store"
     random = np.random.default_rng(1)
     with nyala.connect(path, maintenance=False, memory_limit="1GB") as db:
@@ -58,7 +62,7 @@ def db(store: Path) -> Iterator[nyala.Database]:
 
 
 def most_held(batches: Iterator[pa.RecordBatch], split: int) -> tuple[int, int]:
-    """(rows, the most bytes that decoded values and batches took while it was read)."""
+    """Read all batches; return their rows, and the most bytes that were allocated meanwhile."""
     pools = [memory.pool(), pa.default_memory_pool()]
     gc.collect()
     before = sum(pool.bytes_allocated() for pool in pools)
@@ -82,7 +86,7 @@ def test_splits_of_wide_rows_are_cut_to_a_quarter_of_the_limit(
     assert read_path.SPLIT_ROWS % max(sizes) == 0, "splits nest"
     assert pa.Table.from_batches(batches).column("k").to_pylist() == list(range(table.count()))
     del batches
-    # What the consumer holds, what is being decoded, a block that is being cut; and the block cache.
+    # In memory are a batch of the reader, a split that is decoded, a block, and the block cache.
     rows, most = most_held(iter(table.scan(order_by_key=ordered).to_reader()), 5 * SHARE // 4)
     assert rows == table.count()
     assert most <= LIMIT, f"{most / 1e6:.1f} MB"
@@ -96,8 +100,8 @@ def test_values_of_cut_splits_are_those_that_were_written(store: Path, db: nyala
             assert db[name].scan(order_by_key=True).to_arrow().equals(want)
 
 
-def test_dictionary_words_count_where_codes_do_not_suffice(store: Path) -> None:
-    """A column with a change is read as text, as one that is compared with another is: of long words much more."""
+def test_text_of_a_dictionary_counts_if_codes_are_not_enough(store: Path) -> None:
+    """Dictionary codes take 4 bytes per row. Changed or compared columns are read as long text."""
     with nyala.connect(store.parent / "changed", maintenance=False) as writer:
         table = writer.create_table("words", {"k": "int64", "n": "int64", "s": "string", "t": "string"}, "k")
         rows = {"k": range(8_000), "n": range(8_000), "s": [c * 2_000 for c in "abcd"] * 2_000}
@@ -106,13 +110,13 @@ def test_dictionary_words_count_where_codes_do_not_suffice(store: Path) -> None:
         wide = read_path.SPLIT_ROWS
 
         def given() -> int:
-            """The most rows of a batch that has the words as a dictionary."""
+            """Return the most rows of a batch, if the scan may return a dictionary."""
             with nyala.connect(store.parent / "changed", read_only=True, memory_limit=LIMIT) as db:
                 batches = db["words"].scan(["k", "s"]).with_dictionaries("s").to_reader()
                 return max(batch.num_rows for batch in batches)
 
         def asked(where: str) -> int:
-            """The rows of a split for a predicate."""
+            """Return the rows of a split of a reader, for a scan with this predicate."""
             with nyala.connect(store.parent / "changed", read_only=True, memory_limit=LIMIT) as db:
                 spec = db["words"].scan(["k"], where=where)._spec
                 rowset = db["words"]._view(None)[1].tablets[0].rowsets[0]
@@ -120,28 +124,21 @@ def test_dictionary_words_count_where_codes_do_not_suffice(store: Path) -> None:
                 return sizer.rows(0, 8_000, wide)
 
         def fits(where: str) -> int:
-            """The same for a writer, whose rowset stays the same object while it is changed."""
+            """Return the same for the writer, whose rowset is one object before and after the change."""
             spec = table.scan(["k"], where=where)._spec
             rowset = table._view(None)[1].tablets[0].rowsets[0]
             sizer = scan_memory.SplitSizer(rowset, spec, spec.columns, SHARE)
             return sizer.rows(0, 8_000, wide)
 
-        assert fits("s = 'x'") == wide and fits("s LIKE '%x%'") < 4_000, (
-            "one asks for words, of the same column"
-        )
-        assert given() == 8_000, "codewords, whatever the words are"
+        assert fits("s = 'x'") == wide and fits("s LIKE '%x%'") < 4_000
+        assert given() == 8_000, "codes alone fit"
         assert asked("s = 'x'") == wide and asked("s < t") < 4_000
         table.update({"k": [1], "s": ["changed"]})
         assert given() < 4_000
         assert asked("s = 'x'") < 4_000 and fits("s = 'x'") < 4_000
 
 
-def test_what_is_explained_counts_whole_splits(db: nyala.Database) -> None:
-    facts = db["thin"].scan().explain().to_dict()
-    assert facts["splits_skipped"] == 0 < facts["splits_total"]
-
-
-def test_duckdb_is_given_splits_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duckdb_gets_splits_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("duckdb")
     given: list[int] = []
     run = read_path.run
@@ -173,7 +170,7 @@ def test_a_count_cuts_splits_by_the_columns_that_it_reads(db: nyala.Database) ->
     del root
 
 
-def test_one_row_passes_whatever_it_takes(tmp_path: Path) -> None:
+def test_a_row_above_the_limit_is_a_split_of_its_own(tmp_path: Path) -> None:
     columns = {f"c{i}": "string" for i in range(80)}
     cell = "z" * 65_536
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
@@ -197,7 +194,7 @@ def test_blocks_are_decoded_at_most_again_max_times(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(scan_memory, "_AGAIN_MAX", again + 0.1)
         with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
             rows[again] = {batch.num_rows for batch in db["t"].scan().to_reader()}
-    # Blocks have 4,096 rows, and 512 fit.
+    # A block has 4,096 rows, and 512 rows fit the limit.
     assert rows == {1: {4_096}, 2: {2_048}, 8: {512}}
 
 
@@ -215,8 +212,8 @@ def test_splits_that_are_merged_share_the_limit(tmp_path: Path) -> None:
     assert [k for batch in batches for k in batch.column("k").to_pylist()] == list(range(24_000))
 
 
-def test_text_that_is_long_in_some_blocks_only_has_splits_that_fit(tmp_path: Path) -> None:
-    """The longest, first, middle and last stored blocks do not show the size of the others."""
+def test_splits_fit_if_text_is_long_in_some_blocks_only(tmp_path: Path) -> None:
+    """The size of a split cannot be estimated from the first, middle and last block."""
     texts = [f"{i * 7919 % 65_536:04x}" for i in range(60_000)]
     texts[7_500:19_500] = ["a" * 3_000] * 12_000
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
@@ -231,7 +228,7 @@ def test_text_that_is_long_in_some_blocks_only_has_splits_that_fit(tmp_path: Pat
 
 
 def test_prefixed_text_is_counted_as_it_is_decoded(tmp_path: Path) -> None:
-    """A shared prefix is stored once, but takes memory in each decoded row."""
+    """A prefix that rows share is stored once, but takes memory in each decoded row."""
     texts = [f"https://example.org/{'path/' * 20}{i // 10:09d}/{i % 10}" for i in range(160_000)]
     with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:
         table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="prefix")}, "k")
@@ -243,14 +240,14 @@ def test_prefixed_text_is_counted_as_it_is_decoded(tmp_path: Path) -> None:
 
 
 def test_a_key_range_of_large_cells_comes_in_several_batches(db: nyala.Database) -> None:
-    """Few rows are picked at once, as a look-up does, only where they fit."""
+    """A few rows of large cells may exceed the share too."""
     batches = list(db["cells"].scan(where="k >= 10").to_reader())
     assert max(batch.nbytes for batch in batches) <= SHARE
     assert [k for batch in batches for k in batch.column("k").to_pylist()] == list(range(10, 500))
     assert len(list(db["cells"].scan(where="k >= 10 AND k < 40").to_reader())) == 1
 
 
-def test_scattered_rows_do_not_hold_all_their_blocks_at_once(
+def test_a_look_up_does_not_hold_the_blocks_of_all_its_rows_at_once(
     db: nyala.Database, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once: list[int] = []
@@ -269,7 +266,7 @@ def test_scattered_rows_do_not_hold_all_their_blocks_at_once(
         assert max(at_once) == 8
 
 
-def test_splits_of_many_rowsets_that_overlap_are_together_what_one_is(tmp_path: Path) -> None:
+def test_splits_of_many_overlapping_rowsets_together_fit_the_limit(tmp_path: Path) -> None:
     text = pa.array(["x" * 400] * 6_000)
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="plain")}, "k")
@@ -283,16 +280,16 @@ def test_splits_of_many_rowsets_that_overlap_are_together_what_one_is(tmp_path: 
             k for batch in table.scan(order_by_key=True).to_reader() for k in batch.column("k").to_pylist()
         ]
         assert keys == list(range(120_000))
-        # The splits, what is merged of them, a block that is decoded, and the block cache.
+        # In memory are a split of each rowset, a merged batch, a block, and the block cache.
         rows, most = most_held(iter(table.scan(order_by_key=True).to_reader()), 2 * SHARE)
     assert rows == 120_000
     assert most <= LIMIT, f"{most / 1e6:.1f} MB"
 
 
-def test_splits_that_were_cut_are_read_one_by_one_for_polars(
+def test_splits_that_were_cut_for_memory_are_not_joined_for_polars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other splits are joined to longer calls; these must not, because they were cut for memory."""
+    """Small splits are usually read together, which would need too much memory here."""
     pytest.importorskip("polars")
     rows, names = 40_000, [f"c{i}" for i in range(60)]
     values = np.random.default_rng(1).random(rows)
@@ -311,8 +308,7 @@ def test_splits_that_were_cut_are_read_one_by_one_for_polars(
 
 @pytest.mark.parametrize("kind", each(2, ["double", "int64"]))
 def test_repeated_scans_use_no_more_memory_than_the_first(tmp_path: Path, kind: str) -> None:
-    """From the fourth on the cache is offered what they decode: of splits that do not fit it these were whole blocks,
-    each decoded for every part of it, and it stayed with that."""
+    """From the fourth scan on, decoded blocks are offered to the cache, which must stay in its limit."""
     rows, names = 70_000, [f"c{i}" for i in range(60)]
     values = np.random.default_rng(1).integers(0, 1000, rows) / (1 if kind == "int64" else 7)
     with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:
@@ -329,8 +325,8 @@ def test_repeated_scans_use_no_more_memory_than_the_first(tmp_path: Path, kind: 
     assert max(found[3:]) <= max(found[:3]) + SHARE, [f"{most / 1e6:.1f} MB" for most in found]
 
 
-def test_rowsets_of_a_few_rows_give_no_batch_that_holds_whole_blocks(tmp_path: Path) -> None:
-    """Small rowsets are read like look-ups; otherwise their batches would hold whole blocks."""
+def test_batches_of_small_rowsets_do_not_hold_whole_blocks(tmp_path: Path) -> None:
+    """A batch that is a slice of decoded blocks would keep these blocks in memory."""
     names = [f"c{i}" for i in range(60)]
     values = np.random.default_rng(1).integers(0, 3, 60_000) * 0.1
     with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:
@@ -350,22 +346,22 @@ def test_rowsets_of_a_few_rows_give_no_batch_that_holds_whole_blocks(tmp_path: P
         ([], 1),
         ([(0, 9)], 1),
         ([(0, 9), (10, 19), (20, 29)], 1),
-        ([(0, 10), (10, 20)], 2),  # one key of both
+        ([(0, 10), (10, 20)], 2),  # both have the key 10
         ([(0, 10), (10, 20), (20, 30)], 2),
         ([(5, 5), (5, 5), (5, 5)], 3),
         ([(0, 30), (1, 2), (4, 6), (5, 8), (20, 25)], 3),
     ],
 )
-def test_rowsets_that_have_rows_between_the_same_keys_are_counted(
+def test_overlap_depth_counts_the_rowsets_that_contain_one_key(
     tmp_path: Path, ranges: list[tuple[int, int]], most: int
 ) -> None:
-    """A merge has a split of each in memory at once; two that share a key only, at that key."""
+    """A merge in key order has a split of each of these rowsets in memory at once."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         for lower, upper in ranges:
             keys = {"k": range(lower, upper + 1)}
             table.delete(keys, on_missing="ignore")
-            db.flush()  # or the rows would come back where they were
+            db.flush()  # otherwise the insert would revive the dead rows of the older rowset
             table.insert(keys)
             db.flush()
         (tablet,) = db._writer().root.table("t").tablets

@@ -1,8 +1,7 @@
-"""A scan gives the same rows for every form of its rowset: base, parts, and changes.
+"""Scans of rowsets with random combinations of base, parts and changes agree with a list of rows.
 
-Dead rows, later columns, the past, and encodings that can and cannot evaluate predicates are among
-them. Each form rules out some ways to read. Random combinations of several forms in one split are
-compared with a list of rows.
+The rowsets also have dead rows, columns that were added later, rows that are read at a past moment,
+and encodings that can or cannot evaluate predicates.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ STEPS = st.lists(st.one_of(CHANGE, CHANGE, DELETE, FLUSH, MAJOR, ADD), min_size=
 @pytest.mark.timeout(3600)
 @settings(max_examples=settings().max_examples // 3, phases=set(Phase) - {Phase.explain})
 @given(steps=STEPS, data=st.data())
-def test_the_same_rows_whatever_a_rowset_consists_of(steps: list[Step], data: st.DataObject) -> None:
+def test_scans_of_any_combination_return_the_expected_rows(steps: list[Step], data: st.DataObject) -> None:
     with small_splits(), folder_in_memory() as folder:
         path = Path(folder) / "s"
         states: list[tuple[int, dict[int, Row]]] = []

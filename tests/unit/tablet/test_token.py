@@ -1,4 +1,4 @@
-"""Scan tokens: read without catalogue and log, they give the rows of their scan (K1)."""
+"""Scan tokens return the rows of their scan, and need neither catalogue nor log (K1)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OPEN = OpenRowSets()
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Rows in four tablets: in files, in a frozen and a living MemRowSet; deltas in files and in memory."""
+    """Return a store with four tablets, with rows and changes in files, frozen memory and memory."""
     with open_database(tmp_path_factory.mktemp("token") / "s") as db:
         hashes, ranges = nyala.hash_partition("s", buckets=2), nyala.range_partition("n", splits=[6])
         columns = {"s": "string", "n": "int32", "a": "int64", "t": "string"}
@@ -93,9 +93,6 @@ def in_any_order(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     )
 
 
-# --- what they give -------------------------------------------------------------------------------------
-
-
 @given(
     where=st.sampled_from(WHERES),
     columns=st.lists(st.sampled_from(NAMES), unique=True),
@@ -106,7 +103,7 @@ def in_any_order(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def test_k1_the_rows_of_its_tokens_are_those_of_the_scan(
     db: Database, where: str | None, columns: list[str], order: bool, moment: int, data: st.DataObject
 ) -> None:
-    """Spark's tasks read tokens; a row that were missing or doubled there is a wrong answer of the whole job."""
+    """All tokens together return each row of the scan once, also through open rowsets."""
     at = MOMENTS[moment % len(MOMENTS)]
     scan = db["t"].scan(columns=columns, where=where, at=at, order_by_key=order)
     expected = scan.to_arrow()
@@ -121,7 +118,7 @@ def test_k1_the_rows_of_its_tokens_are_those_of_the_scan(
     assert sum(batch.num_rows for batch in again) == expected.num_rows
     if order and columns:
         everything = expected.to_pylist()
-        for part in batches:  # each token's rows are a subsequence of the whole order
+        for part in batches:  # the rows of a token are in the order of the scan
             rest = iter(everything)
             assert all(any(row == other for other in rest) for batch in part for row in batch.to_pylist())
     narrower = data.draw(st.lists(st.sampled_from(columns), unique=True) if columns else st.just([]))
@@ -133,8 +130,8 @@ def test_k1_the_rows_of_its_tokens_are_those_of_the_scan(
     )
 
 
-def test_the_past_through_tokens(db: Database) -> None:
-    """A token of an earlier moment applies UNDO and no later deltas."""
+def test_tokens_of_past_moments(db: Database) -> None:
+    """A token of an earlier moment applies UNDO and no later changes."""
     table = db["t"]
     counts = set()
     created, *later = MOMENTS
@@ -150,7 +147,7 @@ def test_the_past_through_tokens(db: Database) -> None:
 @pytest.mark.parametrize("order", [False, True])
 @pytest.mark.parametrize("limit", [0, 1, 3, 1000])
 def test_a_limit_holds_per_token(db: Database, limit: int, order: bool) -> None:
-    """A task need not read more than the limit; the requested order decides which rows."""
+    """Each token returns at most `limit` rows: the first ones, if an order is requested."""
     scan = db["t"].scan(limit=limit, order_by_key=order)
     whole = rows_of(db["t"].scan(order_by_key=order))
     found = rows_of(scan)
@@ -159,8 +156,8 @@ def test_a_limit_holds_per_token(db: Database, limit: int, order: bool) -> None:
         assert found == [part[:limit] for part in whole]
 
 
-def test_a_token_does_not_move(db: Database) -> None:
-    """Rows written or flushed later are not in the token, though it shares files and stores."""
+def test_later_writes_do_not_change_a_token(db: Database) -> None:
+    """Rows that are written or flushed later are not in the token."""
     with db.batch() as batch:
         batch.upsert("t", [{"s": "a", "n": 3, "a": 77}])
     scan = db["t"].scan(order_by_key=True)
@@ -172,8 +169,8 @@ def test_a_token_does_not_move(db: Database) -> None:
     assert in_any_order(found) == in_any_order(before)
 
 
-def test_tokens_are_refused_at_once_where_impossible(db: Database) -> None:
-    """A pyarrow expression cannot be serialized; the error comes before any task starts."""
+def test_impossible_tokens_are_refused_early(db: Database) -> None:
+    """A pyarrow expression cannot be in a token, and a token has only the columns of its scan."""
     with pytest.raises(InvalidArgumentError, match="cannot be sent in a scan token"):
         db["t"].scan(where=pc.field("a") > 3).tokens()
     token = db["t"].scan(columns=["s", "a"]).tokens()[0]
@@ -181,11 +178,8 @@ def test_tokens_are_refused_at_once_where_impossible(db: Database) -> None:
         list(read_token(token, columns=["t"]))
 
 
-# --- damage ---------------------------------------------------------------------------------------------
-
-
 def test_any_damage_is_corruption(db: Database) -> None:
-    """A flipped bit, a cut, or other bytes: CorruptionError, never other rows."""
+    """Flipped bits, missing bytes and other bytes raise CorruptionError; no row is returned."""
     token = db["t"].scan(columns=["s", "a"], where="a >= 0").tokens()[0]
     good = list(read_token(token))
     assert good
@@ -204,8 +198,8 @@ def test_any_damage_is_corruption(db: Database) -> None:
     assert list(read_token(token)) == good
 
 
-def test_keys_that_end_before_they_begin_are_corruption(db: Database) -> None:
-    """Under a right checksum, too: where rowsets overlap is worked out of them."""
+def test_a_key_min_above_the_key_max_is_corruption(db: Database) -> None:
+    """The bounds of rowsets are validated even if the checksum is right."""
     token = db["t"].scan(order_by_key=True).tokens()[0]
     end = 20 + int.from_bytes(token[16:20], "little")
     meta = json.loads(token[20:end])
@@ -220,7 +214,7 @@ def test_keys_that_end_before_they_begin_are_corruption(db: Database) -> None:
 
 
 def test_a_token_of_another_version_is_refused(db: Database) -> None:
-    """A newer Nyala may lay tokens out otherwise: they must not be read as ours."""
+    """A newer version of Nyala may have another layout of tokens."""
     token = db["t"].scan().tokens()[0]
     newer = MAGIC + struct.pack("<I", VERSION + 1) + token[12:]
     with pytest.raises(CorruptionError, match=f"version {VERSION}"):
@@ -228,7 +222,7 @@ def test_a_token_of_another_version_is_refused(db: Database) -> None:
 
 
 def test_the_layout_is_the_documented_one(db: Database) -> None:
-    """Magic, version, CRC-32C of all behind, length of the JSON; in it the files, inside the store's folder (K2)."""
+    """A token has the fields of the module's docstring, and files inside the store's folder (K2)."""
     token = db["t"].scan(where="a > 0").tokens()[0]
     magic, version, crc, length = struct.unpack_from("<8sIII", token)
     assert (magic, version, crc) == (MAGIC, VERSION, google_crc32c.value(token[16:]))
@@ -239,13 +233,10 @@ def test_the_layout_is_the_documented_one(db: Database) -> None:
     assert paths and all((Path(db.path) / path).is_file() and ".." not in path for path in paths)
 
 
-# --- files that are gone --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("order", [False, True])
 @pytest.mark.parametrize("memory", [False, True])
-def test_files_that_are_gone_are_history(tmp_path: Path, order: bool, memory: bool) -> None:
-    """A late task gets HistoryExpiredError with a remedy, not a missing file."""
+def test_deleted_files_of_a_token_are_expired_history(tmp_path: Path, order: bool, memory: bool) -> None:
+    """A task that starts too late gets an error that says what to do."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, 2]})
@@ -262,8 +253,8 @@ def test_files_that_are_gone_are_history(tmp_path: Path, order: bool, memory: bo
             list(read_token(token))
 
 
-def test_files_of_changes_that_are_gone_are_history(tmp_path: Path) -> None:
-    """The same for a change token, whose files are opened before its first row."""
+def test_deleted_files_of_a_change_token_are_expired_history(tmp_path: Path) -> None:
+    """A task that starts too late gets an error that says what to do."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, 2]})
@@ -280,7 +271,7 @@ def test_files_of_changes_that_are_gone_are_history(tmp_path: Path) -> None:
 
 
 def test_a_narrower_read_of_a_token_with_a_wider_key_column(tmp_path: Path) -> None:
-    """The rows in memory have the key column in the wider type, and are put into order by it."""
+    """Rows in memory are sorted by a key column in its wider type, also if it is not returned."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"a": "string", "b": "int16"}, ["a", "b"])
         table.insert([("x", 2)])
@@ -295,7 +286,7 @@ def test_a_narrower_read_of_a_token_with_a_wider_key_column(tmp_path: Path) -> N
 
 
 def test_a_token_needs_neither_catalogue_nor_log(tmp_path: Path) -> None:
-    """Executors read only the files, whatever the writer does to the rest."""
+    """A token can be read after the catalogue and the log were deleted."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})

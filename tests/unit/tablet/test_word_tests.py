@@ -1,4 +1,4 @@
-"""Predicates on dictionary text: evaluated once per entry, then rows are selected by code."""
+"""Predicates on dictionary text are evaluated once per entry, and select rows by their codes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes splits small, and the amount that a scan reads at once."""
+    """Make splits small, also those that count as parts of a scan."""
     monkeypatch.setattr(read_path, "SPLIT_ROWS", SPLIT)
     monkeypatch.setattr(split, "_SCAN_ROWS_MIN", 2048)
 
@@ -64,7 +64,7 @@ def scanned(table: nyala.Table, where: str) -> list[dict[str, Any]]:
     return table.scan(where=where, order_by_key=True).to_arrow().to_pylist()
 
 
-TOLD = {
+ON_CODES = {
     "mode <> 'MAIL'": lambda r: r["mode"] != "MAIL",
     "mode NOT IN ('MAIL', 'AIR', 'x')": lambda r: r["mode"] not in ("MAIL", "AIR", "x"),
     "mode LIKE '%AIR'": lambda r: r["mode"].endswith("AIR"),
@@ -86,7 +86,7 @@ TOLD = {
         r["maybe"] is not None and not r["maybe"].startswith("w1") and r["mode"] != "FOB"
     ),
 }
-NOT_TOLD = {
+ON_DECODED_TEXT = {
     "(maybe <> 'w3' OR maybe IS NULL) AND n < 0": lambda r: r["maybe"] != "w3" and r["n"] < 0,
     "maybe IS NULL AND mode <> 'AIR'": lambda r: r["maybe"] is None and r["mode"] != "AIR",
     "text LIKE '%7' AND mode NOT LIKE '%A%'": lambda r: r["text"][-1] == "7" and "A" not in r["mode"],
@@ -99,10 +99,10 @@ NOT_TOLD = {
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("where", [*TOLD, *NOT_TOLD])
-def test_the_same_rows(where: str, path: Path) -> None:
-    """In blocks that are read, in cached blocks, and in decoded values."""
-    holds = (TOLD | NOT_TOLD)[where]
+@pytest.mark.parametrize("where", [*ON_CODES, *ON_DECODED_TEXT])
+def test_predicates_select_the_expected_rows(where: str, path: Path) -> None:
+    """Repeated scans read blocks from the file first, and then from the cache."""
+    holds = (ON_CODES | ON_DECODED_TEXT)[where]
     expected = [r for r in all_rows() if holds(r)]
     with nyala.connect(path, read_only=True, memory_limit="100MB") as db:
         for _ in range(4):
@@ -111,7 +111,7 @@ def test_the_same_rows(where: str, path: Path) -> None:
 
 
 def test_predicates_are_evaluated_on_long_dictionaries(tmp_path: Path) -> None:
-    """Searching a list of most of 70,000 words costs more than comparing; marks per code do not."""
+    """A dictionary of 70,000 entries, of which most match the predicate."""
     count = 300_000
     numbers = np.random.default_rng(49).permutation(count) % 70_000
     numbers[::2] %= 100
@@ -136,7 +136,7 @@ def test_predicates_are_evaluated_on_long_dictionaries(tmp_path: Path) -> None:
 
 
 def test_predicates_are_evaluated_on_changed_values(tmp_path: Path) -> None:
-    """Changes in memory and in files, and rows in memory, replace the value of the base."""
+    """Changes in memory and in files replace base values, and rows in memory are tested too."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", TYPES, "k")
         table.insert(all_rows())
@@ -150,7 +150,7 @@ def test_predicates_are_evaluated_on_changed_values(tmp_path: Path) -> None:
         now = {k: {**one, **changed.get(k, {})} for k, one in expected.items() if k != 3}
         now[ROWS] = {**row(3), "k": ROWS, "mode": "BY AIR"}
         for _ in range(2):
-            for where, holds in TOLD.items():
+            for where, holds in ON_CODES.items():
                 assert scanned(table, where) == [one for one in now.values() if holds(one)], where
                 old = before["t"].scan(where=where, order_by_key=True).to_arrow().to_pylist()
                 assert old == [one for one in expected.values() if holds(one)], where
