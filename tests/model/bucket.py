@@ -1,4 +1,4 @@
-"""The session of the model with its store in a bucket: its processes share objects, and no disk."""
+"""The session of the model test with its store in a bucket: processes share objects, but no disk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.model.session import Session
 
 
 class BucketSession(Session):
-    """A process that is killed leaves what the bucket has, and is fenced by the next one."""
+    """A session in which the store of a killed process is taken over by another process."""
 
     bucket: MemoryObjects | None = None
 
     def _client(self) -> tuple[Env, MemoryObjects]:
-        """What another process on another machine would have."""
+        """Return the files and the bucket as a process on another machine has them."""
         if self.bucket is None:
             self.bucket = MemoryObjects()
         objects = self.bucket.client()
@@ -48,7 +48,7 @@ class BucketSession(Session):
         killed = self.db
         self._open()
         with contextlib.suppress(Error):
-            killed.close()  # it is fenced, and writes nothing any more
+            killed.close()  # it cannot write any more, because the next process has taken over
 
     def do_reader(self) -> None:
         if len(self.readers) == 2:

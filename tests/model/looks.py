@@ -1,4 +1,4 @@
-"""Everything that a store is asked, and what its model says that the answer is."""
+"""The reading steps of a session: each compares what the store returns with its model."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ def assert_same(found: Any, wanted: Any, what: str) -> None:
     if not same(found, wanted):
         extra = [row for row in found if plain(row) not in plain(wanted)]
         missing = [row for row in wanted if plain(row) not in plain(found)]
-        told = {"too much": extra, "missing": missing, "found": found, "wanted": wanted}
+        parts = {"unexpected": extra, "missing": missing, "found": found, "expected": wanted}
         raise AssertionError(
             f"{what}: "
-            + "; ".join(f"{word} ({len(rows)}): {rows[:SHOWN_ROWS]}" for word, rows in told.items())
+            + "; ".join(f"{word} ({len(rows)}): {rows[:SHOWN_ROWS]}" for word, rows in parts.items())
         )
 
 
 class Looks:
-    """The part of a `Session` that reads: steps that change nothing."""
+    """The part of a `Session` with the steps that only read.
+
+    Their arguments are numbers, so that they fit any state: `number` chooses a moment, and `view` the
+    writer or a reader process.
+    """
 
     db: Database
     clock: ManualClock
@@ -52,15 +56,15 @@ class Looks:
         return self.moments[number % len(self.moments)] - before
 
     def _view(self, number: int) -> Database:
-        """The writer, or one of the processes that only read."""
+        """Return the writer, or one of the reader processes."""
         return [self.db, *self.readers][number % (len(self.readers) + 1)]
 
     def _sees(self, name: str, where: Predicate | None, at: int = NOW) -> bool:
-        """Are the predicate's columns there?"""
+        """Whether the table has all columns of the predicate at the moment."""
         return where is None or columns_of(where) <= {column.name for column in self.models[name].columns(at)}
 
     def some_predicate(self, name: str, number: int, at: int, seen: int) -> Predicate:
-        """One that a zone map may answer, of a value that a row has, if there is any; others for other numbers."""
+        """Return a predicate on one column, chosen by `number`, and if possible on an existing value."""
         columns, rows = self.models[name].columns(seen), self.models[name].rows(at, seen)
         column = columns[number % len(columns)]
         values = [] if column.type == "bool" else literals(column.type)
@@ -73,10 +77,10 @@ class Looks:
             return (word, column.name, *sorted([value, there[-1] if there else value]))
         return (word, column.name, value)
 
-    # ── how far back ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── history ───────────────────────────────────────────────────────────────────────────────────
 
     def _mark(self, name: str) -> int:
-        """Older moments of the table cannot be read now (H1); 0 when all can (H4)."""
+        """Return the oldest moment of the table that can be read now (H1); 0: all can (H4)."""
         history_us = self.history_us[name]
         if history_us is None:
             return 0
@@ -87,14 +91,14 @@ class Looks:
         return at < max(self._mark(name), self.models[name].rewritten)
 
     def _may_be_refused(self, name: str, at: int) -> bool:
-        """What is older than a mark that once was may have been thrown away then."""
+        """Whether history of the moment may be expired, also if the history was shorter earlier."""
         return at < max(self.marks[name], self._mark(name), self.models[name].rewritten)
 
     def _refused(self, name: str, at: int, error: HistoryExpiredError) -> None:
         assert self._may_be_refused(name, at), (name, at, error)
         assert f"table {self.name_of[name]!r}" in str(error)
 
-    # ── one look each ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── steps ─────────────────────────────────────────────────────────────────────────────────────
 
     def do_look_back(
         self,
@@ -106,7 +110,7 @@ class Looks:
         where: Predicate | None,
         names: list[str] | None = None,
     ) -> None:
-        """A scan at a moment, or just before it, through its columns or through those of now."""
+        """Scan a table at a moment, or just before it (`before` = 1), with the columns of then or now."""
         model, at = self.models[name], self._moment(number, before)
         seen = NOW if schema == "current" else at
         known = {column.name for column in model.columns(seen)}
@@ -115,9 +119,9 @@ class Looks:
         table = self._table(name, self._view(view))
         missing = model.missing(at)
         what = f"{name} at {at} (schema {schema!r}, where {where})"
-        told = None if where is None else text(where)
+        predicate = None if where is None else text(where)
         try:
-            scan = table.scan(names, told, at=at, order_by_key=True, schema=schema)
+            scan = table.scan(names, predicate, at=at, order_by_key=True, schema=schema)
             found, count = scan.to_arrow(), scan.count()
         except HistoryExpiredError as error:
             if self._may_be_refused(name, at):
@@ -125,12 +129,12 @@ class Looks:
             assert missing, (what, error)
             assert any(_named(one) in str(error) for one in missing), error
             if where is None:
-                self._look_beside_the_lost(name, at, seen, schema, table)
+                self._look_at_other_ranges(name, at, seen, schema, table)
             return
         except TableNotFoundError as error:
             assert not model.existed(at), (what, error)
             return
-        assert model.existed(at), f"{what}: a moment at which the table was not there"
+        assert model.existed(at), f"{what}: the table did not exist at this moment"
         assert not self._must_be_refused(name, at), what
         assert not (missing and where is None), f"{what}: rows of a dropped range are silently left out"
         lost = [row for row in model.lost_rows(at, seen) if where is None or holds(where, row) is True]
@@ -142,8 +146,8 @@ class Looks:
         assert_same(found.to_pylist(), wanted, what)
         assert count == len(wanted), f"count of {what}"
 
-    def _look_beside_the_lost(self, name: str, at: int, seen: int, schema: str, table: Any) -> None:
-        """A predicate that leaves dropped ranges out reads the others."""
+    def _look_at_other_ranges(self, name: str, at: int, seen: int, schema: str, table: Any) -> None:
+        """Scan with predicates that exclude purged ranges, which must not raise an error."""
         model, on = self.models[name], self.shape.range_on
         assert on is not None
         column = model.key_names(seen)[on]
@@ -157,7 +161,7 @@ class Looks:
     def do_look_feed(
         self, name: str, since_number: int, until_number: int, net: bool, schema: str, view: int
     ) -> None:
-        """The changes between two moments, and the ranges that went and are told."""
+        """Read a change feed between two moments, with the ranges that were dropped or restored."""
         since, until = sorted((self._moment(since_number), self._moment(until_number)))
         self._look_feed(name, since, until, net, schema, self._table(name, self._view(view)))
 
@@ -185,7 +189,7 @@ class Looks:
             assert [row["_commit_version"] for row in found] == sorted(
                 row["_commit_version"] for row in found
             )
-        told = sorted(one["timestamp"] for one in feed.dropped_ranges)
+        dropped = sorted(one["timestamp"] for one in feed.dropped_ranges)
         gone = [
             one
             for one in model.gone
@@ -194,7 +198,7 @@ class Looks:
             and since < one.dropped
             and (one.purged or one.dropped <= until)
         ]
-        # One that was dropped twice in the interval, or undropped after it.
+        # Ranges that were dropped in the interval, and undropped since.
         also = [
             one
             for one in (*model.gone, *model.ranges)
@@ -208,7 +212,7 @@ class Looks:
         moments = [one.dropped for one in gone] + [
             max(moment for moment in one.drops if moment <= until) for one in also
         ]
-        assert told == sorted(moments), (what, feed.dropped_ranges)
+        assert dropped == sorted(moments), (what, feed.dropped_ranges)
         gone += also
         back = [
             one
@@ -222,7 +226,7 @@ class Looks:
         assert all(_named(one) in texts for one in gone), texts
 
     def do_look_keys(self, name: str, number: int, view: int) -> None:
-        """Every key of the shape at once, and one after another, at a moment."""
+        """Look up all keys of the shape at a moment, by one call and one by one."""
         model, at = self.models[name], self._moment(number)
         table = self._table(name, self._view(view))
         names, state = model.key_names(at), model.state(at)
@@ -244,8 +248,11 @@ class Looks:
     def do_look_many(
         self, name: str, number: int, stretches: list[tuple[int, int, int]], columns: int, view: int
     ) -> None:
-        """Keys as `do_many` writes them, by first one, count and stride: few of one rowset and many of another, some
-        twice, some that are not there; and of how many columns beside the key, 0 for all."""
+        """Look up many keys at a moment.
+
+        stretches: (first number, count, stride) of keys as `do_many` writes them, which may repeat or
+        be missing. columns: how many columns to return besides the key; 0: all.
+        """
         model, at = self.models[name], self._moment(number)
         names, state, missing = model.key_names(at), model.state(at), model.missing(at)
         keys = [
@@ -271,7 +278,7 @@ class Looks:
         return self.shape.range_on is not None and bool(one.has(key[self.shape.range_on]))
 
     def do_look_history(self, name: str, number: int) -> None:
-        """Every version of a key that has had any."""
+        """Read the history of a key."""
         model = self.models[name]
         if not model.versions or self.history_us[name] is not None or model.rewritten:
             return
@@ -280,7 +287,7 @@ class Looks:
         assert_same(found, model.history(key), f"the history of {key} in {name}")
 
     def do_look_sql(self, name: str, where: Predicate | None) -> None:
-        """What DuckDB makes of the rows of now."""
+        """Read the present rows by SQL."""
         if not self._sees(name, where):
             return
         asked = f'SELECT * FROM "{self.name_of[name]}"' + (f" WHERE {text(where)}" if where else "")
@@ -290,7 +297,7 @@ class Looks:
         assert_same(found, self.models[name].rows(where=where), asked)
 
     def do_look_tokens(self, name: str, where: Predicate | None) -> None:
-        """What tokens of a scan give to whoever reads them."""
+        """Read the present rows by scan tokens."""
         if not self._sees(name, where):
             return
         scan = self._table(name).scan(where=None if where is None else text(where))
@@ -304,15 +311,15 @@ class Looks:
         assert_same(found, self.models[name].rows(where=where), f"the tokens of {name}")
 
     def do_look_now(self) -> None:
-        """Readers see what the writer has published, at once."""
+        """Read the present rows in all reader processes."""
         for reader in self.readers:
             assert reader.now() == self.db.now()
             for name, model in self.models.items():
                 found = self._table(name, reader).scan(order_by_key=True).to_arrow().to_pylist()
-                assert_same(found, model.rows(), f"the rows of {name} in a process that only reads")
+                assert_same(found, model.rows(), f"the rows of {name} in a reader process")
 
     def do_look_at_pinned(self) -> None:
-        """Snapshots and scans of long ago."""
+        """Read snapshots and scans that were taken by earlier steps."""
         for pin in self.pinned:
             found = pin.view.scan(order_by_key=True).to_arrow().to_pylist()
             assert_same(found, pin.rows, f"a pinned snapshot of {pin.name}")
@@ -323,9 +330,10 @@ class Looks:
         assert report.ok, report.problems
 
     def do_look_everywhere(self, every_feed: bool) -> None:
-        """Every moment, and every feed between two of them; or else of each moment those to the next and to one later.
+        """Read every moment and feeds between moments, and check the store.
 
-        All of them are a square of the moments: two thirds of a sequence's time.
+        every_feed: read the feeds between all pairs of moments, which takes long. False: only two
+        feeds from each moment.
         """
         count = len(self.moments)
         for name in self.models:

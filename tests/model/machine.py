@@ -1,8 +1,8 @@
-"""The state machine: which step comes next, and with which values, is Hypothesis' to choose and to make small.
+"""The state machine with which Hypothesis chooses random steps and their values.
 
-Every rule draws a step as plain values and hands it to the session, which does it to the store and to the model. What a
-rule draws depends on the model as it is by then: columns of now, ranges that are there. When something fails, the
-steps are printed as code.
+Each rule draws a step as plain values, which fit the present state of the model (for example its
+columns), and the session applies the step to the store and the model. If a step fails, all steps
+are printed as code.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ HOW = st.sampled_from(["raise", "collect", "ignore", "ignore"])
 NUMBER = st.integers(0, 99)
 NAMES = ["a", "b", "e", "é", 'col "x"', "order", "k2"]
 NEW_TYPES = ["int8", "int16", "float", "decimal(4,1)", "varchar(2)", "binary", "bool", "date", "timestamp"]
-PLACE = 300  # large batches begin near a multiple of it, so that the keys of one lie in another rowset than the next's
+PLACE = 300  # large batches begin near a multiple of this number, so their keys are in few rowsets
 HISTORIES = st.sampled_from([0.0, 0.005, 0.05, 10.0])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Steps on a store and on its model. Subclasses say which shape of table, and which options."""
+    """Random steps on a store and its model. Subclasses set the shape of tables and the options."""
 
     shape: ClassVar[Shape]
     options: ClassVar[st.SearchStrategy[Options]]
-    every_feed: ClassVar[bool] = False  # of some of the sequences
+    every_feed: ClassVar[bool] = False  # whether some sequences end with all feeds between moments
     large: ClassVar[bool] = False
     session_type: ClassVar[type[Session]] = Session
     session: Session
@@ -50,7 +50,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._fill()
 
     def _fill(self) -> None:
-        """Two rowsets in each tablet that has several keys, and two files of changes of the first."""
+        """Write and flush rows, so that tablets have two rowsets, and two REDO files for one of them."""
         keys = list(self.shape.keys)
         for some in (keys[::2], keys[1::2], keys[::3], keys[::2]):
             for name, model in self.session.models.items():
@@ -79,18 +79,18 @@ class StoreMachine(RuleBasedStateMachine):
             note(self.session.source())
             raise
 
-    # ── what is drawn ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── random values ─────────────────────────────────────────────────────────────────────────────
 
     def _columns(self, name: str, at: int = NOW) -> list[Column]:
         return self.session.models[name].values(at)
 
     def _rows(self, data: Data, name: str, operation: str) -> list[Row]:
-        """Rows of one set of columns; often of the key only (Kudu's INSERT_PK_ONLY and UPSERT_PK_ONLY)."""
+        """Draw rows with the same columns, often only those of the key."""
         model = self.session.models[name]
         among = list(self.shape.keys)
-        if data.draw(st.integers(0, 7), label="also without a partition"):
+        if data.draw(st.integers(0, 7), label="only keys with a partition"):
             among = [key for key in among if model.home(key) is not None] or among
-        if data.draw(st.integers(0, 3), label="also in vain"):
+        if data.draw(st.integers(0, 3), label="only keys that succeed"):
             live = model.state()
             fit = [key for key in among if (key in live) == (operation in ("update", "delete"))]
             among = fit if fit and operation != "upsert" else among
@@ -140,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
         return self._where(data, list(self.session.models[name].columns(at)))
 
     def _alteration(self, data: Data, name: str) -> Step:
-        """One to four steps; what is impossible by its turn is passed over by the session."""
+        """Draw an alteration of one to four steps. The session skips impossible ones."""
         model, steps = self.session.models[name], []
         columns = list(model.columns())
         for _ in range(data.draw(st.integers(1, 4), label="steps")):
@@ -152,7 +152,7 @@ class StoreMachine(RuleBasedStateMachine):
                 else []
             )
             kinds += ["add range", "drop range", "drop range"] if self.shape.range_on is not None else []
-            # Those of table "u" may be purged, because its history is short.
+            # Not for table "u": dropped ranges expire with its short history.
             kinds += ["undrop range"] * 2 if self.shape.range_on is not None and name != "u" else []
             kind = data.draw(st.sampled_from(kinds), label="kind")
             column = data.draw(st.sampled_from(columns), label="column")
@@ -190,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
                     steps.append((kind, data.draw(HISTORIES)))
                 case "name":
                     steps.append((kind, data.draw(st.sampled_from([name, f"{name}2", "é"]))))
-            # A column that is renamed or widened by one step is not met by the next: it would have to be drawn anew.
+            # Later steps of this alteration do not use a column that this step renames or widens.
             columns = [one for one in columns if one is not column or kind in ("storage", "name")] or columns
         return ("alter", name, steps or [("name", name)], {})
 
@@ -202,7 +202,7 @@ class StoreMachine(RuleBasedStateMachine):
         }
 
     def _step_between(self, data: Data, phase: str, locked: bool) -> Step:
-        """What may come in the middle of a flush, a compaction or an alteration. locked: flushes have to wait."""
+        """Draw a step between the phases of another one. locked: flushes would wait for that one."""
         kinds = ["write", "write", "write", "look"] + ([] if locked else ["flush", "collect", "compact"])
         kinds += ["alter"] * (phase != "begun")
         match data.draw(st.sampled_from([*kinds, "kill"] if data.draw(st.integers(0, 3)) == 0 else kinds)):
@@ -213,7 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
             case "flush":
                 return ("flush", data.draw(st.sampled_from(["t", None])), {})
             case "collect":
-                return ("care", "t", "collect")
+                return ("maintain", "t", "collect")
             case "compact":
                 return ("compact", "t", data.draw(NUMBER), ("major", data.draw(NUMBER), [0, 1, 2]), {})
             case "kill":
@@ -222,7 +222,7 @@ class StoreMachine(RuleBasedStateMachine):
                 return self._look_back(data, data.draw(TABLES))
 
     def _with_others_between(self, data: Data, locked: bool, *step: Any) -> None:
-        """Do the step, whose last argument, {}, is filled with what comes in the middle of it."""
+        """Do a step, and draw steps between its phases, which are added to its last argument."""
 
         def ask(phase: str) -> Step | None:
             if data.draw(st.integers(0, 2), label=phase) == 0:
@@ -249,7 +249,7 @@ class StoreMachine(RuleBasedStateMachine):
             names = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
         return ("look_back", name, number, before, schema, data.draw(NUMBER), where, names)
 
-    # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writes ────────────────────────────────────────────────────────────────────────────────────
 
     @rule(data=st.data())
     def write(self, data: Data) -> None:
@@ -257,12 +257,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def write_again(self, data: Data) -> None:
-        """Twice as often as anything else."""
+        """Write rows, because writes should be drawn twice as often as other rules."""
         self._do(*self._write(data))
 
     @rule(data=st.data(), end=st.sampled_from(["commit", "commit", "abort"]))
     def batch(self, data: Data, end: str) -> None:
-        """Several operations on several tables: one timestamp, all or nothing (Kudu's transactions)."""
+        """Write to several tables by one batch."""
         parts = []
         for _ in range(data.draw(st.integers(2, 4), label="parts")):
             _, name, operation, rows, _ = self._write(data)
@@ -271,7 +271,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=TABLES, operation=OPERATIONS, first=st.integers(0, 40), seed=NUMBER)
     def write_many(self, data: Data, name: str, operation: str, first: int, seed: int) -> None:
-        """A large batch; Kudu's huge ones are `repeat`."""
+        """Write a large batch."""
         columns = self._columns(name)
         names = [c.name for c in columns if c.required or data.draw(st.booleans())]
         if operation == "update" and not names:
@@ -282,7 +282,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def repeat(self, data: Data) -> None:
-        """The same rows again and again, so that their changes span blocks."""
+        """Write the same rows many times, so that their changes take several blocks."""
         step = self._write(data)
         count = data.draw(st.integers(2, 150) if self.large else st.integers(2, 9), label="times")
         if step[2] in ("upsert", "update"):
@@ -316,7 +316,7 @@ class StoreMachine(RuleBasedStateMachine):
     def restore(self, name: str, number: int) -> None:
         self._do("restore", name, number)
 
-    # ── alterations ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── alterations ───────────────────────────────────────────────────────────────────────────────
 
     @rule(data=st.data(), name=st.sampled_from(["t", "t", "u", "p"]))
     def alter(self, data: Data, name: str) -> None:
@@ -325,7 +325,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=TABLES, buckets=st.integers(1, 3))
     def repartition(self, data: Data, name: str, buckets: int) -> None:
         if data.draw(st.integers(0, 5), label="seldom"):
-            return  # it ends the past that all else looks at
+            return  # a repartition removes the history that other rules read
         ranges = data.draw(st.lists(st.sampled_from(self.shape.ranges()), min_size=1, unique=True))
         self._do("repartition", name, buckets, sorted(ranges, key=self.shape.ranges().index))
 
@@ -341,7 +341,7 @@ class StoreMachine(RuleBasedStateMachine):
     def copy(self, name: str, number: int) -> None:
         self._do("copy", name, number)
 
-    # ── flushes, compactions, care ──────────────────────────────────────────────────────────────────────────────────
+    # ── flushes and compactions ───────────────────────────────────────────────────────────────────
 
     @rule(data=st.data(), name=st.sampled_from(["t", "u", None]))
     def flush(self, data: Data, name: str | None) -> None:
@@ -352,13 +352,13 @@ class StoreMachine(RuleBasedStateMachine):
         self._do("flush", None, {})
 
     @rule(data=st.data())
-    def change_what_lies_on_disk(self, data: Data) -> None:
+    def write_between_flushes(self, data: Data) -> None:
         self._do("flush", None, {})
         self._do(*self._write(data))
         self._do("flush", None, {})
 
-    def _change_what_is_there(self, data: Data, name: str) -> None:
-        """A file of changes comes: a row of now gets other values, or goes if it is a key only."""
+    def _add_redo_file(self, data: Data, name: str) -> None:
+        """Update a row on disk, or delete it if the table has only key columns, and flush the change."""
         model = self.session.models[name]
         self._do("flush", None, {})
         live = sorted(model.state())
@@ -377,7 +377,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=st.sampled_from(["t", "t", "t", "u"]), number=NUMBER)
     def compact_again(self, data: Data, name: str, number: int) -> None:
-        """A merge, twice as often as the other compactions."""
+        """Merge rowsets, because this should be drawn more often than other compactions."""
         plan = ("merge", [0, 1, 2, 3], data.draw(st.integers(1, 2)))
         self._with_others_between(data, False, "compact", name, number, plan, {})
 
@@ -396,21 +396,21 @@ class StoreMachine(RuleBasedStateMachine):
                 plan = ("expire",)
             case kind:
                 if data.draw(st.booleans(), label="two files of changes"):
-                    self._change_what_is_there(data, name)
-                    self._change_what_is_there(data, name)
+                    self._add_redo_file(data, name)
+                    self._add_redo_file(data, name)
                 first, count = data.draw(st.integers(0, 3)), data.draw(st.integers(2, 4))
                 plan = ("minor", data.draw(NUMBER), first, count, "undo" if kind == "undo" else "redo")
         self._with_others_between(data, False, "compact", name, number, plan, {})
 
     @rule(name=TABLES, kind=st.sampled_from(["compact", "vacuum", "deltas", "collect"]))
-    def care(self, name: str, kind: str) -> None:
-        self._do("care", name, kind)
+    def maintain(self, name: str, kind: str) -> None:
+        self._do("maintain", name, kind)
 
     @rule(seconds=st.sampled_from([1e-6, 0.001, 0.02, 0.06, 3.0]))
     def wait(self, seconds: float) -> None:
         self._do("wait", seconds)
 
-    # ── ends and beginnings ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── opening and killing ───────────────────────────────────────────────────────────────────────
 
     @rule()
     def reopen(self) -> None:
@@ -428,7 +428,7 @@ class StoreMachine(RuleBasedStateMachine):
     def pin(self, view: int) -> None:
         self._do("pin", view)
 
-    # ── looks ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
     @rule(data=st.data(), name=TABLES)
     def look_back(self, data: Data, name: str) -> None:
@@ -461,7 +461,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=TABLES, sql=st.booleans())
     def look_otherwise(self, data: Data, name: str, sql: bool) -> None:
-        """Through DuckDB, and through tokens."""
+        """Read the present rows by SQL or by scan tokens."""
         self._do("look_sql" if sql else "look_tokens", name, self._predicate(data, name))
 
     @rule()

@@ -1,6 +1,6 @@
-"""A store and its model side by side: each step is done to both and compared.
+"""A store and its model side by side: each step is applied to both, and then they are compared.
 
-A step is a tuple, its operation's name and plain values, so that a sequence prints as what one can paste:
+A step is a tuple of an operation's name and plain values, so that a sequence of steps prints as code:
 
     replay(COMPOSITE, Options(block_size=16), [
         ("write", "t", "insert", [{"s": "", "n": 0, "d": datetime.date(1969, 12, 31), "a": 1}], "raise"),
@@ -9,9 +9,10 @@ A step is a tuple, its operation's name and plain values, so that a sequence pri
         ("look_back", "t", 1, 0, "at", 0, ("=", "a", 1)),
     ])
 
-Moments and tablets are counted, and what is not there any more is passed over: a sequence stays one however it is cut
-(`reduced` does so). After each step every table is read and compared; the steps that begin with `look` compare more.
-Nothing runs in the background and the clock stands still but for `wait`, so a sequence always does the same.
+Steps name moments and tablets by numbers, and are skipped if they do not fit the present tables. So
+any part of a sequence is a sequence too, and `reduced` can remove steps. After each step the tables
+that it may have changed are compared. Steps that begin with `look` compare more. A sequence always
+does the same, because nothing runs in the background and only `wait` moves the clock.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ HISTORY_S = {"t": "forever", "u": 0.05, "p": "forever"}
 
 @dataclass(frozen=True)
 class Pin:
-    """What a table held at a moment, and a view and a scan of then."""
+    """The rows of a table at a moment, with a view and a scan that were taken at this moment."""
 
     db: Database
     name: str
@@ -65,11 +66,14 @@ class Pin:
 
 
 class Aborted(Exception):
-    """Raised in a batch's block."""
+    """Raised inside of a batch, to abort it."""
 
 
 class Session(Looks):
-    """A store of three tables and their models: `t`; `u`, whose history is 50 ms; `p`, which has its key only."""
+    """A store with three tables, and their models.
+
+    Table `t` keeps its history forever, `u` keeps it for 50 ms, and `p` has only key columns.
+    """
 
     def __init__(self, shape: Shape, options: Options) -> None:
         self.shape, self.options = shape, options
@@ -77,15 +81,15 @@ class Session(Looks):
         self.ask_between: Callable[[str], Step | None] = lambda phase: None
         self._depth = 0
         self._compared = 0
-        self._changed: set[str] = set()  # tables that steps have had to do with since all was compared
+        self._changed: set[str] = set()  # tables that the present step may have changed
         self._tiny = tiny(options.tiny)
         self._tiny.__enter__()
-        # In memory where the system has such a place: what the disk does at a sync is not what is tested here.
+        # If possible in shared memory, where a sync costs nothing.
         where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="nyala-model-", dir=where))
         self.generation = 0
         self.clock = ManualClock()
-        # One for the life of the session: names of files never come again, as they do not in the world.
+        # One for all stores of the session, so that random names of files never repeat.
         self.randomness = SeededRandomness()
         self.readers: list[Database] = []
         self.pinned: list[Pin] = []
@@ -93,7 +97,7 @@ class Session(Looks):
         self.models: dict[str, Table] = {}
         self.name_of: dict[str, str] = {}
         self.history_us: dict[str, int | None] = {}
-        self.marks: dict[str, int] = {}  # the greatest that a table's history mark has been
+        self.marks: dict[str, int] = {}  # the greatest history mark that each table ever had
         for name, history in HISTORY_S.items():
             key_only = name == "p" or options.keys_only
             self.models[name] = make_table(self.db, shape, name, history, options, key_only)
@@ -108,12 +112,12 @@ class Session(Looks):
         path.mkdir(exist_ok=True)
         self.files = RecordingFiles(system_files(), str(path))
         self.env = Env(self.files, self.clock, self.randomness)
-        told = StoreOptions(
+        options = StoreOptions(
             maintenance=False,
             direct_commit_bytes=self.options.direct_commit_bytes,
             rowset_target_bytes=self.options.rowset_target_bytes,
         )
-        self.db = Database(Store.open(self.env, str(path / "s"), told))
+        self.db = Database(Store.open(self.env, str(path / "s"), options))
 
     def close(self) -> None:
         try:
@@ -124,10 +128,10 @@ class Session(Looks):
             self._tiny.__exit__(None, None, None)
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── steps ─────────────────────────────────────────────────────────────────────────────────────
 
     def do(self, step: Step) -> None:
-        """Do a step, and compare what the tables hold then: those that it may have changed, and one other in turn."""
+        """Do a step, then compare the tables that it may have changed, and one other table in turn."""
         if not self._depth:
             self.steps.append(step)
         self._depth += 1
@@ -154,7 +158,7 @@ class Session(Looks):
         return {step[1]} if len(step) > 1 and step[1] in list(self.models) else {*self.models}
 
     def source(self) -> str:
-        """The steps as code."""
+        """Return the steps as code that repeats them."""
         lines = [f"    {step!r}," for step in self.steps]
         return "\n".join(
             [
@@ -171,7 +175,7 @@ class Session(Looks):
         )
 
     def _between(self, between: Between, phase: str) -> None:
-        """What a sequence does in the middle of a step: as it says, and as `ask_between` wants besides."""
+        """Do the steps of `between` for this phase, and those that `ask_between` adds."""
         for step in list(between.get(phase, ())):
             self.do(step)
         while self._depth == 1 and (asked := self.ask_between(phase)) is not None:
@@ -179,7 +183,7 @@ class Session(Looks):
             self.do(asked)
 
     def compare(self) -> None:
-        """A table's rows, and those that a predicate selects, each time another."""
+        """Compare all rows of tables, and the rows that a predicate selects, which is another each time."""
         self._compared += 1
         for name in {*self._changed, list(self.models)[self._compared % len(self.models)]}:
             model = self.models[name]
@@ -193,15 +197,15 @@ class Session(Looks):
         if timestamp != self.moments[-1]:
             self.moments.append(timestamp)
 
-    # ── writes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writes ────────────────────────────────────────────────────────────────────────────────────
 
     def _knows(self, name: str, rows: Sequence[Row]) -> bool:
-        """May this be written to the table as it is now? A sequence that was cut may have altered it otherwise."""
+        """Whether the rows fit the table's present columns. In a reduced sequence they may not."""
         columns = {column.name for column in self.models[name].columns()}
         return all(columns >= row.keys() and {*self.models[name].key_names()} <= row.keys() for row in rows)
 
     def do_write(self, name: str, operation: str, rows: list[Row], how: str) -> None:
-        """insert, upsert, update or delete; how: "raise", "collect" or "ignore" (the operation's *_IGNORE)."""
+        """Write rows. how: "raise" or "collect" errors, or "ignore" duplicate or missing keys."""
         if not self._knows(name, rows):
             return
         draft = self.models[name].begin()
@@ -222,7 +226,7 @@ class Session(Looks):
         self._noted(result.timestamp)
 
     def do_many(self, name: str, operation: str, first: int, count: int, seed: int, names: list[str]) -> None:
-        """One batch of so many rows, of keys that lie side by side, with values by chance as columns have them."""
+        """Write `count` rows with neighbouring keys by one batch, with random values (`column_of`)."""
         model, chance = self.models[name], random.Random(seed)
         columns = [c for c in model.values() if c.name in names] if operation != "delete" else []
         nth = {column.name: column_of(column.type, chance) for column in columns}
@@ -236,14 +240,14 @@ class Session(Looks):
         self.do_write(name, operation, rows, "ignore")
 
     def do_repeat(self, count: int, step: Step) -> None:
-        """A write so often: deltas upon deltas of the same rows. Only the first and the last become moments."""
+        """Repeat a write. Only the first and the last one become moments that are read later."""
         before = len(self.moments)
         for _ in range(count):
             self.do_write(*step[1:])
         del self.moments[before + 1 : -1]
 
     def do_batch(self, parts: list[tuple[str, str, list[Row]]], end: str) -> None:
-        """Operations on several tables at one timestamp; end: "commit", or "abort"."""
+        """Write to several tables by one batch. end: "commit" or "abort"."""
         drafts = {name: self.models[name].begin() for name, _, _ in parts}
         if not all(self._knows(name, rows) for name, _, rows in parts):
             return
@@ -269,7 +273,7 @@ class Session(Looks):
         self._noted(timestamp)
 
     def do_update_where(self, name: str, changes: dict[str, tuple[str, Any]], where: Predicate) -> None:
-        """changes: column to ("value", constant) or ("column", the name of another)."""
+        """Update with a predicate. changes: column to ("value", constant) or ("column", other name)."""
         model = self.models[name]
         columns = {column.name: column for column in model.values()}
         if not columns.keys() >= changes.keys() or not self._sees(name, where):
@@ -281,11 +285,11 @@ class Session(Looks):
                 new = {columns[c].id: v if how == "value" else shown[v] for c, (how, v) in changes.items()}
                 draft.put(key, {**row, **new}, frozenset(new))
                 draft.updated += 1
-        told_as = {
+        values = {
             column: value if how == "value" else nyala.expr('"' + value.replace('"', '""') + '"')
             for column, (how, value) in changes.items()
         }  # fmt: skip
-        result = self._table(name).update(set=told_as, where=text(where))
+        result = self._table(name).update(set=values, where=text(where))
         assert result.updated == draft.updated
         draft.commit(result.timestamp)
         self._noted(result.timestamp)
@@ -305,7 +309,7 @@ class Session(Looks):
         self._noted(result.timestamp)
 
     def do_purge(self, name: str, first: int, count: int) -> None:
-        """So many keys are forgotten at every moment, also in ranges that are dropped; some of them never were."""
+        """Purge `count` keys at every moment, also in dropped ranges. Some keys may never have existed."""
         model = self.models[name]
         keys = [tuple(self.shape.nth_key(number)) for number in range(first, first + count)]
         given = [dict(zip(model.key_names(), key, strict=True)) for key in keys]
@@ -336,10 +340,10 @@ class Session(Looks):
         draft.commit(result.timestamp)
         self._noted(result.timestamp)
 
-    # ── alterations ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── alterations ───────────────────────────────────────────────────────────────────────────────
 
     def do_alter(self, name: str, steps: list[Step], between: Between) -> None:
-        """All that are possible of the steps, at one moment; between them, in the same `with`, come others."""
+        """Alter a table by all possible `steps` at one moment, with other steps inside of the `with`."""
         model = self.models[name]
         draft = Alteration(model)
         history: float | None = None
@@ -365,7 +369,7 @@ class Session(Looks):
         self._noted(moment)
 
     def do_repartition(self, name: str, buckets: int, ranges: list[tuple[Any, Any]]) -> None:
-        """Other partitions: the rows stay, their past does not."""
+        """Repartition a table."""
         model = self.models[name]
         there = [Range(lower, upper, 0) for lower, upper in ranges] or [Range(None, None, 0)]
         on = self.shape.range_on
@@ -384,7 +388,7 @@ class Session(Looks):
         self._noted(moment)
 
     def do_copy(self, name: str, number: int) -> None:
-        """A copy of a moment is what was there, and is dropped."""
+        """Copy a table as of a moment, compare the copy, and drop it."""
         model, at = self.models[name], self._moment(number)
         homeless = not all(model.has_place(key, at) for key in model.state(at))
         try:
@@ -401,7 +405,7 @@ class Session(Looks):
         self.db.drop_table("copy")
 
     def do_clone(self, name: str, number: int | None) -> None:
-        """A clone has the rows of now or of a moment, and what is done to it does not reach the table."""
+        """Clone a table as of now or a moment, compare the clone, delete its rows, and drop it."""
         model = self.models[name]
         at = NOW if number is None else self._moment(number)
         try:
@@ -416,7 +420,7 @@ class Session(Looks):
         self._noted(self.db.now())
 
     def do_drop_and_undrop(self, name: str, meanwhile: str, number: int) -> None:
-        """A table comes back as it was, also after a flush or a crash while it was dropped."""
+        """Drop a table and restore it, with a flush or crash between (`meanwhile`)."""
         model, before = self.models[name], self.db.now()
         self.db.drop_table(self.name_of[name])
         assert self.name_of[name] not in self.db
@@ -433,14 +437,13 @@ class Session(Looks):
         dropped, undropped = self._state(name).entry.drops[-2:]
         model.drops.append((dropped, undropped))
 
-    # ── flushes, compactions, care ──────────────────────────────────────────────────────────────────────────────────
+    # ── flushes and compactions ───────────────────────────────────────────────────────────────────
 
     def do_flush(self, name: str | None, between: Between) -> None:
-        """Of one table, or of all; with other steps while it runs."""
+        """Flush one table, or all tables, with other steps between its phases."""
         store = self.db._writer()
         tablets = None if name is None else {tablet.id for tablet in self._state(name).tablets}
-        # A batch too large for the log waits for the flush to end. Here it is this thread that flushes and has the
-        # flush lock already, so it would not wait: none is too large meanwhile.
+        # A batch that is too large for the log would need the flush lock, which this thread has.
         store.direct_commit_bytes = StoreOptions.direct_commit_bytes
         try:
             flush(store, tablets, phase=lambda phase: self._between(between, phase))
@@ -448,7 +451,7 @@ class Session(Looks):
             store.direct_commit_bytes = self.options.direct_commit_bytes
 
     def do_flush_deltas(self, name: str) -> None:
-        """Changes only: what was inserted stays in memory."""
+        """Flush the changes of rowsets on disk; inserted rows stay in memory."""
         store = self.db._writer()
         with store.flush_lock:
             flush_deltas(store, {r.id for tablet in self._state(name).tablets for r in tablet.rowsets})
@@ -457,7 +460,7 @@ class Session(Looks):
         return self.db._writer().root.table(self.name_of[name])
 
     def do_compact(self, name: str, number: int, plan: Step, between: Between) -> None:
-        """One compaction, of one of the tablets that have files, with other steps between its phases."""
+        """Compact one tablet that has files, with other steps between its phases."""
         store, table = self.db._writer(), self._state(name)
         tablets = [tablet for tablet in table.tablets if tablet.rowsets]
         if tablets:
@@ -472,8 +475,11 @@ class Session(Looks):
                 phase=lambda phase: self._between(between, phase),
             )  # fmt: skip
 
-    def do_care(self, name: str, kind: str) -> None:
-        """compact: ends with rowsets that do not overlap and no REDO. vacuum, deltas, collect: change no answer."""
+    def do_maintain(self, name: str, kind: str) -> None:
+        """Do manual maintenance, which must not change any result.
+
+        "compact" must leave no REDO and no rowsets with overlapping keys.
+        """
         if kind == "deltas":
             compact_deltas(self.db._writer())
         elif kind == "collect":
@@ -490,19 +496,19 @@ class Session(Looks):
     def do_wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    # ── ends and beginnings ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── opening and killing ───────────────────────────────────────────────────────────────────────
 
     def do_reopen(self) -> None:
-        """Readers stay, and see the next writer's work; snapshots of the old one end."""
+        """Close the writer and open it again. Readers stay; snapshots of the writer end."""
         self._unpin(self.db)
         self.db.close()
         self._open()
 
     def do_kill(self, seed: int | None) -> None:
-        """The process dies, here or in the middle of a flush or compaction; seed: and the power goes, too.
+        """Kill the process, perhaps in the middle of a flush or compaction.
 
-        What is left is what was handed to the system or, without power, what was synced and chance's choice of the
-        rest.
+        seed: None: all written bytes remain. Otherwise the power fails too: synced bytes remain, and
+        of the others a random part, chosen by the seed.
         """
         old, new = self.folder / str(self.generation), self.folder / str(self.generation + 1)
         if seed is None:
@@ -522,7 +528,7 @@ class Session(Looks):
         self._open()
 
     def do_reader(self) -> None:
-        """A process that only reads comes, or the oldest goes."""
+        """Open a reader process. If there are two, close the older one first."""
         if len(self.readers) == 2:
             reader = self.readers.pop(0)
             self._unpin(reader)
@@ -531,7 +537,7 @@ class Session(Looks):
         self.readers.append(Database(ReaderStore.open(self.env, path, 64 << 20)))
 
     def do_pin(self, view: int) -> None:
-        """A snapshot and scans are taken, to be looked at again after whatever comes."""
+        """Take a snapshot and scans, which later steps read again."""
         db = self._view(view)
         snapshot = db.snapshot()
         pins = [
@@ -578,7 +584,7 @@ def _files(rowset: DiskRowSet, kind: str) -> int:
 
 
 def _plan(plan: Step, table: TableState, tablet: TabletState) -> Plan:
-    """Numbers of rowsets and of columns become those that the tablet has."""
+    """Return a plan in which numbers are replaced by rowsets and columns of the tablet."""
 
     def rowset(number: int) -> int:
         return tablet.rowsets[number % len(tablet.rowsets)].id
@@ -600,11 +606,11 @@ def _plan(plan: Step, table: TableState, tablet: TabletState) -> Plan:
             return ExpirePlan(tuple(one.id for one in tablet.rowsets), 1.0)
 
 
-# ── sequences ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sequences ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def replay(shape: Shape, options: Options, steps: Iterable[Step]) -> Session:
-    """Do the steps anew, and look at everything at their end. Returns the session, which is closed."""
+    """Repeat the steps, then compare every moment. Returns the closed session."""
     session = Session(shape, options)
     try:
         for step in steps:
@@ -616,7 +622,7 @@ def replay(shape: Shape, options: Options, steps: Iterable[Step]) -> Session:
 
 
 def reduced(shape: Shape, options: Options, steps: Sequence[Step]) -> list[Step]:
-    """Of steps that fail as few as fail still: one after another is left out, or made smaller, until none can be."""
+    """Return as few steps as possible that still fail: removes steps and makes them smaller."""
 
     def fails(tried: Sequence[Step]) -> bool:
         try:
@@ -630,14 +636,14 @@ def reduced(shape: Shape, options: Options, steps: Sequence[Step]) -> list[Step]
         for instead in ([], *([smaller] for smaller in _smaller(kept[at]))):
             if fails(kept[:at] + instead + kept[at + 1 :]):
                 kept[at : at + 1] = instead
-                at += bool(instead)  # and once more
+                at += bool(instead)  # try to make the smaller step even smaller
                 break
         at -= 1
     return kept
 
 
 def _smaller(step: Step) -> Iterator[Step]:
-    """A step with one row, or one step of those in the middle of it, less."""
+    """Yield the step without one of its rows, or without one of the steps inside of it."""
     for place, part in enumerate(step):
         if isinstance(part, list) and len(part) > 1:
             for number in range(len(part)):

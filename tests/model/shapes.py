@@ -1,4 +1,4 @@
-"""What tables the machine works on: their keys, how they are cut, and limits so small that a few rows reach them."""
+"""The kinds of tables that the model test uses, and limits so small that a few rows reach them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from tests.model.versions import Column, Key, Range, Table
 class Shape:
     """A kind of table.
 
-    key:       name and type of each key column.
-    keys:      the keys that operations choose from: few, so that every key meets every phase.
-    nth_key:   as many as are wanted, for large batches; most in the ranges that a table begins with.
-    range_on:  which key column the range partitions are of; borders: where they may begin and end.
-    hash_on:   the key columns of the hash level; none: no such level.
-    encoding:  of the key columns.
+    key:       the name and type of each key column.
+    keys:      the keys of single operations: few, so that each is written, flushed and merged often.
+    nth_key:   a function from a number to a key, for large batches.
+    range_on:  the index of the key column with range partitions; None: no ranges.
+    borders:   the possible bounds of ranges.
+    hash_on:   the key columns with hash partitions; empty: no hash partitions.
+    encoding:  the encoding of the key columns.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Shape:
     def partitions(
         self, buckets: int, ranges: Sequence[tuple[Any, Any]], names: Mapping[str, str] | None = None
     ) -> list[Any]:
-        """names: those that the key columns have by now."""
+        """Return the partitions. names: from the first to the present names of key columns."""
         names = names or {name: name for name, _ in self.key}
         out: list[Any] = []
         if self.hash_on and buckets > 1:
@@ -62,7 +63,7 @@ class Shape:
         return out
 
     def ranges(self) -> list[tuple[Any, Any]]:
-        """One after another over the whole key; a table begins with some of them."""
+        """Return adjacent ranges over all keys; a new table has the first two."""
         ends = [None, *self.borders, None]
         return list(itertools.pairwise(ends)) if self.range_on is not None else [(None, None)]
 
@@ -93,7 +94,7 @@ COMPOSITE = Shape(
     borders=(0, 1),
     hash_on=("s", "d"),
 )
-# Of numbers in frames, so that one key in 128 is stored, or one in two: heads that are alike and heads that differ.
+# A key of numbers, so that only the keys of some rows are stored (sparse keys).
 NUMBERS = Shape(
     "numbers",
     (("n", "int64"), ("t", "timestamp"), ("p", "decimal(4,1)")),
@@ -113,7 +114,7 @@ NUMBERS = Shape(
 )
 SHAPES = {shape.name: shape for shape in (INTEGER, STRING, COMPOSITE, NUMBERS)}
 
-# Beside the key: what a table begins with. The last two cannot be NULL.
+# (name, type, nullable, default) of the first columns outside the key.
 FIRST_COLUMNS = (
     ("a", "int8", True, None),
     ("b", "varchar(2)", True, None),
@@ -134,7 +135,7 @@ def columns_of(shape: Shape, more: Sequence[tuple[str, str]]) -> list[Column]:
 def make_table(
     db: nyala.Database, shape: Shape, name: str, history: Any, options: Options, key_only: bool
 ) -> Table:
-    """The table, and the model of it."""
+    """Create the table, and return its model."""
     columns = columns_of(shape, options.more)
     columns = [column for column in columns if column.in_key or not key_only]
     encodings = {f"more{n}": encoding for n, (_, encoding) in enumerate(options.more)}
@@ -159,7 +160,7 @@ def make_table(
     return Table(columns, [Range(lower, upper, now) for lower, upper in ranges], shape.range_on)
 
 
-# Limits that a test's few rows would never reach, and what they are in the tiny form.
+# (module, limit, value): values of limits that a few rows reach.
 _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (format, "BLOCK_SIZE_BYTES_MIN", 16),
     (format, "BLOCK_SIZE_BYTES_DEFAULT", 16),
@@ -191,13 +192,13 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
 
 @contextlib.contextmanager
 def tiny(yes: bool = True) -> Iterator[None]:
-    """Blocks of two numbers, splits of four rows, logs of two kilobytes: a few rows cross every border."""
+    """Set tiny limits if `yes`: blocks of two numbers, splits of four rows, log segments of 2 KB."""
     with contextlib.ExitStack() as stack:
         for module, name, value in _TINY if yes else ():
             assert hasattr(module, name), f"{module.__name__} has no {name} any more"
             stack.enter_context(mock.patch.object(module, name, value))
         if yes:
-            # These were taken as defaults of arguments.
+            # Default arguments are copies of limits, so they are replaced too.
             assert LogWriter.__init__.__kwdefaults__["segment_size_bytes"] == SEGMENT_SIZE_BYTES
             sizes = {"segment_size_bytes": 2000}
             stack.enter_context(mock.patch.dict(LogWriter.__init__.__kwdefaults__, sizes))
@@ -211,8 +212,11 @@ def tiny(yes: bool = True) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Options:
-    """How a store is opened, as chance decides it. more: types and encodings of further columns, `more0` and so on, so
-    that every pair of them is met. keys_only: tables without a column beside the key."""
+    """How a store is opened and its tables are created, as a random test draws it.
+
+    more:      (type, encoding) of further columns, which are named `more0`, `more1`, …
+    keys_only: whether tables have only key columns.
+    """
 
     tiny: bool = True
     direct_commit_bytes: int = 64 << 20
@@ -222,11 +226,11 @@ class Options:
     keys_only: bool = False
 
     def __repr__(self) -> str:
-        """As one would write it: what is not as usual."""
+        """Return the constructor call, with the fields that are not defaults."""
         usual = Options()
-        told = [
+        fields = [
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
             if getattr(self, field.name) != getattr(usual, field.name)
         ]
-        return f"Options({', '.join(told)})"
+        return f"Options({', '.join(fields)})"

@@ -1,14 +1,19 @@
-"""The store against a plain dictionary of versions: any operations, at every moment of the past.
+"""Random operations on a store, compared with a dictionary of versions at every moment of the past.
 
-Kudu's fuzz test does to a tablet what this does to a store, and this also alters tables, drops ranges, restores,
-repartitions, kills, and reads as other processes do. The dictionary is in `versions.py`, what is done in `session.py`,
-what is asked in `looks.py`, and what comes next, by chance, in `machine.py`.
+It is like Kudu's fuzz test of a tablet, and also alters tables, drops ranges, restores, repartitions,
+kills the process, and reads from other processes.
 
-Keys are few, so that every key meets every phase. In most runs blocks hold two numbers, windows four rows and the log's
-segments two kilobytes, so that few rows cross every border; in others they are as large as ever.
+    machine.py     chooses random steps
+    session.py     applies a step to the store and to the model
+    looks.py       reads the store and compares the results with the model
+    versions.py    the model: a dictionary of versions
+    shapes.py      kinds of tables, and tiny limits
 
-A failure prints its steps as code, which `tests.model.session.replay` runs again and `reduced` makes shorter; what was
-a bug becomes a script under tests/scripts.
+Keys are few, so that each is written, flushed and merged often. In most runs blocks have two numbers,
+splits four rows, and segments of the log 2 KB, so that a few rows need several of them.
+
+A failure prints its steps as code, which `tests.model.session.replay` repeats and `reduced` makes
+shorter. A fault that was found becomes a script under tests/scripts.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ EVERY_COLUMN = st.sampled_from([(type, encoding) for type in VALUES for encoding
 ANY = st.builds(
     Options,
     tiny=st.sampled_from([True, True, False]),
-    # From one byte on, or a few hundred: a batch is written as files and committed by the catalogue.
+    # Batches of at least this size are written as files: sometimes all, or those of a few rows.
     direct_commit_bytes=st.sampled_from([64 << 20, 64 << 20, 1, 300]),
     rowset_target_bytes=st.sampled_from([32 << 20, 600]),
     block_size=st.sampled_from([None, 16]),
@@ -52,7 +57,7 @@ def run(
         "session_type": session_type,
     }
     machine = type(f"{shape.name.capitalize()}Machine", (StoreMachine,), chosen)
-    # Explaining a failure traces every line of every run: minutes, where the steps say more.
+    # Without `explain`, which traces every line of every run for minutes.
     phases = set(Phase) - {Phase.explain}
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=steps, phases=phases)
@@ -60,34 +65,34 @@ def run(
 
 
 def examples(divisor: int) -> int:
-    """So small a part of the profile's; not more than in `make test`, as the long form has tests of its own below."""
+    """Return a part of the profile's examples, in long runs no more than in `make test`."""
     return max(2, min(settings().max_examples, 100) // divisor)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_store_is_the_model(shape: Shape) -> None:
-    """Every read at every moment gives what a dictionary of versions gives, whatever happened before."""
+def test_a_store_agrees_with_its_model(shape: Shape) -> None:
+    """After random steps, each read at each moment returns what the dictionary of versions has."""
     run(shape, ANY, examples(6), 20)
 
 
-def test_a_store_in_a_bucket_is_the_model() -> None:
-    """The same with objects: a kill is a take-over, and readers follow the log."""
+def test_a_store_in_a_bucket_agrees_with_its_model() -> None:
+    """In a bucket, another process takes over after a kill, and readers follow the log."""
     run(COMPOSITE, ANY, examples(50), 15, session_type=BucketSession)
 
 
-def test_tables_of_a_key_and_nothing_else() -> None:
+def test_tables_with_only_key_columns() -> None:
     run(INTEGER, KEYS_ONLY, examples(30), 20)
 
 
 def test_large_batches_and_many_changes_of_the_same_rows() -> None:
-    """So many that they span blocks and groups of blocks as they are in use."""
+    """Rows and changes take several blocks, also without tiny limits."""
     run(STRING, ANY, examples(50), 15, large=True)
 
 
 def look_up_much(
     shape: Shape, more: list[tuple[str, str]], seeds: list[int], stretches: list[tuple[int, int, int]]
 ) -> None:
-    """Rowsets of hundreds of rows in blocks as they are in use, and look-ups of few rows of one and many of another."""
+    """Write rowsets of hundreds of rows, and look up few rows of one rowset and many of another."""
     session = Session(shape, Options(tiny=False, more=tuple(more)))
     try:
         for place, seed in enumerate(seeds):
@@ -99,7 +104,7 @@ def look_up_much(
         for moment in (-1, -2):
             session.do(("look_many", "t", moment, stretches, 0, 0))
             session.do(("look_many", "t", moment, [(0, PLACE, 1), (PLACE, 2, 5)], 2, 0))
-        session.do(("care", "t", "compact"))
+        session.do(("maintain", "t", "compact"))
         session.do(("look_many", "t", -1, stretches, 0, 0))
     except BaseException:
         note(session.source())
@@ -124,7 +129,7 @@ LOOK_UPS = given(
 def test_few_rows_of_one_rowset_and_many_of_another(
     shape: Shape, more: list[tuple[str, str]], seeds: list[int], stretches: list[tuple[int, int, int]]
 ) -> None:
-    """Values come from each rowset in the form that is cheapest there, and the forms have to fit together."""
+    """Few values are read in another form than many, and a look-up concatenates both."""
     look_up_much(shape, more, seeds, stretches)
 
 
@@ -143,9 +148,8 @@ def test_few_rows_of_one_rowset_and_many_of_another_for_long(
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_store_is_the_model_hundreds_of_times(shape: Shape, part: int) -> None:
-    """175 examples of up to 40 steps for each kind of key, in five parts; in every eighth all feeds between any two
-    moments."""
+def test_a_store_agrees_with_its_model_hundreds_of_times(shape: Shape, part: int) -> None:
+    """Run 175 examples of up to 40 steps for each shape. Every eighth reads the feeds of all moments."""
     with counted(
         f"operations by chance against a dictionary of versions, {shape.name} key", "examples"
     ) as tried:
@@ -163,8 +167,8 @@ def test_large_batches_for_long(shape: Shape, part: int) -> None:
         tried.append(50)
 
 
-def test_a_sequence_is_the_same_when_it_is_pasted() -> None:
-    """What a failure prints runs as it stands, and does what was done."""
+def test_printed_steps_repeat_the_sequence() -> None:
+    """The code that a failure prints can be executed, and does the same steps."""
     session = Session(COMPOSITE, Options(direct_commit_bytes=300))
     try:
         rows = [dict(zip("snd", key, strict=True)) | {"d_": float("nan")} for key in COMPOSITE.keys[:3]]
@@ -178,4 +182,4 @@ def test_a_sequence_is_the_same_when_it_is_pasted() -> None:
         session.close()
     names: dict[str, Any] = {}
     exec(source, names)
-    assert names["session"].moments == moments, "other moments: something else was done"
+    assert names["session"].moments == moments

@@ -5,9 +5,10 @@ and any process may take the next one. A reply may be lost, a request may be car
 one checkpoint may become damaged. The search visits every state that can follow, and checks in each:
 
     M1  An open finds every acknowledged record, and none twice.
-    M2  An heir has every record before its epoch, and a reader has all that were acknowledged before
-        it began. What they have read never disappears.
-    M3  Nobody finds that objects are missing.
+    M2  An heir (a process that takes over from a writer) finds every record before its epoch. A
+        reader finds all records that were acknowledged before it began. No record that they have
+        read disappears.
+    M3  No process finds that an object is missing.
 
 Each rule is left out in turn, and then the search must find a violation. `S1` to `S5` are the rules
 of docs/design/object-storage.md, "The log".
@@ -41,7 +42,7 @@ class Checkpoint(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A writer, heir or reader: where it is in the protocol, and what it knows."""
+    """A writer, heir or reader: its position in the protocol, and what it knows."""
 
     name: str
     at: str
@@ -94,7 +95,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Protocol:
-    """The rules that hold; a mutant lacks one."""
+    """The protocol with a set of rules; a mutant lacks one of them."""
 
     s1: bool = True
     s2: bool = True
@@ -251,7 +252,7 @@ class Protocol:
     _took_over = _own
 
     def _log_starts(self, process: Process) -> list[Slot]:
-        """Return what a store may give as log start: the earliest that is allowed, and the end."""
+        """Return the possible log starts of a checkpoint: the earliest that is allowed, and the end."""
         earliest: Slot = (FIRST, 0)
         if process.noted is not None and self.s3_start:
             earliest = process.noted.log_start
@@ -260,7 +261,7 @@ class Protocol:
         return sorted({earliest, process.slot}, key=place_of)
 
     def _sweep(self, state: State, process: Process, made: Checkpoint) -> Process:
-        """List what the new checkpoint replaces."""
+        """List the objects that the new checkpoint replaces."""
         before = process.noted if self.s5 else made
         gone: tuple[Any, ...] = ()
         if before is not None:
@@ -340,7 +341,7 @@ class Protocol:
             yield self._set(state, index, moved)
 
     def _verdict(self, state: State, process: Process) -> str:
-        """Tell why a slot is empty: "start" (it was deleted), "missing", or "end"."""
+        """Return why a slot is empty: "start" (it was deleted), "missing", or "end"."""
         slot = process.slot
         newest = max(map(key_of, state.checkpoints), default=None)
         if newest is not None and newest[0] > place_of(slot):
@@ -499,7 +500,7 @@ MUTANTS = {
     ],
 )
 def test_no_interleaving_loses_a_record(scenario: str) -> None:
-    """Whatever is lost, late or stopped, every acknowledged record stays."""
+    """Every acknowledged record stays if replies are lost, requests are late, or processes stop."""
     problem, _ = search(Protocol(), SCENARIOS[scenario])
     assert problem is None
 
@@ -527,6 +528,6 @@ def test_each_rule_is_needed(rule: str) -> None:
     ("scenario", "damages"), [*((name, 0) for name in DEEP), ("two records", 1), ("wall and deletion", 1)]
 )
 def test_no_interleaving_of_many_steps_loses_a_record(scenario: str, damages: int) -> None:
-    """As above, with more processes and faults: up to a million states each."""
+    """Scenarios with more processes and faults have up to a million states each."""
     problem, _ = search(Protocol(), DEEP[scenario], damages)
     assert problem is None

@@ -1,18 +1,19 @@
-"""Interleaved transactions against a serial model of snapshot isolation in which the first committer wins.
+"""Concurrent transactions, compared with a model of snapshot isolation in which the first commit wins.
 
-    model    what each table holds, when each key last changed, and per transaction: its snapshot, its
-             own state, and the keys that its statements named
-    steps    begin · a statement · a read · commit · rollback, in up to four transactions at once;
-             writes of others, also as files; restore; alterations; flushes and compactions, with
-             steps in the middle of them; vacuums, also of a table that keeps no history; time
+    model    the rows of each table, when each key last changed, and for each transaction its snapshot,
+             its rows, and the keys that its statements named
+    steps    begin, statements, reads, commit and rollback of up to four transactions at once; writes
+             outside of them, also as files; restores; alterations; flushes and compactions, with
+             other steps between their phases; vacuums, also of a table without history; waiting
 
-Each read must give the snapshot with the transaction's own writes. Each commit must succeed or raise
-`ConflictError` as the model says, with the counts that the statements had. The tables must hold what
-the model says after each commit, and after the store was closed and opened again.
+Each read must return the snapshot with the transaction's own writes. Each commit must succeed or
+raise `ConflictError` as the model says, with the counts of its statements. The tables must have the
+model's rows after each commit, and after the store was closed and opened again.
 
-A failure prints its seed: `run_history(seed)` repeats it. Eight histories find each of these broken
-lines: a check that skips frozen memory, UNDO files, REDO files or dead rows; no pin; a look-up at the
-newest moment; a shared DeltaMemStore; private moments that the clock did not reserve.
+A failure prints its seed, and `run_history(seed)` repeats it. Eight histories are enough to find each
+of these faults in the code: a check of conflicts that skips frozen memory, UNDO files, REDO files or
+dead rows; history that is not kept for a transaction; a look-up at the newest moment; a
+DeltaMemStore that transactions share; timestamps of a transaction that the clock did not reserve.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class TableModel:
 
 @dataclass
 class Open:
-    """An open transaction: the store's, and the model's."""
+    """An open transaction of the store, and its model."""
 
     tx: Any
     begun: int  # commits before its snapshot
@@ -75,7 +76,7 @@ class Open:
 
 @dataclass
 class Outcome:
-    """What a statement does."""
+    """The effects of a statement, as the model computes them."""
 
     rows: State
     counts: tuple[int, int, int, int]  # inserted, updated, deleted, ignored
@@ -97,7 +98,7 @@ def outcome_of(state: State, items: list[Item]) -> Outcome:
         k = row["k"]
         before = new.get(k)
         if operation == WHEN and before is not None and not _greater(row["v"], before[0]):
-            ignored += 1  # as if it was left out of the call
+            ignored += 1  # the row has no effect at all
             continue
         named.add(k)
         if (before is None and operation.startswith(("update", "delete"))) or (
@@ -124,7 +125,7 @@ def _greater(left: int | None, right: int | None) -> bool:
 
 
 class History:
-    """One random history, on a store and on its model."""
+    """One random history of a store and its model."""
 
     kills = 0  # the weight of the step that kills the writer
 
@@ -197,7 +198,7 @@ class History:
         return {"k": k} | {column: self.chance.choice([None, *range(9)]) for column in columns}
 
     def _do(self, table: Any, state: State) -> Outcome | None:
-        """Carry out a random statement; returns its outcome, or None if it failed as a whole."""
+        """Execute a random statement; return its outcome, or None if it failed."""
         operation = self.chance.choice(
             ["insert", "upsert", "upsert", "when", "update", "delete", "where", "where", "apply"]
         )
@@ -356,9 +357,10 @@ class History:
     # ── the others ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _committed(self, after: dict[str, State], effects: dict[str, set[int]]) -> None:
-        """Note what a commit made of the tables.
+        """Apply a commit to the model.
 
-        A row that was written with the same values is a change; one that was inserted and deleted is not.
+        A row that was written with equal values counts as changed. A row that was inserted and
+        deleted does not.
         """
         self.commits += 1
         for name, rows in after.items():
@@ -394,9 +396,9 @@ class History:
         self.db[name].add_column(f"c{self.tables[name].shape}", "int64", default=7)
 
     def _between(self, phase: str) -> None:
-        """Up to three steps in the middle of a flush or compaction.
+        """Do up to three steps between the phases of a flush or compaction.
 
-        No batch is committed as files then: it would wait for the flush lock.
+        Batches are not committed as files meanwhile, because they would wait for the flush lock.
         """
         self.db._writer().direct_commit_bytes = 1 << 30
         for _ in range(self.chance.randrange(5)):
@@ -453,10 +455,10 @@ class History:
 
 
 class SharedHistory(History):
-    """The same in a process that shares the store with its writer, another process, which is killed sometimes.
+    """A history in a process that shares the store with a writer in another process.
 
-    Then this process is the writer, until the transactions that it had begun before have ended and
-    yet another process holds the lock.
+    The writer is sometimes killed. Then this process is the writer, until its transactions have ended
+    and another process has taken the lock.
     """
 
     kills = 2
@@ -486,7 +488,7 @@ class SharedHistory(History):
             self.holder, self.killed = None, self.commits
 
     def _may_be_refused(self, transaction: Open, error: ConflictError) -> bool:
-        """The pin has died with the writer, and the table keeps no history."""
+        """Whether a read may fail: the writer that kept the history was killed."""
         return self.holder is None and "may be gone" in str(error) and error.table == "h"
 
     def _move(self) -> None:
@@ -505,7 +507,7 @@ def _counts(result: Any) -> tuple[int, int, int, int]:
 
 
 def run_history(seed: int, steps: int = 120, kind: type[History] = History) -> dict[str, int]:
-    """Run one history; returns how often what happened in it."""
+    """Run one history, and return how often each event happened."""
     with folder_in_memory() as folder:
         history = kind(seed, folder)
         try:
@@ -519,7 +521,7 @@ def run_history(seed: int, steps: int = 120, kind: type[History] = History) -> d
 
 
 @pytest.mark.parametrize("part", each(20, range(20)))
-def test_transactions_are_the_serial_model(part: int) -> None:
+def test_transactions_agree_with_the_model(part: int) -> None:
     count = 100 if is_night() else 8
     seen = [run_history(seed) for seed in range(part * 100, part * 100 + count)]
     total = {what: sum(one[what] for one in seen) for what in seen[0]}

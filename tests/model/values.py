@@ -1,7 +1,8 @@
-"""Types of columns, values that are worth trying in them, and predicates as data with what they say of a row.
+"""Column types with values for tests, and predicates as data.
 
-A predicate is a tuple, so that it prints as what one can paste: ("and", ("=", "a", 3), ("is null", "b")). `text` makes
-the `where=` of it, `holds` the answer of SQL's three-valued logic: True, False or None.
+A predicate is a tuple that prints as code, such as ("and", ("=", "a", 3), ("is null", "b")). `text`
+returns it as text for `where=`, and `holds` evaluates it for a row in SQL's three-valued logic:
+True, False or None.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 UTC = dt.UTC
 NAN = float("nan")
 
-# Of each type what lies at its ends and what trips encodings: empty, NULs, what only differs in its length, NaN.
+# For each type its least and greatest values, and values that are hard for encodings.
 VALUES: Mapping[str, Sequence[Any]] = {
     "int8": [-128, 0, 1, 2, 127],
     "int16": [-(2**15), 0, 1, 2, 2**15 - 1],
@@ -64,8 +65,11 @@ def encodings(type: str) -> tuple[str, ...]:
 
 
 def column_of(type: str, chance: random.Random) -> Callable[[int], Any]:
-    """The value of the n-th of many rows, as whole columns are in the world: anything, one, few, all near one another,
-    along a line. Each form is another block."""
+    """Return a function from a row number to a value, which makes columns as they are in practice.
+
+    The values are random, all equal, a few distinct ones, close together, or rising. Each of these
+    is encoded in another way.
+    """
     form = chance.choice(["any", "any", "one", "few", "near", "near", "line", "line"])
     few = list(VALUES[type]) if form == "any" else chance.choices(VALUES[type], k=1 if form == "one" else 2)
     if form in ("any", "one", "few"):
@@ -102,7 +106,7 @@ def _nth(type: str, first: int, n: int) -> Any:
 
 
 def plain(found: Any) -> Any:
-    """The same with what equals nothing, not even itself, in words."""
+    """Return the value with "NaN" in place of NaN, which does not equal itself."""
     if isinstance(found, float) and found != found:
         return "NaN"
     if isinstance(found, dict):
@@ -116,13 +120,13 @@ def same(found: Any, wanted: Any) -> bool:
     return bool(found == wanted) or plain(found) == plain(wanted)
 
 
-# ── predicates ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── predicates ────────────────────────────────────────────────────────────────────────────────────
 
 Predicate = tuple[Any, ...]
 
 
 def literals(type: str) -> list[Any]:
-    """Values that a predicate's text can name."""
+    """Return the values of the type that can be literals in a predicate's text."""
     return [value for value in VALUES[type] if nameable(value)]
 
 
@@ -194,7 +198,7 @@ def holds(predicate: Predicate, row: Mapping[str, Any]) -> bool | None:
 
 
 def _compare(word: str, value: Any, other: Any) -> bool:
-    if isinstance(value, float) and value != value:  # NaN is greater than all else
+    if isinstance(value, float) and value != value:  # NaN is greater than all other values
         return word in (">", ">=", "<>")
     match word:
         case "=":

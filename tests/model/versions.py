@@ -1,11 +1,11 @@
-"""The model: a plain dictionary of versions, and what it says of every moment.
+"""The model of a table: a dictionary with all versions of each key, from which every read follows.
 
     versions[key] = [Version(timestamp, row, touched), …]       oldest first; row None: deleted
 
-A row is a dictionary of column id to value, without the key. A cell that a version has not is the column's default of
-when it was added. Columns and range partitions stand beside it with the moments from which on they hold. Everything
-that a table can be asked is a few lines over this: rows at a moment through the columns of another, what changed
-between two, one key's history.
+A row is a dictionary from column id to value, without the key. If it has no value for a column, the
+column was added later, and the value is the default that the column had then. The model also has
+the columns and range partitions of each moment. In methods, `at` is the moment of the rows and
+`seen` is the moment whose columns are shown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """`read` is what rows have that were there before the column, `write` what an insert without it gives."""
+    """A column. `read`: its value in rows that are older. `write`: its value in inserts without it."""
 
     id: int
     name: str
@@ -37,16 +37,18 @@ class Column:
 
     @property
     def required(self) -> bool:
-        """An insert must name it."""
+        """Whether every insert must give a value."""
         return self.in_key or (not self.nullable and self.write is None)
 
 
 @dataclass
 class Range:
-    """A range partition, [lower, upper) of one key column. held: it has had rows.
+    """A range partition, [lower, upper) of one key column.
 
-    drops: when it was dropped, undropped, …. own: versions of its keys while it is dropped, which cannot be read if it
-    was purged.
+    drops:  when it was dropped, undropped, dropped again, …
+    held:   whether it ever had rows.
+    own:    while it is dropped: the versions of its keys.
+    purged: whether these can never be read again.
     """
 
     lower: Any
@@ -69,7 +71,7 @@ class Range:
 
 
 class Version(NamedTuple):
-    """touched: ids of the columns that a change names; None: all, as of an insert or a delete."""
+    """A version of a key. touched: ids of the changed columns; None: all (insert or delete)."""
 
     timestamp: int
     row: dict[int, Any] | None
@@ -81,7 +83,7 @@ def last(versions: Sequence[Version], at: int) -> dict[int, Any] | None:
 
 
 class Table:
-    """One table. `range_on`: which of the key's columns the range partitions are of; None: no range level."""
+    """One table. `range_on`: the index of the key column with range partitions; None: no ranges."""
 
     def __init__(self, columns: Sequence[Column], ranges: Sequence[Range], range_on: int | None) -> None:
         self.schemas: list[tuple[int, tuple[Column, ...]]] = [(0, tuple(columns))]
@@ -89,12 +91,12 @@ class Table:
         self.ranges = list(ranges)
         self.range_on = range_on
         self.gone: list[Range] = []
-        self.created = 0  # a look at an earlier moment is an error
-        self.drops: list[tuple[int, int]] = []  # from when to when it was dropped
-        self.rewritten = 0  # earlier moments were given up by a repartition
+        self.created = 0  # reading an earlier moment is an error
+        self.drops: list[tuple[int, int]] = []  # (dropped, undropped)
+        self.rewritten = 0  # the last repartition; earlier moments cannot be read
         self.next_id = len(columns)
 
-    # ── what it looks like ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── columns and partitions ────────────────────────────────────────────────────────────────────
 
     def columns(self, at: int = NOW) -> tuple[Column, ...]:
         return next(columns for since, columns in reversed(self.schemas) if since <= at)
@@ -117,21 +119,21 @@ class Table:
         return at >= self.created and not any(dropped <= at < undropped for dropped, undropped in self.drops)
 
     def forget(self, key: Key) -> None:
-        """Let the key never have been."""
+        """Remove all versions of the key."""
         for versions in (self.versions, *(one.own for one in (*self.ranges, *self.gone))):
             versions.pop(key, None)
 
     def missing(self, at: int) -> list[Range]:
-        """Ranges that had rows, were there at the moment and were purged."""
+        """Return the ranges with rows that existed at the moment and were purged later."""
         return [one for one in self.gone if one.purged and one.held and one.existed(at)]
 
     def other_ranges(self, at: int) -> list[Range]:
-        """Ranges that had rows and were dropped or undropped since the moment."""
+        """Return the ranges with rows that exist either now or at the moment, but not at both."""
         there = [one for one in (*self.ranges, *self.gone) if one.held and not one.purged]
         return [one for one in there if one.drops and one.existed(at) != (one in self.ranges)]
 
     def seen(self, at: int) -> dict[Key, list[Version]]:
-        """The versions of all keys in the ranges that were there at the moment; NOW: that are there."""
+        """Return the versions of all keys in the ranges that existed at the moment."""
         found: dict[Key, list[Version]] = {}
         for one in self.gone:
             if not one.purged and at != NOW and one.existed(at):
@@ -144,12 +146,12 @@ class Table:
         return found
 
     def has_place(self, key: Key, at: int) -> bool:
-        """Whether a range that was there at the moment, or is there now, has the key's place."""
+        """Whether a range that existed at the moment contains the key."""
         on = self.range_on
         ranges = [one for one in (*self.ranges, *self.gone) if one.existed(at)]
         return on is None or any(one.has(key[on]) for one in ranges)
 
-    # ── what it holds ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
     def state(self, at: int = NOW) -> dict[Key, dict[int, Any]]:
         return {
@@ -157,7 +159,7 @@ class Table:
         }
 
     def show(self, key: Key, row: Mapping[int, Any], seen: int = NOW) -> Row:
-        """A row through the columns of the moment `seen`."""
+        """Return a row with the columns of the moment `seen`."""
         values = iter(key)
         return {
             column.name: next(values) if column.in_key else row.get(column.id, column.read)
@@ -165,36 +167,36 @@ class Table:
         }
 
     def rows(self, at: int = NOW, seen: int = NOW, where: Predicate | None = None) -> list[Row]:
-        """In key order."""
+        """Return the rows at a moment, in key order."""
         shown = [self.show(key, row, seen) for key, row in sorted(self.state(at).items())]
         return shown if where is None else [row for row in shown if holds(where, row) is True]
 
     def lost_rows(self, at: int, seen: int) -> Iterator[Row]:
-        """Rows of the moment that went with their range partition."""
+        """Yield the rows at the moment that cannot be read, because their range was purged."""
         for one in self.missing(at):
             for key, versions in one.own.items():
                 row = last(versions, at)
                 if row is not None:
                     yield self.show(key, row, seen)
 
-    # ── what changed ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── changes ───────────────────────────────────────────────────────────────────────────────────
 
     def changes(self, since: int, until: int, seen: int, net: bool, images: bool = False) -> list[Row]:
-        """What `changes(since, until)` gives: net, by key; or all versions, by timestamp and key.
+        """Return the change feed: net changes by key, or all versions by timestamp and key.
 
         images: with the rows before each change.
         """
         out: list[tuple[Any, Row]] = []
         for key, versions in self.seen(until).items():
-            told = self._told(versions, since, until, seen)
+            shown_versions = self._visible(versions, since, until, seen)
             before = last(versions, since)
             was = before is not None
-            if net and told:
-                is_there = told[-1].row is not None
+            if net and shown_versions:
+                is_there = shown_versions[-1].row is not None
                 if not was and not is_there:
                     continue
-                told = [told[-1]]
-            for version in told:
+                shown_versions = [shown_versions[-1]]
+            for version in shown_versions:
                 if not net:
                     before = last(versions, version.timestamp - 1)
                 shown = (
@@ -208,15 +210,15 @@ class Table:
         return [row for _, row in out]
 
     def history(self, key: Key, seen: int = NOW) -> list[Row]:
-        """Every version of a key."""
+        """Return every version of a key, as changes."""
         out, was = [], False
-        for version in self._told(self.versions.get(key, ()), 0, NOW, seen):
+        for version in self._visible(self.versions.get(key, ()), 0, NOW, seen):
             out.append(self._change(key, version, was, seen))
             was = version.row is not None
         return out
 
-    def _told(self, versions: Sequence[Version], since: int, until: int, seen: int) -> list[Version]:
-        """The versions in (since, until], without changes of columns that cannot be seen."""
+    def _visible(self, versions: Sequence[Version], since: int, until: int, seen: int) -> list[Version]:
+        """Return the versions in (since, until] that change a column of the moment `seen`."""
         ids = {column.id for column in self.values(seen)}
         return [
             version
@@ -233,7 +235,7 @@ class Table:
         return self._marked(shown, kind, version.timestamp)
 
     def _images(self, key: Key, version: Version, before: dict[int, Any] | None, seen: int) -> list[Row]:
-        """The rows before and after a change."""
+        """Return the rows before and after a change."""
         found = []
         for row, word in ((before, "preimage"), (version.row, "postimage")):
             if row is not None:
@@ -246,13 +248,13 @@ class Table:
             **shown, "_change_type": kind, "_commit_version": at, "_commit_timestamp": nyala.to_datetime(at),
         }  # fmt: skip
 
-    # ── what is done to it ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── writes ────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> Draft:
         return Draft(self)
 
     def restored(self, to: int) -> Draft:
-        """What `restore(to=…)` writes: an update names every column in which any row differs."""
+        """Return what `restore(to=…)` writes. Updates name every column in which any row differs."""
         draft, columns = Draft(self), self.values()
 
         def whole(row: Mapping[int, Any]) -> dict[int, Any]:
@@ -278,7 +280,7 @@ class Table:
         return draft
 
     def rewrite(self, at: int, ranges: Sequence[Range]) -> None:
-        """A repartition: the rows stay, their past goes."""
+        """Repartition the table: the rows stay, and their history is removed."""
         self.versions = {key: [Version(at, row, None)] for key, row in self.state().items()}
         self.ranges, self.gone, self.rewritten = list(ranges), [], at
         for key in self.versions:
@@ -288,7 +290,7 @@ class Table:
 
 
 class Draft:
-    """A batch on one table before it is committed: operations in the order of their rows, at most one effect a key."""
+    """A batch on one table before its commit. It has at most one effect per key."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -306,7 +308,7 @@ class Draft:
         self.touched[key] = None if touched is None or earlier is None else earlier | touched
 
     def apply(self, operation: str, rows: Sequence[Row], ignore: bool = False) -> list[str]:
-        """Returns the code of each row that fails, which then has no effect."""
+        """Apply an operation to rows in their order; return the codes of rows that fail."""
         columns = {column.name: column for column in self.table.values()}
         codes: list[str] = []
         for row in rows:
@@ -353,7 +355,7 @@ class Draft:
 
 
 class Alteration:
-    """Steps of an alteration as data, on a draft of the table. What is impossible is not taken."""
+    """An alteration before its commit. `take` applies a step, or returns False if it is impossible."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -458,8 +460,11 @@ class Alteration:
 
 
 def _suits(type: str, kind: str, rest: Sequence[Any]) -> bool:
-    """Whether a step that was drawn for a column of this name is for one of this type: an alteration that came between
-    may have dropped that and added another."""
+    """Whether a step fits a column of this type.
+
+    It may not: the step was drawn for a column with the same name, which another alteration has
+    replaced meanwhile.
+    """
     match kind:
         case "widen":
             return rest[0] in WIDER.get(type, ())

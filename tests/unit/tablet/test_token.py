@@ -100,7 +100,7 @@ def in_any_order(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     moment=st.integers(0, 20),
     data=st.data(),
 )
-def test_k1_the_rows_of_its_tokens_are_those_of_the_scan(
+def test_k1_tokens_return_the_rows_of_their_scan(
     db: Database, where: str | None, columns: list[str], order: bool, moment: int, data: st.DataObject
 ) -> None:
     """All tokens together return each row of the scan once, also through open rowsets."""
