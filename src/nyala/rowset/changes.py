@@ -87,10 +87,10 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """Return (UNDO, REDO): the column's runs that `snapshot` may apply, in this order.
+        """Return two lists, (UNDO, REDO), of the column's runs that `snapshot` may apply.
 
-        The runs have at least the changes of the rows [lower, upper). Without `upper` they have all
-        changes, and are cached, because look-ups of other rows usually follow.
+        Each list is in the order of application. The runs contain at least the changes of the rows
+        [lower, upper). Without `upper` they contain all changes, and are cached for more look-ups.
         """
         undo, redo = self.runs_of_files(column_id, snapshot, stats, lower, upper)
         for store in self.memory:
@@ -188,7 +188,7 @@ class Changes(LazyValues):
         return small and not self.has_much_text(column_id, snapshot)
 
     def text_row_bytes(self, column_id: int, snapshot: int | None = None) -> float:
-        """Return how much text the changes of a row have, assuming one record per row and file.
+        """Return the bytes of text per row in delta files, if each file changed each row once.
 
         snapshot: count only files that it may apply; None: all files.
         Cost: opens these files, except those with few records.
@@ -248,9 +248,9 @@ class Changes(LazyValues):
         return self._redo_ids
 
     def check_order(self, rowset_id: int) -> None:
-        """Check by catalogue entries that files are of the right kind and REDO is in order (X2).
+        """Check that UNDO and REDO files are not confused, and that REDO ascends in time (X2).
 
-        Raises CorruptionError.
+        Reads only the catalogue's entries of the files. Raises: CorruptionError.
         """
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
             strange = next((file for file in files if file.kind != kind), None)

@@ -49,7 +49,7 @@ _FileBounds: TypeAlias = dict[tuple[int, int], RunBounds]
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem of a rowset. `derived`: see the module."""
+    """One problem of a rowset. derived: whether all rows are intact and can be rewritten."""
 
     error: CorruptionError | StorageError
     derived: bool = False
@@ -291,7 +291,10 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) -> tuple[Lives, Bools, Bools]:
-    """Return the events of the rows [lower, upper), their base LIVENESS, and which events are UNDO."""
+    """Return the events of the rows [lower, upper), their base LIVENESS, and which events are UNDO.
+
+    An event is an insertion or deletion of a row; see `Lives`.
+    """
     undo, redo = (
         [run for file in files if (run := file.run_of_rows(LIVENESS, lower, upper)) is not None and len(run)]
         for files in (rowset.undo, rowset.redo)
@@ -388,9 +391,10 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bool
 def _late_changes(
     rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield ((column id, store number), row): the first row changed after its deletion.
+    """Yield ((column id, store number), row) for each store with a change of a row after its deletion.
 
-    dead_rows, died: the rows with a deletion in REDO, ascending, and when they were deleted.
+    row: the first such row. dead_rows, died: the rows with a deletion in REDO, ascending, and when
+    they were deleted.
     """
     lower, upper = int(dead_rows[0]), int(dead_rows[-1]) + 1
     for column_id in {number for file in rowset.redo for number in file.column_ids} - {LIVENESS}:

@@ -1,4 +1,4 @@
-"""The rows of a rowset to be, with their history: what a flush or a compaction writes to files."""
+"""Images: the rows and their history that a flush or a compaction writes as a new rowset."""
 
 from __future__ import annotations
 

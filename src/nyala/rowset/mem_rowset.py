@@ -188,7 +188,7 @@ class _Chunk:
         return self.timestamps
 
     def join(self) -> None:
-        """Join every column, so that the inserts can be freed."""
+        """Join every column to one array, so that the memory of the inserts can be freed."""
         parts = self._parts(None)
         if parts:
             columns = {
@@ -599,7 +599,7 @@ class MemRowSet:
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _base_parts(self, column: ColumnSchema, lower: int, upper: int) -> list[pa.Array]:
-        """Return the column's rows as one array per chunk, at least one."""
+        """Return the column's rows [lower, upper) as inserted: one array per chunk, at least one."""
         parts = [
             chunk.column(column.id).slice(begin, end - begin)
             if column.id in chunk.column_ids

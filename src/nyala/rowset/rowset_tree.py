@@ -3,17 +3,17 @@
     rowsets by key_min         [a..e]  [c....z]  [f.g]  [k.m]
     greatest key_max so far        e         z      z      z
 
-The rowsets that can contain a key are between two places, which binary searches find: the first
-rowset at which the greatest key_max so far reaches the key, and the last rowset with a key_min up
-to the key. All rowsets between are compared with the key. After compaction these are few, because
-rowsets seldom overlap. The tree is immutable; a tablet whose rowsets change creates a new one.
+Two binary searches for a key leave a part of this list. Rowsets before it end below the key,
+because the greatest key_max so far is less than the key. Rowsets behind it begin above the key.
+The rowsets between are compared with the key one by one. They are few, because rowsets seldom
+overlap after compaction. The tree is immutable; a tablet whose rowsets change creates a new one.
 
 Invariants
     T1  Bounds are inclusive on both sides.
     T2  A rowset is a candidate for a key if and only if key_min <= key <= key_max.
 
-Source: docs/design/kudu.md, "Rowset tree". Kudu has an interval tree. In this form, one rowset with
-a wide range of keys causes a comparison with each rowset behind it, which costs nanoseconds.
+Source: docs/design/kudu.md, "Rowset tree". Kudu has an interval tree. Here, a rowset with a wide
+range of keys makes a look-up compare more rowsets, which costs nanoseconds for each.
 """
 
 from __future__ import annotations

@@ -11,10 +11,7 @@ __all__ = ["RowSetStats", "count_applied"]
 
 @dataclass
 class RowSetStats(ReadStats):
-    """The counters of column files, and the changes applied to their values.
-
-    For one thread at a time.
-    """
+    """`ReadStats` with two more counters. Only one thread may use it at a time."""
 
     deltas_applied: int = 0  # values that came from UNDO or REDO
     operations: set[tuple[str, str]] = field(default_factory=set)

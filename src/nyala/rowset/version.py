@@ -212,7 +212,7 @@ class RowSetVersion:
     # --- the next version -------------------------------------------------------------------------
 
     def with_frozen_deltas(self) -> Self:
-        """Freeze the DeltaMemStore for a flush; an empty one takes changes from now on."""
+        """Return a version whose DeltaMemStore is frozen for a flush, with an empty one for changes."""
         return dataclasses.replace(self, frozen=(*self.frozen, self.deltas), deltas=DeltaMemStore())
 
     def with_flushed_deltas(self, files: Sequence[DeltaFile], deltas_durable: int) -> Self:

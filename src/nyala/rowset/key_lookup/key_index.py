@@ -239,7 +239,7 @@ class KeyIndex(LazyValues):
         return [(segment * step, (segment + 1) * step) for segment in found.tolist()]
 
     def _inside(self, keys: EncodedKeys) -> EncodedKeys:
-        """Return the keys that the column bounds do not exclude."""
+        """Return those of `keys` that are inside the bounds of the file's columns."""
         outside = self._bounds.excluded(keys)
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 

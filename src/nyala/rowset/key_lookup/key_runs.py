@@ -47,7 +47,7 @@ class SharedKeys(LazyValues):
 
     @lazy_value
     def hashable(self) -> list[Any]:
-        """The keys as dictionary keys, converted once for all tablets."""
+        """The keys as Python objects for a `dict`, converted once for all tablets."""
         return self.keys.to_hashable()
 
 

@@ -164,7 +164,7 @@ class DenseKeys(LazyValues):
         return self.first_keys.search(keys, side="right") - 1
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the ordinal of each key, which can only be in its segment; -1 if it is absent."""
+        """Return the ordinal of each key, or -1. segments: the only block in which each key can be."""
         found = np.full(len(keys), NO_ROWID, np.int64)
         for block, begin, end in _ranges_of(segments):
             first = block * self.column.rows_per_block
@@ -233,7 +233,7 @@ class DenseKeys(LazyValues):
 
 
 class SparseKeys:
-    """The keys of every 2^n-th row, and the key columns for the rows between them."""
+    """Keys of which only every 2^n-th is stored; key columns give the others (see the module)."""
 
     def __init__(
         self,
@@ -302,15 +302,18 @@ class SparseKeys:
         return 1 << self._log2
 
     def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """See `DenseKeys`: blocks of samples."""
+        """Return (column, lower, upper): the samples that `segments` reads for these keys."""
         return self._samples._parts_of_blocks(np.unique(self._samples.segments(keys)).tolist())
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """See `DenseKeys`: a block of samples."""
+        """Return (column, lower, upper): the samples that `lower_bound` reads first."""
         return self._samples.parts_of_bound(bound)
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """See `DenseKeys`: a group of each key column. Reads a block of samples."""
+        """Return (column, lower, upper): the rows that `lower_bound` reads next in key columns.
+
+        Reads a block of samples.
+        """
         group = self._samples.lower_bound(bound, None) - 1
         lower, upper = group << self._log2, (group + 1) << self._log2
         return [] if group < 0 else [(column, lower, upper) for column in self._columns]
@@ -323,7 +326,7 @@ class SparseKeys:
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, which can only be in its group; -1 if it is absent.
+        """Return the rowid of each key, or -1. segments: the only group in which each key can be.
 
         Gathers rows of each group. If it needs many groups of the same 131,072 rows, it reads all
         of these rows instead. It never has more keys than that in memory.

@@ -82,7 +82,7 @@ def text_row_bytes(rowset: AnyRowSet, spec: ChangeSpec) -> float:
 
 
 class Touched:
-    """The records of one rowset in the interval, without their values."""
+    """The rowids and timestamps of the changes of one rowset in the interval, without values."""
 
     def __init__(self, table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> None:
         self.table = table
@@ -91,7 +91,7 @@ class Touched:
         self.records = list(_records(table, rowset, spec))
 
     def splits(self) -> Iterator[tuple[int, int]]:
-        """Yield the splits [lower, upper) of the rowset that have a record."""
+        """Yield the splits [lower, upper) of the rowset that contain a touched row."""
         if not self.records:
             return
         rows, text = self.spec.split_rows, text_row_bytes(self.rowset, self.spec)

@@ -260,7 +260,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Timeline:
-    """A column's records in a split, in any order: `values` hold from `timestamps` on."""
+    """The values of a column's rows from certain timestamps on, in any order (see the module)."""
 
     rows: Rowids
     timestamps: Timestamps

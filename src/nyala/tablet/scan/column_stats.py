@@ -1,4 +1,4 @@
-"""Size and encoding of each column in files: the numbers of `Table.column_stats`."""
+"""Computes the size and encoding of columns in files, for `Table.column_stats`."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def row_count(table: TableState) -> int:
 
 
 def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
-    """Return the share that matches if values are spread evenly between the column's bounds.
+    """Return the share of rows that match the predicate, if values are spread evenly.
 
-    The bounds are those of the largest rowset. None: a column has no bounds that can be used.
+    Uses the columns' bounds in the largest rowset. None: a column has no bounds that can be used.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
     if not rowsets or spec.predicate is None or spec.predicate.columns != spec.constraints.keys():
@@ -100,7 +100,10 @@ def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
 
 
 def _column_share(rowset: DiskRowSet, column: ColumnSchema, constraint: Constraint) -> float | None:
-    """Return `_by_bounds` of one column in one rowset."""
+    """Return the share of the rowset's rows that match the constraint, if values are spread evenly.
+
+    None: the column has no bounds that can be used.
+    """
     reader = rowset.base_column(column.id)
     if reader is None or constraint.empty or constraint.null == "only":
         return None

@@ -64,7 +64,10 @@ class OpenRowSets:
         self._schemas: OrderedDict[str, Schema] = OrderedDict()
 
     def schema(self, fields: Mapping[str, Any]) -> tuple[str, Schema]:
-        """Return the text of a schema's JSON object, and the schema. Raises: as `Schema.from_json`."""
+        """Return (JSON text, schema) for a schema's JSON object; parsed schemas are cached.
+
+        Raises: as `Schema.from_json`.
+        """
         text = json.dumps(fields)
         with self._lock:
             found = self._schemas.get(text)

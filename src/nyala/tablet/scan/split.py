@@ -60,7 +60,7 @@ class ScanUnit:
 
     @property
     def access(self) -> Access:
-        """How the block cache treats the blocks of the unit."""
+        """Whether the block cache treats the unit's blocks as read by a scan or by a look-up."""
         return Access.SCAN if self.upper - self.lower >= _SCAN_ROWS_MIN else Access.LOOKUP
 
 
@@ -115,7 +115,7 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def is_key_range(self) -> bool:
-        """Whether the predicate says only that the key is in `key_range`."""
+        """Whether all rows in `key_range`, and only these, satisfy the predicate."""
         predicate = self.predicate
         return (
             predicate is not None
@@ -126,9 +126,9 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def listed(self) -> Sequence[Sequence[Any]] | None:
-        """The listed values of each key column, ascending, if the predicate only lists such values.
+        """The values of each key column, ascending, if the predicate lists values of all of them.
 
-        The scan then needs the keys that are combinations of them. None: another predicate.
+        Example: `a IN (1, 2) AND b = 5`. None: the predicate has another form.
         """
         predicate, columns = self.predicate, self.schema.key_columns
         names = {column.name for column in columns}
