@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from nyala.catalog.loading import read_catalogue
-from nyala.catalog.model import CatalogState
 from nyala.env import Env
 from nyala.objects.address import bucket_of
 from nyala.tablet.jobs.load_job import LoadPlan
@@ -22,22 +21,14 @@ def routing_plan(env: Env, path: str, name: str) -> LoadPlan:
     Cost: reads the catalogue, and the log since the last checkpoint.
     Raises: StorageError if there is no store; TableNotFoundError.
     """
-    state = _bucket_state(env) if bucket_of(env) else _folder_state(env, path)
-    return routing_plan_of(state, path if bucket_of(env) else os.path.abspath(path), name)
+    bucket = bucket_of(env)
+    if bucket is not None:
+        from nyala.tablet.media.bucket_reader import read_state
 
-
-def _folder_state(env: Env, path: str) -> CatalogState:
+        return routing_plan_of(read_state(env, bucket), path, name)
     path = os.path.abspath(path)
     layout.require_store(env, path)
     position = read_position(env.files, layout.position_path(path))
     upto = None if position is None else position.position
     state, _ = read_catalogue(env, path, layout.wal_path(path), upto)
-    return state
-
-
-def _bucket_state(env: Env) -> CatalogState:
-    from nyala.tablet.media.bucket_reader import read_state
-
-    objects = bucket_of(env)
-    assert objects is not None
-    return read_state(env, objects)
+    return routing_plan_of(state, path, name)

@@ -51,7 +51,9 @@ class WriterSession:
         what = request.get("do")
         if what == "call":
             try:
-                return answer_call(writer, request, attachments, pinned=self._is_pinned())
+                transaction = self._transaction
+                pinned = transaction is not None and not transaction.ended
+                return answer_call(writer, request, attachments, pinned=pinned)
             finally:
                 if request.get("name") == "commit_set":
                     self._end_transaction()
@@ -78,9 +80,6 @@ class WriterSession:
         self._end_transaction()
         self._transaction = writer.begin(math.inf)
         return {"since": self._transaction.since, "applied": writer.store.marks.applied}
-
-    def _is_pinned(self) -> bool:
-        return self._transaction is not None and not self._transaction.ended
 
     def _end_transaction(self) -> None:
         transaction, self._transaction = self._transaction, None

@@ -19,11 +19,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from errno import ENOENT
 from typing import Any, Final
 
-from nyala.env import Bytes, MissingFileError
+from nyala.env import Bytes
 from nyala.errors import StorageError
 from nyala.objects.base import ObjectInfo
 from nyala.objects.bucket_errors import (
@@ -124,6 +124,14 @@ class BucketObjects(Handle):
                 self.throttled += 1
         return bucket_error(error, verb, self.at(key))
 
+    @contextmanager
+    def _errors_of(self, verb: str, key: str) -> Iterator[None]:
+        """Convert errors of obstore in the `with` block. `verb` says what is done with the object."""
+        try:
+            yield
+        except self._errors as error:
+            raise self._error(error, verb, key) from None
+
     def _client(self, client: Any) -> Any:
         """Return `client`. Raise StorageError if another thread has just closed these objects."""
         if client is None:
@@ -144,10 +152,8 @@ class BucketObjects(Handle):
 
     def put(self, key: str, body: Bytes) -> None:
         self.check_key(key)
-        try:
+        with self._errors_of("write", key):
             self._obstore.put(self._client(self._store), key, _plain(body), use_multipart=False)
-        except self._errors as error:
-            raise self._error(error, "write", key) from None
 
     def upload(self, key: str, parts: Iterable[Bytes]) -> int:
         self.check_key(key)
@@ -184,7 +190,7 @@ class BucketObjects(Handle):
             self._obstore.copy(self._client(self._store), key, new_key)
         except self._errors as error:
             self._raise_unless_missing(error, "copy", key)
-            raise self._no_object(key) from None
+            raise self.missing(key) from None
 
     def delete(self, keys: Sequence[str]) -> None:
         self.check()
@@ -192,22 +198,17 @@ class BucketObjects(Handle):
             self.check_key(key)
         if not keys:
             return
-        try:
-            self._obstore.delete(self._client(self._store), list(keys))
-        except FileNotFoundError:  # Google Cloud Storage and Azure report the first missing object
-            for key in keys:
-                self._delete_one(key)
-        except self._errors as error:
-            raise self._error(error, "delete", keys[0]) from None
-
-    def _delete_one(self, key: str) -> None:
-        try:
-            self._obstore.delete(self._client(self._store), key)
-        except FileNotFoundError as error:
-            if not is_about_object(error):
-                raise self._error(error, "delete", key) from None
-        except self._errors as error:
-            raise self._error(error, "delete", key) from None
+        with self._errors_of("delete", keys[0]):
+            try:
+                self._obstore.delete(self._client(self._store), list(keys))
+                return
+            except FileNotFoundError:  # Google Cloud Storage and Azure report the first missing object
+                pass
+        for key in keys:
+            try:
+                self._obstore.delete(self._client(self._store), key)
+            except self._errors as error:
+                self._raise_unless_missing(error, "delete", key)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
@@ -247,17 +248,15 @@ class BucketObjects(Handle):
         except self._errors as error:
             if status_of(error) != RANGE_NOT_SATISFIABLE:
                 self._raise_unless_missing(error, "read", key)
-                raise self._no_object(key) from None
+                raise self.missing(key) from None
             fetched = None
         if fetched is None or (ranges and not runs):
             info = self.head(key)
             if info is None:
-                raise self._no_object(key)
+                raise self.missing(key)
             runs = _merged([(lower, min(upper, info.size_bytes)) for lower, upper in ranges])
-            try:
+            with self._errors_of("read", key):
                 fetched = self._fetch(key, runs)
-            except self._errors as error:
-                raise self._error(error, "read", key) from None
         return [_slice(runs, fetched, lower, upper) for lower, upper in ranges]
 
     def _fetch(self, key: str, runs: Sequence[tuple[int, int]]) -> list[memoryview]:
@@ -269,14 +268,11 @@ class BucketObjects(Handle):
             for part in self._obstore.get_ranges(self._client(self._store), key, starts=starts, ends=ends)
         ]
 
-    def _no_object(self, key: str) -> MissingFileError:
-        return MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=ENOENT)
-
     def list(self, under: str, after: str | None = None) -> list[ObjectInfo]:
         self.check_under(under)
         # obstore lists only whole folders, so their objects are filtered below.
         folder = under.rpartition("/")[0]
-        try:
+        with self._errors_of("list", under):
             found = [
                 _info(meta["path"], meta)
                 for chunk in self._obstore.list(
@@ -285,8 +281,6 @@ class BucketObjects(Handle):
                 for meta in chunk
                 if meta["path"].startswith(under) and is_key(meta["path"])
             ]
-        except self._errors as error:
-            raise self._error(error, "list", under) from None
         return sorted((info for info in found if info.key > (after or "")), key=lambda info: info.key)
 
 

@@ -42,6 +42,7 @@ from typing import Any, Final
 from nyala.env import Bytes, FileLock, Files, MissingFileError, RandomFile, Randomness
 from nyala.errors import Error, StorageError
 from nyala.objects.base import Objects
+from nyala.objects.handle import check_usable
 
 __all__ = ["CHUNK_BYTES", "CachedObject", "ChunkCache"]
 
@@ -360,14 +361,7 @@ class ChunkCache:
 
     def check(self) -> None:
         """Raise StorageError if the cache is closed, or if this process is a forked child."""
-        if self._closed:
-            raise StorageError(f"{self.objects.url} is closed: connect() again", path=self.objects.url)
-        if os.getpid() != self._pid:
-            raise StorageError(
-                f"{self.objects.url} was opened before this process was forked, and works only in the process that "
-                "opened it: connect() again here, or start processes by 'spawn'",
-                path=self.objects.url,
-            )
+        check_usable(self.objects.url, self._closed, self._pid)
 
     def close(self) -> None:
         """Remove the cache's folder. May be called twice. In a forked child it does nothing."""

@@ -89,7 +89,7 @@ class FolderObjects(Handle):
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
         self.check_key(key)
         if self.head(key) is None:
-            raise MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=errno.ENOENT)
+            raise self.missing(key)
         file = self._files.open(self._path(key))
         try:
             return [file.read(lower, upper - lower) for lower, upper in ranges]
@@ -176,11 +176,11 @@ class FolderObjects(Handle):
         self.upload(new_key, self._content(key))
 
     def _content(self, key: str) -> Iterator[Bytes]:
-        size = self.head(key)
-        for lower in range(0, 0 if size is None else size.size_bytes, _COPIED_BYTES):
+        info = self.head(key)
+        if info is None:
+            raise self.missing(key)
+        for lower in range(0, info.size_bytes, _COPIED_BYTES):
             yield from self.get_ranges(key, [(lower, lower + _COPIED_BYTES)])
-        if size is None:
-            raise MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=errno.ENOENT)
 
     def client(self) -> FolderObjects:
         return FolderObjects(self._root, self._env)

@@ -7,13 +7,15 @@ not begin with ".". So a key is a safe path in a folder and needs no escaping in
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import Any, Final, NoReturn, SupportsIndex
 
+from nyala.env import MissingFileError
 from nyala.errors import InvalidArgumentError, StorageError
 
-__all__ = ["KEY_MAX_CHARS", "WHOLE_MAX_BYTES", "Handle", "is_key"]
+__all__ = ["KEY_MAX_CHARS", "WHOLE_MAX_BYTES", "Handle", "check_usable", "is_key"]
 
 # S3, GCS and Azure allow 1,024 characters, and the store's prefix needs some of them.
 KEY_MAX_CHARS: Final = 512
@@ -34,6 +36,19 @@ def is_key(text: str) -> bool:
     return len(text) <= KEY_MAX_CHARS and _KEY.fullmatch(text) is not None
 
 
+def check_usable(url: str, is_closed: bool, pid: int) -> None:
+    """Raise StorageError if the objects at `url` are closed, or were opened by another process, `pid`."""
+    if is_closed:
+        raise StorageError(f"{url} is closed: connect() again", path=url)
+    if os.getpid() != pid:
+        # The threads that execute requests exist only in the parent, so a request would wait forever.
+        raise StorageError(
+            f"{url} was opened before this process was forked, and works only in the process that opened it: "
+            "connect() again here, or start processes by 'spawn'",
+            path=url,
+        )
+
+
 class Handle:
     """The base of all implementations of `Objects`. It checks keys, and that the object is usable.
 
@@ -50,15 +65,7 @@ class Handle:
 
     def check(self) -> None:
         """Raise StorageError if this object was closed, or if this process is a forked child."""
-        if self._closed:
-            raise StorageError(f"{self.url} is closed: connect() again", path=self.url)
-        if os.getpid() != self._pid:
-            # The threads that execute requests exist only in the parent, so a request would wait forever.
-            raise StorageError(
-                f"{self.url} was opened before this process was forked, and works only in the process that opened it: "
-                "connect() again here, or start processes by 'spawn'",
-                path=self.url,
-            )
+        check_usable(self.url, self._closed, self._pid)
 
     def check_key(self, key: str) -> None:
         """Call `check`, and raise InvalidArgumentError for an invalid key."""
@@ -81,6 +88,10 @@ class Handle:
     def at(self, key: str) -> str:
         """Return the URL of an object."""
         return f"{self.url}/{key}"
+
+    def missing(self, key: str) -> MissingFileError:
+        """Return the error for an object that does not exist."""
+        return MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=errno.ENOENT)
 
     def check_whole(self, key: str, size_bytes: int) -> None:
         """Raise StorageError if an object is too large for `get`."""

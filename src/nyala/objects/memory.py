@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from nyala.env import Bytes, MissingFileError
+from nyala.env import Bytes
 from nyala.objects.base import ObjectInfo
 from nyala.objects.handle import Handle
 
@@ -83,7 +83,7 @@ class MemoryObjects(Handle):
     def copy(self, key: str, new_key: str) -> None:
         body = self.get(key)
         if body is None:
-            raise MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=2)
+            raise self.missing(key)
         self.put(new_key, body)
 
     def get(self, key: str) -> bytes | None:
@@ -98,7 +98,7 @@ class MemoryObjects(Handle):
         self.check_key(key)
         found = self._bucket.objects.get(key)
         if found is None:
-            raise MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=2)
+            raise self.missing(key)
         for lower, upper in ranges:
             assert 0 <= lower <= upper, (key, lower, upper)
         return [found[0][lower:upper] for lower, upper in ranges]
