@@ -85,8 +85,8 @@ _CLOSING: Final = re.compile(r"""['"`](?!\w)""")
 def bounded(text: str, limit: int = MESSAGE_MAX_CHARS) -> str:
     """Return `text`, shortened to at most `limit` characters.
 
-    First shortens quoted parts, then lists, and at last cuts out the middle of the whole text. So the
-    sentences around a user's text stay readable.
+    First shortens quoted parts, then lists, and at last cuts out the middle of the whole text. So
+    the sentences around a user's text stay readable.
 
     Examples
     --------

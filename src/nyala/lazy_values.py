@@ -5,12 +5,12 @@
         def names(self) -> tuple[str, ...]:
             return tuple(column.name for column in self.columns)
 
-`functools.cached_property` is not safe here, because it stores its value in the instance's `__dict__`.
-CPython 3.11 creates `__dict__` at its first access, and may run the garbage collector while doing so.
-Finalizers may then let another thread run. If this thread also creates the `__dict__` of the same
-instance, both dictionaries use the same memory, and the process crashes later. For the same reason no
-code of this package reads `__dict__`, calls `vars()` on an instance, or adds an attribute to an object
-after its constructor.
+`functools.cached_property` is not safe here, because it stores its value in the instance's
+`__dict__`. CPython 3.11 creates `__dict__` at its first access, and may run the garbage collector
+while doing so. Finalizers may then let another thread run. If this thread also creates the
+`__dict__` of the same instance, both dictionaries use the same memory, and the process crashes
+later. For the same reason no code of this package reads `__dict__`, calls `vars()` on an instance,
+or adds an attribute to an object after its constructor.
 
 Invariants
     L1  Values are stored in a plain dictionary in a slot. `__new__` creates this dictionary before

@@ -1,7 +1,6 @@
-"""A Database that nothing names any more: what a function left open, or a notebook's cell that was run again.
+"""What happens to a Database that a program loses without closing it, as a notebook cell that runs twice does.
 
-Nobody can call its `close()`, so the next `connect` of the same process does it (rules O1 to O3 of `open_store`).
-"""
+Nobody can call its `close()`, so the next `connect` of the same process does (rules O1 to O3 of `open_store`)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ def written_and_left(path: Path) -> None:
     db.create_table("t", {"k": "int64"}, "k").insert({"k": [1]})
 
 
-def test_a_store_that_a_function_left_open_can_be_opened_again(tmp_path: Path) -> None:
+def test_connect_closes_a_store_that_a_function_left_open(tmp_path: Path) -> None:
     written_and_left(tmp_path / "s")
     with pytest.warns(ResourceWarning, match=r"use `with nyala.connect\(…\) as db`"):
         db = nyala.connect(tmp_path / "s")
@@ -27,14 +26,14 @@ def test_a_store_that_a_function_left_open_can_be_opened_again(tmp_path: Path) -
         db["t"].insert({"k": [2]})
 
 
-def test_also_by_another_name_of_the_folder(tmp_path: Path) -> None:
+def test_connect_by_another_name_of_the_folder_closes_it_too(tmp_path: Path) -> None:
     written_and_left(tmp_path / "s")
     (tmp_path / "link").symlink_to(tmp_path / "s")
     with pytest.warns(ResourceWarning), nyala.connect(tmp_path / "link") as db:
         assert db["t"].count() == 1
 
 
-def test_a_ring_of_objects_does_not_keep_it_from_being_opened_otherwise(tmp_path: Path) -> None:
+def test_a_lost_database_in_a_reference_cycle_is_closed_too(tmp_path: Path) -> None:
     ring: list[object] = [nyala.connect(tmp_path / "s")]
     ring.append(ring)
     del ring
@@ -42,8 +41,8 @@ def test_a_ring_of_objects_does_not_keep_it_from_being_opened_otherwise(tmp_path
         pass
 
 
-def test_whoever_can_still_use_it_keeps_it(tmp_path: Path) -> None:
-    """The Database itself, one of its tables, a snapshot, a scan, a stream that is being read."""
+def test_a_store_in_use_stays_open(tmp_path: Path) -> None:
+    """It is in use as long as its Database, a table, a snapshot, a scan or a stream of it exists."""
     written_and_left(tmp_path / "s")
     for held in (
         lambda db: db,
@@ -61,13 +60,13 @@ def test_whoever_can_still_use_it_keeps_it(tmp_path: Path) -> None:
         del kept, again
 
 
-def test_a_closed_one_is_no_matter(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_closed_database_causes_no_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     nyala.connect(tmp_path / "s").close()
     nyala.connect(tmp_path / "s").close()
     assert not recwarn.list
 
 
-def test_a_reader_is_not_in_the_way(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_lost_reader_is_no_obstacle_for_a_writer(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     nyala.connect(tmp_path / "s").close()
     nyala.connect(tmp_path / "s", read_only=True)
     nyala.connect(tmp_path / "s").close()
@@ -81,7 +80,7 @@ def test_a_forked_child_does_not_close_what_its_parent_has_open(tmp_path: Path) 
     if child == 0:
         code = 1
         try:
-            del db, table  # nothing in the child names it
+            del db, table  # no variable of the child refers to it
             nyala.connect(tmp_path / "s", share=False)
         except nyala.LockedError:
             code = 0

@@ -1,5 +1,5 @@
-"""Columns that change under a living table: what each step does to rows that are there, in memory, in files, after
-every compaction and after a reopen, and at moments before it."""
+"""Alterations of columns: their effect on rows in memory, in files, after compactions, after a reopen, and at
+earlier moments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def minor(db: Database) -> Database:
 
 
 def major(db: Database) -> Database:
-    """Every column of every rowset is rewritten with its REDO."""
+    """Merge all REDO of every rowset into its base."""
     db.flush()
     store = db._writer()
     for table, tablet in store.root.tablets():
@@ -81,8 +81,8 @@ Move = Callable[[Database], Database]
 
 
 @states
-def test_the_specifications_example(path: Path, move: Move) -> None:
-    """Drop col_b, add it again with a default: the old value never comes back."""
+def test_a_column_added_again_does_not_show_its_old_values(path: Path, move: Move) -> None:
+    """The specification's example: drop col_b, then add it again with a default."""
     db = open_database(path)
     x = db.create_table("x", {"col_a": "int32", "col_b": "int32"}, "col_a")
     x.insert({"col_a": [1], "col_b": [1]})
@@ -102,8 +102,8 @@ def test_the_specifications_example(path: Path, move: Move) -> None:
 
 
 @states
-def test_renamed_columns_of_key_and_values(path: Path, move: Move) -> None:
-    """Names are the schema's only: keys, hash buckets, ranges and predicates go on under the new ones."""
+def test_columns_can_be_renamed(path: Path, move: Move) -> None:
+    """Keys, hash buckets, ranges and predicates work with the new names."""
     db = open_database(path)
     t = db.create_table(
         "t", {"host": "string", "time": "int64", "v": "double"}, ["host", "time"],
@@ -113,7 +113,7 @@ def test_renamed_columns_of_key_and_values(path: Path, move: Move) -> None:
     before = db.now()
     with t.alter() as a:
         a.rename_column("host", "machine")
-        a.rename_column("v", "host")  # the name is free by then
+        a.rename_column("v", "host")  # the step before made the name free
         a.rename_column("time", "at")
     db = move(db)
     t = db["t"]
@@ -131,7 +131,7 @@ def test_renamed_columns_of_key_and_values(path: Path, move: Move) -> None:
     db.close()
 
 
-def test_a_renamed_table_keeps_its_past_and_its_object(db: Database) -> None:
+def test_a_renamed_table_keeps_its_history_and_its_object(db: Database) -> None:
     t = db.create_table("t", {"k": "int64"}, "k", comment="first")
     t.insert({"k": [1]})
     before = db.now()
@@ -147,7 +147,7 @@ def test_a_renamed_table_keeps_its_past_and_its_object(db: Database) -> None:
 # ------------------------------------------------------------------------------------------------ all or nothing
 
 
-def test_nothing_is_done_before_the_end_and_nothing_when_it_is_left(db: Database) -> None:
+def test_an_alteration_is_executed_at_the_end_of_its_block_unless_it_raises(db: Database) -> None:
     t = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     seen = db._root()
     with pytest.raises(ZeroDivisionError), t.alter() as a:
@@ -235,7 +235,7 @@ REFUSED: list[tuple[Callable[[nyala.Alteration], object], type[Exception], str]]
 
 
 @pytest.mark.parametrize(("step", "error", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_each_wrong_step_is_refused_with_the_reason(
+def test_an_invalid_step_raises_the_reason(
     db: Database, step: Callable[[nyala.Alteration], object], error: type[Exception], message: str
 ) -> None:
     spec = {"k": "int32", "v": "int16", "s": "varchar(5)", "d": "decimal(9,2)", "f": "float", "b": "bool"}
@@ -248,7 +248,7 @@ def test_each_wrong_step_is_refused_with_the_reason(
     assert db._root() is seen
 
 
-def test_a_column_beyond_the_limit_is_refused(db: Database) -> None:
+def test_a_column_above_the_limit_is_refused(db: Database) -> None:
     t = db.create_table("t", {f"c{n}": "int8" for n in range(300)}, "c0")
     with pytest.raises(nyala.SchemaError, match="301 columns exceed the limit of 300"), t.alter() as a:
         a.add_column("one", "int8")
@@ -257,7 +257,7 @@ def test_a_column_beyond_the_limit_is_refused(db: Database) -> None:
         a.add_column("one", "int8")
 
 
-def test_a_reader_process_changes_nothing(db: Database, path: Path) -> None:
+def test_a_reader_cannot_alter(db: Database, path: Path) -> None:
     db.create_table("t", {"k": "int64"}, "k")
     with nyala.connect(path, read_only=True) as reader, pytest.raises(nyala.ReadOnlyError):
         reader["t"].alter()
@@ -266,8 +266,8 @@ def test_a_reader_process_changes_nothing(db: Database, path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ widening
 
 
-def test_a_reader_asks_for_wider_types(db: Database) -> None:
-    """Small integers as large ones, NOT NULL as nullable; never the other way round."""
+def test_a_scan_can_request_wider_types(db: Database) -> None:
+    """Larger integers, and nullable for NOT NULL, but not the reverse."""
     spec = {"k": "int32", "v": "int16", "d": "decimal(9,2)", "s": "varchar(3)", "n": "int8"}
     t = db.create_table("t", spec, "k")
     t.insert({"k": [1, 2], "v": [1, None], "d": [Decimal("1.5"), None], "s": ["a", "b"], "n": [1, 2]})
@@ -295,8 +295,8 @@ def test_a_reader_asks_for_wider_types(db: Database) -> None:
 # ------------------------------------------------------------------------------------------------ the past
 
 
-def test_who_has_a_scan_or_a_snapshot_keeps_its_columns(db: Database) -> None:
-    """A statement that runs while the table is altered under it ends as it began."""
+def test_a_scan_or_snapshot_keeps_its_columns(db: Database) -> None:
+    """An alteration does not change scans that began before it."""
     t = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     t.insert({"k": [1], "v": [1]})
     scan, snapshot, view = t.scan(), db.snapshot(), t.at(db.now())
@@ -313,8 +313,8 @@ def test_who_has_a_scan_or_a_snapshot_keeps_its_columns(db: Database) -> None:
 # ------------------------------------------------------------------------------------------------ limits
 
 
-def test_each_limit_is_named_with_its_value_and_may_be_another(path: Path) -> None:
-    """What the specification allows, and what a store opened with other limits does."""
+def test_errors_name_the_limit_and_its_value(path: Path) -> None:
+    """With Kudu's limits, and with other limits of the store."""
     wide = {f"c{n}": "int8" for n in range(301)}
     small = nyala.Limits(
         max_columns=3, max_cell_bytes=10, max_key_bytes=8, max_identifier_bytes=4, max_comment_bytes=2

@@ -1,5 +1,6 @@
-"""What an alteration does to the files: nothing at once; later ones are written with the columns of then, a default is
-a value in them, another encoding is taken up, and what a dropped column held is gone when nobody may read it."""
+"""The effect of alterations on files: they rewrite no file, but files that are written later have the new
+columns, defaults and encodings. The values of a dropped column are removed when no moment can be read at which
+the table had it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.support import open_database, rows
 
 
 def base_columns(table: Table, name: str) -> list[ColumnReader | None]:
-    """The column's base in each rowset on disk; None where no file has it."""
+    """Return the column's base in each rowset on disk; None where a file does not store it."""
     state = table._view(None)[1]
     number = state.schema.by_name(name).id
     return [rowset.base_column(number) for tablet in state.tablets for rowset in tablet.rowsets]
@@ -34,8 +35,8 @@ def files_with(path: Path, text: bytes) -> list[str]:
     return [file.name for file in (path / "data").rglob("*") if file.is_file() and text in file.read_bytes()]
 
 
-def test_a_default_is_written_as_data(db: Database) -> None:
-    """By a flush of rows that came before the column, and by a compaction of files that have it not."""
+def test_files_get_a_new_columns_default_as_data(db: Database) -> None:
+    """At a flush of older rows, and at a compaction of older files."""
     t = db.create_table("t", {"k": "int64"}, "k")
     t.insert({"k": [1, 2]})
     db.flush()
@@ -55,9 +56,11 @@ def test_a_default_is_written_as_data(db: Database) -> None:
 
 
 @pytest.mark.parametrize("care", ["compact", "vacuum"])
-def test_a_dropped_columns_bytes_go_with_its_history(path: Path, care: str) -> None:
-    """Until the drop is older than the history, moments before it are read, after a compaction too. Then no byte of
-    what the column held in files, in UNDO, in REDO or in memory is left."""
+def test_bytes_of_a_dropped_column_are_removed_with_its_history(path: Path, care: str) -> None:
+    """As long as the history reaches back, earlier moments can be read, even after a compaction.
+
+    Later no byte of the column is left in base data, UNDO, REDO or memory.
+    """
     clock = ManualClock()
     db = open_database(path, clock=clock)
     plain = nyala.column("string", encoding="plain", compression="none")
@@ -84,15 +87,15 @@ def test_a_dropped_columns_bytes_go_with_its_history(path: Path, care: str) -> N
     with pytest.raises(nyala.HistoryExpiredError):
         t.scan(at=before)
     assert rows(t) == [(k, 0 if k < 9 else None) for k in range(11)]
-    assert list(db._root().table("t").entry.schemas) == [1], "and nobody needs the version before"
+    assert list(db._root().table("t").entry.schemas) == [1], "no moment needs the earlier version"
     db.close()
     with open_database(path, clock=clock) as db:
         assert rows(db["t"]) == [(k, 0 if k < 9 else None) for k in range(11)]
 
 
 @pytest.mark.parametrize("care", ["compact", "vacuum"])
-def test_a_rowset_alone_with_a_dropped_column_is_rewritten(path: Path, care: str) -> None:
-    """Nothing else is there to be done to it: what went must not wait for the next overlap."""
+def test_a_single_rowset_with_a_dropped_column_is_rewritten(path: Path, care: str) -> None:
+    """Although no other rowset overlaps it, and it has no REDO."""
     db = open_database(path)
     t = db.create_table("t", {"k": "int64", "v": "string", "w": "int64"}, "k", history=0)
     t.insert({"k": range(1000), "v": ["x" * 40 + str(n) for n in range(1000)], "w": range(1000)})
@@ -106,8 +109,8 @@ def test_a_rowset_alone_with_a_dropped_column_is_rewritten(path: Path, care: str
     db.close()
 
 
-def test_encodings_change_what_is_written_from_then_on(db: Database) -> None:
-    """New blocks have encoding, compression and size of then, `compact()` brings the rest; a name changes no file."""
+def test_a_new_encoding_is_used_for_new_files(db: Database) -> None:
+    """`compact()` rewrites the other files. A new name changes no file."""
     t = db.create_table(
         "t", {"k": "int64", "v": nyala.column("int64", encoding="plain", compression="lz4")}, "k"
     )
@@ -141,11 +144,10 @@ def test_encodings_change_what_is_written_from_then_on(db: Database) -> None:
 
 @pytest.mark.parametrize("nullable", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(7, 9), (7, 15), (7, 30), (15, 18), (15, 30)])
-def test_a_moment_before_a_decimal_was_widened_is_read_beside_longer_ones_that_came_later(
+def test_later_longer_decimals_do_not_break_a_read_before_the_type_was_widened(
     db: Database, before: int, after: int, nullable: bool
 ) -> None:
-    """Rows that were not there yet lie in the same rowset, with values that the type of then does not hold: nobody sees
-    them, so they must not be the end of the scan."""
+    """The rowset also has rows that were inserted later, whose values do not fit into the earlier type."""
     polars = pytest.importorskip("polars")
     none = None if nullable else Decimal(-1)
     t = db.create_table("t", {"k": "int64", "v": nyala.column(f"decimal({before},2)", nullable=True)}, "k")

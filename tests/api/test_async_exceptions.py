@@ -1,11 +1,11 @@
 """Exceptions that another thread raises at any line of a writing thread, as timeouts of notebooks do.
 
-Python has `PyThreadState_SetAsyncExc` for it. No critical section can hold such an exception back. A write that it hits
-may leave a store that takes no more writes; `connect` then gives one that does, with every acknowledged row.
+Python has `PyThreadState_SetAsyncExc` for this. No critical section can delay such an exception. A write that it
+interrupts may leave a store that refuses further writes. The next `connect` then opens the store again, with every
+acknowledged row.
 
-The thread that gets the exceptions starts no thread meanwhile, so it only inserts: `Thread.start` of Python 3.11 may
-wait for ever after such an exception, and a thread pool then holds a lock that all pools of the process need.
-"""
+The thread that gets the exceptions only inserts, and starts no threads: after such an exception `Thread.start` of
+Python 3.11 may wait forever, and a thread pool would keep a lock that all pools of the process need."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ import pytest
 import nyala
 
 pytestmark = [
-    pytest.mark.long,  # by chance: one run in a hundred fails, and nobody knows why yet
+    pytest.mark.long,  # one run in a hundred fails, for an unknown reason
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 
 class Stop(Exception):
-    """What is raised in the writing thread."""
+    """The exception that is raised in the writing thread."""
 
 
 class Writer:
-    """Writes in a thread of its own until `end`; connects again when a write says so."""
+    """A thread that writes until `end`. When a write fails, it connects again."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.acknowledged = path, [0]
@@ -75,7 +75,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("seed", range(1, 12))
-def test_acknowledged_rows_stay_and_one_connect_is_enough(tmp_path: Path, seed: int) -> None:
+def test_after_an_exception_one_connect_brings_back_all_acknowledged_rows(tmp_path: Path, seed: int) -> None:
     with nyala.connect(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64", "v": "string"}, "k").insert([{"k": 0, "v": "x"}])
     writer, rng = Writer(tmp_path / "s"), random.Random(seed)
@@ -87,7 +87,7 @@ def test_acknowledged_rows_stay_and_one_connect_is_enough(tmp_path: Path, seed: 
     written = len(writer.acknowledged)
     writer.end.set()
     writer.thread.join(30)
-    assert not writer.thread.is_alive(), "a lock was left taken"
+    assert not writer.thread.is_alive(), "a lock was not released"
     assert writer.failure is None or isinstance(writer.failure, Stop), repr(writer.failure)
     assert writer.interrupted and written > 1
     db = nyala.connect(tmp_path / "s")

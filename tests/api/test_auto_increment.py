@@ -1,8 +1,7 @@
-"""Tables whose key ends in `auto_incrementing_id`: the store gives its values, and never gives one twice."""
+"""Tables whose key ends in `auto_incrementing_id`: the store numbers the rows, and uses no number twice."""
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,8 @@ from click.testing import CliRunner
 import nyala
 from nyala import Database
 from nyala.cli.app import app
-from nyala.env import Env, system_files
-from nyala.testing.clock import ManualClock, SeededRandomness
-from nyala.testing.recording_files import RecordingFiles
 from nyala.testing.s3_server import S3Server
-from tests.sampled import is_night
+from tests.api.power_cuts import cut_power
 from tests.support import open_database, rows
 
 ID = "auto_incrementing_id"
@@ -60,7 +56,7 @@ def test_a_table_without_a_key(db: Database) -> None:
 
 
 def test_a_key_that_is_not_unique(db: Database) -> None:
-    """A counter for each tablet, as in Kudu."""
+    """Each tablet has a counter, as in Kudu."""
     table = by_host(db)
     assert table.primary_key == ["host", ID] and not table.description.unique
     table.insert([("a", 1), ("z", 2), ("a", 3), ("y", 4), ("a", 5)])
@@ -71,7 +67,7 @@ def test_a_key_that_is_not_unique(db: Database) -> None:
     assert table.count(where="host = 'a'") == 4 and table.get(("a", 2))["v"] == 3  # type: ignore[index]
 
 
-def test_what_is_refused(db: Database) -> None:
+def test_invalid_calls_are_refused(db: Database) -> None:
     table = by_host(db)
     table.insert([("a", 1)])
     for call, message in (
@@ -100,7 +96,7 @@ def test_what_is_refused(db: Database) -> None:
     assert rows(table) == [("a", 1, 1)] and "u" not in db
 
 
-def test_failing_rows_get_no_value(db: Database) -> None:
+def test_failed_rows_use_no_value(db: Database) -> None:
     table = by_host(db, split=nyala.range_partition("host", bounds=[("a", "n")]))
     result = table.insert({"host": ["b", "z", "c", None], "v": [1, 2, 3, 4]}, errors="collect")
     assert result.inserted == 2 and result.errors["row"].to_pylist() == [1, 3]
@@ -130,8 +126,8 @@ def test_lists_of_operations(db: Database) -> None:
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("how", ["log", "flush", "compact", "deleted"])
-def test_no_value_is_given_twice(tmp_path: Path, how: str, direct: bool) -> None:
-    """After any reopen, although the rows with the greatest values are gone for good."""
+def test_no_value_is_used_twice_after_a_reopen(tmp_path: Path, how: str, direct: bool) -> None:
+    """Even if the rows with the greatest values are deleted and removed."""
     options: dict[str, Any] = {"direct_commit_bytes": 10} if direct else {}
     given: set[tuple[str, int]] = set()
     for _ in range(3):
@@ -155,8 +151,8 @@ def test_no_value_is_given_twice(tmp_path: Path, how: str, direct: bool) -> None
     assert nyala.check(tmp_path / "s").ok
 
 
-def test_it_goes_along(db: Database, tmp_path: Path) -> None:
-    """Copies, clones, other partitions, backups and restores keep the values and go on behind them."""
+def test_copies_clones_and_backups_continue_the_numbers(db: Database, tmp_path: Path) -> None:
+    """Copies, clones, repartitions, backups and restores keep the values, and new rows get greater ones."""
     table = by_host(db)
     table.insert([("a", 1), ("a", 2), ("z", 3), ("z", 4), ("z", 5)])
     before, expected = db.now(), rows(table)
@@ -191,7 +187,7 @@ def test_transactions_and_batches(db: Database) -> None:
     assert seen == [1, 2, 3] and [row[2] for row in rows(table)] == [1, 2, 3]
 
 
-def test_threads(db: Database) -> None:
+def test_threads_get_different_values(db: Database) -> None:
     table = db.create_table("t", {"v": "int64"})
 
     def write() -> None:
@@ -207,37 +203,34 @@ def test_threads(db: Database) -> None:
 
 
 def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
-    clock = ManualClock()
-    recording = RecordingFiles(system_files(), str(tmp_path / "recorded"))
-    (tmp_path / "recorded").mkdir()
-    db = open_database(tmp_path / "recorded" / "s", files=recording, clock=clock)
-    table = db.create_table("t", {"v": "int64"}, history=0)
-    begun = len(recording.events)
-    for step in (
-        lambda: table.insert({"v": [1, 2]}),
-        db.flush,
-        lambda: table.insert({"v": [3]}),
-        lambda: table.delete(where="TRUE"),
-        db.flush,
-        table.compact,
-        table.vacuum,
-    ):
-        clock.advance(1)
-        step()
-    seen = {row["v"]: row[ID] for row in [{"v": v, ID: v} for v in (1, 2, 3)]}
-    db.close()
-    for number in range(begun, len(recording.events) + 1, 1 if is_night() else 3):
-        folder = tmp_path / "cut" / str(number)
-        recording.crash_image(number, random.Random(number), str(folder))
-        env = Env(system_files(), clock, SeededRandomness(number))
-        with open_database(folder / "s", clock=env.clock) as db:
-            old = rows(db["t"])
-            assert all(seen[v] == number for number, v in old)
-            db["t"].insert({"v": [9]})
-            assert len(rows(db["t"])) == len(old) + 1 and db.check().ok
+    """A row that is inserted after the power cut gets a new number."""
+
+    def insert(db: Database) -> None:
+        before = rows(db["t"])
+        db["t"].insert({"v": [9]})
+        (number,) = {number for number, _ in rows(db["t"])} - {number for number, _ in before}
+        assert number > max((number for number, _ in before), default=0)
+
+    states = cut_power(
+        tmp_path,
+        lambda db: db.create_table("t", {"v": "int64"}, history=0),
+        [
+            lambda db: db["t"].insert({"v": [1, 2]}),
+            lambda db: db.flush(),
+            lambda db: db["t"].insert({"v": [3]}),
+            lambda db: db["t"].delete(where="TRUE"),
+            lambda db: db.flush(),
+            lambda db: db["t"].compact(),
+            lambda db: db["t"].vacuum(),
+        ],
+        lambda db: rows(db["t"]),
+        every=3,
+        check=insert,
+    )
+    assert states[3] == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_a_bucket(tmp_path: Path) -> None:
+def test_values_in_a_bucket(tmp_path: Path) -> None:
     with S3Server() as server:
         for count in (1, 2):
             with nyala.connect(

@@ -1,4 +1,4 @@
-"""Inside `with db.batch()` a write that is not part of the batch is refused."""
+"""Inside `with db.batch()`, writes of the same thread that are not part of the batch are refused."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_beside_the_batch_is_refused(tmp_path: Path, write: Any) -> None:
-    """It would be committed although the batch is not; the message shows what to write instead."""
+def test_other_writes_in_the_block_are_refused(tmp_path: Path, write: Any) -> None:
+    """They would be committed even if the batch is not. The message says what to write instead."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         at = table.insert([{"k": 0, "v": 0}])
@@ -37,11 +37,11 @@ def test_a_write_beside_the_batch_is_refused(tmp_path: Path, write: Any) -> None
             b.insert("t", [{"k": 9, "v": 9}])
             write(db, table, at)
         assert table.to_arrow().to_pylist() == [{"k": 0, "v": 7}]
-        write(db, table, at)  # after the block it is a write like any other
+        write(db, table, at)  # after the block the thread can write again
 
 
-def test_other_threads_write_meanwhile(tmp_path: Path) -> None:
-    """The rule is for the thread that is inside the block."""
+def test_other_threads_can_write(tmp_path: Path) -> None:
+    """The rule concerns only the thread inside the block."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         with db.batch() as b:

@@ -1,4 +1,4 @@
-"""The change feed, the history of a row and the restoration of a table, as a user has them."""
+"""The change feed, the history of a row, and the restoration of a table."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def table(db: Database) -> Any:
     return key_value_table(db)
 
 
-def told(feed: Any) -> list[tuple[Any, ...]]:
-    """The rows without their commit time."""
+def without_times(feed: Any) -> list[tuple[Any, ...]]:
+    """Return the rows without their commit time."""
     found = feed.to_arrow().drop_columns("_commit_timestamp").to_pylist()
     return sorted(tuple(row.values()) for row in found)
 
@@ -51,14 +51,14 @@ def told(feed: Any) -> list[tuple[Any, ...]]:
 
 
 def test_every_form_has_the_same_rows(table: Any) -> None:
-    """Arrow, a stream, pandas, polars, DuckDB and Arrow's protocol; as often as asked."""
+    """Arrow, a stream, pandas, polars, DuckDB and Arrow's protocol; a feed can be read several times."""
     since = table.insert({"k": [1, 2], "v": [1, 2]})
     updated = table.update({"k": [1], "v": [10]})
     deleted = table.delete({"k": [2]})
     feed = table.changes(since)
     expected = [(1, 10, "update", updated.timestamp), (2, None, "delete", deleted.timestamp)]
     assert isinstance(feed, nyala.ChangeFeed)
-    assert told(feed) == told(feed) == expected
+    assert without_times(feed) == without_times(feed) == expected
     assert sorted(feed.to_reader().read_all().to_pylist(), key=lambda row: row["k"])[1] == {
         "k": 2, "v": None, "_change_type": "delete",
         "_commit_version": deleted.timestamp, "_commit_timestamp": deleted.time,
@@ -74,7 +74,7 @@ def test_every_form_has_the_same_rows(table: Any) -> None:
 
 
 def test_the_schema_says_what_can_be_null(table: Any) -> None:
-    """Keys, type and timestamp never are; every other column is, of a deleted row."""
+    """Keys, type and timestamp are never NULL; other columns are NULL in deleted rows."""
     fields = {field.name: (str(field.type), field.nullable) for field in table.changes(0).schema}
     assert fields == {
         "k": ("int64", False),
@@ -87,7 +87,10 @@ def test_the_schema_says_what_can_be_null(table: Any) -> None:
 
 
 def test_the_values_before_each_change(db: Database, table: Any) -> None:
-    """A preimage directly before each postimage, and deleted rows with their values: in a stream, a view, a reader."""
+    """A preimage comes directly before its postimage, and deleted rows have values.
+
+    Also in a stream, a view and a reader.
+    """
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     since = table.upsert({"k": [4], "v": [4]})
     table.flush()
@@ -119,13 +122,13 @@ def test_the_values_before_each_change(db: Database, table: Any) -> None:
                 if versions == "net":
                     rows.sort(key=lambda row: row[0])
                 assert rows == [(k, v, kind, at.timestamp, at.time) for k, v, kind, at in expected]
-    assert told(table.changes(since, versions="all", columns=[], before=True))[0] == (
+    assert without_times(table.changes(since, versions="all", columns=[], before=True))[0] == (
         1, "update_postimage", first.timestamp,
     )  # fmt: skip
 
 
-def test_feeds_that_begin_where_the_last_one_ended_leave_nothing_out(table: Any) -> None:
-    """A consumer that keeps `feed.until` has every change once, while another thread writes and flushes."""
+def test_consecutive_feeds_return_every_change_once(table: Any) -> None:
+    """Each feed begins at `feed.until` of the last one, while another thread writes and flushes."""
     stop = threading.Event()
 
     def write() -> None:
@@ -157,18 +160,18 @@ def test_feeds_that_begin_where_the_last_one_ended_leave_nothing_out(table: Any)
     assert versions == table.changes(0, versions="all").to_arrow().to_pylist()
 
 
-def test_moments_are_named_as_for_at(table: Any) -> None:
+def test_all_forms_of_moments_are_accepted(table: Any) -> None:
     """A WriteResult, its timestamp, its time, ISO text."""
     first = table.insert({"k": [1], "v": [1]})
     second = table.insert({"k": [2], "v": [2]})
     table.insert({"k": [3], "v": [3]})
     for since in (first, first.timestamp, first.time, first.time.isoformat()):
         for until in (second, second.timestamp, second.time):
-            assert [row[0] for row in told(table.changes(since, until))] == [2]
-    assert [row[0] for row in told(table.changes(since=first))] == [2, 3]
+            assert [row[0] for row in without_times(table.changes(since, until))] == [2]
+    assert [row[0] for row in without_times(table.changes(since=first))] == [2, 3]
 
 
-def test_wrong_arguments_say_what_is_right(table: Any) -> None:
+def test_errors_of_invalid_arguments_say_what_to_write(table: Any) -> None:
     """Backwards, in the future, no moment at all, unknown words and columns."""
     first = table.insert({"k": [1], "v": [1]})
     second = table.insert({"k": [2], "v": [2]})
@@ -188,20 +191,20 @@ def test_wrong_arguments_say_what_is_right(table: Any) -> None:
             table.changes(**arguments)
     with pytest.raises(ColumnNotFoundError):
         table.changes(first, columns=["w"])
-    assert told(table.changes(first, first)) == []
+    assert without_times(table.changes(first, first)) == []
 
 
-def test_a_since_that_is_not_yet_published_is_an_empty_feed(table: Any) -> None:
-    """Who polls with the time of day gets nothing, and a moment to go on from; not an error."""
+def test_a_since_after_the_last_write_gives_an_empty_feed(table: Any) -> None:
+    """A program that polls with the time of day gets no error, but an `until` for the next call."""
     table.insert({"k": [1], "v": [1]})
     now = dt.datetime.now(dt.UTC)
     feed = table.changes(now)
-    assert told(feed) == [] and feed.since == feed.until == table._database.now()
-    assert told(table.changes(now, now)) == []
+    assert without_times(feed) == [] and feed.since == feed.until == table._database.now()
+    assert without_times(table.changes(now, now)) == []
 
 
-def test_the_first_rows_are_shown(table: Any) -> None:
-    """`print(feed)` names the table and the interval; a notebook shows ten rows as well."""
+def test_a_notebook_shows_the_first_rows(table: Any) -> None:
+    """`print(feed)` shows the table and the interval."""
     table.insert({"k": list(range(30)), "v": [0] * 30})
     feed = table.changes(0)
     assert repr(feed).startswith("ChangeFeed of t, net changes after 1970-01-01")
@@ -209,23 +212,23 @@ def test_the_first_rows_are_shown(table: Any) -> None:
     assert "all versions" in repr(table.changes(0, versions="all"))
 
 
-def test_a_feed_keeps_what_it_began_with(db: Database, table: Any) -> None:
-    """Flushes, compactions, later writes, even a drop of the table do not change what it reads."""
+def test_later_operations_do_not_change_a_feed(db: Database, table: Any) -> None:
+    """Neither flushes, compactions and writes, nor a drop of the table."""
     since = table.insert({"k": [1, 2], "v": [1, 2]})
     table.update({"k": [1], "v": [5]})
     table.flush()
     net, every = table.changes(since), table.changes(0, versions="all")
-    before = told(net), told(every)
+    before = without_times(net), without_times(every)
     table.upsert({"k": [1, 2, 3], "v": [7, 7, 7]})
     table.flush()
     table.compact()
     db.drop_table("t")
     db._writer().collect_garbage()
-    assert (told(net), told(every)) == before
+    assert (without_times(net), without_times(every)) == before
 
 
-def test_a_feed_that_nobody_reads_gives_its_files_back(tmp_path: Path) -> None:
-    """Like a scan: after 15 minutes it says how to ask anew."""
+def test_a_feed_expires_after_15_minutes_without_a_read(tmp_path: Path) -> None:
+    """The error says how to read again, as for a scan."""
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock) as db:
         table = key_value_table(db)
@@ -235,11 +238,11 @@ def test_a_feed_that_nobody_reads_gives_its_files_back(tmp_path: Path) -> None:
         db._handle.scans.expire()
         with pytest.raises(HistoryExpiredError, match=rf"since=0, until={feed.until}"):
             feed.to_arrow()
-        assert len(told(table.changes(0, feed.until))) == 1
+        assert len(without_times(table.changes(0, feed.until))) == 1
 
 
-def test_a_closed_store_has_no_feed(tmp_path: Path) -> None:
-    """Its files may go as soon as another writer opens."""
+def test_a_feed_of_a_closed_store_cannot_be_read(tmp_path: Path) -> None:
+    """Another writer may remove its files."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     feed = table.changes(0)
@@ -257,8 +260,8 @@ def test_a_closed_store_has_no_feed(tmp_path: Path) -> None:
 # --- history expires --------------------------------------------------------------------------------------
 
 
-def test_what_is_older_than_the_history_is_refused(tmp_path: Path) -> None:
-    """A feed with a gap would be worse than none: the error names the oldest readable moment."""
+def test_a_since_before_the_history_is_refused(tmp_path: Path) -> None:
+    """Changes would be missing. The error names the oldest readable moment."""
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="1h")
@@ -275,21 +278,21 @@ def test_what_is_older_than_the_history_is_refused(tmp_path: Path) -> None:
             ):
                 act()
         half_past = dt.datetime(2025, 1, 1, 1, 30, tzinfo=dt.UTC)
-        assert told(table.changes(half_past)) == [(1, 2, "update", new.timestamp)]
+        assert without_times(table.changes(half_past)) == [(1, 2, "update", new.timestamp)]
 
 
 # --- views and readers ------------------------------------------------------------------------------------
 
 
-def test_a_view_tells_what_changed_up_to_its_moment(db: Database, table: Any) -> None:
-    """`until` is the view's moment and cannot be another; a view cannot be restored."""
+def test_a_view_has_the_changes_up_to_its_moment(db: Database, table: Any) -> None:
+    """`until` is always the view's moment. A view cannot be restored."""
     first = table.insert({"k": [1], "v": [1]})
     second = table.update({"k": [1], "v": [2]})
     third = table.update({"k": [1], "v": [3]})
     view = table.at(second)
     with db.snapshot(at=second) as snapshot:
         for fixed in (view, snapshot["t"]):
-            assert told(fixed.changes(first)) == [(1, 2, "update", second.timestamp)]
+            assert without_times(fixed.changes(first)) == [(1, 2, "update", second.timestamp)]
             assert fixed.history({"k": 1}).column("v").to_pylist() == [1, 2]
             with pytest.raises(InvalidArgumentError, match="fixed at"):
                 fixed.changes(first, until=third)
@@ -299,13 +302,13 @@ def test_a_view_tells_what_changed_up_to_its_moment(db: Database, table: Any) ->
                 fixed.restore(to=first)
 
 
-def test_a_reader_process_tells_the_same(db: Database, table: Any) -> None:
-    """From the files and the log; it cannot restore."""
+def test_a_reader_returns_the_same_changes(db: Database, table: Any) -> None:
+    """It reads them from the files and the log. It cannot restore."""
     first = table.insert({"k": [1, 2], "v": [1, 2]})
     table.flush()
     table.delete({"k": [2]})
     with nyala.connect(db.path, read_only=True) as reader:
-        assert told(reader["t"].changes(first)) == told(table.changes(first))
+        assert without_times(reader["t"].changes(first)) == without_times(table.changes(first))
         assert reader["t"].history({"k": 2}).equals(table.history({"k": 2}))
         with pytest.raises(ReadOnlyError):
             reader["t"].restore(to=first)
@@ -314,8 +317,8 @@ def test_a_reader_process_tells_the_same(db: Database, table: Any) -> None:
 # --- history ----------------------------------------------------------------------------------------------
 
 
-def test_a_key_that_is_no_key_is_refused(table: Any) -> None:
-    """As `get` refuses it."""
+def test_history_refuses_an_invalid_key(table: Any) -> None:
+    """With the same error as `get`."""
     for key, error in (
         ((1, 2), InvalidArgumentError), ([1], InvalidArgumentError), ({}, InvalidArgumentError),
         ({"k": None}, InvalidValueError),
@@ -328,8 +331,8 @@ def test_a_key_that_is_no_key_is_refused(table: Any) -> None:
 # --- restore ----------------------------------------------------------------------------------------------
 
 
-def test_floats_come_back_bit_by_bit(db: Database) -> None:
-    """0.0 is not -0.0, and a NaN that stayed is no change."""
+def test_a_restore_compares_floats_bit_by_bit(db: Database) -> None:
+    """0.0 and -0.0 are different, and equal NaNs are not."""
     table = db.create_table("t", {"k": "int64", "f": "double", "g": "float"}, "k")
     then = table.insert({"k": [1, 2], "f": [-0.0, float("nan")], "g": [-0.0, float("nan")]})
     table.update({"k": [1, 2], "f": [0.0, float("nan")], "g": [0.0, float("nan")]})
@@ -339,10 +342,10 @@ def test_floats_come_back_bit_by_bit(db: Database) -> None:
     ]  # fmt: skip
 
 
-def test_a_table_that_was_dropped_meanwhile_is_not_restored(
+def test_a_table_dropped_during_the_call_is_not_restored(
     db: Database, table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor one of the same name that was made since: it has another past."""
+    """And neither is another table of the same name that was created since."""
     then = table.insert({"k": [1], "v": [1]})
     number = db._writer().root.table("t").id
     db.drop_table("t")

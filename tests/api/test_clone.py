@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +13,9 @@ from click.testing import CliRunner
 import nyala
 from nyala import Database
 from nyala.cli.app import app
-from nyala.env import Env, system_files
 from nyala.tablet.recovery.reader_store import ReaderStore
-from nyala.testing.clock import ManualClock, SeededRandomness
-from nyala.testing.recording_files import RecordingFiles
 from nyala.testing.s3_server import S3Server
-from tests.sampled import is_night
+from tests.api.power_cuts import cut_power
 from tests.support import open_database, rows
 
 SPLIT = nyala.range_partition("k", bounds=[(0, 10), (10, 20)])
@@ -33,7 +29,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def make(db: Database) -> nyala.Table:
-    """Rows with every kind of file, and changes in memory."""
+    """Create a table with every kind of file, and changes in memory."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", SPLIT)
     table.insert({"k": [1, 2, 11], "v": [1, 2, 3]})
     db.flush()
@@ -76,8 +72,8 @@ def test_both_sides_change_independently(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["t", "u"])
-def test_a_file_goes_with_its_last_table(tmp_path: Path, first: str) -> None:
-    """Also if the store is opened in between, whose catalogue does not say which files are shared."""
+def test_a_file_is_removed_with_its_last_table(tmp_path: Path, first: str) -> None:
+    """Also if the store was opened again since the clone."""
     last = "u" if first == "t" else "t"
     for reopen in (False, True):
         folder = tmp_path / str(reopen)
@@ -104,7 +100,7 @@ def test_a_file_goes_with_its_last_table(tmp_path: Path, first: str) -> None:
         db.close()
 
 
-def test_a_clone_begins_with_itself(db: Database) -> None:
+def test_a_clone_has_no_earlier_history(db: Database) -> None:
     table = make(db)
     before = db.now()
     clone = db.clone_table("t", "u")
@@ -143,7 +139,7 @@ def test_a_clone_of_an_earlier_moment(db: Database) -> None:
     assert clone.count() == 5 and db.list_tables() == ["t", "u"] and db.check().ok
 
 
-def test_errors_write_nothing(db: Database) -> None:
+def test_errors_create_nothing(db: Database) -> None:
     table = make(db)
     early = db.now()
     with table.alter() as a:
@@ -168,8 +164,8 @@ def test_errors_write_nothing(db: Database) -> None:
         assert db._writer().state == seen, arguments
 
 
-def test_writers_go_on_meanwhile(db: Database) -> None:
-    """A clone is the table at one moment, over all tablets."""
+def test_writes_during_a_clone(db: Database) -> None:
+    """The clone has the table's rows of one moment, in all tablets."""
     table = make(db)
     stop = threading.Event()
 
@@ -219,7 +215,7 @@ def test_readers_and_a_bucket(tmp_path: Path) -> None:
         assert nyala.check(url, storage_options=server.options).ok
 
 
-def test_files_of_a_clone_that_are_exchanged_are_found(db: Database, tmp_path: Path) -> None:
+def test_check_finds_exchanged_files_of_a_clone(db: Database, tmp_path: Path) -> None:
     make(db)
     other = db.create_table("v", {"k": "int64", "v": "int64"}, "k", SPLIT)
     other.insert({"k": [1, 2, 11], "v": [7, 7, 7]})
@@ -238,40 +234,31 @@ def test_files_of_a_clone_that_are_exchanged_are_found(db: Database, tmp_path: P
 
 
 def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
-    clock = ManualClock()
-    recording = RecordingFiles(system_files(), str(tmp_path / "recorded"))
-    (tmp_path / "recorded").mkdir()
+    moments = []
+
+    def create(db: Database) -> None:
+        table = make(db)
+        moments.append(db.now())
+        table.update({"k": [1], "v": [9]})
 
     def look(db: Database) -> Any:
-        return {name: rows(db[name]) for name in db.list_tables()}
+        return {name: rows(db[name]) for name in db.list_tables() if "restoring" not in name}
 
-    db = open_database(tmp_path / "recorded" / "s", files=recording, clock=clock)
-    table = make(db)
-    before = db.now()
-    table.update({"k": [1], "v": [9]})
-    states, events = [look(db)], [len(recording.events)]
-    for step in (
-        lambda: db.clone_table("t", "u"),
-        lambda: db.clone_table("t", "then", at=before),
-        lambda: db.drop_table("t", purge=True),
-        lambda: db._writer().collect_garbage(),
-        lambda: db["u"].compact(),
-        lambda: db._writer().collect_garbage(),
-    ):
-        step()
-        states.append(look(db))
-        events.append(len(recording.events))
-    db.close()
+    states = cut_power(
+        tmp_path,
+        create,
+        [
+            lambda db: db.clone_table("t", "u"),
+            lambda db: db.clone_table("t", "then", at=moments[0]),
+            lambda db: db.drop_table("t", purge=True),
+            lambda db: db._writer().collect_garbage(),
+            lambda db: db["u"].compact(),
+            lambda db: db._writer().collect_garbage(),
+        ],
+        look,
+        every=3,
+    )
     assert states[-1]["then"] == ROWS
-    for number in range(events[0], events[-1] + 1, 1 if is_night() else 3):
-        at_most = next(index for index, end in enumerate(events) if number <= end)
-        folder = tmp_path / "cut" / str(number)
-        recording.crash_image(number, random.Random(number), str(folder))
-        env = Env(system_files(), clock, SeededRandomness(number))
-        with open_database(folder / "s", clock=env.clock) as db:
-            found = {name: held for name, held in look(db).items() if "restoring" not in name}
-            assert found in states[max(at_most - 1, 0) : at_most + 1], (number, at_most)
-            assert db.check().ok
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`Table.column_stats`: how columns lie in files."""
+"""`Table.column_stats`: the encodings and the sizes of columns in files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def numbers(count: int) -> dict[str, list[object]]:
     }
 
 
-def test_each_column_as_asked_and_as_stored(tmp_path: Path) -> None:
-    """Whoever asks for an encoding cannot see whether he has it, nor what it won."""
+def test_requested_and_stored_encodings_are_returned(tmp_path: Path) -> None:
     columns = {
         "k": "int64",
         "v": "double",
@@ -50,8 +49,8 @@ def test_each_column_as_asked_and_as_stored(tmp_path: Path) -> None:
         assert reader["t"].column_stats() == [key, value, text]
 
 
-def test_columns_that_came_later_and_rows_that_went(tmp_path: Path) -> None:
-    """A file older than a column has none of it; each file has the encoding that was best for it."""
+def test_new_columns_and_deleted_rows(tmp_path: Path) -> None:
+    """A file that is older than a column does not store it, and each file has its own encodings."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "double", "s": "string"}, "k")
         table.insert(numbers(5000))

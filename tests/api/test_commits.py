@@ -1,4 +1,4 @@
-"""The commits of a table and of a store: what changed, when, and what the caller said about it."""
+"""The commits of a table and of a store: their counts, times and messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def db(tmp_path: Path) -> Any:
 
 
 def write_something(db: Database) -> list[Any]:
-    """Commits of every kind of call. Returns their results."""
+    """Commit by each kind of call, and return the results."""
     t, u = key_value_table(db), key_value_table(db, "u")
     results = [t.insert({"k": [1, 2, 3], "v": [1, 2, 3]}, message="the first rows")]
     db.flush()
@@ -85,7 +85,11 @@ WRITTEN: list[Listed] = [
 
 
 def test_every_kind_of_write_is_a_commit_with_its_message(db: Database) -> None:
-    """Newest last; counts of changed rows, the tables, the message. A table counts its own rows."""
+    """The newest commit is last.
+
+    A commit has counts of changed rows, its tables and its message; `Table.commits` counts only
+    rows of its table.
+    """
     results = write_something(db)
     assert listed(db.commits()) == WRITTEN
     assert [(c.timestamp, c.time) for c in db.commits()] == [(r.timestamp, r.time) for r in results]
@@ -101,7 +105,7 @@ def test_every_kind_of_write_is_a_commit_with_its_message(db: Database) -> None:
 
 
 def test_the_list_is_a_sequence_and_an_arrow_table(db: Database) -> None:
-    """Indexes, slices, Arrow, DuckDB; a commit is a moment; results are frozen."""
+    """A commit can be used as a moment."""
     write_something(db)
     commits = db.commits()
     assert (
@@ -123,7 +127,7 @@ def test_the_list_is_a_sequence_and_an_arrow_table(db: Database) -> None:
 
 
 def test_a_write_that_changes_nothing_is_no_commit(db: Database) -> None:
-    """Skipped rows, no rows, and what one batch inserts and deletes."""
+    """Skipped rows, no rows, and a key that one batch inserts and deletes."""
     table = key_value_table(db)
     first = table.insert({"k": [1], "v": [1]}, message="one")
     table.insert({"k": [1], "v": [1]}, on_conflict="ignore", message="skipped")
@@ -136,7 +140,7 @@ def test_a_write_that_changes_nothing_is_no_commit(db: Database) -> None:
     assert [(c.timestamp, c.message) for c in table.commits()] == [(first.timestamp, "one")]
 
 
-def test_a_stream_has_a_commit_for_each_batch(db: Database) -> None:
+def test_each_record_batch_of_a_stream_is_a_commit(db: Database) -> None:
     table = key_value_table(db)
     batches = [pa.record_batch({"k": [number], "v": [0]}) for number in range(3)]
     table.insert(pa.RecordBatchReader.from_batches(batches[0].schema, batches), message="a stream")
@@ -147,7 +151,9 @@ def test_a_stream_has_a_commit_for_each_batch(db: Database) -> None:
 
 
 def places(db: Database, path: Path) -> list[Callable[[], Any]]:
-    """The same commits after a flush, a compaction, a crash, a reopen, and in another process's view."""
+    """Yield the commits after a flush, a compaction, a crash and a reopen, and those that another
+    process sees.
+    """
 
     def crashed() -> Any:
         copy = path.with_name("copy")
@@ -180,7 +186,7 @@ def test_commits_are_the_same_wherever_their_rows_are(tmp_path: Path) -> None:
             if other is not db:
                 other.close()
         store = db._writer()
-        assert len(store.state.messages) == 9, "the catalogue has what the log had"
+        assert len(store.state.messages) == 9, "the catalogue has the messages of the log"
     with nyala.connect(path) as db:
         assert db.commits().to_arrow().equals(expected)
         db["t"].insert({"k": [50], "v": [0]}, message="later")
@@ -190,7 +196,7 @@ def test_commits_are_the_same_wherever_their_rows_are(tmp_path: Path) -> None:
 
 
 def test_commits_in_a_bucket(tmp_path: Path) -> None:
-    """The same, and a reader beside the writer."""
+    """For the writer, and for a reader at the same time."""
     with S3Server() as server:
         options: dict[str, Any] = {"storage_options": server.options, "cache_dir": tmp_path / "cache"}
         with nyala.connect("s3://bucket/store", group_interval=0, maintenance=False, **options) as db:
@@ -205,8 +211,7 @@ def test_commits_in_a_bucket(tmp_path: Path) -> None:
             assert listed(db.commits())[:-1] == WRITTEN
 
 
-def test_a_batch_that_is_written_as_files(db: Database) -> None:
-    """It never was in the log."""
+def test_a_large_batch_that_is_not_in_the_log_is_listed(db: Database) -> None:
     store, table = db._writer(), key_value_table(db)
     store.direct_commit_bytes = 0
     table.insert({"k": [1, 2], "v": [1, 2]}, message="as files")
@@ -214,8 +219,8 @@ def test_a_batch_that_is_written_as_files(db: Database) -> None:
     assert listed(table.commits()) == [(2, 0, 0, ("t",), "as files"), (1, 1, 0, ("t",), "as files, too")]
 
 
-def test_a_job_of_other_processes(db: Database) -> None:
-    """A job's message comes with its commit, also one that replaces the table's content."""
+def test_jobs_of_other_processes_have_messages(db: Database) -> None:
+    """Also a job that replaces the table's content."""
     key_value_table(db)
     for number, overwrite in enumerate((False, True)):
         key, folder = handover.new_staging(db.path)
@@ -229,8 +234,8 @@ def test_a_job_of_other_processes(db: Database) -> None:
     assert listed(db.commits()) == [(1, 0, 0, ("t",), "job 0"), (1, 0, 1, ("t",), "job 1")]
 
 
-def test_the_store_is_listed_while_others_write(db: Database) -> None:
-    """A listed commit always has its message, whatever a flush moves from the log to the catalogue meanwhile."""
+def test_a_listed_commit_always_has_its_message(db: Database) -> None:
+    """Other threads write, and flushes move messages from the log to the catalogue."""
     table, stop = key_value_table(db), threading.Event()
 
     def write() -> None:
@@ -261,7 +266,7 @@ def test_the_store_is_listed_while_others_write(db: Database) -> None:
         ("\ud800", "surrogate"),
     ],
 )
-def test_a_wrong_message_writes_nothing(db: Database, message: Any, said: str) -> None:
+def test_an_invalid_message_is_refused(db: Database, message: Any, said: str) -> None:
     table = key_value_table(db)
     now = db.now()
     for write in (
@@ -295,7 +300,7 @@ def test_a_transaction_has_one_message(db: Database) -> None:
     assert table.count() == 0
 
 
-def test_wrong_moments_are_refused_as_by_changes(db: Database) -> None:
+def test_invalid_moments_are_refused(db: Database) -> None:
     table = key_value_table(db)
     first = table.insert({"k": [1], "v": [1]})
     second = table.insert({"k": [2], "v": [2]})
@@ -313,8 +318,8 @@ def test_wrong_moments_are_refused_as_by_changes(db: Database) -> None:
 # --- history ----------------------------------------------------------------------------------------------
 
 
-def test_older_commits_and_their_messages_go_with_the_history(tmp_path: Path) -> None:
-    """A store's messages go when no table can be read at their commits; `since` before that is an error."""
+def test_commits_and_messages_expire_with_the_history(tmp_path: Path) -> None:
+    """A message is removed when no table can be read at its commit. An earlier `since` is an error."""
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock) as db:
         short = db.create_table("short", {"k": "int64"}, "k", history="1h")
@@ -337,7 +342,7 @@ def test_older_commits_and_their_messages_go_with_the_history(tmp_path: Path) ->
         db.flush()
         assert [m.message for m in db._writer().state.messages.values()] == ["new"]
         db.drop_table("short")
-        assert listed(db.commits())[-1] == (1, 0, 0, ("short",), None), "until it is purged"
+        assert listed(db.commits())[-1] == (1, 0, 0, ("short",), None), "listed until the table is purged"
         db.drop_table("long", purge=True)
         db.purge_dropped()
         key_value_table(db)
@@ -345,7 +350,7 @@ def test_older_commits_and_their_messages_go_with_the_history(tmp_path: Path) ->
 
 
 def test_messages_have_a_bounded_size(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest ones stay; the commits of the others are listed without."""
+    """The newest messages are kept; other commits are listed without a message."""
     monkeypatch.setattr(messages_module, "MESSAGES_MAX_BYTES", 3 * (64 + 10))
     table = key_value_table(db)
     for number in range(5):
@@ -375,8 +380,8 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, data=st.data())
-def test_counts_are_those_of_the_results(steps: list[Any], data: st.DataObject) -> None:
-    """Random writes of two tables, through flushes, compactions and reopens; between any two moments."""
+def test_counts_equal_those_of_the_write_results(steps: list[Any], data: st.DataObject) -> None:
+    """Random writes to two tables, with flushes, compactions and reopens, listed between any two moments."""
     with folder_in_memory() as folder:
         db = open_database(folder / "s")
         for name in ("t", "u"):

@@ -1,4 +1,4 @@
-"""Conditional upserts, and writes by a sequence that late and repeated events cannot undo."""
+"""Conditional upserts, and writes with a sequence, which late and repeated events cannot undo."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def test_a_condition_may_use_any_column_and_parameters(db: nyala.Database) -> No
         ({"newest_by": "must"}, "newest_by='must', but the data has no column 'must'"),
     ],
 )
-def test_a_wrong_condition_says_what_to_write(db: nyala.Database, options: Event, says: str) -> None:
+def test_errors_of_invalid_conditions_say_what_to_write(
+    db: nyala.Database, options: Event, says: str
+) -> None:
     table = db["t"]
     with pytest.raises((nyala.InvalidArgumentError, nyala.ColumnNotFoundError), match=says):
         table.upsert([{"k": 1, "seq": 1, "v": "x"}], **options)
@@ -105,7 +107,7 @@ def test_a_row_without_a_sequence_fails(db: nyala.Database) -> None:
 
 
 def test_a_late_event_does_not_bring_back_a_deleted_row(db: nyala.Database) -> None:
-    """Whether the row was known or not, and whatever became of its files since."""
+    """Whether or not the row existed when it was deleted, and after flushes, compactions and reopens."""
     table = db["t"]
     table.insert([row(1, 5)])
     gone = table.delete([{"k": 1, "seq": 7}, {"k": 2, "seq": 7}], newest_by="seq")
@@ -127,8 +129,7 @@ def test_a_late_event_does_not_bring_back_a_deleted_row(db: nyala.Database) -> N
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_a_live_row_is_compared_alone(db: nyala.Database, flushed: bool) -> None:
-    """A plain insert after a remembered delete begins anew, wherever the dead row is."""
+def test_an_insert_after_a_remembered_delete_begins_a_new_sequence(db: nyala.Database, flushed: bool) -> None:
     table = db["t"]
     table.delete([{"k": 1, "seq": 50}], newest_by="seq")
     if flushed:
@@ -137,7 +138,7 @@ def test_a_live_row_is_compared_alone(db: nyala.Database, flushed: bool) -> None
     assert table.upsert([row(1, 2)], newest_by="seq").updated == 1
 
 
-def test_nan_is_no_sequence(db: nyala.Database) -> None:
+def test_nan_is_refused_as_a_sequence(db: nyala.Database) -> None:
     table = db.create_table("f", {"k": "int64", "seq": "double"}, "k")
     result = table.upsert([(1, float("nan")), (2, 1.0)], newest_by="seq", errors="collect")
     assert result.errors["code"].to_pylist() == ["null"] and result.inserted == 1
@@ -145,7 +146,7 @@ def test_nan_is_no_sequence(db: nyala.Database) -> None:
 
 @pytest.mark.parametrize("first", ["tombstone", "delete"])
 def test_a_compaction_keeps_the_past_of_a_row_that_is_deleted_twice(db: nyala.Database, first: str) -> None:
-    """The second delete changes the sequence when the row dies; before that, it has its own."""
+    """Before the second delete, the dead row has the sequence of the first one."""
     table = db["t"]
     if first == "tombstone":
         table.delete([{"k": 1, "seq": 2}], newest_by="seq")
@@ -161,8 +162,8 @@ def test_a_compaction_keeps_the_past_of_a_row_that_is_deleted_twice(db: nyala.Da
     assert feed["seq"].to_pylist() == [27]
 
 
-def test_a_delete_of_an_unknown_key_is_seen_by_nobody(db: nyala.Database) -> None:
-    """The row that remembers it was never alive: not in feeds, not in the past."""
+def test_a_remembered_delete_of_a_missing_key_is_invisible(db: nyala.Database) -> None:
+    """It appears neither in change feeds nor in reads of the past."""
     table = db["t"]
     start = db.now()
     result = table.delete([{"k": 1, "seq": 7}], newest_by="seq")
@@ -176,7 +177,7 @@ def test_a_delete_of_an_unknown_key_is_seen_by_nobody(db: nyala.Database) -> Non
 
 
 def events_of(random_: random.Random, keys: int, count: int) -> list[tuple[str, Event]]:
-    """Changes of some rows with ascending sequences, each a row or a delete."""
+    """Return changes of some rows with ascending sequences; each is a row or a delete."""
     events = []
     for seq in range(1, count + 1):
         k = random_.randrange(keys)
@@ -198,10 +199,10 @@ def truth(events: list[tuple[str, Event]]) -> dict[int, tuple[int, str]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_events_in_any_order_make_the_table_of_the_right_order(tmp_path: Path, seed: int) -> None:
-    """Late, repeated and shuffled events, with flushes, compactions, replays and direct commits between.
+def test_events_in_any_order_give_the_same_table(tmp_path: Path, seed: int) -> None:
+    """Late, repeated and shuffled events, with flushes, compactions, reopens and direct commits.
 
-    Every moment stays as it was.
+    Every moment stays readable as it was.
     """
     random_ = random.Random(seed)
     events = events_of(random_, keys=12, count=80)
@@ -246,7 +247,7 @@ def write(table: Any, operation: str, events: list[Event]) -> None:
 
 
 def test_deletes_with_and_without_a_sequence_in_one_commit(tmp_path: Path) -> None:
-    """Only those with one are remembered, each in its own column, also if the column is NOT NULL."""
+    """Only deletes with a sequence are remembered, each in its own column, even if the column is NOT NULL."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table(
             "t", {"k": "int64", "seq": nyala.column("int64", nullable=False), "at": "int64"}, primary_key="k"
@@ -264,7 +265,7 @@ def test_deletes_with_and_without_a_sequence_in_one_commit(tmp_path: Path) -> No
         assert table.upsert([{"k": 2, "seq": 5, "at": 8}], newest_by="at").ignored == 1
 
 
-def test_an_immutable_column_is_no_sequence(db: nyala.Database) -> None:
+def test_an_immutable_column_is_refused_as_a_sequence(db: nyala.Database) -> None:
     table = db.create_table(
         "i", {"k": "int64", "seq": nyala.column("int64", immutable=True)}, primary_key="k"
     )
@@ -275,7 +276,7 @@ def test_an_immutable_column_is_no_sequence(db: nyala.Database) -> None:
 
 
 def test_a_clone_remembers_deletes_and_a_restored_backup_does_not(db: nyala.Database, tmp_path: Path) -> None:
-    """The page says so: a backup has the live rows."""
+    """A backup has only live rows."""
     db["t"].insert([row(2, 1)])
     db["t"].delete([{"k": 1, "seq": 7}, {"k": 2, "seq": 7}], newest_by="seq")
     assert db.clone_table("t", "copy").upsert([row(1, 6), row(2, 6)], newest_by="seq").ignored == 2
@@ -285,8 +286,8 @@ def test_a_clone_remembers_deletes_and_a_restored_backup_does_not(db: nyala.Data
         assert restored["t"].upsert([row(1, 6), row(2, 6)], newest_by="seq").inserted == 2
 
 
-def test_dead_rows_are_remembered_for_the_history(tmp_path: Path) -> None:
-    """With history=0 the next compaction forgets a delete: the page says so."""
+def test_deletes_are_remembered_as_long_as_the_history(tmp_path: Path) -> None:
+    """With history=0 the next compaction forgets a delete."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = make(db)
         with table.alter() as steps:
@@ -300,7 +301,7 @@ def test_dead_rows_are_remembered_for_the_history(tmp_path: Path) -> None:
         assert table.upsert([row(1, 6)], newest_by="seq").inserted == 1
 
 
-def test_a_bucket_remembers_deletes_too(tmp_path: Path) -> None:
+def test_deletes_are_remembered_in_a_bucket(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'b'}"
     with nyala.connect(url, maintenance=False) as db:
         make(db)

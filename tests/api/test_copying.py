@@ -1,4 +1,4 @@
-"""Tables that are copied, and tables that are cut in another way while they are written."""
+"""Copies of tables, and repartitions of tables while others write to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANGES = nyala.range_partition("k", splits=[100])
 
 
 def filled(db: Database, **options: Any) -> Any:
-    """Rows in files, changed in files and in memory, and some in memory only."""
+    """Create a table with rows in files and in memory, and with changes in files and in memory."""
     t = db.create_table("t", {"k": "int64", "v": "string", "n": "int32"}, "k", **options)
     t.insert({"k": range(200), "v": [str(k) for k in range(200)], "n": [0] * 200})
     db.flush()
@@ -55,8 +55,8 @@ def test_a_copy_has_the_rows_and_the_columns(path: Path) -> None:
     db.close()
 
 
-def test_a_copy_of_a_moment_and_its_own_history(db: Database) -> None:
-    """It has that moment's rows in that moment's columns; what was before the copy is the other table's past."""
+def test_a_copy_of_an_earlier_moment(db: Database) -> None:
+    """It has the rows and the columns of that moment, and no earlier history."""
     t = filled(db)
     then, expected = db.now(), rows(t)
     t.delete(where="TRUE")
@@ -74,7 +74,7 @@ def test_a_copy_of_a_moment_and_its_own_history(db: Database) -> None:
 
 
 def test_a_table_is_repartitioned(path: Path) -> None:
-    """The same rows, other tablets; the past is gone and says so, and the log's old records do no harm."""
+    """It has the same rows in other tablets. Its history is lost, and old records of the log do no harm."""
     db = open_database(path)
     t = filled(db)
     before, expected = db.now(), rows(t)
@@ -89,7 +89,7 @@ def test_a_table_is_repartitioned(path: Path) -> None:
         t.scan(at=before)
     with pytest.raises(nyala.HistoryExpiredError):
         t.changes(before)
-    assert scan.count() == len(expected), "who began before reads on"
+    assert scan.count() == len(expected), "a scan that began before can still be read"
     t.update({"k": [1], "v": ["later"]})
     t.delete({"k": [2]})
     db.close()
@@ -109,8 +109,8 @@ def test_a_table_is_repartitioned(path: Path) -> None:
     db.close()
 
 
-def test_a_table_without_history_is_not_repartitioned_beside_changes(path: Path) -> None:
-    """What changed after the copy is thrown away with the past: it would be lost, so nothing is done."""
+def test_a_table_without_history_is_not_repartitioned_during_writes(path: Path) -> None:
+    """Changes after the copy would be lost, because without history they cannot be found."""
     db = open_database(path)
     t = filled(db)
     with t.alter() as a:
@@ -133,8 +133,8 @@ def test_a_table_without_history_is_not_repartitioned_beside_changes(path: Path)
     db.close()
 
 
-def test_what_is_written_while_a_table_is_repartitioned_is_in_it(path: Path) -> None:
-    """Inserts, updates, deletes and rows that come and go between the copy and the swap."""
+def test_writes_during_a_repartition_are_kept(path: Path) -> None:
+    """Inserts, updates, deletes, and rows that are inserted and deleted before the switch."""
     db = open_database(path)
     t = filled(db)
 
@@ -161,7 +161,7 @@ def test_what_is_written_while_a_table_is_repartitioned_is_in_it(path: Path) -> 
     db.close()
 
 
-def test_an_alteration_meanwhile_is_told_and_nothing_changed(db: Database) -> None:
+def test_an_alteration_during_a_repartition_is_an_error(db: Database) -> None:
     t = filled(db)
     expected = rows(t)
 
@@ -177,8 +177,8 @@ def test_an_alteration_meanwhile_is_told_and_nothing_changed(db: Database) -> No
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_rows_without_a_place_stop_it(db: Database, changed: bool) -> None:
-    """Nothing is lost silently: neither of the rows that were there, nor of those that came meanwhile."""
+def test_rows_outside_of_the_new_partitions_stop_a_repartition(db: Database, changed: bool) -> None:
+    """Neither rows that were there before nor rows that were written since are lost."""
     t = filled(db)
     expected = t.count()
     state = db._root().table("t")
@@ -197,10 +197,10 @@ def test_rows_without_a_place_stop_it(db: Database, changed: bool) -> None:
         assert "u" not in db
     data = Path(db.path) / "data"
     left = {folder.name for folder in data.iterdir() if any(folder.iterdir())}
-    assert left == {str(t.tablets()[0].id)}, "what was written is removed"
+    assert left == {str(t.tablets()[0].id)}, "the written files are removed"
 
 
-def test_wrong_copies_are_refused(db: Database) -> None:
+def test_invalid_copies_are_refused(db: Database) -> None:
     t = filled(db)
     with pytest.raises(nyala.TableExistsError, match="'t' already exists"):
         db.copy_table("t", "t")
@@ -213,7 +213,7 @@ def test_wrong_copies_are_refused(db: Database) -> None:
 
 
 def test_a_large_copy_is_cut_into_rowsets(path: Path) -> None:
-    """Rows of many windows and several rowsets a tablet keep their order, so that nothing overlaps."""
+    """They are in key order and do not overlap."""
     db = open_database(path, rowset_target_bytes=100_000)
     t = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     count = 300_000

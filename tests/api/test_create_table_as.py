@@ -1,4 +1,4 @@
-"""CREATE TABLE … AS and CREATE OR REPLACE TABLE are one commit, for readers, for history and for other processes."""
+"""CREATE TABLE … AS and CREATE OR REPLACE TABLE are one commit, also for readers, history and other processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_rows_that_do_not_fit_create_nothing(db: nyala.Database) -> None:
     assert not list(Path(db.path, "data").rglob("*.base"))
 
 
-def test_a_replaced_table_can_be_read_before_and_brought_back(db: nyala.Database) -> None:
+def test_a_replaced_table_can_be_read_at_earlier_moments_and_brought_back(db: nyala.Database) -> None:
     before = db.now()
     db.sql("CREATE OR REPLACE TABLE s AS SELECT id * 10 AS tens FROM s")
     assert rows(db, "SELECT tens FROM s ORDER BY tens") == [(10,), (20,), (30,)]
@@ -76,7 +76,7 @@ def test_a_replaced_table_can_be_read_before_and_brought_back(db: nyala.Database
     ],
 )
 def test_readers_never_miss_a_table_that_is_replaced(db: nyala.Database, statement: str) -> None:
-    """A thread that replaces the table again and again, and one that reads it."""
+    """One thread replaces the table again and again, and another one reads it."""
     db.sql("CREATE TABLE t CLONE s")
     stop = threading.Event()
 
@@ -101,7 +101,7 @@ def test_a_table_replaced_by_its_own_past(db: nyala.Database) -> None:
     assert rows(db, "SELECT id FROM s ORDER BY id") == [(1,), (2,), (3,)]
 
 
-def test_counted_keys_go_on_after_the_first_rows(tmp_path: Path) -> None:
+def test_auto_incrementing_keys_continue_after_the_first_rows(tmp_path: Path) -> None:
     with nyala.connect(tmp_path / "store") as db:
         db.sql("CREATE TABLE k AS SELECT range AS x FROM range(3)")
     with nyala.connect(tmp_path / "store") as db:
@@ -128,7 +128,7 @@ def test_from_a_process_that_shares_the_store(tmp_path: Path) -> None:
         assert holder.run("result = db.sql('SELECT count(*) FROM t').fetchall()") == [[2]]
         with pytest.raises(DuplicateKeyError):
             db.sql("CREATE OR REPLACE TABLE t PRIMARY KEY (v) AS SELECT 'x' AS v FROM s")
-        # More rows than travel with the request.
+        # More rows than one request may have.
         db.sql("CREATE OR REPLACE TABLE t AS SELECT range AS n, repeat('y', 50) AS text FROM range(200_000)")
         assert holder.run("result = db.sql('SELECT count(*), min(text) FROM t').fetchall()") == [
             [200_000, "y" * 50]
@@ -139,7 +139,7 @@ def test_from_a_process_that_shares_the_store(tmp_path: Path) -> None:
 
 
 def test_many_rows_are_written_in_parts(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part is checked against those before it, and errors have the numbers of the whole."""
+    """Each part is checked against the earlier ones, and errors have the row numbers of the whole."""
     monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 100_000)
     query = "SELECT CAST(if(i = 9000, 5, i) AS INT) AS id, 'v' || i AS v FROM range(10_000) r(i)"
     with pytest.raises(DuplicateKeyError, match=r"row 9000 \(id=5\)"):
@@ -151,8 +151,11 @@ def test_many_rows_are_written_in_parts(db: nyala.Database, monkeypatch: pytest.
     assert len(list(Path(db.path, "data").rglob("*.base"))) > 4
 
 
-def test_columns_of_a_select(db: nyala.Database) -> None:
-    """Unsigned numbers get the next larger type. The second column of a name gets another one, as in DuckDB."""
+def test_columns_get_types_and_names_from_the_select(db: nyala.Database) -> None:
+    """Unsigned integers become the next larger type.
+
+    A second column of the same name is renamed, as in DuckDB.
+    """
     db.sql(
         "CREATE TABLE u AS SELECT 255::UTINYINT AS a, 65535::USMALLINT AS b, 4294967295::UINTEGER AS c, hash(1) AS d"
     )

@@ -1,4 +1,4 @@
-"""`table.description`, and tables that `create_table(like=…)` makes from it."""
+"""`table.description`, and `create_table(like=…)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import nyala
 from tests.support import open_database
 
 
-def test_an_equal_table(tmp_path: Path) -> None:
+def test_like_creates_an_equal_table(tmp_path: Path) -> None:
     """Varchar lengths, defaults, encodings, comments, partitions and history are part of the description."""
     columns = {
         "host": nyala.column("varchar(20)", comment="the machine"),
@@ -49,7 +49,7 @@ def test_an_equal_table(tmp_path: Path) -> None:
         assert list(db.describe()) == ["copy", "other", "t"]
 
 
-def test_alterations_are_described(tmp_path: Path) -> None:
+def test_the_description_follows_alterations(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         table = db.create_table(
             "t", {"a": "int64", "b": "string", "v": "double"}, ["a", "b"],

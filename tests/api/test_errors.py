@@ -1,4 +1,4 @@
-"""Bad input: each mistake is the error that docs/how-to/errors.md names, says what, where and what to do, and changes
+"""Mistakes of users: each raises the error of docs/how-to/errors.md, with a message that says what to do, and changes
 nothing."""
 
 # ruff: noqa: E501  (the cases are a table)
@@ -50,7 +50,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def soon() -> dt.datetime:
-    """In some hours, as clocks in the east have it now."""
+    """Return a naive time some hours ahead of UTC, as local clocks in the east show it."""
     return dt.datetime.now(dt.UTC).replace(tzinfo=None) + dt.timedelta(hours=3)
 
 
@@ -131,15 +131,16 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
         (None, "folder"),
         (5, "folder"),
         ("", "folder"),
+        (":memory:", "mkdtemp"),
         ("s3a:/bucket/x", "is a URL"),
         ("dbfs:/x", "is a URL"),
         ("C:\\stores\\x", "is a Windows path"),
     ],
 )
-def test_a_path_that_is_none(
+def test_invalid_paths_are_refused(
     path: object, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder named `s3:` appears, and the data are thought to be in the cloud."""
+    """No folder is created, such as one named `s3:`."""
     monkeypatch.chdir(tmp_path)
     for open_it in (nyala.connect, nyala.check):
         with pytest.raises(nyala.InvalidArgumentError, match=re.escape(says)):
@@ -148,7 +149,7 @@ def test_a_path_that_is_none(
 
 
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder named `~` appears."""
+    """No folder named `~` is created."""
     monkeypatch.setenv("HOME", str(tmp_path))
     nyala.connect("~/s").close()
     assert (tmp_path / "s" / "nyala.json").exists()
@@ -163,27 +164,22 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"partition_by": 4}, "nyala.hash_partition"),
     ],
 )
-def test_a_table_that_cannot_be_meant(db: Database, arguments: dict[str, object], says: str) -> None:
+def test_invalid_arguments_of_create_table(db: Database, arguments: dict[str, object], says: str) -> None:
     with pytest.raises(nyala.InvalidArgumentError, match=re.escape(says)):
         db.create_table("u", {"k": "int64"}, **{"primary_key": "k", **arguments})  # type: ignore[arg-type]
     assert db.list_tables() == ["t"]
 
 
-def test_a_table_without_partitions_may_be_asked_for_with_none(db: Database) -> None:
-    """As `copy_table` has it, and as many a caller passes on what was not given: one tablet."""
-    assert len(db.create_table("u", {"k": "int64"}, "k", partition_by=None).tablets()) == 1
-
-
-def test_a_database_is_not_made_of_a_path(tmp_path: Path) -> None:
-    """The name that is seen first in the documentation is tried first: an AttributeError of ours helps nobody."""
+def test_the_class_database_does_not_open_a_path(tmp_path: Path) -> None:
+    """The error names `nyala.connect`."""
     with pytest.raises(nyala.InvalidArgumentError, match=r"a store is opened by nyala\.connect\('.*/s'\)"):
         nyala.Database(tmp_path / "s")  # type: ignore[arg-type]
     assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("inside", ["x", "data/x", "wal", "data/deep/er"])
-def test_a_store_inside_another_is_refused(tmp_path: Path, inside: str) -> None:
-    """The outer store removes files in its folder that it does not know, and a copy of it would hold both."""
+def test_a_store_inside_another_store_is_refused(tmp_path: Path, inside: str) -> None:
+    """The outer store removes unknown files in its folder, and a copy of it would include the inner store."""
     with nyala.connect(tmp_path / "s") as db:
         key_value_table(db)
     (tmp_path / "link").symlink_to(tmp_path / "s")
@@ -197,8 +193,8 @@ def test_a_store_inside_another_is_refused(tmp_path: Path, inside: str) -> None:
     nyala.connect(tmp_path / "beside").close()
 
 
-def test_a_store_that_lies_inside_another_already_still_opens(tmp_path: Path) -> None:
-    """A folder may become a store after one below it was made; its rows must not be out of reach."""
+def test_an_existing_store_inside_another_one_can_be_opened(tmp_path: Path) -> None:
+    """It can be there if its folder was moved."""
     with nyala.connect(tmp_path / "outer" / "inner") as db:
         key_value_table(db).insert({"k": [1], "v": [1]})
     (tmp_path / "other").mkdir()
@@ -211,45 +207,47 @@ def test_a_store_that_lies_inside_another_already_still_opens(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("act", "kind", "codes", "says"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_a_mistake_is_named_and_changes_nothing(
+def test_mistakes_raise_an_error_and_change_nothing(
     db: Database, act: Callable[[Any], Any], kind: type[Exception], codes: list[str], says: str
 ) -> None:
-    """The error's class, the codes of its rows, and a sentence that names the culprit."""
+    """The error has the right class, the codes of its rows, and a message for people without names
+    of classes or addresses.
+    """
     table = db["t"]
     before, now = rows(table), db.now()
     with pytest.raises(kind) as error:
         act(table)
     assert type(error.value) is kind
-    assert says in str(error.value)
+    text = str(error.value)
+    assert says in text and len(text) > 20 and " object at 0x" not in text and "ArrowInvalid" not in text
     if codes:
         assert sorted(error.value.errors.column("code").to_pylist()) == codes  # type: ignore[attr-defined]
         assert error.value.errors.column_names == ["row", "operation", "code", "message", "a", "n"]  # type: ignore[attr-defined]
     assert rows(table) == before and db.now() == now
 
 
-def test_only_a_moment_without_a_zone_is_told_how_it_was_read(db: Database) -> None:
-    """Who gave a zone would look for his mistake there."""
+def test_only_errors_of_naive_moments_mention_utc(db: Database) -> None:
     for at in (dt.datetime(2041, 1, 1, tzinfo=dt.UTC), "2041-01-01T00:00Z", db.now() + (1 << 60)):
         with pytest.raises(nyala.InvalidArgumentError, match="is in the future") as error:
             db["t"].scan(at=at)
         assert "taken as UTC" not in str(error.value)
 
 
-def test_a_moment_beyond_the_history_says_how_it_was_read(db: Database) -> None:
-    """West of Greenwich it is a local time that is hours back, and within the history as its owner counts."""
+def test_an_expired_naive_moment_mentions_utc(db: Database) -> None:
+    """West of Greenwich, a local time is hours earlier if it is read as UTC."""
     table = db.create_table("short", {"k": "int64", "v": "int64"}, "k", history=0)
     then = table.insert({"k": [1], "v": [1]}).time - dt.timedelta(days=1)
     table.delete([{"k": 1}])
-    asked: list[Callable[[object], object]] = [
+    reads: list[Callable[[object], object]] = [
         lambda at: table.scan(at=at),
         lambda at: table.get({"k": 1}, at=at),
         lambda at: db.snapshot(at)["short"],
         lambda at: table.changes(since=at),
     ]
-    for ask in asked:
+    for read in reads:
         for at, note in ((then.replace(tzinfo=None), True), (then.isoformat()[:19], True), (then, False)):
             with pytest.raises(nyala.HistoryExpiredError) as error:
-                ask(at)
+                read(at)
             assert ("was taken as UTC" in str(error.value)) is note
 
 
@@ -286,15 +284,15 @@ def test_a_moment_beyond_the_history_says_how_it_was_read(db: Database) -> None:
 def test_mistakes_with_tables_and_stores(
     db: Database, make: Callable[[Database], Any], kind: type[Exception], says: str
 ) -> None:
-    """Names, schemas, partitions and arguments that cannot be."""
+    """Invalid names, schemas, partitions and arguments."""
     with pytest.raises(kind) as error:
         make(db)
     assert says in str(error.value)
     assert db.list_tables() == ["t"]
 
 
-def test_an_empty_batch_and_an_empty_table_are_no_errors(db: Database) -> None:
-    """They answer zeros and the present timestamp."""
+def test_empty_batches_and_empty_tables_are_valid(db: Database) -> None:
+    """The results have zero counts and the present timestamp."""
     table, now = db["t"], db.now()
     for result in (table.insert([]), table.upsert({}), table.delete([]), table.delete(where="n = 50")):
         assert (result.timestamp, result.inserted, result.updated, result.deleted) == (now, 0, 0, 0)
@@ -305,8 +303,8 @@ def test_an_empty_batch_and_an_empty_table_are_no_errors(db: Database) -> None:
     assert rows(empty) == []
 
 
-def test_a_folder_that_is_no_store(tmp_path: Path) -> None:
-    """A folder with other things in it is left alone; a missing one cannot be read."""
+def test_connect_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
+    """A reader refuses a missing folder. Nothing is created or changed."""
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("x")
     with pytest.raises(nyala.StorageError, match=r"a\.txt"):
@@ -323,8 +321,8 @@ def write_birth_of_version(path: Path, version: int) -> None:
     path.write_text(json.dumps({**fields, "crc32c": _crc(fields)}))
 
 
-def test_a_store_of_a_future_version(tmp_path: Path) -> None:
-    """It is refused with its version, and left as it is."""
+def test_a_store_of_a_later_format_version_is_refused(tmp_path: Path) -> None:
+    """The error names the version."""
     nyala.connect(tmp_path / "s").close()
     write_birth_of_version(tmp_path / "s" / "nyala.json", FORMAT_VERSION + 1)
     for read_only in (False, True):
@@ -332,8 +330,8 @@ def test_a_store_of_a_future_version(tmp_path: Path) -> None:
             nyala.connect(tmp_path / "s", read_only=read_only)
 
 
-def test_a_second_writer_is_told_who_has_the_store(tmp_path: Path) -> None:
-    """At once, with pid and host; the lock of a killed writer is simply taken."""
+def test_a_second_writer_gets_pid_and_host_of_the_first(tmp_path: Path) -> None:
+    """A killed writer leaves no lock."""
     script = "import nyala, sys; db = nyala.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     child = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "s")],
@@ -358,8 +356,9 @@ def test_a_second_writer_is_told_who_has_the_store(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """Writes and flushes fail with a sentence, reads go on, nothing acknowledged is lost, and freeing space
-    heals it."""
+    """Writes and flushes fail with a clear message, reads work, no acknowledged row is lost, and
+    writes work again once there is space.
+    """
     files = FaultyFiles(system_files(), kind="enospc")
     db = open_database(tmp_path / "s", files=files)
     table = key_value_table(db)
@@ -382,8 +381,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_streamed_call_that_fails_says_what_was_applied(db: Database) -> None:
-    """Of a RecordBatchReader each batch is atomic by itself; `.applied` counts the rows before the failing one."""
+def test_an_error_of_a_stream_counts_the_applied_rows(db: Database) -> None:
+    """Each record batch of a RecordBatchReader is atomic by itself; `.applied` counts the rows
+    before the one that failed.
+    """
     schema = pa.schema({"a": pa.string(), "n": pa.int32(), "must": pa.int8()})
     batches = [
         pa.record_batch({"a": ["y", "z"], "n": [1, 2], "must": [1, 1]}, schema=schema),
@@ -401,8 +402,8 @@ def test_a_streamed_call_that_fails_says_what_was_applied(db: Database) -> None:
     assert (result.inserted, result.updated) == (1, 3)
 
 
-def test_a_stream_that_breaks_says_what_was_applied(db: Database) -> None:
-    """Also where the error is the source's own: who goes on has to know how far it came."""
+def test_an_error_of_the_streams_source_counts_the_applied_rows(db: Database) -> None:
+    """So that the caller knows where to continue."""
     table = key_value_table(db, "stream")
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
@@ -431,15 +432,14 @@ def test_a_stream_that_breaks_says_what_was_applied(db: Database) -> None:
     ],
     ids=str,
 )
-def test_what_connect_does_not_take(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    """A wait for NaN seconds would never end, and `read_only="no"` would be taken for yes."""
+def test_invalid_arguments_of_connect(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    """A wait of NaN seconds would never end, and `read_only="no"` would mean True."""
     with pytest.raises(nyala.InvalidArgumentError, match=said):
         nyala.connect(tmp_path / "new", **options)
     assert not (tmp_path / "new").exists()
 
 
-def test_keys_that_no_datetime_holds_are_named_as_numbers(tmp_path: Path) -> None:
-    """Who inserts such a key twice would get an error of Python's, and not learn which row it was."""
+def test_errors_name_times_outside_of_datetime_as_numbers(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"at": "timestamp", "n": "int8"}, "at")
         far = pa.array([2**63 - 2, 0], pa.int64()).view(pa.timestamp("us", "UTC"))
@@ -452,25 +452,14 @@ def test_keys_that_no_datetime_holds_are_named_as_numbers(tmp_path: Path) -> Non
             table.delete({"at": pa.array([-(2**63)], pa.int64()).view(far.type)})
 
 
-def test_a_long_key_is_named_by_its_beginning(db: Database) -> None:
-    """A message of 60,000 characters hides what it says."""
+def test_a_message_shortens_a_long_key(db: Database) -> None:
     with pytest.raises(nyala.InvalidValueError) as error:
         db["t"].insert([{**GOOD, "a": "k" * 60_000}])
     assert "(a='kkkk" in str(error.value) and "n=2)" in str(error.value) and len(str(error.value)) < 600
     assert error.value.errors["a"].to_pylist() == ["k" * 60_000]
 
 
-def test_messages_are_sentences_for_people(db: Database) -> None:
-    """No Python or Arrow internals: no class names, no addresses, no empty text."""
-    for _, act, kind, _, _ in CASES:
-        with pytest.raises(kind) as error:
-            act(db["t"])
-        text = str(error.value)
-        assert len(text) > 20 and " object at 0x" not in text and "ArrowInvalid" not in text, text
-
-
-def test_a_data_file_that_was_removed_is_told_with_what_to_do(tmp_path: Path) -> None:
-    """ "check the path" was said of a path that nobody had given."""
+def test_the_error_for_a_missing_data_file_says_what_to_do(tmp_path: Path) -> None:
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         table.insert({"k": range(10), "v": range(10)})
@@ -487,16 +476,15 @@ def test_a_data_file_that_was_removed_is_told_with_what_to_do(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("gone", "kind", "told"),
+    ("gone", "kind", "says"),
     [
         ("nyala.json", nyala.StorageError, "nyala.json is missing.*restore it from a backup"),
         ("checkpoints/*", nyala.CorruptionError, "a segment of the log is missing: restore it, or the store"),
     ],
 )
-def test_a_reader_and_a_writer_say_the_same_of_a_store_without_its_catalogue(
-    tmp_path: Path, gone: str, kind: type[Exception], told: str
+def test_reader_and_writer_raise_the_same_for_a_missing_catalogue(
+    tmp_path: Path, gone: str, kind: type[Exception], says: str
 ) -> None:
-    """A reader said "check the path", or "connect without read_only to create one"."""
     for k in range(3):
         with nyala.connect(tmp_path / "s", maintenance=False) as db:
             table = db.create_table("t", {"k": "int64"}, "k", history=0, exist_ok=True)
@@ -506,12 +494,14 @@ def test_a_reader_and_a_writer_say_the_same_of_a_store_without_its_catalogue(
     for path in (tmp_path / "s").glob(gone):
         path.unlink()
     for read_only in (True, False):
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=says):
             nyala.connect(tmp_path / "s", read_only=read_only)
 
 
-def test_an_operation_of_a_batch_is_named(db: Database) -> None:
-    """Several have columns of the same names, and the error comes at the end of the block."""
+def test_an_error_of_a_batch_names_its_operation(db: Database) -> None:
+    """Operations of several tables may have columns of the same names, and the error is raised at
+    the end of the block.
+    """
     db.create_table("u", {"a": "string", "n": "int32"}, ["a", "n"])
     with pytest.raises(nyala.SchemaError, match=r"^upsert into 'u': column 'n'"), db.batch() as batch:
         batch.upsert("t", [GOOD])
@@ -519,8 +509,8 @@ def test_an_operation_of_a_batch_is_named(db: Database) -> None:
     assert db["t"].count() == 1
 
 
-def test_what_belongs_to_an_open_store_is_not_pickled(db: Database) -> None:
-    """As multiprocessing and joblib try: the error says what to hand over."""
+def test_objects_of_an_open_store_cannot_be_pickled(db: Database) -> None:
+    """The error says what to send to another process, for multiprocessing and joblib."""
     table = db["t"]
     for given in (db, table, table.at(table.scan().timestamp), table.scan(), db.snapshot()):
         with pytest.raises(
@@ -530,16 +520,8 @@ def test_what_belongs_to_an_open_store_is_not_pickled(db: Database) -> None:
     assert pickle.loads(pickle.dumps(table.scan().tokens()))
 
 
-def test_a_snapshot_has_names_as_a_database_has(db: Database) -> None:
-    """Without them Python asks for table 0."""
+def test_a_snapshot_is_a_container_of_table_names(db: Database) -> None:
     db.create_table("later", {"k": "int64"}, ["k"])
     snapshot = db.snapshot()
     db.drop_table("later")
     assert list(snapshot) == ["later", "t"] and "later" in snapshot and "u" not in snapshot
-
-
-def test_no_folder_is_made_for_a_database_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(nyala.InvalidArgumentError, match="mkdtemp"):
-        nyala.connect(":memory:")
-    assert not list(tmp_path.iterdir())

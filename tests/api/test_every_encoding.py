@@ -1,9 +1,10 @@
-"""Every type in every encoding and compression, wherever a row can be: what comes out, and what predicates mean.
+"""Every type in every encoding and compression: values are read as they were written, and predicates find the right
+rows, wherever the rows are.
 
-One column per encoding holds the same values, those at the edges of its type among them, in one table for each place
-that a row's value can be in. So whatever is asked of one of them must have one answer: the one that the model at the
-end of this file gives, which works on Python values and knows nothing of blocks, zone maps, dictionaries or deltas.
-"""
+A table has one column per encoding, all with the same values, which include the extreme values of the type. There is
+one such table for each place where values can be: in memory, in files, as changes. So a predicate must have the same
+result for each table and column. The expected result comes from the model at the end of this file, which evaluates
+predicates on Python values."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from tests.support import folder_in_memory, open_database
 from tests.unit.cfile.memory import same
 
 INF, NAN = math.inf, math.nan
-DAY_MIN, DAY_MAX = 1 - 719_163, dt.date.max.toordinal() - 719_163  # of 1970 on: the years 1 to 9999
+DAY_MIN, DAY_MAX = 1 - 719_163, dt.date.max.toordinal() - 719_163  # days since 1970: the years 1 to 9999
 DAY_US: Final = 86_400_000_000
 # In canonical form: a date as days, a timestamp as microseconds, a decimal as its unscaled integer.
 VALUES: Final[dict[str, list[Any]]] = {
@@ -52,12 +53,12 @@ VALUES: Final[dict[str, list[Any]]] = {
     "decimal(18,0)": [1 - 10**18, -1, 0, 7, 10**18 - 1],
     "decimal(38,38)": [1 - 10**38, -1, 0, 10**20, 10**38 - 1],
     "varchar(4)": ["", "a", "ab", "aé€", "z\0", "zzzz"],
-    "varchar(7)": ["\0\0\0\0", "a\0bc", "abcd", "abce", "zz\u00e9", "\U0001f992"],  # of four bytes
+    "varchar(7)": ["\0\0\0\0", "a\0bc", "abcd", "abce", "zz\u00e9", "\U0001f992"],  # a character of four bytes
     "string": ["", "\0", "a", "a\0", "ab", "it's", "é", "\U0001f992", "a" * MAX_CELL_BYTES, "a" * (MAX_CELL_BYTES - 1)],
     "binary": [b"", b"\0", b"\0\0", b"a", b"a\0", b"\xff", b"\xff" * MAX_CELL_BYTES],
 }  # fmt: skip
 ROWS: Final = 260
-BLOCK_BYTES: Final = 512  # several blocks of each column, of the widest type a block for each 32 rows
+BLOCK_BYTES: Final = 512  # several blocks per column; 32 rows per block of the widest type
 
 
 def encodings(kind: str) -> tuple[str, ...]:
@@ -65,7 +66,9 @@ def encodings(kind: str) -> tuple[str, ...]:
 
 
 def a_column(kind: str, seed: int) -> pa.Array:
-    """Runs in order, then any order, then a stretch of NULL and of one value; long cells are rare."""
+    """Return values in ascending runs, then in random order, then NULLs, then equal values; long
+    values are rare.
+    """
     values, chance = VALUES[kind], random.Random(seed)
     short = [value for value in values if not isinstance(value, str | bytes) or len(value) < 100]
     chosen = [short[place * len(short) // 100] for place in range(100)]
@@ -83,7 +86,7 @@ def a_column(kind: str, seed: int) -> pa.Array:
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_values_come_back_bit_by_bit(kind: str, request: pytest.FixtureRequest) -> None:
-    """A value that changes on its way through a flush, a change, a reopen or a compaction is lost data."""
+    """After a flush, a change, a reopen and a compaction."""
     pairs = one_each(encodings(kind), COMPRESSIONS, request)
     specs = {
         f"{encoding} {compression}": nyala.column(
@@ -125,7 +128,7 @@ def test_values_come_back_bit_by_bit(kind: str, request: pytest.FixtureRequest) 
 
 
 def patched(first: pa.Array, second: pa.Array) -> pa.Array:
-    """The first, with every third value of the second."""
+    """Return `first` with every third value from `second`."""
     rows = pa.array([place % 3 == 0 for place in range(len(first))])
     return pc.if_else(rows, second, first)
 
@@ -142,7 +145,7 @@ def rowsets(db: Database, table: str) -> list[Any]:
 
 
 def stored_as(db: Database, pairs: Sequence[tuple[str, str]]) -> None:
-    """The files say that they have what the schema asked for; the tests would test one encoding many times."""
+    """Check that the files have the encodings and compressions of the schema."""
     (rowset,) = rowsets(db, "t")
     for encoding, compression in pairs:
         column = rowset.base_column(
@@ -154,7 +157,9 @@ def stored_as(db: Database, pairs: Sequence[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in VALUES if parse_type(kind).key_allowed])
 def test_keys_are_found_in_every_encoding(kind: str) -> None:
-    """Alone, where the column has the key index, and in a composite key, whose encoded keys have it."""
+    """For a key of one column, which has the key index, and for a composite key, whose encoded keys
+    have it.
+    """
     values = [value for value in VALUES[kind] if not isinstance(value, str | bytes) or len(value) < 100]
     few = as_arrow(kind, values * 2)
     numbers = pa.array([place // len(values) for place in range(len(few))], pa.int8())
@@ -189,8 +194,8 @@ def test_keys_are_found_in_every_encoding(kind: str) -> None:
             assert [format.ROLE_KEY in found for found in roles] == [False, True]
 
 
-def test_three_hundred_columns() -> None:
-    """As wide as a table may be, of every type, encoding and compression side by side in one file."""
+def test_a_table_of_300_columns() -> None:
+    """The maximum: columns of every type, encoding and compression in one file."""
     kinds = [(kind, encoding) for kind in VALUES for encoding in encodings(kind)]
     several = itertools.product(COMPRESSIONS, kinds)
     specs = {f"{kind} {encoding} {one}": (kind, encoding, one) for one, (kind, encoding) in several}
@@ -221,8 +226,11 @@ ENCODINGS: Final = ("plain", "bitshuffle", "rle", "dictionary", "prefix", "for",
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_encodings_that_are_not_for_a_type_are_refused(kind: str) -> None:
-    """With the column, the type, what was asked for, and what there is; and no table is made."""
+def test_encodings_that_do_not_support_the_type_are_refused(kind: str) -> None:
+    """The error names the column, its type, the requested encoding, and the possible ones.
+
+    No table is created.
+    """
     assert "auto" in encodings(kind) and set(encodings(kind)) <= {"auto", *ENCODINGS}
     with folder_in_memory() as folder, open_database(folder / "s") as db:
         for encoding in set(ENCODINGS) - set(encodings(kind)):
@@ -261,9 +269,7 @@ def test_encodings_that_are_not_for_a_type_are_refused(kind: str) -> None:
         ({"compression": 7}, "unknown compression 7; use one of default, none,"),
     ],
 )
-def test_names_that_there_are_not_are_told_from_those_of_other_types(
-    named: dict[str, Any], message: str
-) -> None:
+def test_unknown_names_of_encodings_and_compressions_are_refused(named: dict[str, Any], message: str) -> None:
     with folder_in_memory() as folder, open_database(folder / "s") as db:
         with pytest.raises(nyala.SchemaError) as error:
             db.create_table("t", {"k": "int64", "s": nyala.column("string", **named)}, "k")
@@ -274,8 +280,8 @@ def test_names_that_there_are_not_are_told_from_those_of_other_types(
         assert f"column 's': {message}" in str(error.value)
 
 
-def test_a_dictionary_becomes_plain_where_there_are_too_many_words() -> None:
-    """That is decided for each rowset, at its flush, and again at a compaction; what is read is the same."""
+def test_a_column_with_too_many_words_is_stored_plain() -> None:
+    """Each flush and each compaction decides this for its rowset. Reads return the same."""
     few, many = ["red", "green"] * 500, [f"word number {n * 7919}" for n in range(1_000)]
     with folder_in_memory() as folder, open_database(folder / "s") as db:
         table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="dictionary")}, "k")
@@ -307,7 +313,10 @@ STATES: Final = ("memory", "disk", "changes in memory", "changes in files", "com
 
 
 class Store(NamedTuple):
-    """Tables of the same rows, named by where the values are; `values` by key."""
+    """Tables with the same rows, named by where the values are:
+
+    in memory, in files, as changes. `values`: by key.
+    """
 
     kind: str
     db: Database
@@ -330,7 +339,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         return {"k": places, **dict.fromkeys(encodings(kind), values.take(places))}
 
     with folder_in_memory() as folder, pytest.MonkeyPatch.context() as patch, duckdb.connect() as con:
-        # DuckDB evaluates a predicate itself where that costs less: here all are to be ours.
+        # DuckDB would evaluate some predicates itself. Here the scan shall evaluate all of them.
         patch.setattr(ScanSource, "offered", ScanSource.takes)
         con.execute("SET TimeZone = 'UTC'")
         with open_database(folder / "s") as db:
@@ -352,7 +361,11 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 class Question(NamedTuple):
-    """`op` of: a comparison, in, not in, between, is null, is not null, like. Arguments in canonical form."""
+    """A predicate.
+
+    op: a comparison, in, not in, between, is null, is not null, or like. Arguments are in canonical
+    form.
+    """
 
     op: str
     arguments: tuple[Any, ...] = ()
@@ -379,7 +392,7 @@ def questions(draw: st.DrawFn, kind: str) -> Question:
 
 
 def literals(kind: str) -> st.SearchStrategy[Any]:
-    """Values that are there, and others beside them."""
+    """Draw values that exist in the column, and others."""
     there = st.sampled_from(VALUES[kind])
     type = parse_type(kind)
     if type.name == "bool":
@@ -393,23 +406,25 @@ def literals(kind: str) -> st.SearchStrategy[Any]:
     return there | st.integers(max(type.value_min, -400), min(type.value_max, 400))
 
 
-EXAMPLES: Final = max(2, settings().max_examples // 5)  # an example is some thirty scans
+EXAMPLES: Final = max(2, settings().max_examples // 5)  # one example runs about thirty scans
 
 
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_predicates_mean_the_same_everywhere(store: Store, data: st.DataObject) -> None:
-    """A row that one encoding finds and another does not is a wrong answer, however fast."""
+    """In each place and encoding, a scan returns the rows that the model finds."""
     question = data.draw(questions(store.kind), label="question")
     expected = [key for key, value in enumerate(store.values) if holds_for(question, store.kind, value)]
-    half = data.draw(st.sampled_from([0, 1]), label="half")  # of a chessboard; all of it by night
+    half = data.draw(
+        st.sampled_from([0, 1]), label="half"
+    )  # every second pair of state and encoding; all pairs by night
     for (row, state), (column, name) in itertools.product(
         enumerate(STATES), enumerate(encodings(store.kind))
     ):
         if (row + column) % 2 != half and not is_night():
             continue
         assert keys_by_scan(store, question, state, name) == expected, (state, name)
-    # One of all pairs with each engine: how a predicate is handed over does not depend on them.
+    # One pair is enough for each engine, because engines hand over predicates in the same way for all pairs.
     state = data.draw(st.sampled_from(STATES), label="state")
     name = data.draw(st.sampled_from(encodings(store.kind)), label="encoding")
     for engine, found in keys_by_engines(store, question, state, name):
@@ -417,7 +432,7 @@ def test_predicates_mean_the_same_everywhere(store: Store, data: st.DataObject) 
 
 
 def test_comparisons_with_values_at_the_edges(store: Store, request: pytest.FixtureRequest) -> None:
-    """Each operator beside each such value, in every encoding: what chance leaves out of the test above."""
+    """Each operator with each extreme value, in every encoding; the random test may miss some."""
     places = itertools.cycle(STATES)
     for turn, (op, value) in enumerate(chequered(COMPARISONS, VALUES[store.kind], request, 3)):
         question, state = Question(op, (value,)), next(places)
@@ -437,7 +452,7 @@ def keys_by_scan(store: Store, question: Question, state: str, name: str) -> lis
 def keys_by_engines(
     store: Store, question: Question, state: str, name: str
 ) -> Iterator[tuple[str, list[int]]]:
-    """What each engine finds that can be told the question."""
+    """Yield (engine, keys) for each engine that can evaluate the predicate."""
     if not all(python_has(store.kind, argument) for argument in question.arguments):
         return
     where, parameters = for_sql(question, store.kind, name)
@@ -454,8 +469,8 @@ def keys_by_engines(
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_the_questions_select_some_rows_and_not_all(kind: str) -> None:
-    """Tables in which every question has the same answer would show nothing."""
+def test_the_tables_are_suitable_for_these_tests(kind: str) -> None:
+    """Most predicates must select some rows but not all."""
     values = of_arrow(kind, a_column(kind, 3))
     for value in VALUES[kind]:
         counts = [
@@ -491,7 +506,7 @@ def for_nyala(question: Question, kind: str, name: str) -> Any:
 
 
 def for_sql(question: Question, kind: str, name: str) -> tuple[str, list[Any]]:
-    """A condition with parameters, each in the column's type."""
+    """Return a condition with parameters, each cast to the column's type."""
     type = (
         "timestamptz"
         if kind == "timestamp"
@@ -538,7 +553,11 @@ def for_polars(question: Question, kind: str, name: str) -> pl.Expr | None:
 
 
 def holds_for(question: Question, kind: str, value: Any) -> bool:
-    """NULL matches nothing but IS NULL; NaN equals NaN and is greater than all else; text goes by its bytes."""
+    """Evaluate the predicate.
+
+    NULL satisfies only IS NULL; NaN equals NaN and is greater than other values; text compares by
+    its bytes.
+    """
     if question.op in ("is null", "is not null"):
         return (value is None) == (question.op == "is null")
     if value is None:
@@ -588,12 +607,12 @@ def of_arrow(kind: str, array: pa.Array) -> list[Any]:
 
 
 def python_has(kind: str, value: Any) -> bool:
-    """Whether Python has such a value: its datetimes end with the year 9999."""
+    """Return whether Python can represent the value: its datetimes end with the year 9999."""
     return kind != "timestamp" or DAY_MIN * DAY_US <= value < (DAY_MAX + 1) * DAY_US
 
 
 def python_of(kind: str, value: Any) -> Any:
-    """What a user writes for it; a time out of Python's years as microseconds."""
+    """Return the value as a user writes it; a time outside of Python's years as microseconds."""
     type = parse_type(kind)
     if type.name == "date":
         return dt.date.fromordinal(719_163 + value)

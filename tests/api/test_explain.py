@@ -1,4 +1,4 @@
-"""What `explain()` says that a scan read, and what `explanation_of_last_run()` says that an engine asked of it."""
+"""`explain()` shows what a scan read, and `explanation_of_last_run()` what an engine pushed down into it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 300_000
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Any]:
-    """Two rowsets whose keys do not overlap, of three splits in all, and one row in memory."""
+    """A table with two rowsets whose keys do not overlap, three splits in all, and one row in memory."""
     with folder_in_memory() as folder, open_database(folder / "s") as db:
         table = db.create_table(
             "t", {"k": "int64", "v": nyala.column("int32", encoding="for"), "s": "string"}, "k"
@@ -37,28 +37,26 @@ def table() -> Iterator[Any]:
         yield table
 
 
-def test_a_key_range_is_seen_beside_the_whole_table(table: Any) -> None:
-    """ "rows 11 of 11, splits 1 of 1" would say that nothing was spared."""
-    told = table.scan(where="k BETWEEN 1000 AND 1010").explain()
-    facts = told.to_dict()
+def test_a_key_range_is_shown_relative_to_the_whole_table(table: Any) -> None:
+    found = table.scan(where="k BETWEEN 1000 AND 1010").explain()
+    facts = found.to_dict()
     assert (facts["rows_total"], facts["rows_in_range"], facts["rows_skipped"]) == (
         ROWS + 1,
         11,
         ROWS + 1 - 11,
     )
     assert (facts["splits_total"], facts["splits_skipped"]) == (3, 2)
-    assert "rows      11 of 300,001, 11 left by partitions and bounds on the key\n" in str(told)
-    assert "splits    1 of 3\n" in str(told)
+    assert "rows      11 of 300,001, 11 left by partitions and bounds on the key\n" in str(found)
+    assert "splits    1 of 3\n" in str(found)
 
 
-def test_the_page_has_every_line_and_figure(table: Any) -> None:
-    """Somebody reads "deltas 3 applied", and nothing says what they are."""
+def test_the_documentation_explains_every_line(table: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "explain.md").read_text()
-    told = table.scan(where="v < 900").explain()
-    for line in str(told).splitlines()[1:]:
+    found = table.scan(where="v < 900").explain()
+    for line in str(found).splitlines()[1:]:
         assert f"| `{line.split()[0]}` |" in page, line
-    assert "\n  filter    v\n" in str(told)
-    for key in told.to_dict():
+    assert "\n  filter    v\n" in str(found)
+    for key in found.to_dict():
         assert f"`{key}`" in page, key
     assert f"a rowset of {SPLIT_ROWS:,} rows" in page
 
@@ -70,40 +68,37 @@ ENCODINGS = [
 ]
 
 
-def test_before_anything_was_read_there_is_nothing_to_explain(table: Any) -> None:
-    """A report of zeros reads as if all rows had been skipped."""
+def test_before_the_first_read_all_figures_are_zero(table: Any) -> None:
     scan = table.scan(columns=["v"], where="k < 10")
-    told = scan.explanation_of_last_run()
-    assert str(told).splitlines()[1:] == [
+    found = scan.explanation_of_last_run()
+    assert str(found).splitlines()[1:] == [
         "  columns   v",
         "  where     k < 10",
         "  nothing was read yet",
     ]
-    facts = told.to_dict()
+    facts = found.to_dict()
     assert set(facts) == set(scan.explain().to_dict()) and facts["bytes_read"] == facts["rows_in_range"] == 0
     assert "nothing was read yet" in str(scan.explanation_of_last_run()), "explain() is a run of its own"
     assert scan.count() == 10
     assert "rows      10 of 300,001, 10 left by" in str(scan.explanation_of_last_run())
     scan = table.scan(where="k < 0")
     assert scan.to_arrow().num_rows == 0
-    assert "rows      0 of 300,001" in str(scan.explanation_of_last_run()), "this one did run"
+    assert "rows      0 of 300,001" in str(scan.explanation_of_last_run()), "this scan was read"
 
 
-def test_a_limit_is_seen_in_splits_and_rows(table: Any) -> None:
-    """Blocks alone told it, beside "splits 4 of 4"."""
-    told = table.scan(limit=5).explain()
-    facts = told.to_dict()
+def test_a_limit_reduces_splits_and_rows(table: Any) -> None:
+    found = table.scan(limit=5).explain()
+    facts = found.to_dict()
     assert (facts["splits_total"], facts["splits_skipped"]) == (3, 2)
     assert (facts["rows_total"], facts["rows_skipped"]) == (ROWS + 1, ROWS + 1 - 5)
-    assert "splits    1 of 3\n" in str(told) and "rows      5 of 300,001\n" in str(told)
+    assert "splits    1 of 3\n" in str(found) and "rows      5 of 300,001\n" in str(found)
     some = table.scan(where="v < 900", limit=5).explain().to_dict()
     assert some["splits_total"] - some["splits_skipped"] == 1
     whole = table.scan().explain().to_dict()
     assert whole["splits_skipped"] == whole["rows_skipped"] == 0
 
 
-def test_what_polars_asked_is_seen_on_the_scan(table: Any) -> None:
-    """ "blocks 0 of 192" after a query says nothing of whether its filter reached the scan."""
+def test_the_scan_shows_what_polars_pushed_down(table: Any) -> None:
     scan = table.scan()
     assert scan.to_polars_lazy().filter(pl.col("k") < 10).select(pl.col("v").sum()).collect().height == 1
     facts = scan.explanation_of_last_run().to_dict()
@@ -114,7 +109,7 @@ def test_what_polars_asked_is_seen_on_the_scan(table: Any) -> None:
     assert scan.explanation_of_last_run().to_dict()["where"] is None
 
 
-def test_what_duckdb_asked_is_seen_on_the_scan(table: Any) -> None:
+def test_the_scan_shows_what_duckdb_pushed_down(table: Any) -> None:
     scan = table.scan()
     with duckdb.connect() as con:
         relation = scan.to_duckdb(con)
@@ -128,7 +123,7 @@ def test_what_duckdb_asked_is_seen_on_the_scan(table: Any) -> None:
 
 
 def test_runs_of_several_threads_are_never_mixed(table: Any) -> None:
-    """Each explanation has the predicate and the figures of one and the same run."""
+    """Each explanation has the predicate and the figures of the same run."""
     scan = table.scan(columns=["k"])
     done = threading.Event()
 
@@ -142,9 +137,9 @@ def test_runs_of_several_threads_are_never_mixed(table: Any) -> None:
         thread.start()
     seen = set()
     try:
-        asked, until = 0, time.monotonic() + 60
-        while (asked < 1_000 or len(seen) < 2) and time.monotonic() < until:
-            asked += 1
+        count, until = 0, time.monotonic() + 60
+        while (count < 1_000 or len(seen) < 2) and time.monotonic() < until:
+            count += 1
             facts = scan.explanation_of_last_run().to_dict()
             if facts["rows_in_range"]:
                 seen.add((facts["where"], facts["rows_in_range"]))

@@ -1,4 +1,4 @@
-"""Immutable columns: an insert sets them, an upsert leaves them as they are, and an update of one is a row error."""
+"""Immutable columns: an insert sets them, an upsert does not change them, and an update of one is a row error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make(db: Database) -> nyala.Table:
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_an_upsert_leaves_them(db: Database, flushed: bool) -> None:
+def test_an_upsert_does_not_change_them(db: Database, flushed: bool) -> None:
     table = make(db)
     if flushed:
         db.flush()
@@ -42,7 +42,7 @@ def test_an_upsert_leaves_them(db: Database, flushed: bool) -> None:
     assert rows(table)[:2] == [(1, 10, 101), (2, 20, 7)] and db.check().ok
 
 
-def test_an_update_of_one_fails(db: Database) -> None:
+def test_an_update_of_one_is_a_row_error(db: Database) -> None:
     table = make(db)
     with pytest.raises(nyala.InvalidValueError, match="column 'born' is immutable"):
         table.update([{"k": 1, "born": 5}])
@@ -71,10 +71,12 @@ def test_operations_in_order(db: Database) -> None:
         errors="collect",
     )
     assert result.errors.select(["row", "code"]).to_pylist() == [{"row": 0, "code": "immutable"}]
-    assert rows(table) == [(1, 11, None), (2, 20, 2), (3, 30, 3)], "a row that is made again has new values"
+    assert rows(table) == [(1, 11, None), (2, 20, 2), (3, 30, 3)], (
+        "a row that is inserted again has new values"
+    )
 
 
-def test_what_keeps_the_property(db: Database, tmp_path: Path) -> None:
+def test_alterations_copies_and_backups_keep_the_property(db: Database, tmp_path: Path) -> None:
     table = make(db)
     before = db.now()
     like = db.create_table("like", like=table)
@@ -114,7 +116,7 @@ def test_transactions_and_large_batches(tmp_path: Path) -> None:
         assert rows(table) == [(1, 10, 101), (2, 20, 201), (3, 30, 300), (4, 40, 400)]
 
 
-def test_backups_restore_a_row_that_was_made_again(db: Database, tmp_path: Path) -> None:
+def test_a_backup_restores_a_row_that_was_inserted_again(db: Database, tmp_path: Path) -> None:
     table = make(db)
     db.backup(tmp_path / "backup")
     table.delete(1)

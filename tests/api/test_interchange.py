@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (the sources are a table)
-"""Rows into and out of the libraries that people use beside Nyala."""
+"""Rows are read from, and converted to, the libraries that users combine with Nyala."""
 
 from __future__ import annotations
 
@@ -50,23 +50,20 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_anything_arrow_can_be_written(table: Any, source: str) -> None:
-    """Each common container of rows, as it is."""
+def test_common_containers_of_rows_can_be_written(table: Any, source: str) -> None:
     result = table.upsert(SOURCES[source]())
     assert result.inserted == 3
     assert rows(table) == EXPECTED
 
 
-def test_another_tables_scan_can_be_written(table: Any) -> None:
-    """A scan is Arrow too."""
+def test_a_scan_of_another_table_can_be_written(table: Any) -> None:
     table.insert(SOURCES["polars"]())
     copy = table._database.create_table("copy", table.schema, "k")
     copy.insert(table.scan(where="s = 'a'"))
     assert rows(copy) == [EXPECTED[0], EXPECTED[2]]
 
 
-def test_what_was_given_may_be_changed_afterwards(table: Any) -> None:
-    """A write keeps nothing of the user's memory."""
+def test_a_write_copies_the_users_data(table: Any) -> None:
     keys, values = np.array([1, 2, 3]), np.array([1.0, 2.0, 3.0])
     table.insert({"k": keys, "v": values})
     keys[:] = 9
@@ -74,8 +71,8 @@ def test_what_was_given_may_be_changed_afterwards(table: Any) -> None:
     assert rows(table) == [(1, None, 1.0), (2, None, 2.0), (3, None, 3.0)]
 
 
-def test_out_to_every_library(table: Any) -> None:
-    """Arrow, pandas, polars (also lazily), DuckDB (also by its replacement scan), the stream protocol."""
+def test_scans_convert_to_every_library(table: Any) -> None:
+    """Arrow, pandas, polars (also lazily), DuckDB (also by its replacement scan), and the stream protocol."""
     table.insert(SOURCES["polars"]())
     scan = table.scan(order_by_key=True)
     assert list(zip(*scan.to_arrow().to_pydict().values(), strict=True)) == EXPECTED
@@ -93,14 +90,14 @@ def test_out_to_every_library(table: Any) -> None:
     assert scan.to_polars_lazy().head(2).collect().height == 2
 
 
-def test_neither_a_table_nor_a_scan_is_a_dataset(table: Any) -> None:
-    """Who is given one reads it as plain files, and predicates, deletions and the moment would be left to him."""
+def test_tables_and_scans_are_not_pyarrow_datasets(table: Any) -> None:
+    """A dataset is read as plain files, without predicates, deletions and the moment."""
     for given in (table, table.scan()):
         assert not isinstance(given, (dataset.Dataset, dataset.Scanner))
 
 
 def test_a_pyarrow_expression_is_evaluated_exactly(table: Any) -> None:
-    """It prunes nothing, and `explain()` says so."""
+    """It skips no data, and `explain()` says so."""
     table.insert(SOURCES["polars"]())
     expression = (pc.field("v") > 1.5) | pc.field("v").is_null()
     assert [row[0] for row in rows(table, where=expression)] == [2, 3]
@@ -109,7 +106,6 @@ def test_a_pyarrow_expression_is_evaluated_exactly(table: Any) -> None:
 
 
 def test_projection_limit_order_and_predicates_on_other_columns(table: Any) -> None:
-    """Columns come in the order asked; a predicate may name others; `limit` and key order hold."""
     table.insert({"k": list(range(100)), "s": ["x"] * 100, "v": [float(-k) for k in range(100)]})
     table._database.flush()
     table.insert({"k": [1000, -5], "s": ["y", "y"], "v": [0.0, 0.0]})
@@ -122,8 +118,8 @@ def test_projection_limit_order_and_predicates_on_other_columns(table: Any) -> N
     assert table.scan(limit=0).to_arrow().num_rows == 0
 
 
-def test_moments(table: Any) -> None:
-    """`at` takes a timestamp, a result, a datetime and ISO text; a view and a snapshot read one moment."""
+def test_a_moment_can_have_several_forms(table: Any) -> None:
+    """A timestamp, a result, a datetime and ISO text, for scans, views and snapshots."""
     first = table.insert({"k": [1], "v": [1.0]})
     table.update({"k": [1], "v": [2.0]})
     second = table.scan().timestamp
@@ -154,8 +150,8 @@ def test_moments(table: Any) -> None:
         table.at(None)
 
 
-def test_get_many_answers_in_the_order_of_the_keys(table: Any) -> None:
-    """Missing keys are left out; a key asked twice comes twice."""
+def test_get_many_returns_rows_in_the_order_of_the_keys(table: Any) -> None:
+    """Missing keys are left out; the row of a repeated key is repeated."""
     table.insert({"k": [1, 2, 3], "v": [1.0, 2.0, 3.0]})
     found = table.get_many({"k": [3, 9, 1, 3]}, columns=["v"])
     assert found.column("v").to_pylist() == [3.0, 1.0, 3.0]
@@ -163,7 +159,9 @@ def test_get_many_answers_in_the_order_of_the_keys(table: Any) -> None:
 
 @pytest.fixture
 def words(tmp_path: Path) -> Iterator[Any]:
-    """Text with a dictionary on disk, text without, and rows in memory that bring a new word."""
+    """A table with text that has a dictionary on disk, text without one, and rows in memory with a
+    new word.
+    """
     with open_database(tmp_path / "w") as db:
         columns = {
             "k": "int64",
@@ -194,8 +192,8 @@ def words(tmp_path: Path) -> Iterator[Any]:
 TEXT_AS_WORDS = pa.dictionary(pa.int32(), pa.string())
 
 
-def test_dictionaries_come_out_as_dictionaries_if_they_are_wanted(words: Any) -> None:
-    """By a method, by name, or because an Arrow consumer asks for such a schema; else text comes as text."""
+def test_text_is_read_as_dictionaries_on_request(words: Any) -> None:
+    """By a method, by name, or because an Arrow consumer requests such a schema; otherwise as text."""
     scan = words.scan(order_by_key=True)
     plain = scan.to_arrow()
     assert plain.schema.field("few").type == pa.string()
@@ -214,8 +212,7 @@ def test_dictionaries_come_out_as_dictionaries_if_they_are_wanted(words: Any) ->
             scan.with_dictionaries(wrong)
 
 
-def test_columns_of_dictionaries_come_in_a_list_as_columns_do_elsewhere(words: Any) -> None:
-    """`with_dictionaries(["few"])` ends as a TypeError about hashes."""
+def test_with_dictionaries_accepts_a_list_of_names(words: Any) -> None:
     scan = words.scan()
     wanted = scan.with_dictionaries("few", "raw").schema
     assert (
@@ -223,7 +220,7 @@ def test_columns_of_dictionaries_come_in_a_list_as_columns_do_elsewhere(words: A
         == scan.with_dictionaries(("few", "raw")).schema
         == wanted
     )
-    assert scan.with_dictionaries([]).schema == scan.schema, "a list without names is of no column"
+    assert scan.with_dictionaries([]).schema == scan.schema, "an empty list names no column"
     for wrong in (["few", ["raw"]], [7], [{"few"}]):
         with pytest.raises(
             nyala.InvalidArgumentError, match="names of columns, one by one or in a list, not"
@@ -234,16 +231,17 @@ def test_columns_of_dictionaries_come_in_a_list_as_columns_do_elsewhere(words: A
             scan.with_dictionaries(*several)
 
 
-def test_a_schema_of_columns_asks_for_dictionaries(words: Any) -> None:
-    """Whoever asks a scan for a dictionary's type gets text, and is not told."""
-    asked = pa.schema(
+def test_a_requested_schema_may_have_dictionaries(words: Any) -> None:
+    requested = pa.schema(
         [("many", TEXT_AS_WORDS), ("k", pa.int64()), ("raw", pa.dictionary(pa.int32(), pa.binary()))]
     )
-    scan = words.scan(columns=asked, where="few = 'a' OR k = 5000", order_by_key=True)
-    assert scan.schema.types == scan.to_arrow().schema.types == asked.types
+    scan = words.scan(columns=requested, where="few = 'a' OR k = 5000", order_by_key=True)
+    assert scan.schema.types == scan.to_arrow().schema.types == requested.types
     plain = words.scan(["many", "k", "raw"], "few = 'a' OR k = 5000", order_by_key=True)
     assert scan.to_arrow().cast(plain.schema).equals(plain.to_arrow())
-    assert all(batch.schema.types == asked.types for token in scan.tokens() for batch in read_token(token))
+    assert all(
+        batch.schema.types == requested.types for token in scan.tokens() for batch in read_token(token)
+    )
     for name, wrong, says in (
         ("few", pa.dictionary(pa.int8(), pa.string()), r"with_dictionaries\('few'\)"),
         (
@@ -263,12 +261,12 @@ def test_a_schema_of_columns_asks_for_dictionaries(words: Any) -> None:
             words.scan(columns=pa.schema([(name, wrong)]))
 
 
-def test_an_arrow_stream_has_the_schema_that_its_consumer_asks_for(words: Any) -> None:
-    """Dictionaries and narrow decimals as they lie in the files; what we do not read so, Arrow casts."""
+def test_an_arrow_stream_has_the_requested_schema(words: Any) -> None:
+    """Dictionaries and narrow decimals are returned as they are stored; Arrow casts to other types."""
     scan = words.scan(order_by_key=True)
     plain = scan.to_arrow()
 
-    def asked(**types: pa.DataType) -> pa.Table:
+    def requested(**types: pa.DataType) -> pa.Table:
         schema = pa.schema([field.with_type(types.get(field.name, field.type)) for field in plain.schema])
         found = pa.RecordBatchReader._import_from_c_capsule(
             scan.__arrow_c_stream__(schema.__arrow_c_schema__())
@@ -276,19 +274,21 @@ def test_an_arrow_stream_has_the_schema_that_its_consumer_asks_for(words: Any) -
         assert found.schema.types == schema.types
         return found.read_all()
 
-    wide = asked(few=pa.large_string(), k=pa.float64())
+    wide = requested(few=pa.large_string(), k=pa.float64())
     assert wide.cast(plain.schema).equals(plain)
-    narrow = asked(few=TEXT_AS_WORDS, price=pa.decimal32(9, 2))
+    narrow = requested(few=TEXT_AS_WORDS, price=pa.decimal32(9, 2))
     assert narrow["few"].chunk(0).dictionary.to_pylist() == [
         "",
         "a",
         "b",
-    ]  # the column's own, which is sorted; a cast's is not
+    ]  # the stored dictionary is sorted; a cast would not sort it
     assert narrow.cast(plain.schema).equals(plain)
 
 
 def test_each_row_of_a_list_changes_only_its_own_columns(db: nyala.Database) -> None:
-    """A new row has the default, or NULL, in a column that it leaves out; an existing row keeps its value."""
+    """In a column that a row does not have, a new row gets the default, and an existing row keeps
+    its value.
+    """
     table = db.create_table("l", {"k": "int64", "v": "int64", "d": nyala.column("int64", default=7)}, "k")
     table.insert([{"k": 1, "v": 1}, {"k": 2}])
     assert table.scan(order_by_key=True).to_arrow().to_pydict() == {"k": [1, 2], "v": [1, None], "d": [7, 7]}
@@ -302,8 +302,8 @@ def test_each_row_of_a_list_changes_only_its_own_columns(db: nyala.Database) -> 
     }
 
 
-def test_a_pandas_column_without_a_value_has_any_type(db: nyala.Database) -> None:
-    """pandas makes float64 of an empty field, and no type at all of an empty frame."""
+def test_a_pandas_column_without_values_fits_any_type(db: nyala.Database) -> None:
+    """pandas gives such a column the type float64, and in an empty frame no type."""
     table = db.create_table("p", {"k": "int64", "s": "string", "t": "timestamp"}, "k")
     table.insert(pd.DataFrame({"k": [], "s": [], "t": []}))
     table.insert(pd.DataFrame({"k": [1, 2], "s": [np.nan, np.nan], "t": [None, None]}))

@@ -1,7 +1,6 @@
-"""Signals whose handlers raise: Ctrl-C, alarms, SIGTERM, and storms of them.
+"""Signals whose handlers raise: Ctrl-C, alarms and SIGTERM, also many of them in a row.
 
-Afterwards the same handle writes, and every acknowledged row is there.
-"""
+Afterwards the same handle can write, and no acknowledged row is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 @pytest.fixture(autouse=True)
 def finalizers_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest makes errors of them, also of the interpreter's own imports."""
+    """pytest would turn exceptions in finalizers into errors, even those of the interpreter's own imports."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
 
@@ -36,21 +35,21 @@ STORM_S = 4 if is_night() else 0.8
 
 
 class Stop(Exception):
-    """Raised at the worst moment."""
+    """The exception that the handler raises."""
 
 
 handled_one = threading.Event()
 
 
 def stop(_: int, __: object) -> None:
-    """A handler of signals that raises."""
+    """A signal handler that raises."""
     handled_one.set()
     raise Stop
 
 
 @contextlib.contextmanager
 def handled(number: int) -> Iterator[None]:
-    """Signals of this number raise `Stop`."""
+    """Let signals of this number raise `Stop`."""
     before = signal.signal(number, stop)
     try:
         yield
@@ -60,19 +59,21 @@ def handled(number: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def storm(seconds: float, seed: int, *numbers: int) -> Iterator[Callable[[], bool]]:
-    """Send these signals to the process again and again, from another thread; give whether this goes on."""
+    """Send these signals to the process again and again from another thread, and yield a function
+    that says whether this continues.
+    """
     rng = random.Random(seed)
 
     over = threading.Event()
 
     def send() -> None:
-        time.sleep(0.2)  # until the loop has begun
+        time.sleep(0.2)  # wait until the loop has begun
         end = time.monotonic() + seconds
         while time.monotonic() < end and not over.is_set():
             time.sleep(rng.uniform(0, 0.004))
             handled_one.clear()
             os.kill(os.getpid(), rng.choice(numbers))
-            handled_one.wait(60)  # two at once would be raised in the loop's `except`
+            handled_one.wait(60)  # a second signal could be raised in the loop's `except`
 
     thread = threading.Thread(target=send)
     with contextlib.ExitStack() as stack:
@@ -129,7 +130,7 @@ def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str, n
         assert db.check().ok
 
 
-def test_a_storm_over_open_and_close_leaves_a_store_that_opens(tmp_path: Path) -> None:
+def test_after_a_storm_over_open_and_close_the_store_can_be_opened(tmp_path: Path) -> None:
     acknowledged: list[int] = []
     k = 0
     with storm(STORM_S, 2, signal.SIGINT, signal.SIGALRM) as goes_on:
@@ -171,7 +172,7 @@ def test_a_signal_waits_until_the_work_is_done(number: int) -> None:
     assert done == ["first", "second"]
 
 
-def test_the_handler_of_each_signal_that_came_is_called() -> None:
+def test_the_handler_of_each_delayed_signal_is_called() -> None:
     called = []
 
     def handler(number: int, _: object) -> None:
@@ -192,10 +193,10 @@ def test_the_handler_of_each_signal_that_came_is_called() -> None:
 
 @pytest.mark.parametrize("kind", ["SIGINT", "SIGALRM", "exception"])
 @pytest.mark.parametrize("work", ["flush", "compact", "insert", "copy"])
-def test_files_of_a_transaction_that_was_made_stay(
+def test_a_signal_after_the_commit_does_not_remove_committed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, kind: str
 ) -> None:
-    """A signal, or an exception of another thread, right behind the commit: the files are not those of failed work."""
+    """The same for an exception from another thread."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         t = db.create_table("t", {"k": "int64"}, "k")
         for k in range(3):

@@ -1,4 +1,4 @@
-"""Lists of whole keys are looked up, and give the rows that a scan of everything would give."""
+"""Predicates that are lists of whole keys: each key is looked up, with the same result as a scan of the table."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def in_order(rows: pa.Table) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys of small tables are looked up too."""
+    """Look up lists of keys in small tables, too."""
     monkeypatch.setattr(read_path, "_ROWS_PER_LISTED", 0)
 
 
 @pytest.mark.parametrize(("kind", "first"), in_turns(KEYS, (None, "string")))
 @pytest.mark.usefixtures("always")
-def test_a_list_of_keys_gives_the_rows_that_a_scan_gives(
-    db: nyala.Database, kind: str, first: str | None
-) -> None:
-    """In memory and on disk, after deletions, updates and insertions, now and before, in every form."""
+def test_a_list_of_keys_returns_the_rows_of_a_scan(db: nyala.Database, kind: str, first: str | None) -> None:
+    """In memory and on disk, after deletes, updates and inserts, now and at earlier moments, in
+    every form.
+    """
     make, random = KEYS[kind], Random(kind)
     names = ["k"] if first is None else ["f", "k"]
     columns: dict[str, Any] = {"k": kind} if first is None else {"f": first, "k": kind}
@@ -101,7 +101,7 @@ def test_a_list_of_keys_gives_the_rows_that_a_scan_gives(
 
 
 @pytest.mark.usefixtures("always")
-def test_a_token_of_a_part_gives_the_listed_rows_of_that_part(db: nyala.Database) -> None:
+def test_a_token_returns_the_listed_rows_of_its_part(db: nyala.Database) -> None:
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     table.insert({"k": range(600_000), "v": range(600_000)})
     db.flush()
@@ -126,7 +126,7 @@ def test_a_list_of_keys_reads_only_these_rows(db: nyala.Database) -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_long_text_of_many_listed_keys_comes_in_several_batches(tmp_path: Path) -> None:
+def test_rows_of_many_listed_keys_are_returned_in_several_batches(tmp_path: Path) -> None:
     with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="64MB") as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
         for begin in range(0, 3000, 500):

@@ -68,7 +68,7 @@ def test_lists_of_keys(db: Any) -> None:
     assert db["t"].count() == 0 and db["pairs"].count() == 1
 
 
-def test_a_missing_key(db: Any) -> None:
+def test_a_missing_key_is_an_error_of_getitem_only(db: Any) -> None:
     """`table[key]` behaves as a dict does."""
     with pytest.raises(KeyError, match=r"has no row with the key \('z', 1\)") as error:
         db["pairs"]["z", 1]
@@ -85,8 +85,7 @@ def test_a_key_of_another_shape(db: Any, key: Any) -> None:
         db["pairs"].get(key)
 
 
-def test_a_condition_instead_of_keys(db: Any) -> None:
-    """Text with a comparison is most probably a condition."""
+def test_text_that_looks_like_a_condition_is_refused_as_a_key(db: Any) -> None:
     with pytest.raises(nyala.InvalidArgumentError, match="delete.where="):
         db["pairs"].delete("host = 'a'")
     assert db["pairs"].count() == 3

@@ -1,4 +1,4 @@
-"""Messages and `repr` have a bounded length, whatever a user gives, and still say what, where and what to do."""
+"""Messages and `repr` have a bounded length for any input, and still say what, where and what to do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield db
 
 
-# What a user gives; and what the message must still say.
+# (the call, the text that its message must have)
 CALLS: list[tuple[str, Callable[[Any], Any], tuple[str, ...]]] = [
     ("table", lambda db: db[NAME], ("no table", "nnn")),
     ("table of quotes", lambda db: db[QUOTES], ("no table",)),
@@ -93,10 +93,9 @@ def _alter(db: Any, step: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize(("call", "says"), [(c, s) for _, c, s in CALLS], ids=[name for name, _, _ in CALLS])
-def test_a_message_is_short_and_says_what_is_wrong(
+def test_messages_are_short_and_name_the_mistake(
     db: Any, call: Callable[[Any], Any], says: tuple[str, ...]
 ) -> None:
-    """A log would be filled by one error, and its cause be lost among 300,000 characters."""
     with pytest.raises(Error) as caught:
         call(db)
     message = str(caught.value)
@@ -106,15 +105,13 @@ def test_a_message_is_short_and_says_what_is_wrong(
         assert words in message, message
 
 
-def test_row_errors_are_bounded(db: Any) -> None:
-    """The table of the failing rows has a message for each."""
+def test_messages_of_row_errors_are_short(db: Any) -> None:
     result = db["t"].upsert({"k": [7, 8], "v": [NAME, "b"]}, errors="collect")
     assert len(result.errors) == 1
     assert max(map(len, result.errors["message"].to_pylist())) <= MESSAGE_MAX_CHARS
 
 
-def test_what_stands_between_long_parts_survives() -> None:
-    """The sentence is what tells what to do, and the user's text stands before, between and behind its parts."""
+def test_text_between_long_parts_is_kept() -> None:
     many = ", ".join(MANY)
     for text in (
         f"table {NAME!r} has no column {NAME!r}: table.schema has the names",
@@ -129,8 +126,8 @@ def test_what_stands_between_long_parts_survives() -> None:
     assert bounded("it's short") == "it's short"
 
 
-def test_every_class_bounds_its_message() -> None:
-    """The guarantee is of the root, and classes with arguments of their own keep it, after pickling too."""
+def test_every_class_of_errors_shortens_its_message() -> None:
+    """Also after pickling."""
     import pickle
 
     for error in (
@@ -146,8 +143,7 @@ def test_every_class_bounds_its_message() -> None:
     assert str(CorruptionError("it is cut", NAME, 5)).endswith("it is cut")
 
 
-def test_reprs_and_explanations_are_bounded(tmp_path: Path) -> None:
-    """A notebook would show a line of 300,000 characters."""
+def test_reprs_and_explanations_are_short(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         names = [f"column_{number}" for number in range(300)]
         wide = db.create_table("w", dict.fromkeys(names, "int64"), names[:5])
@@ -165,8 +161,7 @@ def test_reprs_and_explanations_are_bounded(tmp_path: Path) -> None:
         assert len(str(scan.explain())) < 5 * MESSAGE_MAX_CHARS
 
 
-def test_a_repr_says_how_many_rows_there_are(tmp_path: Path) -> None:
-    """Ten rows are shown: whoever sees them does not know whether that is all."""
+def test_a_repr_says_how_many_rows_it_shows(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         assert "inserted=1234" in repr(table.insert({"k": list(range(1234))}))
@@ -178,8 +173,7 @@ def test_a_repr_says_how_many_rows_there_are(tmp_path: Path) -> None:
         assert "more than 100,000 rows" in repr(db.sql("SELECT k FROM t"))
 
 
-def test_the_command_line_is_bounded(tmp_path: Path) -> None:
-    """What is typed comes back in the message."""
+def test_messages_of_the_command_line_are_short(tmp_path: Path) -> None:
     from nyala.cli.app import app
 
     nyala.connect(tmp_path / "s").close()

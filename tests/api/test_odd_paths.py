@@ -1,4 +1,4 @@
-"""Paths as bytes, as objects, and such that are not UTF-8: they work, or one sentence says why not."""
+"""Paths as bytes, as `os.PathLike` objects, and paths that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_UTF8 = os.fsdecode(b"caf\xe9")
 
 
 class Somewhere:
-    """An `os.PathLike` that is no `pathlib.Path`."""
+    """An `os.PathLike` that is not a `pathlib.Path`."""
 
     def __init__(self, path: str | bytes) -> None:
         self._path = path
@@ -24,7 +24,7 @@ class Somewhere:
         return self._path
 
 
-def test_bytes_and_path_likes_name_a_store(tmp_path: Path) -> None:
+def test_bytes_and_path_likes_are_paths(tmp_path: Path) -> None:
     path = str(tmp_path / "s ü % ? #")
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64"}, "k").insert([{"k": 1}])
@@ -36,7 +36,7 @@ def test_bytes_and_path_likes_name_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.fsdecode, os.fsencode, Path, Somewhere])
-def test_a_path_that_is_not_utf8_is_refused_with_a_sentence(tmp_path: Path, make: type) -> None:
+def test_a_path_that_is_not_utf8_is_refused(tmp_path: Path, make: type) -> None:
     path = make(os.path.join(tmp_path, NOT_UTF8))
     for call in (nyala.connect, lambda p: nyala.connect(p, read_only=True), nyala.check):
         with pytest.raises(nyala.InvalidArgumentError, match=r"caf\\xe9' is not UTF-8"):
@@ -44,7 +44,7 @@ def test_a_path_that_is_not_utf8_is_refused_with_a_sentence(tmp_path: Path, make
     assert os.listdir(tmp_path) == []
 
 
-def test_the_working_folder_may_be_the_one_that_is_not(
+def test_a_relative_path_in_a_folder_that_is_not_utf8_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / NOT_UTF8).mkdir()
@@ -53,7 +53,7 @@ def test_the_working_folder_may_be_the_one_that_is_not(
         nyala.connect("s")
 
 
-def test_a_link_leads_to_a_folder_that_is_not(tmp_path: Path) -> None:
+def test_a_link_to_a_folder_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / NOT_UTF8).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / NOT_UTF8)
     with nyala.connect(tmp_path / "link") as db:
@@ -61,7 +61,7 @@ def test_a_link_leads_to_a_folder_that_is_not(tmp_path: Path) -> None:
         assert db.check().ok
 
 
-def test_the_command_line_says_so_too(tmp_path: Path) -> None:
+def test_the_command_line_refuses_such_paths(tmp_path: Path) -> None:
     nyala.connect(tmp_path / "s").close()
     store, bad = str(tmp_path / "s"), os.path.join(tmp_path, NOT_UTF8)
     Path(bad + ".csv").write_text("k\n1\n")
@@ -76,7 +76,7 @@ def test_the_command_line_says_so_too(tmp_path: Path) -> None:
         assert "is not UTF-8" in ran.stderr
 
 
-def test_spark_options_say_so_too(tmp_path: Path) -> None:
+def test_spark_refuses_such_paths(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     from nyala.spark.source.options import WriteOptions
 

@@ -1,8 +1,7 @@
-"""Tablets that a scan skips, on real tables: what is read holds all that is selected, and `explain()` counts it.
+"""Tablets that a scan skips by their partitions: the scan returns all selected rows; `explain()` counts the tablets.
 
-Brute force over small universes: every row that there can be is in the table, and every answer is that of a filter in
-Python. (The policy alone, over more kinds of levels and constraints: `tests/unit/partition/test_pruning.py`.)
-"""
+The tables contain every possible row of a small universe, and the expected result is that of a filter in Python.
+`tests/unit/partition/test_pruning.py` tests the pruning alone, with more kinds of levels and predicates."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ Ranges = list[tuple[Bound, Bound]]
 
 @st.composite
 def levels(draw: st.DrawFn, types: dict[str, str]) -> tuple[list[Any], list[str], Ranges]:
-    """Hash levels without common columns, and mostly a range level over some columns, of bounds with gaps.
+    """Draw hash levels without common columns, and mostly a range level with gaps between its ranges.
 
-    Returns: the levels, and the range level's columns and bounds; without one no columns.
+    Returns the levels, and the range level's columns and bounds, or no columns.
     """
     names = draw(st.permutations(list(types)))
     cut = draw(st.integers(0, len(names)))
@@ -46,7 +45,7 @@ def levels(draw: st.DrawFn, types: dict[str, str]) -> tuple[list[Any], list[str]
         return found, [], [(None, None)]
     columns = draw(st.permutations(list(types)))[: draw(st.integers(1, len(types)))]
     rows = list(itertools.product(*(UNIVERSE[types[name]] for name in columns)))
-    # The least key of all is no bound: nothing lies below it.
+    # The smallest key cannot be a bound, because no key is below it.
     edges: list[Bound] = sorted(draw(st.lists(st.sampled_from(rows[1:]), max_size=3, unique=True)))
     ranges = list(itertools.pairwise([None, *edges, None]))
     ranges = [ranges[i] for i in sorted(draw(st.sets(st.sampled_from(range(len(ranges))), min_size=1)))]
@@ -61,7 +60,7 @@ def inside(row: dict[str, Any], columns: list[str], bounds: tuple[Bound, Bound])
 
 @st.composite
 def predicates(draw: st.DrawFn, types: dict[str, str]) -> list[tuple[str, str, Any]]:
-    """(column, operator, value or values), all of which are to hold."""
+    """Draw a list of (column, operator, value or values); a row must satisfy all of them."""
     found = []
     for name in draw(st.lists(st.sampled_from(list(types)), max_size=3)):
         operator, values = draw(st.sampled_from(OPERATORS)), UNIVERSE[types[name]]
@@ -80,7 +79,7 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def holds(row: dict[str, Any], name: str, operator: str, value: Any) -> bool:
-    # Text compares by bytes and ISO dates by their text; of these values Python says the same.
+    # Python compares these texts and ISO dates in the same order as Nyala.
     return row[name] in value if operator == "in" else bool(COMPARE[operator](row[name], value))
 
 
@@ -90,8 +89,8 @@ def tree(name: str, operator: str, value: Any) -> Any:
 
 
 @given(data=st.data())
-def test_what_is_skipped_is_not_selected(data: st.DataObject) -> None:
-    """Before and after columns are renamed and a range is dropped: levels are pruned by themselves, and rightly."""
+def test_a_scan_skips_no_selected_row(data: st.DataObject) -> None:
+    """Also after columns were renamed and a range was dropped."""
     kinds = data.draw(st.lists(st.sampled_from(list(UNIVERSE)), min_size=1, max_size=3))
     types = {f"k{n}": kind for n, kind in enumerate(kinds)}
     rows = [
@@ -132,4 +131,4 @@ def test_what_is_skipped_is_not_selected(data: st.DataObject) -> None:
                 assert facts["tablets_total"] == len(tablets)
                 pinned = {name for name, operator, _ in wanted if operator == "="}
                 if pinned == set(types) and len(wanted) == len(types):
-                    assert facts["tablets_read"] <= 1, "one key lies in one tablet"
+                    assert facts["tablets_read"] <= 1, "one key is in one tablet"

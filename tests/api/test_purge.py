@@ -1,4 +1,4 @@
-"""`Table.purge`: no byte of the purged rows is left in any file, and nothing else is lost."""
+"""`Table.purge`: no file has a byte of the purged rows any more, and no other row is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nyala.objects.open import open_objects
 from nyala.testing.s3_server import S3Server
 from tests.support import folder_in_memory, rows
 
-# Found nowhere else, in any encoding that keeps a value's bytes together.
+# Values that cannot occur in files by chance. They are searched in files that store their bytes together.
 KEY, SECRETS = "Quizzical-Ada-7f3a", ("first-xylophone-551", "second-xylophone-552", "third-xylophone-553")
 NUMBER = 0x1F2E3D4C5B6A7988
 NEEDLES = [text.encode() for text in (KEY, *SECRETS)] + [
@@ -53,8 +53,10 @@ def people(
     )  # fmt: skip
 
 
-def live_a_life(table: nyala.Table) -> None:
-    """The person in base data, REDO, UNDO, a dead row, a later life, memory and the log; bounds of rowsets too."""
+def fill(table: nyala.Table) -> None:
+    """Write the key to base data, REDO, UNDO, a dead row, a later row, memory, the log, and bounds
+    of rowsets.
+    """
     others = [f"{letter}-{number}" for letter in "AZ" for number in range(20)]
     table.insert(
         {"name": [*others, KEY], "city": ["Paris"] * 40 + [SECRETS[0]], "account": [*range(40), NUMBER]}
@@ -81,7 +83,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def decoded(folder: Path) -> set[Any]:
-    """Every value of every column of every data file."""
+    """Return every value of every column of every data file."""
     values: set[Any] = set()
     for path in (folder / "data").rglob("*"):
         if path.is_file():
@@ -100,12 +102,12 @@ def decoded(folder: Path) -> set[Any]:
     ("encoding", "compression"),
     [("plain", "none"), ("dictionary", "none"), ("prefix", "none"), ("auto", "zstd"), ("auto", "lz4")],
 )
-def test_no_byte_is_left_in_any_file(
+def test_no_file_has_a_byte_of_the_purged_row(
     db: nyala.Database, folder: Path, encoding: str, compression: str
 ) -> None:
     table = people(db, encoding, compression)
-    live_a_life(table)
-    db.create_table("other", {"k": "int64"}, "k").insert({"k": [1]})  # keeps the log
+    fill(table)
+    db.create_table("other", {"k": "int64"}, "k").insert({"k": [1]})  # so that the log is not empty
     if compression == "none":
         assert {needle for _, needle in found_in(files_of(folder / "store"))} >= set(NEEDLES[:4])
     assert KEY in decoded(folder / "store") and str(NUMBER) in decoded(folder / "store")
@@ -126,7 +128,9 @@ def test_no_byte_is_left_in_any_file(
 
 
 def test_dropped_columns_and_bounds_are_erased_too(db: nyala.Database, folder: Path) -> None:
-    """A dropped column stays in the files; the catalogue has the least and greatest key of each rowset."""
+    """Files still have the values of a dropped column, and the catalogue has the least and the
+    greatest key of each rowset.
+    """
     table = db.create_table(
         "people", {"name": "string", "note": nyala.column("string", compression="none")}, "name"
     )
@@ -143,10 +147,10 @@ def test_dropped_columns_and_bounds_are_erased_too(db: nyala.Database, folder: P
     assert rows(table) == [] and table.tablets()[0].rowsets == 0 and db.check().ok
 
 
-def test_keys_that_are_dead_for_long_are_erased_from_the_history(db: nyala.Database, folder: Path) -> None:
-    """Also keys that only the log has, and keys that never were."""
+def test_deleted_rows_are_erased_from_the_history(db: nyala.Database, folder: Path) -> None:
+    """Also keys that are only in the log, and keys that never existed."""
     table = people(db)
-    live_a_life(table)
+    fill(table)
     table.delete(KEY)
     table.flush()
     result = table.purge([KEY, "never"])
@@ -156,8 +160,8 @@ def test_keys_that_are_dead_for_long_are_erased_from_the_history(db: nyala.Datab
     assert (again.deleted, again.rowsets_rewritten, again.done) == (0, 0, True)
 
 
-def test_in_a_bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is objects, with two checkpoints. Replaced files stay for a while, and the status says so."""
+def test_a_purge_in_a_bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaced files stay for ten minutes, and the status says so."""
     with S3Server() as server:
         options = {"storage_options": server.options, "cache_dir": folder / "cache", "maintenance": False}
         url = "s3://bucket/store"
@@ -171,7 +175,7 @@ def test_in_a_bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         with nyala.connect(url, group_interval=0, **options) as db:
             table = people(db)
-            live_a_life(table)
+            fill(table)
             db._store.write_checkpoint()
             assert {needle for _, needle in found_in(objects())} >= set(NEEDLES[:4])
             result = table.purge(KEY)
@@ -189,7 +193,7 @@ def test_in_a_bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dropped_ranges_and_clones(db: nyala.Database, folder: Path) -> None:
-    """A dropped range can come back, without the rows. A clone shares files, and the result names it."""
+    """A dropped range comes back without the rows. A clone shares files, and the result names it."""
     text = nyala.column("string", encoding="plain", compression="none")
     table = db.create_table(
         "t", {"k": "int64", "v": text}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)])
@@ -221,7 +225,7 @@ def test_dropped_ranges_and_clones(db: nyala.Database, folder: Path) -> None:
 def test_no_read_finds_the_rows_at_any_moment(db: nyala.Database) -> None:
     table = people(db)
     begin = db.now()
-    live_a_life(table)
+    fill(table)
     before = db.now()
     db.tag("before")
     expected = [row for row in rows(table, at=before) if row[0] != KEY]
@@ -237,10 +241,10 @@ def test_no_read_finds_the_rows_at_any_moment(db: nyala.Database) -> None:
     assert table.get(KEY) is None
 
 
-def test_a_key_that_comes_back_is_a_new_row(db: nyala.Database, folder: Path) -> None:
-    """It keeps what it was since then, in whatever rowset it is when the key is purged or merged again."""
+def test_a_purged_key_can_be_inserted_again(db: nyala.Database, folder: Path) -> None:
+    """Later purges and compactions keep the history of the new row."""
     table = people(db)
-    live_a_life(table)
+    fill(table)
     old = db.now()
     table.purge([KEY])
     table.insert([{"name": KEY, "city": "new", "account": 1}])
@@ -258,10 +262,12 @@ def test_a_key_that_comes_back_is_a_new_row(db: nyala.Database, folder: Path) ->
 
 
 @pytest.mark.parametrize("where", ["memory", "rowset"])
-def test_a_key_that_comes_back_while_it_is_purged(
+def test_a_key_that_is_inserted_again_during_its_purge(
     db: nyala.Database, folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Its new row may be the same row in memory as the dead one, with a history that is older than the purge."""
+    """In memory, the new row may be the same row as the dead one, with a history that is older than
+    the purge.
+    """
     from nyala.tablet import purge as purging
 
     table = people(db)
@@ -288,7 +294,7 @@ def test_a_key_that_comes_back_while_it_is_purged(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_over_a_random_history(db: nyala.Database, folder: Path, seed: int) -> None:
-    """At every moment the table is what it was, without the keys that were purged since."""
+    """At every moment the table has its earlier rows, except the keys that were purged since."""
     chance = random.Random(seed)
     table = db.create_table(
         "t", {"k": "int64", "v": "int64", "w": "string"}, "k", nyala.hash_partition("k", buckets=2)
@@ -323,9 +329,9 @@ def test_over_a_random_history(db: nyala.Database, folder: Path, seed: int) -> N
             assert {row[0]: row[1:] for row in rows(again["t"], at=moment)} == was, moment
 
 
-def test_others_write_meanwhile(db: nyala.Database, folder: Path) -> None:
+def test_writes_during_a_purge(db: nyala.Database, folder: Path) -> None:
     table = people(db)
-    live_a_life(table)
+    fill(table)
     end, written = threading.Event(), [0]
 
     def write() -> None:
@@ -345,9 +351,9 @@ def test_others_write_meanwhile(db: nyala.Database, folder: Path) -> None:
 
 
 def test_the_next_backup_is_full(db: nyala.Database, folder: Path) -> None:
-    """The change feed has no delete of the row: an increment would leave it in the restored table."""
+    """The change feed does not show the deletion, so an incremental backup would keep the row."""
     table = people(db)
-    live_a_life(table)
+    fill(table)
     db.backup(folder / "backups")
     since = table.purge([KEY]).timestamp - 1
     db.close()
@@ -363,9 +369,9 @@ def test_the_next_backup_is_full(db: nyala.Database, folder: Path) -> None:
 
 
 def test_the_next_backup_is_full_after_a_purge_that_deletes_nothing(db: nyala.Database, folder: Path) -> None:
-    """Nothing was written between the last backup and the purge, and yet the earlier backups can be removed."""
+    """Although the purge writes no row, the earlier backups must be replaced, because they have the row."""
     table, backups = people(db), folder / "backups"
-    live_a_life(table)
+    fill(table)
     db.backup(backups)
     table.delete(KEY)
     last = db.backup(backups)
@@ -390,7 +396,7 @@ def test_the_next_backup_is_full_if_one_was_made_during_the_purge(
     from nyala.tablet import purge as purging
 
     table = people(db)
-    live_a_life(table)
+    fill(table)
     db.backup(folder / "backups")
     mark = purging._mark
 
@@ -408,7 +414,7 @@ def test_the_next_backup_is_full_if_one_was_made_during_the_purge(
 
 def test_open_scans_keep_files_and_the_status_says_so(db: nyala.Database, folder: Path) -> None:
     table = people(db)
-    live_a_life(table)
+    fill(table)
     scan = table.scan(where=f"name = '{KEY}'")
     result = table.purge(KEY)
     assert not result.done and result.status.files > 0 and result.status.bytes > 0
@@ -420,7 +426,7 @@ def test_open_scans_keep_files_and_the_status_says_so(db: nyala.Database, folder
 
 def test_readers_in_other_processes_keep_files(db: nyala.Database, folder: Path) -> None:
     table = people(db)
-    live_a_life(table)
+    fill(table)
     with nyala.connect(folder / "store", read_only=True) as reader:
         assert reader["people"].count() == 41
         result = table.purge(KEY)
@@ -432,9 +438,9 @@ def test_readers_in_other_processes_keep_files(db: nyala.Database, folder: Path)
     assert table.purge(KEY, wait=5).done and found_in(files_of(folder / "store")) == []
 
 
-def test_the_call_can_wait_for_readers(db: nyala.Database) -> None:
+def test_a_purge_can_wait_for_readers(db: nyala.Database) -> None:
     table = people(db)
-    live_a_life(table)
+    fill(table)
     held = [table.scan()]
     timer = threading.Timer(0.3, held.clear)
     timer.start()
@@ -442,9 +448,9 @@ def test_the_call_can_wait_for_readers(db: nyala.Database) -> None:
     timer.join()
 
 
-def test_what_is_refused_writes_nothing(db: nyala.Database, folder: Path) -> None:
+def test_a_refused_purge_writes_nothing(db: nyala.Database, folder: Path) -> None:
     table = people(db)
-    live_a_life(table)
+    fill(table)
     now, before = db.now(), files_of(folder / "store")
 
     def refused(error: type[Exception], words: str, call: Callable[[], object]) -> None:
@@ -482,19 +488,19 @@ def test_what_is_refused_writes_nothing(db: nyala.Database, folder: Path) -> Non
     refused(nyala.SchemaError, "purge accepts only the key columns", lambda: table.purge({"city": ["x"]}))
     refused(InvalidValueError, "not a valid key", lambda: table.purge([("x" * 20_000,), (None,)]))
     refused(nyala.TableNotFoundError, "no table", lambda: nyala.Table(db, "nobody").purge(KEY))
-    rows_of_sql = db.sql("SELECT count(*) FROM people")  # is no pinned snapshot
+    rows_of_sql = db.sql("SELECT count(*) FROM people")  # the result of a query is not an open snapshot
     assert rows_of_sql.fetchall() == [(41,)]
     assert table.purge(KEY).deleted == 1
 
 
-def test_through_the_process_that_holds_the_store(folder: Path) -> None:
-    """A second process purges, and waits for nobody but itself, which reads anew."""
+def test_a_purge_by_a_process_that_shares_the_store(folder: Path) -> None:
+    """Scans of the writer process keep files."""
     program = (
         "import nyala, sys; db = nyala.connect(sys.argv[1], maintenance=False); print(flush=True);"
         "table = db['people']; held = table.scan(); sys.stdin.readline(); del held; print(flush=True); sys.stdin.read()"
     )
     with nyala.connect(folder / "store", maintenance=False) as db:
-        live_a_life(people(db))
+        fill(people(db))
     holder = subprocess.Popen(
         [sys.executable, "-c", program, str(folder / "store")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -547,10 +553,10 @@ db["people"].purge(key)
     ["purge:write:after", "purge:_mark:after", "jobs:run:after", "lifecycle:_install:after", "purge:_rewrite:after",
      "purge:_forget_log:after", "store:renew_checkpoint:after", "purge:remaining:before"],
 )  # fmt: skip
-def test_a_killed_purge_is_called_again(folder: Path, step: str) -> None:
-    """The delete stays; the same call does the rest."""
+def test_a_second_call_completes_a_killed_purge(folder: Path, step: str) -> None:
+    """The deletion of the row stays."""
     with nyala.connect(folder / "store", maintenance=False) as db:
-        live_a_life(people(db))
+        fill(people(db))
     child = subprocess.run([sys.executable, "-c", CHILD, str(folder / "store"), step, KEY], timeout=60)
     assert child.returncode == -signal.SIGKILL
     with nyala.connect(folder / "store", maintenance=False) as db:

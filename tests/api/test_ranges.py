@@ -1,5 +1,4 @@
-"""Range partitions that are added to and dropped from a table that is read and written, and what is told of those that
-went."""
+"""Range partitions that are added and dropped, and reads that need the rows of a dropped range."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def partitions(table: Table) -> list[str]:
 
 @pytest.mark.parametrize("buckets", [0, 4])
 def test_a_range_is_added_with_a_tablet_per_bucket(path: Path, buckets: int) -> None:
-    """The specification's example: a year more is four tablets more under four buckets."""
+    """The specification's example: one more year adds four tablets, one per bucket."""
     db = open_database(path)
     t = metrics(db, buckets=buckets)
     with pytest.raises(nyala.NoPartitionError, match="no range partition of table 'metrics' covers this row"):
@@ -73,7 +72,7 @@ def test_a_range_is_added_with_a_tablet_per_bucket(path: Path, buckets: int) -> 
     db.close()
 
 
-def test_ranges_over_several_columns_with_bounds_partly_given(db: Database) -> None:
+def test_bounds_may_have_fewer_columns_than_the_range(db: Database) -> None:
     t = db.create_table(
         "t", {"a": "int32", "b": "string", "c": "int8"}, ["a", "b", "c"],
         nyala.range_partition("a", "b", bounds=[((1, "m"), (2,))]),
@@ -112,7 +111,7 @@ REFUSED: list[tuple[Callable[[nyala.Alteration], object], str]] = [
 
 
 @pytest.mark.parametrize(("step", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_each_wrong_range_is_refused_with_the_reason(
+def test_an_invalid_range_raises_the_reason(
     db: Database, step: Callable[[nyala.Alteration], object], message: str
 ) -> None:
     t = metrics(db)
@@ -127,8 +126,8 @@ def test_each_wrong_range_is_refused_with_the_reason(
 # ------------------------------------------------------------------------------------------------ dropping
 
 
-def test_who_needs_the_rows_that_went_is_told_which_partition(path: Path) -> None:
-    """Never silently fewer rows; who leaves them out reads on, and so does who began before."""
+def test_a_read_that_needs_a_purged_range_names_it(path: Path) -> None:
+    """It never returns fewer rows. Reads that exclude the range, and scans that began before, work."""
     db = open_database(path)
     t = metrics(db)
     db.flush()
@@ -175,10 +174,10 @@ def test_who_needs_the_rows_that_went_is_told_which_partition(path: Path) -> Non
         ("time IN ('2016-06-01')", 2016),
     ],
 )
-def test_sql_of_a_moment_before_the_drop_may_leave_the_range_out(
+def test_sql_that_excludes_a_purged_range_can_read_an_earlier_moment(
     db: Database, condition: str, total: int
 ) -> None:
-    """DuckDB would rather filter so few rows itself, and the scan would be asked for all of them."""
+    """DuckDB must not keep the filter to itself, or the scan would have to return the missing rows."""
     t = metrics(db)
     before = db.now()
     with t.alter() as a:
@@ -188,8 +187,8 @@ def test_sql_of_a_moment_before_the_drop_may_leave_the_range_out(
     assert found == (total,)
 
 
-def test_the_change_feed_goes_on_without_it_and_says_so(db: Database) -> None:
-    """No deletes for what went with its partition: who keeps a copy reads of it in the feed's metadata."""
+def test_the_change_feed_names_purged_ranges(db: Database) -> None:
+    """It has no deletes of their rows; its metadata names the ranges."""
     t = metrics(db)
     before = db.now()
     t.update([row(2014), row(2015)])
@@ -209,8 +208,8 @@ def test_the_change_feed_goes_on_without_it_and_says_so(db: Database) -> None:
     assert t.changes(dropped).dropped_ranges == [] and t.changes(dropped).schema.metadata is None
 
 
-def test_files_go_when_nobody_reads_them(db: Database) -> None:
-    """At once, but for an open scan's: those when it is collected."""
+def test_files_of_a_purged_range_are_removed_when_nobody_reads_them(db: Database) -> None:
+    """An open scan keeps them until it is freed."""
     t = metrics(db)
     db.flush()
 
@@ -241,8 +240,8 @@ def test_purged_ranges_are_forgotten_with_the_history(path: Path) -> None:
         assert state.without_past(db.now()).purged == ()
 
 
-def test_the_log_is_let_go_of_with_the_range(db: Database) -> None:
-    """What is only in memory of a dropped range keeps no log."""
+def test_a_purged_range_does_not_keep_the_log(db: Database) -> None:
+    """Even if its rows are only in memory."""
     t = metrics(db, bounds=[YEARS[0]])
     t.insert([row(2014)])
     assert db._root().memory_timestamp_min() is not None
@@ -263,7 +262,7 @@ BOUNDED = nyala.range_partition(
 SAME_WITHOUT_SPLITS = nyala.range_partition("time", bounds=YEARS)
 HASH = nyala.hash_partition("host", "metric", buckets=4)
 HASHES = [nyala.hash_partition("host", buckets=4), nyala.hash_partition("metric", buckets=3)]
-# name, levels, tablets, and whether other years are housed
+# name, levels, number of tablets, whether rows of other years have a partition
 EXAMPLES: list[tuple[str, list[Any], int, bool]] = [
     ("range, unbounded", [UNBOUNDED], 3, True),
     ("range, bounded", [BOUNDED], 3, False),
@@ -281,7 +280,9 @@ EXAMPLES: list[tuple[str, list[Any], int, bool]] = [
 def test_the_examples_of_the_specification(
     db: Database, name: str, levels: list[Any], tablets: int, open_ended: bool
 ) -> None:
-    """The metrics table in each of its forms: as many tablets as the document says, each level pruned by itself."""
+    """Each form of the metrics table has the documented number of tablets, and each level is pruned
+    by itself.
+    """
     t = db.create_table(
         "metrics",
         {
@@ -307,8 +308,8 @@ def test_the_examples_of_the_specification(
         assert t.scan(where=where).explain().to_dict()["tablets_read"] == expected
 
 
-def test_a_year_more_in_the_second_example_and_not_in_the_first(db: Database) -> None:
-    """Bounded ranges are the more flexible ones: an unbounded last one takes all years to come."""
+def test_a_year_can_be_added_to_bounded_ranges_only(db: Database) -> None:
+    """In the specification's first example, an unbounded last range contains all later years."""
     first = db.create_table("first", {"time": "timestamp"}, "time", [UNBOUNDED])
     second = db.create_table("second", {"time": "timestamp"}, "time", [BOUNDED])
     with pytest.raises(nyala.InvalidArgumentError, match="would overlap"), first.alter() as a:

@@ -32,7 +32,7 @@ def keys(scan: nyala.Scan) -> list[int]:
 
 
 def test_each_step_returns_another_scan(db: Any) -> None:
-    """A scan that is kept means the same after others were derived from it."""
+    """It does not change the scan on which it is called."""
     whole = db["t"].scan()
     few = whole.select("v", "k").filter("k < 10").filter(nyala.col("s") == "s1")
     assert few.columns == ["v", "k"] and keys(few) == [1, 4, 7]
@@ -56,8 +56,11 @@ def test_the_order_of_the_steps_does_not_matter(db: Any, chain: Any) -> None:
     assert chain(db["t"]).to_arrow()["k"].to_pylist() == [5, 6, 7]
 
 
-def test_another_moment(db: Any) -> None:
-    """`at` keeps columns, predicate, limit and order; a column that came later is gone when all were selected."""
+def test_at_returns_the_same_scan_at_another_moment(db: Any) -> None:
+    """It keeps columns, predicate, limit and order.
+
+    A scan of all columns has the columns of the other moment.
+    """
     table = db["t"]
     before = db.now()
     table.delete(where="k < 50")
@@ -68,7 +71,7 @@ def test_another_moment(db: Any) -> None:
     dictionary = table.scan().with_dictionaries("s").at(before)
     assert pa.types.is_dictionary(dictionary.schema.field("s").type)
     present = table.scan(at=before, schema="current").at(before)
-    assert present.columns == table.columns, "the present columns, at another moment too"
+    assert present.columns == table.columns, "the present columns, even at another moment"
     with pytest.raises(nyala.InvalidArgumentError, match="fixed"):
         table.at(before).scan().at(before)
     with pytest.raises(nyala.InvalidArgumentError, match="not None"):
@@ -90,7 +93,7 @@ def test_errors_of_a_step(db: Any) -> None:
 
 
 def test_repr_reads_no_file(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A debugger that shows variables must not scan a table."""
+    """So that a debugger, which shows variables, does not scan tables."""
     table = db["t"]
     shown = [
         table,

@@ -43,7 +43,7 @@ def rows_of(table: nyala.Table | nyala.TransactionTable) -> Rows:
 
 
 def apply_one(rows: Rows, operation: str, row: Any) -> str:
-    """What Kudu does with one operation: changes `rows` and returns the outcome, or the error's code."""
+    """Apply one operation to `rows` as Kudu does; returns the outcome, or the code of the error."""
     name, _, ignore = operation.partition("-")
     key = row if name == "delete" else row["k"]
     values = {} if name == "delete" else {column: row[column] for column in COLUMNS if column in row}
@@ -80,8 +80,8 @@ def drawn(random_: random.Random, keys: int) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_list_does_what_its_operations_do_one_by_one(db: nyala.Database, seed: int) -> None:
-    """Counts, error codes and positions, rows, and the rows after a replay of the log and a flush."""
+def test_a_list_has_the_effect_of_its_operations_one_by_one(db: nyala.Database, seed: int) -> None:
+    """Counts, error codes and positions, and rows, also after a replay of the log and a flush."""
     random_ = random.Random(seed)
     table, rows = db["t"], {}
     for step in range(12):
@@ -130,7 +130,7 @@ def test_a_row_may_be_a_tuple_a_dataclass_or_a_dict(db: nyala.Database) -> None:
 
 
 def test_each_change_of_a_row_is_one_version(db: nyala.Database) -> None:
-    """Rows that change different columns come from several effects, but they are one change of a row."""
+    """Even if the batch is stored in several parts, because its rows change different columns."""
     table = db["t"]
     table.insert({"k": range(20), "must": [0] * 20})
     start = db.now()
@@ -147,7 +147,10 @@ def test_each_change_of_a_row_is_one_version(db: nyala.Database) -> None:
 
 
 def test_a_batch_takes_lists_and_collects_errors(db: nyala.Database) -> None:
-    """One timestamp for several tables; each call has its own result, and its rows their positions in it."""
+    """Operations on several tables have one timestamp.
+
+    Each call has its own result, and errors have positions in its own rows.
+    """
     with db.batch(errors="collect") as batch:
         batch.insert("t", [{"k": 1, "must": 1}, {"k": 1, "must": 2}])
         batch.insert("u", pa.table({"k": ["x", "y"], "n": [1, 2]}))
@@ -170,7 +173,7 @@ def test_a_batch_takes_lists_and_collects_errors(db: nyala.Database) -> None:
 
 
 def test_calls_of_a_batch_keep_their_order(db: nyala.Database) -> None:
-    """Small calls are gathered; a call with Arrow data between them still comes between them."""
+    """Small calls are combined, but not across a call with Arrow data."""
     with db.batch() as batch:
         batch.upsert("u", [{"k": "a", "n": 1}])
         batch.upsert("u", pa.table({"k": ["a"], "n": [2]}))
@@ -202,7 +205,7 @@ def test_a_transaction_applies_lists(db: nyala.Database) -> None:
         ([("upsert", {"k": "a", "n": "x"})], "column 'n'"),
     ],
 )  # fmt: skip
-def test_a_wrong_list_says_what_to_write(db: nyala.Database, operations: Any, says: str) -> None:
+def test_errors_of_invalid_lists_say_what_to_write(db: nyala.Database, operations: Any, says: str) -> None:
     with pytest.raises(
         (nyala.InvalidArgumentError, nyala.SchemaError, nyala.ColumnNotFoundError), match=says
     ):

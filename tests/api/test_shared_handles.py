@@ -1,4 +1,4 @@
-"""`connect` again in one process: every caller gets a handle of one open store."""
+"""Several calls of `connect` in one process: each returns a handle of the same open store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_notebook_cell_can_be_run_again(tmp_path: Path, recwarn: pytest.Warnin
     for _ in range(3):
         exec(cell, space)
     space["db"].close()
-    nyala.connect(tmp_path / "s", durability="os").close()  # nobody holds it any more
+    nyala.connect(tmp_path / "s", durability="os").close()  # its last handle was closed
     assert not recwarn.list
 
 
@@ -65,7 +65,7 @@ def test_the_store_closes_with_its_last_handle(tmp_path: Path) -> None:
         assert db["t"].count() == 2
 
 
-def test_everything_of_a_closed_handle_says_so(tmp_path: Path) -> None:
+def test_all_calls_of_a_closed_handle_raise(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "s"), nyala.connect(tmp_path / "s")
     table, scan, feed = one["t"], one["t"].scan(), one["t"].changes(since=0)
     snapshot = one.snapshot()
@@ -106,7 +106,7 @@ def test_everything_of_a_closed_handle_says_so(tmp_path: Path) -> None:
         ("limits", nyala.Limits(max_columns=400)),
     ],
 )
-def test_other_settings_are_refused_by_name(tmp_path: Path, setting: str, value: Any) -> None:
+def test_the_error_names_a_different_setting(tmp_path: Path, setting: str, value: Any) -> None:
     with filled(tmp_path / "s") as db:
         with pytest.raises(nyala.InvalidArgumentError, match=f"{setting}=.*close\\(\\) that Database first"):
             nyala.connect(tmp_path / "s", **{setting: value})
@@ -114,7 +114,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path, setting: str, value:
     nyala.connect(tmp_path / "s", **{setting: value}).close()
 
 
-def test_a_reader_beside_the_writer_is_one_of_its_own(tmp_path: Path) -> None:
+def test_a_reader_in_the_writers_process_has_its_own_view(tmp_path: Path) -> None:
     with filled(tmp_path / "s") as db, nyala.connect(tmp_path / "s", read_only=True) as reader:
         db["t"].insert([{"k": 2, "v": "b"}])
         assert reader["t"].count() == 2
@@ -165,7 +165,7 @@ def test_a_forked_child_does_not_share(tmp_path: Path) -> None:
         db["t"].insert([{"k": 2, "v": "b"}])
 
 
-def test_a_store_that_takes_no_more_writes_is_opened_again(tmp_path: Path) -> None:
+def test_connect_opens_a_store_again_that_cannot_write(tmp_path: Path) -> None:
     old = filled(tmp_path / "s")
     old._store.poison(OSError("the disk failed"))
     with nyala.connect(tmp_path / "s") as db:
@@ -175,7 +175,7 @@ def test_a_store_that_takes_no_more_writes_is_opened_again(tmp_path: Path) -> No
         old["t"].count()
 
 
-def test_a_moved_store_is_opened_again_at_its_new_place(tmp_path: Path) -> None:
+def test_connect_opens_a_moved_store_at_its_new_path(tmp_path: Path) -> None:
     old = filled(tmp_path / "s")
     (tmp_path / "s").rename(tmp_path / "moved")
     with nyala.connect(tmp_path / "moved") as db, nyala.connect(tmp_path / "s") as other:
@@ -185,8 +185,8 @@ def test_a_moved_store_is_opened_again_at_its_new_place(tmp_path: Path) -> None:
         old["t"].count()
 
 
-def test_close_gives_back_every_descriptor(tmp_path: Path) -> None:
-    """Also while tables, scans, feeds, snapshots and streams are held."""
+def test_close_closes_every_file_descriptor(tmp_path: Path) -> None:
+    """Even if tables, scans, feeds, snapshots and streams still exist."""
 
     def descriptors() -> set[str]:
         found = set()

@@ -1,9 +1,8 @@
-"""Tags: names of moments, and the history that is kept for them."""
+"""Tags: names for moments, and the history that they keep."""
 
 from __future__ import annotations
 
 import datetime as dt
-import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,15 +15,13 @@ from hypothesis import strategies as st
 import nyala
 from nyala.api.database import Database
 from nyala.cli.app import app
-from nyala.env import system_files
-from nyala.errors import HistoryExpiredError, InvalidArgumentError, ReadOnlyError
+from nyala.errors import HistoryExpiredError, InvalidArgumentError
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import MergePlan
 from nyala.tablet.state import tags as tags_module
 from nyala.testing.clock import ManualClock
-from nyala.testing.recording_files import RecordingFiles
 from nyala.testing.s3_server import S3Server
-from tests.sampled import is_night
+from tests.api.power_cuts import cut_power
 from tests.support import cli_runner, folder_in_memory, key_value_table, open_database, rows
 
 HOUR_S = 3600
@@ -42,7 +39,7 @@ def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
 
 
 def tagged_table(db: Database) -> Any:
-    """A table of one hour's history with three rows at the tag "before", which then change."""
+    """A table with one hour of history: three rows at the tag "before", and changes after it."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="1h")
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     db.flush()
@@ -63,11 +60,13 @@ def tidy_up(db: Database) -> None:
         db[name].vacuum()
 
 
-# --- a tag is a moment ------------------------------------------------------------------------------------
+# --- tags as moments ------------------------------------------------------------------------------------
 
 
-def test_a_tag_can_be_used_wherever_a_moment_can(db: Database, tmp_path: Path) -> None:
-    """Scans, rows by key, SQL, views, snapshots, feeds, commits, copies, restore; in Python, and of a reader."""
+def test_a_tag_can_be_used_as_a_moment(db: Database, tmp_path: Path) -> None:
+    """In scans, reads by key, SQL, views, snapshots, feeds, commits, copies, restores and backups,
+    also in a reader.
+    """
     table = tagged_table(db)
     (tag,) = db.tags()
     assert tag == nyala.Tag("before", tag.timestamp, nyala.to_datetime(tag.timestamp))
@@ -97,8 +96,8 @@ def test_a_tag_can_be_used_wherever_a_moment_can(db: Database, tmp_path: Path) -
     assert table.restore(to="before").inserted == 1 and rows(table) == BEFORE
 
 
-def test_a_tag_of_the_past(db: Database, clock: ManualClock) -> None:
-    """`at` names the moment; tags are listed by their moments, and two may share one."""
+def test_a_tag_can_name_an_earlier_moment(db: Database, clock: ManualClock) -> None:
+    """Tags are listed in the order of their moments, and two tags may have the same moment."""
     table = key_value_table(db)
     first = table.insert({"k": [1], "v": [1]})
     clock.advance(60)
@@ -111,7 +110,7 @@ def test_a_tag_of_the_past(db: Database, clock: ManualClock) -> None:
     assert table.count(at="first") == table.count(at="by.time") == 1
     db.drop_tag("first")
     assert table.count(at="again") == 1
-    assert db.tag("first").timestamp == db.now(), "the name is free again"
+    assert db.tag("first").timestamp == db.now(), "the name can be used again"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_a_tag_of_the_past(db: Database, clock: ManualClock) -> None:
         ("taken", "there is a tag 'taken' already"),
     ],
 )
-def test_a_wrong_name_makes_no_tag(db: Database, name: Any, said: str) -> None:
+def test_invalid_names_are_refused(db: Database, name: Any, said: str) -> None:
     db.tag("taken")
     with pytest.raises(InvalidArgumentError, match=said):
         db.tag(name)
@@ -140,8 +139,8 @@ def test_a_wrong_name_makes_no_tag(db: Database, name: Any, said: str) -> None:
     db.tag("a" + "Z9_.-" * 25)
 
 
-def test_an_unknown_tag_is_named_with_those_that_are_near(db: Database) -> None:
-    """One clear sentence, for each argument under its own name; dropping says the same."""
+def test_the_error_for_an_unknown_tag_suggests_tags(db: Database) -> None:
+    """It names the argument. `drop_tag` raises the same."""
     table = key_value_table(db)
     with pytest.raises(
         InvalidArgumentError, match=r"^at='before' is neither a timestamp nor an ISO.*has no tags"
@@ -174,14 +173,6 @@ def test_an_unknown_tag_is_named_with_those_that_are_near(db: Database) -> None:
         table.scan(at="2026-13-01")
 
 
-def test_a_reader_cannot_tag(db: Database) -> None:
-    key_value_table(db)
-    with nyala.connect(db.path, read_only=True) as reader:
-        for write in (lambda: reader.tag("x"), lambda: reader.drop_tag("x")):
-            with pytest.raises(ReadOnlyError):
-                write()
-
-
 def test_the_number_of_tags_is_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     from nyala.tablet import store
 
@@ -193,13 +184,15 @@ def test_the_number_of_tags_is_bounded(db: Database, monkeypatch: pytest.MonkeyP
     assert tags_module.TAGS_MAX == 10_000
 
 
-# --- what a tag keeps -------------------------------------------------------------------------------------
+# --- the history that a tag keeps -------------------------------------------------------------------------------------
 
 
 def test_a_tag_keeps_history_until_it_is_dropped(db: Database, clock: ManualClock) -> None:
-    """Through flushes, compactions and vacuum long after the history; what it costs is in `stats`."""
+    """Through flushes, compactions and vacuum after the table's history has ended; `stats` shows the cost."""
     table = tagged_table(db)
-    assert table.stats().tag_bytes == db.stats().tag_bytes == 0, "the history itself reaches back to it"
+    assert table.stats().tag_bytes == db.stats().tag_bytes == 0, (
+        "the table's history still reaches back to the tag"
+    )
     clock.advance(48 * HOUR_S)
     tidy_up(db)
     assert rows(table, at="before") == BEFORE and rows(table) == AFTER
@@ -219,8 +212,10 @@ def test_a_tag_keeps_history_until_it_is_dropped(db: Database, clock: ManualCloc
     assert (stats.tag_bytes, stats.history_bytes, stats.dead_rows) == (0, 0, 0) and rows(table) == AFTER
 
 
-def test_only_tables_that_existed_keep_history(db: Database, clock: ManualClock) -> None:
-    """A later table expires as always, and so does one that was there, after the last tag that needs it."""
+def test_a_tag_keeps_the_history_of_tables_that_existed(db: Database, clock: ManualClock) -> None:
+    """The history of a later table expires as usual, and that of an older table when its last tag
+    is dropped.
+    """
     tagged_table(db)
     clock.advance(1)
     later = db.create_table("later", {"k": "int64", "v": "int64"}, "k", history="1h")
@@ -240,8 +235,8 @@ def test_only_tables_that_existed_keep_history(db: Database, clock: ManualClock)
     assert db["t"].stats().oldest_readable == both.timestamp
 
 
-def test_a_moment_that_has_expired_cannot_be_tagged(db: Database, clock: ManualClock) -> None:
-    """Nor one that is too old for a single table; no tag is made."""
+def test_an_expired_moment_cannot_be_tagged(db: Database, clock: ManualClock) -> None:
+    """Not even if it has expired in one table only."""
     table = tagged_table(db)
     key_value_table(db, "longer").insert({"k": [1], "v": [1]})
     old = table.insert({"k": [9], "v": [9]})
@@ -267,7 +262,7 @@ def test_a_shorter_history_leaves_a_tag_readable(db: Database, clock: ManualCloc
     assert rows(table, at="before") == BEFORE, "with the columns of its moment"
 
 
-def test_a_repartition_would_lose_a_tag(db: Database) -> None:
+def test_a_tagged_table_cannot_be_repartitioned(db: Database) -> None:
     table = tagged_table(db)
     with pytest.raises(InvalidArgumentError, match=r"readable at the tag 'before'.*drop_tag\(\) first"):
         table.repartition(nyala.hash_partition("k", buckets=2))
@@ -277,8 +272,8 @@ def test_a_repartition_would_lose_a_tag(db: Database) -> None:
 
 
 @pytest.mark.parametrize("history", ["1h", 0])
-def test_a_table_that_is_renamed_or_dropped(db: Database, clock: ManualClock, history: Any) -> None:
-    """A tag keeps a dropped table and a dropped range, also without a history; a purge removes them."""
+def test_a_tag_keeps_renamed_and_dropped_tables(db: Database, clock: ManualClock, history: Any) -> None:
+    """And dropped ranges, even if the table has no history. A purge removes them."""
     table = db.create_table(
         "t", {"k": "int64", "v": "int64"}, "k", nyala.range_partition("k", splits=[2]), history=history
     )
@@ -314,8 +309,8 @@ def test_a_table_that_is_renamed_or_dropped(db: Database, clock: ManualClock, hi
     assert db.dropped_tables() == [] and [tag.name for tag in db.tags()] == ["before"] and db.check().ok
 
 
-def test_a_compaction_that_has_begun_gives_up(db: Database, clock: ManualClock) -> None:
-    """It would discard history that a tag needs, which could be made since the history became longer."""
+def test_a_running_compaction_gives_up_if_a_new_tag_needs_history(db: Database, clock: ManualClock) -> None:
+    """The tag is possible because the history became longer during the compaction."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="1h")
     first = table.insert({"k": [1, 2], "v": [1, 2]})
     table.flush()
@@ -328,14 +323,14 @@ def test_a_compaction_that_has_begun_gives_up(db: Database, clock: ManualClock) 
     state = store.root.table("t")
     (rowset,) = state.tablets[0].rowsets
 
-    def meanwhile(step: str) -> None:
+    def phase(step: str) -> None:
         if step == "written" and not db.tags():
             with table.alter() as change:
                 change.set_history("7d")
             db.tag("first", at=first)
 
     chosen = MergePlan((rowset.id,), 0.0)
-    assert compact(store, state.id, state.tablets[0].id, chosen, run_here(store), phase=meanwhile) is None
+    assert compact(store, state.id, state.tablets[0].id, chosen, run_here(store), phase=phase) is None
     clock.advance(30 * 24 * HOUR_S)
     tidy_up(db)
     assert rows(table, at="first") == [(1, 1), (2, 2)] and rows(table) == [(1, 10), (2, 2)]
@@ -344,8 +339,8 @@ def test_a_compaction_that_has_begun_gives_up(db: Database, clock: ManualClock) 
 # --- tags are durable -------------------------------------------------------------------------------------
 
 
-def test_tags_after_a_crash_and_a_copy(db: Database, clock: ManualClock, tmp_path: Path) -> None:
-    """From the log, from a checkpoint, in a copy of the store; and so is what they keep."""
+def test_tags_are_durable(db: Database, clock: ManualClock, tmp_path: Path) -> None:
+    """After a crash (from the log and from a checkpoint), and in a copy of the store."""
     tagged_table(db)
     for number in range(2):
         copy = tmp_path / f"copy{number}"
@@ -383,32 +378,15 @@ STEPS_OF_CRASHES: list[Callable[[Database], object]] = [
 ]
 
 
-def test_a_power_cut_at_every_event(tmp_path: Path, clock: ManualClock) -> None:
-    """Each tag and each message is there before its step or after it; tags keep their rows without a history."""
-    recording = RecordingFiles(system_files(), str(tmp_path / "recorded"))
-    (tmp_path / "recorded").mkdir()
+def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
+    """Tags keep their rows, and messages belong to their commits."""
 
     def look(db: Database) -> Any:
         table = db["t"]
         commits = [(c.timestamp, c.inserted, c.updated, c.deleted, c.message) for c in table.commits(since=0)]
         return rows(table), commits, [(tag, rows(table, at=tag.name)) for tag in db.tags()]
 
-    db = open_database(tmp_path / "recorded" / "s", files=recording, clock=clock, direct_commit_bytes=2000)
-    key_value_table(db)
-    states, events = [look(db)], [len(recording.events)]
-    for step in STEPS_OF_CRASHES:
-        step(db)
-        states.append(look(db))
-        events.append(len(recording.events))
-    db.close()
-    chance = random.Random(5)
-    for number in range(events[0], events[-1] + 1, 1 if is_night() else 4):
-        at_most = next(index for index, end in enumerate(events) if number <= end)
-        folder = tmp_path / "cut" / str(number)
-        recording.crash_image(number, random.Random(chance.random()), str(folder))
-        with open_database(folder / "s", clock=clock) as db:
-            assert look(db) in states[max(at_most - 1, 0) : at_most + 1], (number, at_most)
-            assert db.check().ok
+    cut_power(tmp_path, key_value_table, STEPS_OF_CRASHES, look, every=4, direct_commit_bytes=2000)
 
 
 def test_tags_in_a_bucket(tmp_path: Path) -> None:
@@ -449,8 +427,10 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-def test_tagged_moments_are_readable_and_right(steps: list[tuple[str, Any]]) -> None:
-    """Random writes, waits beyond the history, compactions, reopens, tags of now and of earlier moments."""
+def test_tagged_moments_have_the_right_rows(steps: list[tuple[str, Any]]) -> None:
+    """Random writes, waits longer than the history, compactions, reopens, and tags of present and
+    earlier moments.
+    """
     clock = ManualClock()
     with folder_in_memory() as folder:
         db = open_database(folder / "s", clock=clock)

@@ -1,8 +1,7 @@
-"""Transactions: what they read, what they write, when they conflict, and how they end.
+"""Transactions: their reads, writes, conflicts and ends.
 
-`tests/unit/tablet/test_conflicts.py` has the places where another writer's change can be, and
-`tests/model/test_transaction_model.py` random histories.
-"""
+`tests/unit/tablet/test_conflicts.py` tests the places where another writer's change can be stored,
+`tests/model/test_transaction_model.py` runs random histories, and `tests/scripts/transactions/` has examples."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def path() -> Iterator[Path]:
 
 
 def _in_thread(action: Callable[[], object]) -> None:
-    """Run `action` as another writer, outside the block of this thread."""
+    """Run `action` in another thread, as another writer."""
     thread = threading.Thread(target=action)
     thread.start()
     thread.join()
@@ -63,7 +62,7 @@ def _in_thread(action: Callable[[], object]) -> None:
 
 
 def _major(db: Database) -> None:
-    """A part for column v, with UNDO."""
+    """Merge the REDO of column v into a part, with UNDO."""
     store = db._writer()
     for tablet in store.root.table("t").tablets:
         for rowset in tablet.rowsets:
@@ -74,7 +73,7 @@ def _major(db: Database) -> None:
 
 
 def _change(table: Any) -> None:
-    """Update, delete and insert again, so that the layout has old versions and ghosts."""
+    """Update, delete and insert rows again, so that there are old versions and ghosts."""
     table.upsert([(k, -k, "first") for k in range(0, 40, 3)])
     table.delete([6, 9, 12])
     table.insert([(9, 9, "again")])
@@ -133,7 +132,7 @@ def _check_reads(transaction: Any, expected: Rows) -> None:
 
 
 def _check_engines(transaction: Any, expected: Rows) -> None:
-    """The same with SQL, DuckDB and polars."""
+    """Compare the reads of a transaction by SQL, DuckDB and polars with the rows that it should see."""
     table = transaction["t"]
     whole = [(k, *values) for k, values in sorted(expected.items())]
     some = [row for row in whole if row[1] is not None and row[1] > 0 and row[2] != "first"]
@@ -149,7 +148,7 @@ def _check_engines(transaction: Any, expected: Rows) -> None:
     assert sorted(relation.filter("v > 0 AND s <> 'first'").fetchall()) == some
 
 
-# Statements of a transaction, and what they do to its rows.
+# (a statement of a transaction, its effect on the expected rows)
 def _touch(rows: Rows, keys: Any, change: Callable[[int], tuple[Any, Any] | None]) -> None:
     for k in keys:
         new = change(k)
@@ -180,10 +179,10 @@ STATEMENTS: list[tuple[Callable[[Any], object], Callable[[Rows], object]]] = [
 
 
 @pytest.mark.parametrize(("layout", "partition_by"), WAYS.values(), ids=WAYS)
-def test_reads_see_the_snapshot_and_the_own_writes(
+def test_reads_see_the_snapshot_and_the_transactions_own_writes(
     db: Database, layout: Callable[[Database, Any], object], partition_by: Any
 ) -> None:
-    """After each statement, while another writer changes rows and the store moves them."""
+    """After each statement, while another writer changes rows, and the store flushes and compacts."""
     table = db.create_table("t", SCHEMA, "k", partition_by)
     table.insert([(k, k, "old") for k in range(40)])
     layout(db, table)
@@ -210,10 +209,10 @@ def test_reads_see_the_snapshot_and_the_own_writes(
 
 
 @pytest.mark.parametrize(("layout", "partition_by"), WAYS.values(), ids=WAYS)
-def test_the_commit_is_what_the_transaction_saw(
+def test_a_commit_writes_the_rows_that_the_transaction_saw(
     path: Path, layout: Callable[[Database, Any], object], partition_by: Any
 ) -> None:
-    """After each number of statements, in memory and as files, and after the store was opened again."""
+    """After several numbers of statements, in memory and as files, and after a reopen."""
     for large in (False, True):
         options = {"direct_commit_bytes": 1 if large else 64 << 20}
         folder = path.with_name(f"{large}")
@@ -237,8 +236,7 @@ def test_the_commit_is_what_the_transaction_saw(
             assert rows(db["t"]) == whole and db.check().ok
 
 
-def test_a_frozen_memory_is_read_and_changed(db: Database) -> None:
-    """The transaction begins in the middle of a flush, and goes on after it."""
+def test_a_transaction_that_begins_during_a_flush(db: Database) -> None:
     table = key_value_table(db)
     table.insert([(1, 1), (2, 2), (3, 3)])
     open_ = []
@@ -259,8 +257,8 @@ def test_a_frozen_memory_is_read_and_changed(db: Database) -> None:
     assert rows(table) == [(1, 11), (3, 30), (4, 4)]
 
 
-def test_a_scan_keeps_the_moment_at_which_it_was_made(db: Database) -> None:
-    """Later statements of the transaction, and its end, do not change a scan."""
+def test_later_statements_do_not_change_a_scan(db: Database) -> None:
+    """And neither does the end of the transaction."""
     table = key_value_table(db)
     table.insert([(1, 1), (2, 2)])
     table.flush()
@@ -275,8 +273,8 @@ def test_a_scan_keeps_the_moment_at_which_it_was_made(db: Database) -> None:
     assert rows(table) == [(9, 9)]
 
 
-def test_tables_come_from_the_snapshot(db: Database) -> None:
-    """Also the schema, and tables that were dropped or created since."""
+def test_a_transaction_sees_the_tables_of_its_snapshot(db: Database) -> None:
+    """With their columns of that moment, also if they were dropped since, and no later tables."""
     table = key_value_table(db)
     table.insert([(1, 1)])
     with db.transaction() as tx:
@@ -318,7 +316,7 @@ def test_several_tables_commit_at_one_timestamp(db: Database) -> None:
     assert sorted((c["k"], c["_change_type"]) for c in changes) == [(1, "update"), (3, "insert")]
 
 
-def test_a_statement_that_fails_changes_nothing_and_the_transaction_goes_on(db: Database) -> None:
+def test_after_a_failed_statement_the_transaction_can_continue(db: Database) -> None:
     table = key_value_table(db)
     table.insert([(1, 1), (2, 2)])
     with db.transaction() as tx:
@@ -345,7 +343,7 @@ def test_a_statement_that_fails_changes_nothing_and_the_transaction_goes_on(db: 
     assert {k for k, _ in seen} == {1, 2, 5, 6}
 
 
-def test_a_stream_is_written_batch_by_batch(db: Database) -> None:
+def test_a_stream_is_written_in_one_transaction(db: Database) -> None:
     table = key_value_table(db)
     schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
     batches = [pa.record_batch([[n], [n]], schema=schema) for n in range(3)]
@@ -355,7 +353,7 @@ def test_a_stream_is_written_batch_by_batch(db: Database) -> None:
     assert table.count() == 3
 
 
-def test_conditions_see_the_snapshot_and_the_own_writes(db: Database) -> None:
+def test_conditions_see_the_snapshot_and_the_transactions_own_writes(db: Database) -> None:
     table = db.create_table("t", {"k": "int64", "seq": "int64"}, "k")
     table.insert([(1, 1), (2, 2)])
     with db.transaction() as tx:
@@ -371,8 +369,8 @@ def test_conditions_see_the_snapshot_and_the_own_writes(db: Database) -> None:
     assert table.upsert([(5, 8)], newest_by="seq").ignored == 1, "the delete is remembered"
 
 
-def test_a_condition_does_not_see_what_others_wrote_later(db: Database) -> None:
-    """The row that it would lose to is a conflict at the commit, and not an ignored row."""
+def test_conditions_do_not_see_later_writes_of_others(db: Database) -> None:
+    """A later row with a greater value is a conflict at the commit; it does not make the row ignored."""
     table = db.create_table("t", {"k": "int64", "seq": "int64"}, "k")
     for condition in ({"newest_by": "seq"}, {"when": "new.seq > old.seq"}):
         tx = db.transaction()
@@ -407,7 +405,7 @@ def test_lists_of_operations_and_messages(db: Database) -> None:
     assert list(db.commits())[-1].message == "a story"
 
 
-def test_an_empty_or_vain_transaction_commits_nothing(db: Database) -> None:
+def test_a_transaction_without_effect_commits_nothing(db: Database) -> None:
     table = key_value_table(db)
     at = table.insert([(1, 1)]).timestamp
     with db.transaction() as tx:
@@ -451,53 +449,13 @@ def test_the_first_committer_wins_and_the_loser_writes_nothing(db: Database) -> 
         two.commit()
 
 
-def test_conflicts_of_a_key_of_several_columns_name_all(db: Database) -> None:
+def test_a_conflict_names_all_columns_of_the_key(db: Database) -> None:
     table = db.create_table("t", {"a": "string", "b": "int64", "v": "int64"}, ["a", "b"])
     table.insert([("x", 1, 0)])
     with pytest.raises(ConflictError, match="at key a='x', b=1 after"), db.transaction() as tx:
         tx["t"].update([{"a": "x", "b": 1, "v": 1}])
         _in_thread(lambda: table.delete(("x", 1)))
     assert repr(tx) == "Transaction (ended)"
-
-
-def test_rows_that_were_only_read_are_not_checked(db: Database) -> None:
-    """Write skew: two transactions each see the other's doctor on call, and both go home."""
-    on_call = db.create_table("on_call", {"doctor": "string", "on": "bool"}, "doctor")
-    on_call.insert([("ada", True), ("bob", True)])
-    first, second = db.transaction(), db.transaction()
-    for transaction, doctor in ((first, "ada"), (second, "bob")):
-        assert transaction["on_call"].count("on") == 2
-        transaction["on_call"].update([{"doctor": doctor, "on": False}])
-    first.commit()
-    second.commit()
-    assert on_call.count("on") == 0
-
-
-def test_a_written_row_guards_what_was_read(db: Database) -> None:
-    """The remedy for write skew: both write one row as well, so the second one conflicts."""
-    on_call = db.create_table("on_call", {"doctor": "string", "on": "bool"}, "doctor")
-    on_call.insert([("ada", True), ("bob", True)])
-    first, second = db.transaction(), db.transaction()
-    for transaction, doctor in ((first, "ada"), (second, "bob")):
-        other = "bob" if doctor == "ada" else "ada"
-        transaction["on_call"].update([{"doctor": doctor, "on": False}, {"doctor": other, "on": True}])
-    first.commit()
-    with pytest.raises(ConflictError):
-        second.commit()
-    assert on_call.count("on") == 1
-
-
-def test_other_keys_are_no_conflict_and_stay(db: Database) -> None:
-    table = key_value_table(db)
-    table.insert([(1, 1), (2, 2), (3, 3)])
-    first, second = db.transaction(), db.transaction()
-    first["t"].update([{"k": 1, "v": 10}])
-    second["t"].delete(2)
-    second["t"].insert([(4, 4)])
-    table.update([{"k": 3, "v": 30}])
-    second.commit()
-    first.commit()
-    assert rows(table) == [(1, 10), (3, 30), (4, 4)]
 
 
 ALTERATIONS: dict[str, tuple[Callable[[Database], object], str]] = {
@@ -540,14 +498,13 @@ def _created_again(db: Database) -> None:
 
 
 @pytest.mark.parametrize("how", ALTERATIONS)
-@pytest.mark.parametrize("operation", ["update", "upsert"])
-def test_a_table_that_was_altered_is_a_conflict(db: Database, how: str, operation: str) -> None:
-    """Its rows may be gone, or have other columns. Nothing of the transaction is written."""
+def test_a_written_table_that_was_altered_is_a_conflict(db: Database, how: str) -> None:
+    """Its rows may be removed, or have other columns. Nothing of the transaction is written."""
     _ranged(db)
     other = key_value_table(db, "other")
     with pytest.raises(ConflictError) as raised, db.transaction() as tx:
         tx["other"].insert([(1, 1)])
-        getattr(tx["t"], operation)([{"k": 1, "v": 100}])
+        tx["t"].update([{"k": 1, "v": 100}])
         _in_thread(lambda: ALTERATIONS[how][0](db))
         assert tx["t"][1]["v"] == 100 and tx["t"].count() == 40
     assert ALTERATIONS[how][1] in str(raised.value) and "Nothing was written" in str(raised.value)
@@ -555,32 +512,6 @@ def test_a_table_that_was_altered_is_a_conflict(db: Database, how: str, operatio
     assert rows(other) == []
     if "t" in db:
         assert db["t"].count("v = 100") == 0
-
-
-def test_a_new_name_or_comment_is_no_conflict(db: Database) -> None:
-    """The rows are written to the table that the transaction read, whatever its name is now."""
-    table = key_value_table(db)
-    table.insert([(1, 1)])
-    with db.transaction() as tx:
-        tx["t"].update([{"k": 1, "v": 2}])
-
-        def rename() -> None:
-            with table.alter() as alteration:
-                alteration.rename("u")
-            key_value_table(db).insert([(1, 7)])
-
-        _in_thread(rename)
-    assert rows(db["u"]) == [(1, 2)] and rows(db["t"]) == [(1, 7)]
-
-
-def test_an_alteration_of_a_table_that_was_only_read_is_no_conflict(db: Database) -> None:
-    key_value_table(db, "a").insert([(1, 1)])
-    key_value_table(db, "b")
-    with db.transaction() as tx:
-        value = tx["a"][1]["v"]
-        _in_thread(lambda: db.drop_table("a"))
-        tx["b"].insert([(1, value)])
-    assert rows(db["b"]) == [(1, 1)]
 
 
 # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -595,10 +526,10 @@ def test_an_exception_rolls_back(db: Database) -> None:
         assert table.count() == 0 and tx.results == []
         with pytest.raises(TransactionEndedError, match="this transaction was rolled back: begin another"):
             tx["t"]
-    table.insert([(1, 1)])  # the thread has left the block
+    table.insert([(1, 1)])  # the thread can write again after the block
 
 
-def test_ends_before_the_block_does(db: Database) -> None:
+def test_commit_and_rollback_inside_the_block(db: Database) -> None:
     table = key_value_table(db)
     with db.transaction() as tx:
         tx["t"].insert([(1, 1)])
@@ -625,8 +556,8 @@ def test_ends_before_the_block_does(db: Database) -> None:
     assert repr(writes) == "TransactionTable t (the transaction has ended)"
 
 
-def test_writes_beside_the_transaction_are_refused(db: Database) -> None:
-    """In the thread of the block; they would not be part of it."""
+def test_other_writes_in_the_block_are_refused(db: Database) -> None:
+    """In the thread of the block, because they would not be part of the transaction."""
     table = key_value_table(db)
     at = table.insert([(1, 1)])
     with db.transaction() as tx:
@@ -650,7 +581,7 @@ def test_writes_beside_the_transaction_are_refused(db: Database) -> None:
     assert [k for k, _ in rows(table)] == [1, 3, 4, 5] and not db._writer().pins.held
 
 
-def test_arguments(db: Database) -> None:
+def test_invalid_arguments_are_refused(db: Database) -> None:
     key_value_table(db)
     for timeout in (-1, "x", None, float("nan"), True):
         with pytest.raises(InvalidArgumentError, match="timeout takes a number of seconds, 0 or more"):
@@ -670,7 +601,7 @@ def test_arguments(db: Database) -> None:
             tx["t"].flush()
 
 
-def test_memory_has_a_limit(path: Path) -> None:
+def test_the_memory_of_a_transaction_is_limited(path: Path) -> None:
     with open_database(path, memory_limit_bytes=16_000_000) as db:
         table = key_value_table(db)
         with db.transaction() as tx:
@@ -680,7 +611,7 @@ def test_memory_has_a_limit(path: Path) -> None:
             assert "take 6 MB, and its limit is 4 MB: nothing of this call was written" in str(raised.value)
             assert tx["t"].count() == 1
             with pytest.raises(InvalidArgumentError, match="Commit before, write the rows in one call"):
-                for k in range(10, 2000):  # the objects of small writes count as well
+                for k in range(10, 2000):  # each small write counts with the memory of its objects
                     tx["t"].insert([(k, k)])
             count = tx["t"].count()
         assert 500 < count < 1000 and table.count() == count
@@ -717,7 +648,7 @@ def test_a_reader_has_no_transactions(path: Path) -> None:
 
 
 def test_many_transactions_do_not_move_the_clock_ahead(db: Database) -> None:
-    """Each one reserves timestamps, fewer than pass while it begins."""
+    """Each transaction reserves fewer timestamps than pass while it begins."""
     table = key_value_table(db)
     for _ in range(3000):
         db.transaction().rollback()
@@ -764,7 +695,7 @@ def test_the_fourth_try_keeps_other_writers_out(db: Database, counter: Any) -> N
         if len(tries) == 4:
             assert other.is_alive(), "it waits for the commit lock"
             waiting.append(other)
-            assert tx.sql("SELECT sum(v) FROM t").fetchone() == (30,)  # other threads may read
+            assert tx.sql("SELECT sum(v) FROM t").fetchone() == (30,)  # other threads can read
         tx["t"].update([{"k": 1, "v": value + 1}])
 
     db.run(increment)
@@ -787,7 +718,7 @@ def test_run_gives_up_after_its_retries(db: Database, counter: Any) -> None:
         assert len(tries) == retries + 1
 
 
-def test_run_raises_what_the_function_raises(db: Database, counter: Any) -> None:
+def test_run_raises_the_error_of_the_function(db: Database, counter: Any) -> None:
     def fail(tx: Any) -> None:
         tx["t"].update([{"k": 1, "v": 1}])
         raise ZeroDivisionError
@@ -796,7 +727,7 @@ def test_run_raises_what_the_function_raises(db: Database, counter: Any) -> None
         db.run(fail)
     assert rows(counter) == [(1, 0)] and not db._writer().pins.held
     assert db.run(lambda tx: tx.rollback()) is None
-    counter.update([{"k": 1, "v": 5}])  # no lock and no block is left
+    counter.update([{"k": 1, "v": 5}])  # the lock and the block have ended
 
 
 # ── threads and interrupts ──────────────────────────────────────────────────────────────────────────────────
@@ -821,7 +752,7 @@ def _together(count: int, work: Callable[[int], object]) -> None:
 
 @pytest.fixture
 def busy(path: Path) -> Iterator[Database]:
-    """A store in which compactions run all the time, and files are small."""
+    """A store with small files, in which compactions run all the time."""
     with open_database(path, maintenance=True, rowset_target_bytes=20_000) as db:
         stop = threading.Event()
 
@@ -839,7 +770,7 @@ def busy(path: Path) -> Iterator[Database]:
         thread.join()
 
 
-def test_a_hot_row_starves_nobody(busy: Database) -> None:
+def test_all_threads_can_update_the_same_row(busy: Database) -> None:
     table = key_value_table(busy)
     table.insert([(1, 0)])
 
@@ -883,8 +814,8 @@ def test_transfers_keep_the_sum_of_all_accounts(busy: Database) -> None:
     assert log.count() > 50 and busy.check().ok
 
 
-def test_threads_share_one_transaction(db: Database) -> None:
-    """Statements run one after another, and all are committed together."""
+def test_threads_can_share_a_transaction(db: Database) -> None:
+    """Their statements run one after another, and are committed together."""
     table = key_value_table(db)
     table.insert([(-1, 0)])
     tx = db.transaction()
@@ -901,8 +832,8 @@ def test_threads_share_one_transaction(db: Database) -> None:
     assert table.count() == 81 and table[-1]["v"] == 80
 
 
-def test_a_commit_races_with_the_end_of_the_store(path: Path) -> None:
-    """The batch is whole or absent, and each thread gets an error or its result."""
+def test_a_commit_while_the_store_is_closed(path: Path) -> None:
+    """The batch is complete or absent, and each thread gets an error or its result."""
     for number in range(5):
         db = open_database(path.with_name(f"{number}"))
         a, b = key_value_table(db, "a"), key_value_table(db, "b")
@@ -934,7 +865,7 @@ def _insert_into_both(db: Database, k: int) -> None:
 
 
 def test_ctrl_c_leaves_a_whole_batch_or_none(db: Database) -> None:
-    """At any line of a transaction; the store stays usable."""
+    """Ctrl-C at any line of a transaction. The store can be used afterwards."""
     a, b = key_value_table(db, "a"), key_value_table(db, "b")
     interrupted = 0
     before = signal.getsignal(signal.SIGINT)
@@ -948,24 +879,24 @@ def test_ctrl_c_leaves_a_whole_batch_or_none(db: Database) -> None:
                 timer.join()
             except KeyboardInterrupt:
                 interrupted += 1
-            except InvalidArgumentError:  # once in thousands: it came between the block and its end
+            except InvalidArgumentError:  # rare: Ctrl-C came between the block and its end
                 db._open.leave_block()
             while timer.is_alive():
                 with contextlib.suppress(KeyboardInterrupt):
                     timer.join()
-    except KeyboardInterrupt:  # it came late
+    except KeyboardInterrupt:  # Ctrl-C came late
         interrupted += 1
     finally:
         signal.signal(signal.SIGINT, before)
     assert rows(a) == rows(b) and interrupted
-    gc.collect()  # a transaction that Ctrl-C kept from its block
+    gc.collect()  # frees a transaction whose block Ctrl-C prevented
     assert not db._writer().pins.held
     with db.transaction() as tx:
         tx["a"].insert([(-1, 1)])
 
 
-def test_an_idle_transaction_gives_back_its_files(db: Database) -> None:
-    """Maintenance ends it, not only its next use; a statement that takes long is not idle."""
+def test_an_idle_transaction_is_ended_by_maintenance(db: Database) -> None:
+    """A statement that takes long does not count as idle."""
     table = key_value_table(db)
     table.insert([(1, 1)])
     tx = db.transaction(timeout=0.01)
@@ -979,8 +910,8 @@ def test_an_idle_transaction_gives_back_its_files(db: Database) -> None:
         tx.commit()
 
 
-def test_tables_are_not_changed_inside_a_block(db: Database) -> None:
-    """A rollback could not take it back, so it is refused, also in a batch."""
+def test_tables_cannot_be_changed_inside_a_block(db: Database) -> None:
+    """A rollback could not undo the change. The same in a batch."""
     table = key_value_table(db)
     changes: list[Callable[[], object]] = [
         lambda: db.create_table("u", {"k": "int64"}, "k"),

@@ -1,9 +1,9 @@
-"""A dropped table or range partition stays readable at earlier moments and can come back, until its history ends."""
+"""A dropped table or range partition stays readable at earlier moments, and can be brought back, until its history
+ends."""
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,13 @@ from click.testing import CliRunner
 import nyala
 from nyala import Database
 from nyala.cli.app import app as cli
-from nyala.env import Env, system_files
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import MergePlan
 from nyala.tablet.flush.lifecycle import flush
 from nyala.tablet.recovery.reader_store import ReaderStore
-from nyala.testing.clock import ManualClock, SeededRandomness
-from nyala.testing.recording_files import RecordingFiles
+from nyala.testing.clock import ManualClock
 from nyala.testing.s3_server import S3Server
-from tests.sampled import is_night
+from tests.api.power_cuts import cut_power
 from tests.support import open_database, rows
 
 SPLIT = nyala.range_partition("k", bounds=[(0, 10), (10, 20)])
@@ -40,7 +38,10 @@ def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
 
 
 def make(db: Database, name: str = "t", **options: Any) -> nyala.Table:
-    """One row in a file with a change in memory, and one in memory, in two range partitions."""
+    """Create a table with two range partitions:
+
+    a row in a file, with a change in memory, and a row in memory.
+    """
     table = db.create_table(name, {"k": "int64", "v": "int64"}, "k", SPLIT, **options)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -59,7 +60,7 @@ def files(db: Database) -> set[str]:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_read_of_an_earlier_moment_finds_the_dropped_table(db: Database, clock: ManualClock) -> None:
+def test_all_reads_of_earlier_moments_find_a_dropped_table(db: Database, clock: ManualClock) -> None:
     table = make(db)
     before, snapshot = db.now(), db.snapshot()
     clock.advance(1)
@@ -89,22 +90,22 @@ def test_every_read_of_an_earlier_moment_finds_the_dropped_table(db: Database, c
         table.insert({"k": [2], "v": [2]})
 
 
-@pytest.mark.parametrize("meanwhile", ["nothing", "flush", "reopen", "flush and reopen"])
-def test_a_table_comes_back_as_it_was(tmp_path: Path, meanwhile: str) -> None:
+@pytest.mark.parametrize("while_dropped", ["nothing", "flush", "reopen", "flush and reopen"])
+def test_undrop_brings_back_the_same_table(tmp_path: Path, while_dropped: str) -> None:
     db = open_database(tmp_path / "s")
     table = make(db)
     before, description = db.now(), table.description
     db.drop_table("t")
     between = db.now()
-    if "flush" in meanwhile:
+    if "flush" in while_dropped:
         db.flush()
-    if "reopen" in meanwhile:
+    if "reopen" in while_dropped:
         db.close()
         db = open_database(tmp_path / "s")
     table = db.undrop_table("t")
     assert rows(table) == ROWS and table.description.partition_by == description.partition_by
     assert rows(table, at=before) == ROWS
-    assert table.changes(before).to_arrow().num_rows == 0, "the same table: a feed goes on"
+    assert table.changes(before).to_arrow().num_rows == 0, "a feed of the same table has no changes"
     with pytest.raises(nyala.TableNotFoundError, match="was dropped at .* brought back at"):
         table.scan(at=between)
     assert db.snapshot(between).list_tables() == []
@@ -160,7 +161,7 @@ def test_errors_change_nothing(db: Database) -> None:
         db.undrop_table("x")
 
 
-def test_the_end_of_the_history_purges(db: Database, clock: ManualClock) -> None:
+def test_a_dropped_table_is_removed_when_its_history_ends(db: Database, clock: ManualClock) -> None:
     make(db, history="1h")
     make(db, "kept", history="forever")
     make(db, "none", history=0)
@@ -171,7 +172,9 @@ def test_the_end_of_the_history_purges(db: Database, clock: ManualClock) -> None
         db.drop_table(name)
     store = db._writer()
     store.collect_garbage()
-    assert [table.name for table in db.dropped_tables()] == ["t", "kept"], "without history: at once"
+    assert [table.name for table in db.dropped_tables()] == ["t", "kept"], (
+        "the table without history is removed at once"
+    )
     assert db.stats().dropped_bytes == sum(table.bytes for table in db.dropped_tables()) > 0
     until = db.dropped_tables()[0].recoverable_until
     assert until is not None and db.dropped_tables()[1].recoverable_until is None
@@ -189,7 +192,7 @@ def test_the_end_of_the_history_purges(db: Database, clock: ManualClock) -> None
     assert db.dropped_tables() == [] and not files(db)
 
 
-def test_purge_is_at_once(db: Database) -> None:
+def test_a_drop_with_purge_removes_the_table_at_once(db: Database) -> None:
     table = make(db)
     before = db.now()
     db.flush()
@@ -200,7 +203,7 @@ def test_purge_is_at_once(db: Database) -> None:
         table.scan(at=before)
 
 
-def test_reader_processes_see_drops_and_what_comes_back(db: Database) -> None:
+def test_readers_see_drops_and_undrops(db: Database) -> None:
     make(db)
     before = db.now()
     reader = Database(ReaderStore.open(db._store.env, db.path, 1 << 26))
@@ -217,7 +220,7 @@ def test_reader_processes_see_drops_and_what_comes_back(db: Database) -> None:
     reader.close()
 
 
-def test_a_drop_in_the_middle_of_a_flush_and_of_a_compaction(db: Database) -> None:
+def test_a_drop_during_a_flush_and_during_a_compaction(db: Database) -> None:
     table = make(db)
 
     def drop_and_back(name: str) -> None:
@@ -252,7 +255,7 @@ def undrop(table: nyala.Table, *bounds: Any) -> None:
         a.undrop_range(*bounds)
 
 
-def test_a_dropped_range_stays_readable_and_comes_back(tmp_path: Path) -> None:
+def test_a_dropped_range_stays_readable_and_can_be_brought_back(tmp_path: Path) -> None:
     db = open_database(tmp_path / "s")
     table = make(db)
     before = db.now()
@@ -290,7 +293,7 @@ def test_a_dropped_range_stays_readable_and_comes_back(tmp_path: Path) -> None:
     assert nyala.check(tmp_path / "s").ok
 
 
-def test_ranges_that_cannot_come_back(db: Database) -> None:
+def test_ranges_that_cannot_be_brought_back(db: Database) -> None:
     table = make(db)
     with pytest.raises(
         nyala.InvalidArgumentError, match=r"no dropped range partition .* the table has no dropped"
@@ -305,7 +308,7 @@ def test_ranges_that_cannot_come_back(db: Database) -> None:
             undrop(table, *bounds)
     with pytest.raises(nyala.InvalidArgumentError, match="purge takes True or False"):
         drop(table, 10, 20, purge=1)  # type: ignore[arg-type]
-    with table.alter() as a:  # in one alteration
+    with table.alter() as a:  # several steps on the same range
         a.undrop_range(0, 10)
         a.drop_range(0, 10)
         a.undrop_range(0, 10)
@@ -317,7 +320,7 @@ def test_ranges_that_cannot_come_back(db: Database) -> None:
     assert rows(table) == [(1, 2)]
 
 
-def test_a_restore_names_the_range_that_must_come_back_first(db: Database) -> None:
+def test_a_restore_names_the_range_to_bring_back_first(db: Database) -> None:
     table = make(db)
     before = db.now()
     drop(table, 0, 10)
@@ -330,7 +333,7 @@ def test_a_restore_names_the_range_that_must_come_back_first(db: Database) -> No
         table.restore(to=between)
 
 
-def test_the_feed_says_which_ranges_went_and_came(db: Database) -> None:
+def test_the_change_feed_names_dropped_and_restored_ranges(db: Database) -> None:
     table = make(db)
     before = db.now()
     drop(table, 0, 10)
@@ -346,7 +349,7 @@ def test_the_feed_says_which_ranges_went_and_came(db: Database) -> None:
 
 
 def test_an_alteration_leaves_a_dropped_range_readable(db: Database) -> None:
-    """Its rows in memory are of the older columns."""
+    """Although its rows in memory have the older columns."""
     table = make(db)
     before = db.now()
     drop(table, 0, 10)
@@ -396,48 +399,34 @@ def test_a_repartition_purges_dropped_ranges(db: Database) -> None:
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
 
-STEPS: dict[str, Callable[[Database], object]] = {
-    "drop": lambda db: db.drop_table("t"),
-    "undrop": lambda db: db.undrop_table("t"),
-    "drop range": lambda db: drop(db["t"], 0, 10),
-    "undrop range": lambda db: undrop(db["t"], 0, 10),
-    "drop again": lambda db: db.drop_table("t"),
-    "flush": lambda db: db.flush(),
-    "purge": lambda db: db.purge_dropped(),
-}
+STEPS: list[Callable[[Database], object]] = [
+    lambda db: db.drop_table("t"),
+    lambda db: db.undrop_table("t"),
+    lambda db: drop(db["t"], 0, 10),
+    lambda db: undrop(db["t"], 0, 10),
+    lambda db: db.drop_table("t"),
+    lambda db: db.flush(),
+    lambda db: db.purge_dropped(),
+]
 
 
 def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
-    """Before each step or after it; at no moment something between, and what comes back has all rows."""
-    clock = ManualClock()
-    recording = RecordingFiles(system_files(), str(tmp_path / "recorded"))
-    (tmp_path / "recorded").mkdir()
+    """A table that is brought back after the power cut has all rows."""
+    moments = []
+
+    def create(db: Database) -> None:
+        make(db)
+        moments.append(db.now())
 
     def look(db: Database) -> Any:
         dropped = [(table.name, table.dropped) for table in db.dropped_tables()]
         return rows(db["t"]) if "t" in db else None, dropped
 
-    db = open_database(tmp_path / "recorded" / "s", files=recording, clock=clock)
-    make(db)
-    before = db.now()
-    states, events = [look(db)], [len(recording.events)]
-    for step in STEPS.values():
-        step(db)
-        states.append(look(db))
-        events.append(len(recording.events))
-    db.close()
-    chance = random.Random(5)
-    for number in range(events[0], events[-1] + 1, 1 if is_night() else 2):
-        at_most = next(index for index, end in enumerate(events) if number <= end)
-        folder = tmp_path / "cut" / str(number)
-        recording.crash_image(number, random.Random(chance.random()), str(folder))
-        env = Env(system_files(), clock, SeededRandomness(number))
-        with open_database(folder / "s", clock=env.clock) as db:  # type: ignore[arg-type]
-            assert look(db) in states[max(at_most - 1, 0) : at_most + 1], (number, at_most)
-            if look(db)[1]:
-                table = db.undrop_table("t")
-                assert rows(table, at=before) == ROWS
-            assert db.check().ok
+    def undrop_all(db: Database) -> None:
+        if db.dropped_tables():
+            assert rows(db.undrop_table("t"), at=moments[0]) == ROWS
+
+    cut_power(tmp_path, create, STEPS, look, every=2, check=undrop_all)
 
 
 # --- a bucket, and the command line ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`read_only=True` for a process that may not write in the store's folder: read-only media, another user's store."""
+"""`read_only=True` for a process without the right to write in the folder: read-only media, stores of other users."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def problems(path: Path) -> list[str]:
     return [problem.message for problem in nyala.check(path).problems]
 
 
-def test_a_closed_store_is_read_and_checked(folder: Path) -> None:
+def test_a_closed_store_can_be_read_and_checked(folder: Path) -> None:
     with nyala.connect(folder / "s") as db:
         t = db.create_table("t", {"k": "int64", "v": "string"}, "k")
         t.insert([{"k": 1, "v": "flushed"}])
@@ -56,7 +56,7 @@ def test_a_closed_store_is_read_and_checked(folder: Path) -> None:
     assert sorted(os.listdir(folder / "s")) == before
 
 
-def test_the_store_of_a_killed_writer_is_read(folder: Path) -> None:
+def test_the_store_of_a_killed_writer_can_be_read(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(folder / "s")], check=True)
     forbid_writing(folder / "s")
     assert as_reader_only(rows, folder / "s") == [
@@ -66,39 +66,39 @@ def test_the_store_of_a_killed_writer_is_read(folder: Path) -> None:
 
 
 @needs_root
-def test_a_reader_without_a_lease_follows_the_writer_and_never_mixes(folder: Path) -> None:
-    """Files that the writer removes end its old scans with a sentence; a new scan has the new rows."""
+def test_a_reader_without_a_lease_follows_the_writer(folder: Path) -> None:
+    """If the writer removes files of an old scan, the scan raises. A new scan has the new rows."""
     with nyala.connect(folder / "s", maintenance=False) as db:
         t = db.create_table("t", {"k": "int64", "v": "string"}, "k", history=0)
         t.insert([{"k": k, "v": "old"} for k in range(1000)])
         db.flush()
-        asks, told = os.pipe(), os.pipe()
+        requests, replies = os.pipe(), os.pipe()
 
         def read() -> None:
-            os.close(told[0])
+            os.close(replies[0])
             reader = nyala.connect(folder / "s", read_only=True)
             old = reader["t"].scan()
             assert reader["t"].count() == 1000
-            os.write(told[1], b"1")
-            os.read(asks[0], 1)
+            os.write(replies[1], b"1")
+            os.read(requests[0], 1)
             with pytest.raises(nyala.HistoryExpiredError, match="may not write into the store's folder"):
                 old.to_arrow()
             assert reader["t"].scan(where="v = 'new'").count() == 1000
             assert not (folder / "s" / "leases").exists()
 
         pid = forked(read)
-        os.close(told[1])
-        os.read(told[0], 1)
+        os.close(replies[1])
+        os.read(replies[0], 1)
         t.upsert([{"k": k, "v": "new"} for k in range(1000)])
         db.flush()
         t.compact()
         t.vacuum()
-        os.write(asks[1], b"1")
+        os.write(requests[1], b"1")
         assert os.waitpid(pid, 0)[1] == 0
 
 
 @needs_root
-def test_a_reader_without_a_lease_beside_a_busy_writer_sees_whole_batches(folder: Path) -> None:
+def test_a_reader_without_a_lease_sees_whole_batches(folder: Path) -> None:
     with nyala.connect(folder / "s", maintenance=False) as db:
         t = db.create_table("t", {"k": "int64", "v": "string"}, "k", history=0)
         t.insert([{"k": k, "v": "0"} for k in range(50)])
@@ -106,7 +106,7 @@ def test_a_reader_without_a_lease_beside_a_busy_writer_sees_whole_batches(folder
         def read() -> None:
             seen = -1
             while seen < 30:
-                # A scan may end with HistoryExpiredError: then it has given nothing.
+                # A scan may raise HistoryExpiredError; then it returns no rows.
                 with (
                     contextlib.suppress(nyala.HistoryExpiredError),
                     nyala.connect(folder / "s", read_only=True) as reader,

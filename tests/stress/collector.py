@@ -1,8 +1,7 @@
-"""The child of `test_collector.py`: threads use one store while the garbage collector runs all the time.
+"""The child process of `test_collector.py`: threads use one store while the garbage collector runs all the time.
 
-The collector lets other threads run in the middle of it, by a callback and by finalizers, as finalizers of any program
-may. On CPython 3.11 it can begin inside an allocation, so between any two steps of C code.
-"""
+During a collection, a callback and finalizers let other threads run, as finalizers of any program may. CPython 3.11 can
+begin a collection in any allocation, so between any two steps of C code."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ TEXTS = [f"text {number}" for number in range(20)]
 
 
 class Finalized:
-    """Lets other threads run when the collector frees it: it is in a cycle."""
+    """An object in a reference cycle, which lets other threads run when the collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -35,7 +34,9 @@ held: list[list[dict[Any, Any]]] = []
 
 def let_others_run(phase: str, info: dict[str, int]) -> None:
     if phase == "start":
-        held.append([{} for _ in range(100)])  # CPython reuses 80 freed ones, without a look at the collector
+        held.append(
+            [{} for _ in range(100)]
+        )  # CPython keeps 80 freed ones for reuse, whose allocation starts no collection
         time.sleep(0.0002)
 
 
@@ -69,7 +70,7 @@ def get(table: nyala.Table, rounds: int) -> None:
 
 
 def read(path: str, rounds: int) -> None:
-    """Open the store again and again: nothing that the threads share was used by any of them before."""
+    """Open the store again and again, so that threads use objects that no thread has used before."""
     for _ in range(rounds):
         Finalized()
         with nyala.connect(path, read_only=True) as reader:
@@ -85,7 +86,7 @@ def maintain(db: nyala.Database, rounds: int) -> None:
 
 
 def together(*calls: tuple[Any, ...]) -> None:
-    """Make these calls, each (function, argument, …), by threads of their own, all at once."""
+    """Run these calls, each (function, argument, …), in threads at the same time."""
     errors: list[BaseException] = []
     ready = threading.Barrier(len(calls))
 

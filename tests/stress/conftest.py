@@ -10,6 +10,6 @@ from tests.support import folder_in_memory
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[str]:
-    """The path of the store that tests of a failing disk copy; beside it there is room for the copies."""
+    """Yield the path of a store that tests of a failing disk copy. Its folder has room for the copies."""
     with folder_in_memory() as folder:
         yield make_origin(str(folder / "origin"))

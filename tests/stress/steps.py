@@ -1,4 +1,4 @@
-"""Steps of a store's work that the tests of a failing disk let fail, and what a store is before and after them."""
+"""The steps that tests of a failing disk interrupt, and the expected rows before and after each step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def alter(db: Database) -> None:
 
 
 def make_origin(path: str) -> str:
-    """A store with rows on disk, REDO files enough for a compaction, and rows and changes in its log."""
+    """Create a store with rows on disk, enough REDO files for a compaction, and rows and changes in
+    the log.
+    """
     with open_database(path) as db:
         table = db.create_table(
             "t", {"k": "int64", "v": "int64", "s": "string"}, "k", nyala.hash_partition("k", buckets=2)
@@ -78,7 +80,7 @@ def make_origin(path: str) -> str:
 
 
 def copy_of(origin: str) -> str:
-    """A new copy beside the store, in the place of the last one."""
+    """Copy the store to a folder beside it, in place of the last copy."""
     path = origin + "-copy"
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(origin, path)
@@ -91,7 +93,7 @@ def whole(db: Database, at: int | None = None) -> Contents:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What a store holds before a step and after it; the same for a step that only moves rows."""
+    """The rows of a store before a step and after it. They are equal for a step that only moves rows."""
 
     before: Contents
     after: Contents
@@ -108,5 +110,5 @@ def outcomes_of(origin: str, step: Step) -> Outcomes:
     if step in (flush, compact_and_collect, merge):
         assert before == after
     else:
-        assert before != after, "a step that does nothing cannot half happen"
+        assert before != after, "the step must change something"
     return Outcomes(before, after)

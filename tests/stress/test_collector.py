@@ -18,4 +18,4 @@ def test_threads_use_a_store_while_the_collector_interrupts_them() -> None:
             timeout=280,
         )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 500, "the collector hardly ran"
+    assert int(done.stdout) > 100, "the collector hardly ran"

@@ -1,5 +1,5 @@
-"""A disk that fails or fills up at any operation of a write, a flush, a compaction or a direct commit: what was
-acknowledged stays, what failed did not happen, and when the disk works again so does the store."""
+"""A disk that fails or is full at any operation of a write, a flush, a compaction or a direct commit: acknowledged rows
+stay, a failed call has no effect, and the store works again when the disk works again."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def opened(path: str, files: FaultyFiles) -> Iterator[Database]:
 def test_a_fault_at_any_operation_loses_nothing(
     origin: str, step: Step, kinds: tuple[FaultKind, ...], request: pytest.FixtureRequest
 ) -> None:
-    """Of the steps with many operations the gate tries one in ten."""
+    """For steps with many operations, the gate tests every tenth one."""
     outcomes, operations = outcomes_of(origin, step), operations_of(origin, step)
     places = range(1, operations + 1)
     failed = 0
     for fail_at in one_of(10, places, request) if operations > 20 else places:
-        reached, told = one_fault(origin, step, outcomes, kinds[fail_at % len(kinds)], fail_at)
+        reached, raised = one_fault(origin, step, outcomes, kinds[fail_at % len(kinds)], fail_at)
         assert reached
-        failed += told
-    assert not one_fault(origin, step, outcomes, kinds[0], operations + 1)[0], "it has more of them"
+        failed += raised
+    assert not one_fault(origin, step, outcomes, kinds[0], operations + 1)[0], "the step has more operations"
     assert failed > 0, "no fault made the step fail"
 
 
@@ -81,8 +81,8 @@ def test_a_fault_at_any_operation_of_a_merge_loses_nothing(origin: str, kind: Fa
 
 
 @pytest.mark.parametrize("kind", ["eio", "enospc"])
-def test_a_fault_at_any_operation_of_an_open_leaves_the_store_as_it_was(origin: str, kind: FaultKind) -> None:
-    """A disk that fails during the recovery is told, and the next open finds what there was."""
+def test_a_fault_at_any_operation_of_an_open_changes_nothing(origin: str, kind: FaultKind) -> None:
+    """The open raises, and the next open has all rows."""
     fail_at, reached = 0, True
     with open_database(copy_of(origin)) as db:
         before, moment = rows(db["t"]), db.now()
@@ -101,8 +101,8 @@ def test_a_fault_at_any_operation_of_an_open_leaves_the_store_as_it_was(origin: 
     assert fail_at > 2
 
 
-def test_on_a_full_disk_reads_go_on_and_freed_space_heals(origin: str) -> None:
-    """The error says what to do; nothing needs to be opened anew when the disk was full before anything was logged."""
+def test_on_a_full_disk_reads_work_and_freed_space_is_enough(origin: str) -> None:
+    """The error says what to do. If nothing was logged, the store need not be opened again."""
     path = copy_of(origin)
     files = FaultyFiles(system_files(), None, "enospc")
     with opened(path, files) as db:
@@ -115,9 +115,9 @@ def test_on_a_full_disk_reads_go_on_and_freed_space_heals(origin: str) -> None:
             db.flush,
             table.compact,
         ):
-            with pytest.raises(StorageError, match=r"(?i)space|room") as told:
+            with pytest.raises(StorageError, match=r"(?i)space|room") as raised:
                 work()
-            assert told.value.outcome is None, "nothing is unknown: nothing was begun"
+            assert raised.value.outcome is None, "the outcome is known: nothing was begun"
             assert rows(table) == before
             assert db.snapshot()["t"].count() == len(before)
         assert db.check().ok
@@ -132,7 +132,7 @@ def test_on_a_full_disk_reads_go_on_and_freed_space_heals(origin: str) -> None:
 
 
 def operations_of(origin: str, step: Step) -> int:
-    """How many operations on files the step makes."""
+    """Return the number of file operations of the step."""
     files = FaultyFiles(system_files())
     with opened(copy_of(origin), files) as db:
         before = len(files.operations)
@@ -143,7 +143,10 @@ def operations_of(origin: str, step: Step) -> int:
 def one_fault(
     origin: str, step: Step, outcomes: Outcomes, kind: FaultKind, fail_at: int
 ) -> tuple[bool, bool]:
-    """Whether the step had a `fail_at`-th operation, which failed then, and whether it made the step fail."""
+    """Let the operation number `fail_at` of the step fail.
+
+    Returns (whether the step has so many, whether it raised).
+    """
     path = copy_of(origin)
     files = FaultyFiles(system_files(), kind=kind)
     with opened(path, files) as db:
@@ -152,7 +155,7 @@ def one_fault(
         failure: Error | None = None
         try:
             step(db)
-        except Error as error:  # and nothing else than an error of ours
+        except Error as error:  # and no other class of error
             failure = error
         reached, files.fail_at = bool(files.failed), None
         files.heal()
@@ -161,9 +164,11 @@ def one_fault(
         if unknown:
             allowed = [outcomes.before, outcomes.after]
         at_moment = rows(db["t"], at=moment)
-        assert at_moment == before or (step is alter and failure is None), "a moment moved"
+        assert at_moment == before or (step is alter and failure is None), (
+            "the rows of an earlier moment changed"
+        )
         present = whole(db)
-        assert present in allowed, "neither what it was before nor what it is after"
+        assert present in allowed, "the rows are neither those before nor those after the step"
         alive = True
         try:
             db["t2" if step is not drop else "t"].upsert({"k": [100]})
@@ -171,24 +176,24 @@ def one_fault(
         except StorageError as error:
             alive = False
             assert "connect() again" in str(error) or "open it again" in str(error)
-        assert alive != unknown, "it takes no writes only as long as it does not know what it holds"
+        assert alive != unknown, "the store refuses writes although the outcome is known"
         assert rows(db["t"], at=moment) == at_moment
     with open_database(path) as db:
-        assert rows(db["t"], at=moment) == at_moment, "a moment moved with the next open"
+        assert rows(db["t"], at=moment) == at_moment, "the rows of an earlier moment changed at the next open"
         found = whole(db)
         written = [row for _, table in found.values() for row in table if row[0] == 100]
-        assert written or not alive, "an acknowledged row is gone"
+        assert written or not alive, "an acknowledged row is missing"
         for _, table in found.values():
             table[:] = [row for row in table if row[0] != 100]
-        assert found in allowed, "not what it was said to be"
+        assert found in allowed, "the rows differ from the reported outcome"
         db.flush()
         assert rows(db["t"], at=moment) == at_moment
         assert fail_at % 4 or db.check().ok
     return reached, failure is not None
 
 
-def test_a_position_that_cannot_be_written_takes_no_file_away(origin: str) -> None:
-    """The record is for reader processes; the flush that it follows is durable already."""
+def test_a_position_record_that_cannot_be_written_removes_no_file(origin: str) -> None:
+    """The record is for readers. The flush before it is durable already."""
     path = origin + "-position"
     shutil.copytree(origin, path)
     files = FaultyFiles(system_files(), only=lambda operation: operation.kind == "write_at")

@@ -1,9 +1,8 @@
-"""One writer, several reader processes that come and go, compactions and collections; and who may write.
+"""One writer and several reader processes, with compactions and garbage collection.
 
-The writer links rows to one another, as Kudu's linked-list test does, and moves an amount between accounts; each reader
-walks the list and adds up the accounts in one snapshot. A lost row breaks the list, half a batch the sum, a file that
-was removed too early the reader.
-"""
+The writer links rows to one another, as Kudu's linked-list test does, and moves amounts between accounts. Each reader
+follows the list and sums up the accounts in one snapshot. A lost row would break the list, half a batch the sum, and a
+file that was removed too early the reader."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ print(looks)
 
 
 def many_readers(path: Path, processes: int, looks: int) -> int:
-    """Write until every reader has looked so often. Returns how often they did together."""
+    """Write until every reader has read this number of snapshots. Returns the total number."""
     with open_database(path, maintenance=True, log_limit_bytes=20_000, direct_commit_bytes=30_000) as db:
         links = db.create_table(
             "links", {"k": "int64", "before": "int64"}, "k", nyala.hash_partition("k", buckets=3)
@@ -70,7 +69,7 @@ def many_readers(path: Path, processes: int, looks: int) -> int:
         ]
         last, vacuumed, deadline_s = 0, 0, time.monotonic() + 200
         while any(reader.poll() is None for reader in readers) and time.monotonic() < deadline_s:
-            # Large steps are written as files; after some thousand rows only values change: reading stays quick.
+            # Large steps are written as files. After some thousand rows only values change, so that reads stay fast.
             count = (0 if last > 3000 else 1) + (2000 if last in (20, 40) else 0)
             numbers = list(range(last + 1, last + 1 + count))
             with db.batch() as batch:
@@ -89,7 +88,7 @@ def many_readers(path: Path, processes: int, looks: int) -> int:
         assert db.check().ok
         status = db.maintenance.status()
         assert status.last_error == ""
-        assert vacuumed + status.files_collected, "nothing was ever removed under the readers"
+        assert vacuumed + status.files_collected, "no file was removed while readers were open"
     assert nyala.check(path).ok
     return sum(int(said) for said, _ in answers)
 
@@ -120,7 +119,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_writer_is_refused_and_a_killed_writers_lock_is_taken_over(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_unless_the_first_was_killed(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64"}, "k")
     for number in range(2):
@@ -132,7 +131,7 @@ def test_a_second_writer_is_refused_and_a_killed_writers_lock_is_taken_over(tmp_
             began_s = time.monotonic()
             with pytest.raises(nyala.LockedError, match=str(writer.pid)):
                 nyala.connect(tmp_path / "s", share=False)
-            assert time.monotonic() - began_s < 30, "it does not wait for what may never end"
+            assert time.monotonic() - began_s < 30, "connect must not wait for the first writer"
             with nyala.connect(tmp_path / "s", read_only=True) as reader:
                 assert reader["t"].count() == number + 1
             writer.kill()

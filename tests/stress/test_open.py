@@ -1,4 +1,4 @@
-"""Opening costs what is there, not what ever happened; and a log is replayed at a rate that one need not wait for."""
+"""The cost of an open: it depends on the present content of the store, and a log is replayed fast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWSETS = 10_000
 
 
 def many_rowsets(path: Path, count: int = ROWSETS) -> None:
-    """A store of so many rowsets with UNDO, of 9 columns: made of a few, by name."""
+    """Create a store with this number of rowsets, with UNDO and 9 columns, by copying entries of a few."""
     columns = {"k": "int64", **{f"v{n}": "int64" for n in range(8)}}
     with open_database(path) as db:
         table = db.create_table("t", columns, "k", nyala.hash_partition("k", buckets=16))
@@ -48,8 +48,10 @@ def many_rowsets(path: Path, count: int = ROWSETS) -> None:
     tamper(path, multiply)
 
 
-def test_an_open_makes_no_work_for_the_collector_of_garbage(tmp_path: Path) -> None:
-    """Entries and rowsets are no garbage; a collector that walks them again and again takes as long as the rest."""
+def test_an_open_starts_few_garbage_collections(tmp_path: Path) -> None:
+    """Otherwise the collector, which visits all entries and rowsets again and again, takes as long
+    as the rest.
+    """
     seen: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -63,13 +65,13 @@ def test_an_open_makes_no_work_for_the_collector_of_garbage(tmp_path: Path) -> N
         open_database(tmp_path / "s").close()
     finally:
         gc.callbacks.remove(note)
-    assert len(seen) < 12, seen  # 140 otherwise
+    assert len(seen) < 12, seen  # 140 without this
     assert gc.isenabled()
 
 
 @pytest.mark.long
 def test_a_store_of_ten_thousand_rowsets_opens_within_two_seconds() -> None:
-    """In this process's own time: what else the machine does is not the store's."""
+    """Measured in CPU time of this process."""
     with folder_in_memory() as folder:
         many_rowsets(folder / "s")
         taken_s = []
@@ -83,11 +85,11 @@ def test_a_store_of_ten_thousand_rowsets_opens_within_two_seconds() -> None:
             f"opening 10,000 rowsets of 9 columns: {min(taken_s):.2f} s of processor time", "opens"
         ) as tried:
             tried.append(3)
-        assert min(taken_s) < 4, taken_s  # the figure is to be 2; CI's machine may be half as quick
+        assert min(taken_s) < 4, taken_s  # the aim is 2 s; the machine of CI may be half as fast
 
 
 def replay_s(path: Path, rows: int) -> float:
-    """Seconds of this process's own time that opening the store takes, which has so many rows then."""
+    """Return the CPU seconds of an open, after which the store has this number of rows."""
     began_s = time.process_time()
     with open_database(path) as db:
         taken_s = time.process_time() - began_s
@@ -97,7 +99,7 @@ def replay_s(path: Path, rows: int) -> float:
 
 @pytest.mark.long
 def test_a_log_is_replayed_at_a_million_rows_a_second() -> None:
-    """Batches of 65,536 rows, each of its own moment, as a bulk of ingest leaves them."""
+    """The log has batches of 65,536 rows, each with its own timestamp."""
     batches, rows = 40, 1 << 16
     with folder_in_memory() as folder:
         with open_database(folder / "s", log_limit_bytes=1 << 40) as db:
@@ -111,13 +113,13 @@ def test_a_log_is_replayed_at_a_million_rows_a_second() -> None:
             f"replay of batches of 65,536 rows: {rate / 1e6:.1f} million rows a second", "rows"
         ) as tried:
             tried.append(batches * rows)
-        assert rate > 500_000, rate  # the figure is to be a million
+        assert rate > 500_000, rate  # the aim is a million
 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
 def test_a_gigabyte_of_log_is_replayed_in_bounded_memory() -> None:
-    """With a limit of 64 MB: what is flushed in between makes room for what comes."""
+    """With a limit of 64 MB: the replay flushes in between."""
     with folder_in_memory() as folder:
         with open_database(folder / "s", log_limit_bytes=1 << 40, memory_limit_bytes=8 << 30) as db:
             table = db.create_table("t", {"k": "int64", "v": "binary"}, "k")

@@ -1,4 +1,4 @@
-"""Reader processes beside a writer that flushes, commits directly and collects: no error, and never back in time."""
+"""Readers while the writer flushes, commits directly and collects garbage: they see no error and no older state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import key_value_table, open_database, rows
 
 
 class CallingFiles(PosixFiles):
-    """Calls `before` ahead of the n-th time that the position record is read."""
+    """Calls `before` before the position record is read for the n-th time."""
 
     def __init__(self, number: int, before: Callable[[], None]) -> None:
         self._left = number
@@ -26,15 +26,18 @@ class CallingFiles(PosixFiles):
         return super().read_all(path)
 
 
-def test_a_reader_that_opens_during_a_flush_sees_what_was_published_before(tmp_path: Path) -> None:
-    """The writer commits between its look at the catalogue and its look at the log: the store must not look empty."""
+def test_a_reader_that_opens_during_a_flush_sees_the_published_rows(tmp_path: Path) -> None:
+    """The writer commits after the reader has read the catalogue and before it reads the log.
+
+    The store must not seem empty.
+    """
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, 2]})
         env = Env(CallingFiles(3, db.flush), SystemClock(), SystemRandomness())
         before = db.now()
         reader = ReaderStore.open(env, str(tmp_path / "s"), 16 << 20)
-        assert reader.version == db.stats().version - 1, "the flush came between"
+        assert reader.version == db.stats().version - 1, "the flush came during the open"
         with nyala.api.database.Database(reader) as follower:
             assert follower.now() >= before
             assert rows(follower["t"]) == rows(table)
@@ -44,7 +47,7 @@ def test_a_reader_that_reloads_during_a_flush_never_goes_back(tmp_path: Path) ->
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})
-        for number in range(4, 11):  # wherever in the reload the flush comes
+        for number in range(4, 11):  # for a flush at any point of the reload
             key = number * 10
 
             def write_and_flush(key: int = key) -> None:

@@ -1,4 +1,4 @@
-"""Processes write by path, and are killed again and again, the lock holder first: nothing is lost or doubled."""
+"""Processes write to one store and are killed again and again, mostly the lock holder: no row is lost or doubled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sampled import is_night
 PROCESSES = 4
 ACCOUNTS = 6
 
-# Notes each step in a file of its own: "s" begun, "d" the batch is acknowledged, "i" the counter, "m" the transfer.
+# Writes each step to its own file: "s" begun, "d" batch acknowledged, "i" counter, "m" transfer.
 WRITER = """
 import logging, sys
 import nyala
@@ -76,7 +76,7 @@ def test_the_lock_holder_is_killed_again_and_again(tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s, "the processes do not end"
         time.sleep(chance.uniform(0.05, 0.4))
         holder = StoreLock(SYSTEM, str(store)).holder()
-        # Every third time a client, in the middle of whatever it does.
+        # Every third time a client, at any point of its work.
         meant = chance.choice(list(running.values())).pid if killed % 3 == 2 else holder and holder.pid
         for me, process in running.items():
             if process.pid != meant or killed >= kills or process.poll() is not None:
@@ -94,7 +94,7 @@ def test_the_lock_holder_is_killed_again_and_again(tmp_path: Path) -> None:
     with nyala.connect(store) as db:
         rows = db["t"].scan().to_arrow()
         found = collections.Counter(zip(rows["me"].to_pylist(), rows["number"].to_pylist(), strict=True))
-        assert set(found.values()) == {5}, "a batch is there whole or not at all"
+        assert set(found.values()) == {5}, "a batch is complete or absent"
         acknowledged = {(me, number) for me, what, number in notes if what == "d"}
         assert acknowledged <= set(found) <= acknowledged | unknown
         counted = sum(what == "i" for _, what, _ in notes)
@@ -104,7 +104,7 @@ def test_the_lock_holder_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 def test_a_hot_counter_and_transfers_by_four_processes_are_exact(tmp_path: Path) -> None:
-    """Without kills every call is counted once, and nobody starves."""
+    """Without kills every call is counted once, and every process makes progress."""
     times = 100 if is_night() else 5
     with children(tmp_path / "s", PROCESSES) as workers:
         workers[0].run(
@@ -130,7 +130,7 @@ result = db.now()
 
 
 def test_many_connect_to_a_new_folder_at_once(tmp_path: Path) -> None:
-    """One of them makes the store, the others share it; all tables of the same name are one."""
+    """One process creates the store, and the others share it. A table that several create exists once."""
     code = """
 db = nyala.connect(path)
 t = db.create_table("t", {"k": "int64"}, "k", exist_ok=True)
@@ -147,8 +147,8 @@ result = [t.insert([(KEY,)]).inserted, type(db._store).__name__]
             assert workers[0].value("db['t'].count()") == 4
 
 
-def test_processes_come_and_go(tmp_path: Path) -> None:
-    """Each takes over when the one before it has closed the store, and all batches are there."""
+def test_processes_open_and_close_the_store_in_turn(tmp_path: Path) -> None:
+    """Each one becomes the writer when the one before it has closed the store. No batch is lost."""
     rounds = 30 if is_night() else 2
     path = tmp_path / "s"
     with nyala.connect(path) as db:

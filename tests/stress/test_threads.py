@@ -1,5 +1,5 @@
-"""Many threads on one store with limits so small that flush, compactions, direct commits and collection run all the
-time."""
+"""Many threads on one store, with limits so small that flushes, compactions, direct commits and garbage collections run
+all the time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ OPENING = 100
 
 
 class Crowd:
-    """Threads that repeat their work until the time is over and enough has happened, or one of them fails."""
+    """Threads that repeat their work until the time is over and each has done enough, or one of
+    them fails.
+    """
 
     def __init__(self, seconds: float, enough: Callable[[], bool] = lambda: True) -> None:
         self._enough = enough
@@ -67,7 +69,7 @@ class Crowd:
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """Threads change places a hundred times more often."""
+    """Let Python switch threads a hundred times more often."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(5e-5)
     yield
@@ -75,22 +77,26 @@ def impatient() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("durability", each(2, ["commit", "group"]))
-def test_money_moves_and_none_is_made(tmp_path: Path, impatient: None, durability: str) -> None:
-    """Transfers in every form that a write has: each snapshot holds every account, and the same sum; and every row
-    that was linked to another is there, and once."""
+def test_transfers_keep_the_sum_of_all_accounts(tmp_path: Path, impatient: None, durability: str) -> None:
+    """With every kind of write.
+
+    Each snapshot has every account and the same sum, and every linked row once.
+    """
     move_money(tmp_path / "s", durability, SECONDS)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("durability", ["commit", "group"])
-def test_money_moves_for_long(tmp_path: Path, impatient: None, durability: str) -> None:
+def test_transfers_keep_the_sum_of_all_accounts_for_long(
+    tmp_path: Path, impatient: None, durability: str
+) -> None:
     with counted("reads of 4 threads beside 4 that write, with maintenance", "snapshots") as tried:
         tried.append(move_money(tmp_path / "s", durability, 120))
 
 
 def move_money(path: Path, durability: str, seconds: float) -> int:
-    """Four threads that write, four that read, for so long. Returns how many snapshots were looked at."""
+    """Run four threads that write and four that read. Returns the number of snapshots that were checked."""
     options: dict[str, Any] = {
         "log_limit_bytes": 30_000, "direct_commit_bytes": 60_000, "rowset_target_bytes": 50_000
     }  # fmt: skip
@@ -109,7 +115,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
         accounts.insert({"k": range(ACCOUNTS), "v": [OPENING] * ACCOUNTS})
         locks = [threading.Lock() for _ in range(ACCOUNTS)]
         key_of = list(range(ACCOUNTS))  # each account has one of two keys
-        newest = [-1 - chain for chain in range(4)]  # each writer's list ends in a number of its own
+        newest = [-1 - chain for chain in range(4)]  # the last number of each writer's list is different
         linked = [0] * 4
         looks = itertools.count()
 
@@ -128,7 +134,9 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
                 elif form < 8:
                     with db.batch() as batch:
                         batch.delete("accounts", {"k": [one]})
-                        key_of[first] = first if one != first else first + ACCOUNTS  # a new row, elsewhere
+                        key_of[first] = (
+                            first if one != first else first + ACCOUNTS
+                        )  # a new row in another place
                         batch.insert("accounts", {"k": [key_of[first]], "v": [held[one] - 1]})
                         batch.upsert("accounts", {"k": [other], "v": [held[other] + 1]})
                 elif form < 9:
@@ -136,7 +144,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
                         set={"v": nyala.expr(f"CASE WHEN k = {one} THEN v - 1 ELSE v + 1 END")},
                         where=f"k IN ({one}, {other})",
                     )
-                else:  # past the log
+                else:  # a direct commit
                     accounts.update({**after, "note": ["n" * 40_000] * 2})
 
         def link(chain: int, chance: random.Random) -> None:
@@ -151,7 +159,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
             else:
                 link(chain, chance)
             if chance.randrange(150) == 0:
-                accounts.compact()  # the background's merges are few in so short a time
+                accounts.compact()  # in so short a time the background merges rarely
 
         past: list[tuple[int, Any]] = []
 
@@ -159,37 +167,39 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
             scan = accounts.scan(columns=["k", "v"], order_by_key=chance.random() < 0.5)
             found = scan.to_arrow().sort_by("k")
             assert sorted(k % ACCOUNTS for k in found["k"].to_pylist()) == list(range(ACCOUNTS)), (
-                "an account is gone, or there twice"
+                "an account is missing or doubled"
             )
-            assert sum(found["v"].to_pylist()) == ACCOUNTS * OPENING, "half a transfer"
-            assert scan.to_arrow().sort_by("k").equals(found), "the second reading differs"
+            assert sum(found["v"].to_pylist()) == ACCOUNTS * OPENING, "a snapshot has half a transfer"
+            assert scan.to_arrow().sort_by("k").equals(found), "a second read differs"
             next(looks)
             past.append((scan.timestamp, found))
             at, then = chance.choice(past)
             assert accounts.scan(columns=["k", "v"], at=at, order_by_key=True).to_arrow().equals(then), (
-                "a moment moved"
+                "the rows of an earlier moment changed"
             )
             if chance.random() < 0.2:
                 rows = [
                     row for token in scan.tokens() for batch in read_token(token) for row in batch.to_pylist()
                 ]
-                assert sorted(rows, key=lambda row: row["k"]) == found.to_pylist(), "the tokens say otherwise"
+                assert sorted(rows, key=lambda row: row["k"]) == found.to_pylist(), (
+                    "the tokens have other rows"
+                )
             if chance.random() < 0.2:
-                next(iter(scan.to_reader()))  # given up half-way
+                next(iter(scan.to_reader()))  # a scan that is not read to its end
 
         def follow(chance: random.Random) -> None:
             at_least = sum(linked)
             found = links.to_arrow()
             before = dict(zip(found["k"].to_pylist(), found["before"].to_pylist(), strict=True))
-            assert len(before) == len(found), "a row is there twice"
-            assert len(before) >= at_least, "an acknowledged row is not there"
+            assert len(before) == len(found), "a row is doubled"
+            assert len(before) >= at_least, "an acknowledged row is missing"
             walked, reached = 0, set()
             for at in set(before) - set(before.values()):
                 while at >= 0:
                     walked, at = walked + 1, before[at]
                 reached.add(at)
             assert walked == len(before) and len(reached) == len(set(before) - set(before.values())), (
-                "a hole in a list"
+                "a linked row is missing"
             )
             next(looks)
 
@@ -205,11 +215,11 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
         crowd.run()
         status = db.maintenance.status()
         assert status.failures == 0, status.last_error
-        assert background_has_worked(), "limits too large?"
+        assert background_has_worked(), "too few flushes or compactions: the limits are too large"
         assert db.check().ok
         total = contents(db)
     with open_database(path) as db:
-        assert contents(db) == total, "the log gives back what memory held"
+        assert contents(db) == total, "the log has the rows that memory had"
         db.flush()
         assert contents(db) == total
     return next(looks)
@@ -219,8 +229,8 @@ def contents(db: Database) -> list[Any]:
     return [db[name].scan(order_by_key=True).to_arrow().to_pydict() for name in ("accounts", "links")]
 
 
-def test_maintenance_looks_at_scans_while_others_are_made(tmp_path: Path, impatient: None) -> None:
-    """Otherwise its thread ends some day, and from then on memory fills and no file is ever collected."""
+def test_maintenance_expires_scans_while_others_are_created(tmp_path: Path, impatient: None) -> None:
+    """Otherwise its thread would end some day, and nobody would flush and collect files any more."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
 
@@ -236,7 +246,7 @@ def test_maintenance_looks_at_scans_while_others_are_made(tmp_path: Path, impati
 
 
 def test_maintenance_outlives_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody thought of must not end the thread that makes room in memory."""
+    """An unexpected error must not end the thread that flushes."""
     with open_database(tmp_path / "s", maintenance=True, log_limit_bytes=1) as db:
         failures = [ZeroDivisionError("not foreseen")]
 
@@ -257,10 +267,10 @@ def test_maintenance_outlives_any_error(tmp_path: Path, monkeypatch: pytest.Monk
         assert db.maintenance.status().flushes >= 2
 
 
-def test_tables_are_dropped_renamed_and_made_under_scans_writes_and_flushes(
+def test_tables_are_dropped_renamed_and_created_during_scans_writes_and_flushes(
     tmp_path: Path, impatient: None
 ) -> None:
-    """A snapshot keeps what it began with; a writer hears that its table is gone, or writes."""
+    """A snapshot keeps its tables. A write succeeds, or raises that its table does not exist."""
     with open_database(tmp_path / "s", maintenance=True, log_limit_bytes=30_000) as db:
         keys = iter(range(10**6, 10**9))
 
@@ -300,8 +310,8 @@ def test_tables_are_dropped_renamed_and_made_under_scans_writes_and_flushes(
         assert db.maintenance.status().failures == 0, db.maintenance.status().last_error
 
 
-def test_a_thread_reads_on_after_the_main_thread_has_ended(tmp_path: Path) -> None:
-    """Python ends its thread pools with the main thread, and waits for the other threads only then."""
+def test_a_thread_can_read_after_the_main_thread_has_ended(tmp_path: Path) -> None:
+    """Python ends its thread pools with the main thread, and only then waits for other threads."""
     script = """
 import sys, threading, nyala
 
@@ -327,7 +337,7 @@ threading.Thread(target=read).start()
 
 
 def test_memory_of_small_writes_to_many_tablets_is_counted(tmp_path: Path) -> None:
-    """A row for each of 64 tablets costs ten times its bytes: the limit is on what is there, not on what was given."""
+    """A row in each of 64 tablets takes ten times its bytes. The limit must count the real memory."""
     limit = 4 << 20
     with open_database(tmp_path / "s", memory_limit_bytes=limit, durability="os") as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", nyala.hash_partition("k", buckets=64))

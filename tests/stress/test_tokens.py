@@ -1,5 +1,4 @@
-"""Whatever a scan gives, its tokens give: the same rows, in key order when it was asked for, in every phase of the
-data."""
+"""The tokens of a scan return the rows of the scan, in key order if requested, wherever the rows are stored."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from tests.support import open_database
 
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 COLUMNS = ["a", "b", "v", "s"]
-# What a reader may ask for instead, also of the key's columns.
+# Other types that a reader may request, also for key columns.
 WIDER = pa.schema({"a": pa.string(), "b": pa.int64(), "v": pa.int64(), "s": pa.large_string()})
 WHERES = [
     None,
@@ -29,7 +28,7 @@ WHERES = [
 ]
 keys = st.tuples(st.sampled_from("xyz"), st.integers(0, 9))
 Key = tuple[str, int]
-# A round: keys to upsert with a value, keys to delete, and whether all is flushed then.
+# A round: keys to upsert with a value, keys to delete, and whether to flush.
 rounds_of_changes = st.lists(
     st.tuples(
         st.lists(keys, min_size=1, max_size=8),
@@ -43,7 +42,7 @@ rounds_of_changes = st.lists(
 
 
 def of_tokens(scan: Scan, columns: list[str] | None = None) -> list[list[tuple[Any, ...]]]:
-    """The rows of each token."""
+    """Return the rows of each token."""
     schema = scan.schema if columns is None else pa.schema([scan.schema.field(name) for name in columns])
     return [
         as_tuples(pa.Table.from_batches(list(read_token(token, columns=columns)), schema))
@@ -112,7 +111,7 @@ def test_tokens_give_the_rows_of_their_scan(
             whole_key = columns + [name for name in ("a", "b") if name not in columns]
             whole = table.scan(columns=whole_key, where=where, at=at, order_by_key=True).to_arrow()
             assert expected == [row[: len(columns)] for row in as_tuples(whole)], (
-                "a projection changes no order"
+                "a projection does not change the order"
             )
             for rows in by_token:
                 assert is_subsequence(rows, expected)

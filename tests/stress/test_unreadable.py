@@ -1,5 +1,5 @@
-"""A disk that cannot read a piece of a file (EIO), at any read of a scan, a look-up, a commit, a compaction or an open:
-an error of ours that names the file, nothing lost, and what is asked next has an answer."""
+"""A disk that cannot read a part of a file (EIO), at any read of a scan, a look-up, a commit, a compaction or an open:
+the call raises an error that names the file, no row is lost, and the next call works."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def reads_of(origin: str, step: Step) -> int:
 
 
 def one_fault(origin: str, step: Step, outcomes: Outcomes, fail_at: int) -> None:
-    """The step's `fail_at`-th read fails."""
+    """Let the read number `fail_at` of the step fail."""
     files = UnreadableFiles(system_files())
     path = copy_of(origin)
     with open_database(path, files=files, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
         moment = db.now()
         files.fail_at = len(files.operations) + fail_at
-        # Nothing else: a CorruptionError would send for a backup, and rows would be too few.
+        # No other error, and no missing rows. A CorruptionError would make the user restore a backup.
         with pytest.raises(StorageError) as told:
             step(db)
         assert files.failed is not None
         assert told.value.path == files.failed.path and told.value.outcome is None, told.value
         assert whole(db) == outcomes.before
         assert rows(db["t"], at=moment) == outcomes.before["t"][1]
-        step(db)  # nothing of it is remembered: the same again works
+        step(db)  # the failure is not remembered: the same call now works
         assert whole(db) == outcomes.after
         db["t2"].insert({"k": [100]})
         db.flush()
@@ -85,7 +85,7 @@ def outcomes(origin: str, step: Step) -> Outcomes:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_read_that_fails_loses_nothing(origin: str, step: Step) -> None:
-    """Some reads of each step, the first and the last among them."""
+    """Tests some reads of each step, with the first and the last one."""
     many, expected = reads_of(origin, step), outcomes(origin, step)
     assert many > 20
     for number in (1, many // 3, 2 * many // 3, many):
@@ -103,8 +103,8 @@ def test_any_read_that_fails_loses_nothing(origin: str, step: Step) -> None:
             tried.append(1)
 
 
-def test_a_read_that_fails_in_an_open_is_told_and_changes_nothing(origin: str) -> None:
-    """Every one of them; the next open finds what there was."""
+def test_a_failed_read_during_an_open_changes_nothing(origin: str) -> None:
+    """For every read of an open. The next open has all rows."""
     with open_database(copy_of(origin)) as db:
         before = whole(db)
     fail_at = 1

@@ -9,9 +9,9 @@
         a.undrop_range("2019-01-01", "2020-01-01")
         a.set_history("30d")
 
-Each call checks its step against the steps before it. When the block ends, all steps are executed as one
-change. If the block raises, nothing changes. An alteration takes milliseconds, whatever the size of the
-table, because it rewrites no row.
+Each call checks its step against the steps before it. When the block ends, all steps are executed
+as one change. If the block raises, nothing changes. An alteration takes milliseconds, whatever the
+size of the table, because it rewrites no row.
 
 Source: Kudu schema design, "Schema Alterations".
 """
@@ -19,7 +19,6 @@ Source: Kudu schema design, "Schema Alterations".
 from __future__ import annotations
 
 import datetime as dt
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from nyala.errors import InvalidArgumentError, SchemaError
@@ -83,8 +82,9 @@ class Alteration:
     ) -> None:
         """Add a column after the others.
 
-        Existing rows get the default, or NULL without a default. They keep it even if the column's default
-        is changed later. The name of a dropped column can be used again; its old values do not come back.
+        Existing rows get the default, or NULL without a default. They keep it even if the column's
+        default is changed later. The name of a dropped column can be used again; its old values do
+        not come back.
 
         Parameters
         ----------
@@ -145,15 +145,15 @@ class Alteration:
         name
             The column.
         type
-            A wider type: int8 to int16, int32 or int64; float to double; a decimal of higher precision at
-            the same scale; a longer varchar, or string. Not for columns of the key.
+            A wider type: int8 to int16, int32 or int64; float to double; a decimal of higher
+            precision at the same scale; a longer varchar, or string. Not for columns of the key.
         nullable
             `True` allows NULL from now on. `False` is not possible.
         default
             The default of rows that are inserted from now on. None: no default.
         encoding, compression, block_size
-            As in `nyala.column`, for files that are written from now on; `Table.compact()` rewrites the
-            other files.
+            As in `nyala.column`, for files that are written from now on; `Table.compact()` rewrites
+            the other files.
         comment
             A text about the column.
         immutable
@@ -212,15 +212,17 @@ class Alteration:
     ) -> None:
         """Drop a range partition. `undrop_range` brings it back as long as the table's history lasts.
 
-        Later writes to the range raise `NoPartitionError`. Reads at earlier moments still find its rows.
+        Later writes to the range raise `NoPartitionError`. Reads at earlier moments still find its
+        rows.
 
         Parameters
         ----------
         lower, upper, lower_inclusive, upper_inclusive
             The exact bounds of the range, as in `add_range`.
         purge
-            Remove the rows and their history at once, which frees their disk space. Reads at earlier
-            moments that need the range raise `HistoryExpiredError`. Open scans still return its rows.
+            Remove the rows and their history at once, which frees their disk space. Reads at
+            earlier moments that need the range raise `HistoryExpiredError`. Open scans still return
+            its rows.
 
         Raises
         ------
@@ -301,9 +303,7 @@ class Alteration:
         self._table_id, self._draft, self._used = table.id, Draft.of(root, table), True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._draft = None
         if kind is None and self._steps:
             self._table._name = self._database._writing().alter(self._table_id, self._steps)

@@ -43,21 +43,22 @@ def restore_backup(
     target
         An open `Database`, or the path or URL of a store; a missing store is created.
     tables
-        The names of the tables. A dict restores tables under other names: `{"flights": "flights_may"}`.
-        Default: all tables of the newest backup of the whole store.
+        The names of the tables. A dict restores tables under other names:
+        `{"flights": "flights_may"}`. Default: all tables of the newest backup of the whole store.
     at
-        Restore the newest backup that is not later than this moment. If `target` is an open `Database`,
-        `at` may be one of its tags. Default: the newest backup.
+        Restore the newest backup that is not later than this moment. If `target` is an open
+        `Database`, `at` may be one of its tags. Default: the newest backup.
     storage_options
-        For a backup in a bucket, as in `connect`. If `target` is a store in a bucket that also needs
-        options, pass an open `Database`.
+        For a backup in a bucket, as in `connect`. If `target` is a store in a bucket that also
+        needs options, pass an open `Database`.
     progress
         `True` prints lines. A function is called with (done, total) in files.
 
     Returns
     -------
     list of RestoredTable
-        The restored tables, sorted by name. They become visible together, when all of them are complete.
+        The restored tables, sorted by name. They become visible together, when all of them are
+        complete.
 
     Raises
     ------
@@ -137,7 +138,8 @@ def list_backups(
     Returns
     -------
     list of TableBackup
-        One per backup of a table. A damaged backup has the kind "damaged", and the reason in `error`.
+        One per backup of a table. A damaged backup has the kind "damaged", and the reason in
+        `error`.
 
     Raises
     ------
@@ -175,8 +177,8 @@ def clean_backups(
 ) -> list[str]:
     """Remove backups older than a moment, except those on which a newer backup depends.
 
-    Also removes the files of backups that were interrupted before the moment. Every backup that remains
-    can be restored.
+    Also removes the files of backups that were interrupted before the moment. Every backup that
+    remains can be restored.
 
     Parameters
     ----------

@@ -5,15 +5,15 @@
         b.delete("baskets", keys)
     b.results[0].timestamp == b.results[1].timestamp
 
-Rows are checked and written when the block ends. If the block raises, nothing is written. One failing
-row rejects the whole batch, unless the batch collects errors. Each operation sees the effect of earlier
-ones.
+Rows are checked and written when the block ends. If the block raises, nothing is written. One
+failing row rejects the whole batch, unless the batch collects errors. Each operation sees the
+effect of earlier ones.
 
-Inside the block, other writes of the same thread, such as `table.insert(…)` or a second batch, raise
-`InvalidArgumentError`. They would be committed at once, even if the batch fails.
+Inside the block, other writes of the same thread, such as `table.insert(…)` or a second batch,
+raise `InvalidArgumentError`. They would be committed at once, even if the batch fails.
 
-Calls with few rows as Python values are combined: for each table they become one list of row operations,
-because one large request costs much less than many small ones.
+Calls with few rows as Python values are combined: for each table they become one list of row
+operations, because one large request costs much less than many small ones.
 
 Source: docs/design/writes-and-batches.md, "Resolving a batch without a loop".
 """
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -141,9 +140,7 @@ class Batch:
         self._open = self._used = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._open = False
         self._database._open.leave_block()
         if kind is None and self._parts:

@@ -32,9 +32,9 @@ RESTORED_RANGES: Final = b"nyala.restored_ranges"
 class ChangeFeed(PinnedRows):
     """The rows of one table that changed between two moments, from `Table.changes`.
 
-    The feed has the key columns, the other columns, `_change_type` ("insert", "update" or "delete"),
-    `_commit_version` (int64, a timestamp of Nyala) and `_commit_timestamp` (its time in UTC). For a
-    deleted row, all columns except the key are NULL.
+    The feed has the key columns, the other columns, `_change_type` ("insert", "update" or
+    "delete"), `_commit_version` (int64, a timestamp of Nyala) and `_commit_timestamp` (its time in
+    UTC). For a deleted row, all columns except the key are NULL.
 
     With `before=True` an update is two rows, "update_preimage" and directly after it
     "update_postimage", and a deleted row has its values.

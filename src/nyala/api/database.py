@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overload
 
 import pyarrow as pa
@@ -111,61 +110,62 @@ def connect(
 ) -> Database:
     """Open the store in a folder, or in a bucket.
 
-    A process opens a store only once. A second call with the same settings returns a `Database` that
-    shares the open store, and the store closes when the last `Database` is closed.
+    A process opens a store only once. A second call with the same settings returns a `Database`
+    that shares the open store, and the store closes when the last `Database` is closed.
 
     Parameters
     ----------
     path
         The store's folder, or a URL: `s3://bucket/prefix`, `gs://…`, `az://…`. A writer creates the
-        store if it is missing. `file:///folder` opens a folder by the protocol of buckets, which also
-        works on NFS.
+        store if it is missing. `file:///folder` opens a folder by the protocol of buckets, which
+        also works on NFS.
     read_only
         Open the store only for reading. Another process may write to it at the same time.
     share
-        If another process of this machine has the store open for writing, send writes to that process.
-        It executes them with its own `durability`, `rowset_size`, `maintenance` and `limits`. When it
-        ends, the next process that writes becomes the writer, with its own settings. `False`: raise
-        `LockedError` instead. A store in a bucket cannot be shared.
+        If another process of this machine has the store open for writing, send writes to that
+        process. It executes them with its own `durability`, `rowset_size`, `maintenance` and
+        `limits`. When it ends, the next process that writes becomes the writer, with its own
+        settings. `False`: raise `LockedError` instead. A store in a bucket cannot be shared.
     durability
-        When a write is on disk. `"commit"`: before its call returns. `"group"`: at most 100 ms after its
-        call returns. `"os"`: when the store flushes or closes. In each case a batch is written whole or
-        not at all.
+        When a write is on disk. `"commit"`: before its call returns. `"group"`: at most 100 ms
+        after its call returns. `"os"`: when the store flushes or closes. In each case a batch is
+        written whole or not at all.
     memory_limit
-        Bytes, or text such as `"4GB"`. The block cache, the blocks that a scan decodes ahead, and the
-        rows that wait to be flushed get a quarter each. DuckDB may use as much again for `sql`.
+        Bytes, or text such as `"4GB"`. The block cache, the blocks that a scan decodes ahead, and
+        the rows that wait to be flushed get a quarter each. DuckDB may use as much again for `sql`.
     rowset_size
         The size at which rowsets are cut, in bytes of base data, or text such as `"32MB"`.
     maintenance
         Flush, compact and remove garbage in the background.
     lock_timeout
-        Seconds to wait until another writer closes the store. Only with `share=False`, or in a bucket.
-        Default: do not wait.
+        Seconds to wait until another writer closes the store. Only with `share=False`, or in a
+        bucket. Default: do not wait.
     not_before
-        A timestamp, such as the `db.now()` of another process. `connect` waits up to 10 seconds until
-        this moment can be read.
+        A timestamp, such as the `db.now()` of another process. `connect` waits up to 10 seconds
+        until this moment can be read.
     limits
-        `nyala.Limits(max_columns=…)`: limits other than Kudu's, for tables and rows that are written
-        from now on.
+        `nyala.Limits(max_columns=…)`: limits other than Kudu's, for tables and rows that are
+        written from now on.
     storage_options
         In a bucket: a dict such as `{"region": "eu-central-1"}`, or a function that returns
         credentials. Default: the environment, the provider's files, or the machine's role.
     cache_dir, cache_bytes
-        In a bucket: a local folder for copies of the data that was read, and its largest size. Default:
-        `~/.cache/nyala`, and a tenth of the free space, at most 20 GB.
+        In a bucket: a local folder for copies of the data that was read, and its largest size.
+        Default: `~/.cache/nyala`, and a tenth of the free space, at most 20 GB.
     group_interval
         In a bucket, for a writer: the least time in seconds between two objects of the log. Writes
         within this time are committed together.
     refresh
-        In a bucket, with `read_only=True`: the greatest age of a read in seconds. 0: each read looks
-        for new commits.
+        In a bucket, with `read_only=True`: the greatest age of a read in seconds. 0: each read
+        looks for new commits.
     take_over
         In a bucket: become the writer even if another process is the writer. That process gets
         `FencedError` at its next write.
     on_fenced
-        In a bucket: what calls do after another process became the writer. `"raise"`: every call raises
-        `FencedError`. `"reopen"`: only the first call raises it, and nothing of that call was written.
-        Later calls open the store again; they raise `LockedError` as long as the other process writes.
+        In a bucket: what calls do after another process became the writer. `"raise"`: every call
+        raises `FencedError`. `"reopen"`: only the first call raises it, and nothing of that call
+        was written. Later calls open the store again; they raise `LockedError` as long as the other
+        process writes.
 
     Returns
     -------
@@ -176,8 +176,8 @@ def connect(
     ------
     LockedError
         Another process is the store's writer, and this process cannot share the store with it:
-        `share=False`, or that process is on another machine, has another version of Nyala, or does not
-        answer.
+        `share=False`, or that process is on another machine, has another version of Nyala, or does
+        not answer.
     StorageError
         The bucket does not answer; or the folder is not a store, or cannot be read or written.
     CorruptionError
@@ -299,10 +299,10 @@ def check(
     path
         The store's folder, or the URL of a store in a bucket.
     repair
-        Also repair what can be repaired without losing data: remove files that nothing refers to, cut off
-        the log's torn end, and rewrite damaged bloom filters, zone maps, indexes and bounds from intact
-        rows. In a bucket: rewrite rowsets, and replace a damaged checkpoint. The report's `repairs`
-        lists what was done.
+        Also repair what can be repaired without losing data: remove files that nothing refers to,
+        cut off the log's torn end, and rewrite damaged bloom filters, zone maps, indexes and bounds
+        from intact rows. In a bucket: rewrite rowsets, and replace a damaged checkpoint. The
+        report's `repairs` lists what was done.
     storage_options
         As in `connect`.
 
@@ -330,8 +330,8 @@ def check(
 class Database:
     """An open store, returned by `nyala.connect`. Thread-safe.
 
-    Close it with `close()`, or use it as a context manager. If a program loses its `Database` without
-    closing it, the next `connect` to the same store closes it.
+    Close it with `close()`, or use it as a context manager. If a program loses its `Database`
+    without closing it, the next `connect` to the same store closes it.
 
     Examples
     --------
@@ -386,7 +386,8 @@ class Database:
         primary_key
             The names of the key columns, in the key's order. Default: none; see `unique`.
         partition_by
-            `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`. Default: one tablet.
+            `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`. Default: one
+            tablet.
         like
             A table, or its `description`, for all arguments that are not given.
         unique
@@ -515,9 +516,9 @@ class Database:
         name
             The table's name.
         at
-            A timestamp, datetime, ISO text, tag or `WriteResult`. Returns a view of the table that had
-            this name at the moment, even if the table was dropped since. Default: return the table itself,
-            which can be written to.
+            A timestamp, datetime, ISO text, tag or `WriteResult`. Returns a view of the table that
+            had this name at the moment, even if the table was dropped since. Default: return the
+            table itself, which can be written to.
 
         Raises
         ------
@@ -607,16 +608,16 @@ class Database:
     def clone_table(self, name: str, new_name: str, at: Moment | None = None) -> Table:
         """Create a table with the same rows, columns and partitions that shares the files of the first.
 
-        The cost does not depend on the size of the table: a flush and one change of the catalogue. Later
-        writes to one table do not change the other. History is not cloned.
+        The cost does not depend on the size of the table: a flush and one change of the catalogue.
+        Later writes to one table do not change the other. History is not cloned.
 
         Parameters
         ----------
         name, new_name
             The names of the two tables.
         at
-            The clone gets the rows of this moment, in the present columns. In addition, this costs a batch
-            with the rows that changed since. Default: now.
+            The clone gets the rows of this moment, in the present columns. In addition, this costs
+            a batch with the rows that changed since. Default: now.
 
         Returns
         -------
@@ -650,8 +651,8 @@ class Database:
     def drop_table(self, name: str, missing_ok: bool = False, *, purge: bool = False) -> None:
         """Drop a table. `undrop_table` brings it back as long as its history lasts.
 
-        Another table can have the name at once. Reads at earlier moments still find the table. Its files
-        stay as long as its history: 7 days unless `create_table` set another one.
+        Another table can have the name at once. Reads at earlier moments still find the table. Its
+        files stay as long as its history: 7 days unless `create_table` set another one.
 
         Parameters
         ----------
@@ -683,8 +684,8 @@ class Database:
         Parameters
         ----------
         name
-            The name that the table had. If several dropped tables had this name, the one that was dropped
-            last.
+            The name that the table had. If several dropped tables had this name, the one that was
+            dropped last.
         new_name
             Its new name. Default: the old one.
         at
@@ -752,13 +753,14 @@ class Database:
         Parameters
         ----------
         name
-            Only the dropped tables that had this name, and the dropped ranges of the table that has it.
-            Default: all.
+            Only the dropped tables that had this name, and the dropped ranges of the table that has
+            it. Default: all.
 
         Returns
         -------
         int
-            The bytes of their files. The space is freed once no scan and no other process reads the files.
+            The bytes of their files. The space is freed once no scan and no other process reads the
+            files.
         """
         return self._changing("db.purge_dropped(…)").purge_dropped(name)
 
@@ -770,8 +772,8 @@ class Database:
         Parameters
         ----------
         errors
-            `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are returned in
-            the results' `errors`, and all other rows are written.
+            `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are
+            returned in the results' `errors`, and all other rows are written.
         message
             A text of at most 1,000 characters about the commit; `commits()` shows it.
 
@@ -794,8 +796,8 @@ class Database:
         Parameters
         ----------
         timeout
-            Seconds without a call after which the transaction is rolled back. A transaction keeps old
-            history on disk.
+            Seconds without a call after which the transaction is rolled back. A transaction keeps
+            old history on disk.
         message
             A text of at most 1,000 characters about the commit; `commits()` shows it.
 
@@ -824,15 +826,16 @@ class Database:
     def run(self, function: Callable[[Transaction], _Made], retries: int = 5) -> _Made:
         """Run a function in a transaction, and repeat it after a conflict.
 
-        During the first three tries other writers can commit. Later tries hold the store's commit lock
-        while the function runs, so they cannot meet a conflict. The call therefore succeeds even if many
-        writers change the same row all the time.
+        During the first three tries other writers can commit. Later tries hold the store's commit
+        lock while the function runs, so they cannot meet a conflict. The call therefore succeeds
+        even if many writers change the same row all the time.
 
         Parameters
         ----------
         function
-            Called with the transaction. The function may run several times, so it should change nothing
-            outside of the transaction. If it raises, the transaction is rolled back and `run` raises.
+            Called with the transaction. The function may run several times, so it should change
+            nothing outside of the transaction. If it raises, the transaction is rolled back and
+            `run` raises.
         retries
             How often the function is repeated after a conflict.
 
@@ -898,8 +901,8 @@ class Database:
         Returns
         -------
         Result
-            The result of the last statement. A query runs when its rows are read; other statements run
-            during this call.
+            The result of the last statement. A query runs when its rows are read; other statements
+            run during this call.
 
         Raises
         ------
@@ -937,16 +940,16 @@ class Database:
         Parameters
         ----------
         since
-            Exclusive lower bound, as in `Table.changes`. Default: the oldest readable moment of each
-            table.
+            Exclusive lower bound, as in `Table.changes`. Default: the oldest readable moment of
+            each table.
         until
             Inclusive upper bound. Default: now.
 
         Returns
         -------
         CommitList
-            Its `Commit` objects have `timestamp`, `time`, `inserted`, `updated`, `deleted`, `tables` and
-            `message`; `to_arrow()` returns them as a table.
+            Its `Commit` objects have `timestamp`, `time`, `inserted`, `updated`, `deleted`,
+            `tables` and `message`; `to_arrow()` returns them as a table.
 
         Raises
         ------
@@ -992,8 +995,8 @@ class Database:
     def tag(self, name: str, at: Any = None) -> Tag:
         """Name a moment, and keep it readable until the tag is dropped.
 
-        The name can be used as a moment: `scan(at="before-load")`. All tables that exist at the moment
-        stay readable from this moment on, even if their history is shorter.
+        The name can be used as a moment: `scan(at="before-load")`. All tables that exist at the
+        moment stay readable from this moment on, even if their history is shorter.
 
         Parameters
         ----------
@@ -1115,14 +1118,14 @@ class Database:
         Parameters
         ----------
         folder
-            The backup folder, outside the store, or its URL. One folder can have the backups of several
-            stores.
+            The backup folder, outside the store, or its URL. One folder can have the backups of
+            several stores.
         tables
             The names of the tables. Default: all tables of the store.
         full
-            Back up all rows, even if the changes would be enough. A backup is always full if it is the
-            first of its table, if the table was repartitioned since the last one, or if the last one is
-            older than the table's history.
+            Back up all rows, even if the changes would be enough. A backup is always full if it is
+            the first of its table, if the table was repartitioned since the last one, or if the
+            last one is older than the table's history.
         storage_options
             For a URL: as in `connect`.
         progress
@@ -1177,8 +1180,8 @@ class Database:
     def check(self) -> CheckReport:
         """Read every byte of the store's current files, and check every rule of the format.
 
-        Problems are returned, not raised. To also find files that the catalogue does not name, close the
-        store and call `nyala.check(path)`.
+        Problems are returned, not raised. To also find files that the catalogue does not name,
+        close the store and call `nyala.check(path)`.
 
         Returns
         -------
@@ -1205,15 +1208,11 @@ class Database:
     def __enter__(self) -> Database:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    if not TYPE_CHECKING:
-
-        def __reduce__(self) -> NoReturn:
-            raise pickle_error(self)
+    def __reduce__(self) -> NoReturn:
+        raise pickle_error(self)
 
     def __repr__(self) -> str:
         if self._handle.closed:
@@ -1225,19 +1224,16 @@ class Database:
     def _repr_html_(self) -> str:
         if self._handle.closed:
             return f"<pre>{html.escape(repr(self))}</pre>"
-        root = self._root()
-        rows = [
+        tables = [self._root().table(name) for name in self.list_tables()]
+        listed = pa.table(
             {
-                "table": name,
-                "columns": len(root.table(name).schema.columns),
-                "key": ", ".join(root.table(name).schema.key_names),
-                "tablets": len(root.table(name).tablets),
-                "comment": root.table(name).entry.comment,
+                "table": [table.name for table in tables],
+                "columns": [str(len(table.schema.columns)) for table in tables],
+                "key": [", ".join(table.schema.key_names) for table in tables],
+                "tablets": [str(len(table.tablets)) for table in tables],
+                "comment": [table.entry.comment for table in tables],
             }
-            for name in sorted(root.by_name)
-        ]
-        names = ["table", "columns", "key", "tablets", "comment"]
-        listed = pa.table({each: [str(row[each]) for row in rows] for each in names})
+        )
         return html_preview(f"Database {self.path}", lambda n: listed)
 
     # ---------------------------------------------------------------------------------------- inside
@@ -1417,8 +1413,8 @@ class Database:
 class Snapshot:
     """All tables at one moment, returned by `Database.snapshot`.
 
-    The snapshot keeps its files until it is closed, or until Python frees it. As long as it is open, the
-    history that a table had when the snapshot was taken stays readable.
+    The snapshot keeps its files until it is closed, or until Python frees it. As long as it is
+    open, the history that a table had when the snapshot was taken stays readable.
 
     Examples
     --------
@@ -1494,15 +1490,11 @@ class Snapshot:
     def __enter__(self) -> Snapshot:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    if not TYPE_CHECKING:
-
-        def __reduce__(self) -> NoReturn:
-            raise pickle_error(self)
+    def __reduce__(self) -> NoReturn:
+        raise pickle_error(self)
 
     def __repr__(self) -> str:
         return f"Snapshot of {self._database.path} at {to_datetime(self.timestamp).isoformat()}"

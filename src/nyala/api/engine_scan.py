@@ -77,7 +77,7 @@ class EngineScan:
         return any(gone.missing_at(self._spec.snapshot) for gone in table.entry.purged)
 
     def why_empty(self) -> str:
-        """Return the explanation of a predicate that is never true because it compares a column with NULL, or ""."""
+        """Return why no row can match, if the predicate compares a column with NULL; otherwise ""."""
         predicate = self._spec.predicate
         return "" if predicate is None else predicate.null_note
 

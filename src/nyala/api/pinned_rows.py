@@ -2,8 +2,8 @@
 
 `PinnedRows` holds an immutable root, which is the state of the store with these rows. As long as an
 object holds a root, the root's files stay on disk. The object drops the root when Python frees the
-object, when its `Database` is closed, or when nobody has read it for 15 minutes. A read after these 15
-minutes raises `HistoryExpiredError`.
+object, when its `Database` is closed, or when nobody has read it for 15 minutes. A read after these
+15 minutes raises `HistoryExpiredError`.
 
 A subclass defines the schema and reads the rows. This class converts them to Arrow, pandas, polars and
 DuckDB.
@@ -144,13 +144,11 @@ class PinnedRows(abc.ABC):
     def __iter__(self) -> NoReturn:
         raise TypeError(not_looped_over(f"a {self._what}", self._what.split()[-1]))
 
-    if not TYPE_CHECKING:
+    def __reduce__(self) -> NoReturn:
+        raise pickle_error(self)
 
-        def __reduce__(self) -> NoReturn:
-            raise pickle_error(self)
-
-        def __copy__(self) -> Self:
-            return self  # any number of threads may share it
+    def __copy__(self) -> Self:
+        return self  # any number of threads may share it
 
     def _expire_if_unread(self) -> None:
         """Drop the root if nobody has read the rows for 15 minutes."""

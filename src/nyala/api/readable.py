@@ -110,8 +110,8 @@ class ReadableTable(abc.ABC):
         Parameters
         ----------
         columns
-            Names of columns, in the order of the result. Default: all. A `pyarrow.Schema` also chooses
-            types: a column's own type, a wider one, or a dictionary of text.
+            Names of columns, in the order of the result. Default: all. A `pyarrow.Schema` also
+            chooses types: a column's own type, a wider one, or a dictionary of text.
         where
             Text such as `"host = 'a' AND time >= 5"`, `nyala.col(…)`, `nyala.expr(…)` or a pyarrow
             expression. It may use columns that are not in `columns`. docs/how-to/expressions.md
@@ -123,8 +123,8 @@ class ReadableTable(abc.ABC):
         order_by_key
             Return the rows in ascending order of the key.
         schema
-            `"at"`: the columns that the table had at the moment. `"current"`: its present columns; a
-            column that was added since has its default. Default: `"at"`.
+            `"at"`: the columns that the table had at the moment. `"current"`: its present columns;
+            a column that was added since has its default. Default: `"at"`.
         params
             Values for `?` (a list) or for `:name` and `$name` (a dict) in the text of `where`.
 
@@ -231,8 +231,8 @@ class ReadableTable(abc.ABC):
         Parameters
         ----------
         key
-            A dict of all key columns, a tuple in the key's order, or a bare value if the key has one
-            column.
+            A dict of all key columns, a tuple in the key's order, or a bare value if the key has
+            one column.
         columns
             Names of the columns to return. Default: all.
         at
@@ -241,8 +241,8 @@ class ReadableTable(abc.ABC):
         Returns
         -------
         dict or None
-            The row by column name; None if there is no such row. A time outside of the years 1 to 9999
-            does not fit into a datetime, and is returned as microseconds since 1970.
+            The row by column name; None if there is no such row. A time outside of the years 1 to
+            9999 does not fit into a datetime, and is returned as microseconds since 1970.
 
         Raises
         ------
@@ -301,8 +301,8 @@ class ReadableTable(abc.ABC):
         Parameters
         ----------
         keys
-            The key columns in any form that a write takes, a list of tuples, or a list of bare values if
-            the key has one column.
+            The key columns in any form that a write takes, a list of tuples, or a list of bare
+            values if the key has one column.
         columns
             Names of the columns to return. Default: all.
         at
@@ -311,8 +311,8 @@ class ReadableTable(abc.ABC):
         Returns
         -------
         pyarrow.Table
-            The rows in the order of the keys; missing keys are left out. For a key that is given twice,
-            the row is returned twice.
+            The rows in the order of the keys; missing keys are left out. For a key that is given
+            twice, the row is returned twice.
 
         Examples
         --------
@@ -349,30 +349,32 @@ class ReadableTable(abc.ABC):
         Parameters
         ----------
         since
-            Exclusive lower bound: a timestamp, datetime, ISO text, tag or `WriteResult`. A moment before
-            the table's creation, such as 0, begins with its creation.
+            Exclusive lower bound: a timestamp, datetime, ISO text, tag or `WriteResult`. A moment
+            before the table's creation, such as 0, begins with its creation.
         until
             Inclusive upper bound. Default: now.
         versions
-            `"net"`: one row per changed key with its values at `until`, in no particular order. A delete
-            and a later insert of one key count as an update; an insert and a later delete do not count.
-            An update to the same value counts as a change. `"all"`: every version of every row, ordered
-            by timestamp and key.
+            `"net"`: one row per changed key with its values at `until`, in no particular order. A
+            delete and a later insert of one key count as an update; an insert and a later delete do
+            not count. An update to the same value counts as a change. `"all"`: every version of
+            every row, ordered by timestamp and key.
         columns
-            The columns to return besides those of the key. Default: all. The feed also has rows in which
-            only other columns changed.
+            The columns to return besides those of the key. Default: all. The feed also has rows in
+            which only other columns changed.
         schema
-            `"at"`: the columns of the moment `until`. `"current"`: the present ones. Default: `"at"`.
+            `"at"`: the columns of the moment `until`. `"current"`: the present ones. Default:
+            `"at"`.
         before
-            Also return the values before each change. An update is then two rows, `"update_preimage"` and
-            directly after it `"update_postimage"`, and a deleted row has its last values.
+            Also return the values before each change. An update is then two rows,
+            `"update_preimage"` and directly after it `"update_postimage"`, and a deleted row has
+            its last values.
 
         Returns
         -------
         ChangeFeed
-            The columns, `_change_type` ("insert", "update" or "delete"), `_commit_version` (the exact
-            timestamp) and `_commit_timestamp` (its time). Changes of an earlier table with the same name
-            are not included.
+            The columns, `_change_type` ("insert", "update" or "delete"), `_commit_version` (the
+            exact timestamp) and `_commit_timestamp` (its time). Changes of an earlier table with
+            the same name are not included.
 
         Raises
         ------
@@ -457,9 +459,9 @@ class ReadableTable(abc.ABC):
         key
             As in `get`.
         since, until
-            As in `changes`. Default for `since`: the oldest readable moment. If the row existed at this
-            moment, its values then come first, with NULL as `_change_type`, `_commit_version` and
-            `_commit_timestamp`.
+            As in `changes`. Default for `since`: the oldest readable moment. If the row existed at
+            this moment, its values then come first, with NULL as `_change_type`, `_commit_version`
+            and `_commit_timestamp`.
 
         Returns
         -------
@@ -492,13 +494,11 @@ class ReadableTable(abc.ABC):
     def __iter__(self) -> NoReturn:
         raise TypeError(not_looped_over("a table", "table.scan()"))
 
-    if not TYPE_CHECKING:
+    def __reduce__(self) -> NoReturn:
+        raise pickle_error(self)
 
-        def __reduce__(self) -> NoReturn:
-            raise pickle_error(self)
-
-        def __copy__(self) -> Self:
-            return self  # any number of threads may share it
+    def __copy__(self) -> Self:
+        return self  # any number of threads may share it
 
 
 class TableView(ReadableTable):

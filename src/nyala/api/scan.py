@@ -66,9 +66,9 @@ class Readable(Protocol):
 class Scan(PinnedRows):
     """The rows of one table at one moment, from `Table.scan`.
 
-    A scan is immutable: `select`, `filter`, `at`, `limit` and `order_by_key` return a new scan. They
-    can be called in any order; the filter always applies first, then the key order, then the limit.
-    `select` can only choose columns that the scan still has.
+    A scan is immutable: `select`, `filter`, `at`, `limit` and `order_by_key` return a new scan.
+    They can be called in any order; the filter always applies first, then the key order, then the
+    limit. `select` can only choose columns that the scan still has.
 
     Thread-safe. Nothing is read before a method asks for rows.
 
@@ -240,8 +240,8 @@ class Scan(PinnedRows):
     def with_dictionaries(self, *columns: str | Sequence[str]) -> Scan:
         """Return the same scan with text or binary columns as Arrow dictionaries.
 
-        pandas and polars show such columns as categoricals. Each batch has its own dictionary, which
-        may differ from that of another batch.
+        pandas and polars show such columns as categoricals. Each batch has its own dictionary,
+        which may differ from that of another batch.
 
         Parameters
         ----------
@@ -369,8 +369,9 @@ class Scan(PinnedRows):
     def tokens(self) -> list[bytes]:
         """Return one scan token per tablet, for `read_token` in any process that sees the files.
 
-        A token includes the tablet's rows that are in no file yet. Its files stay as long as the caller
-        keeps this scan, or a lease. A limit applies to each token, and key order holds within a token.
+        A token includes the tablet's rows that are in no file yet. Its files stay as long as the
+        caller keeps this scan, or a lease. A limit applies to each token, and key order holds
+        within a token.
 
         Raises
         ------
@@ -391,8 +392,8 @@ class Scan(PinnedRows):
             The SparkSession.
         lease
             Seconds for which the files stay after the last read of the DataFrame. A read renews the
-            lease once a quarter of it has passed. A small scan is copied into the DataFrame, and needs
-            no lease.
+            lease once a quarter of it has passed. A small scan is copied into the DataFrame, and
+            needs no lease.
         """
         # `nyala.spark` is above this package. Only this call opens it, by name.
         return importlib.import_module("nyala.spark").scan_to_spark(spark, self, lease)

@@ -71,8 +71,9 @@ class Table(WritableTable):
     def restore(self, to: Moment, *, message: str | None = None) -> WriteResult:
         """Bring the table back to its state at the moment `to`, by one new batch.
 
-        The batch deletes rows that were inserted since, inserts rows that were deleted, and restores
-        changed values. It does not write unchanged rows. The state before the restore stays readable.
+        The batch deletes rows that were inserted since, inserts rows that were deleted, and
+        restores changed values. It does not write unchanged rows. The state before the restore
+        stays readable.
 
         Parameters
         ----------
@@ -235,8 +236,8 @@ class Table(WritableTable):
     def repartition(self, partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec) -> None:
         """Rewrite all rows into other partitions, and switch to them at one moment.
 
-        Reads and writes can continue during the call; writes wait only for the switch. The switch removes
-        the table's history: reads of earlier moments raise `HistoryExpiredError`.
+        Reads and writes can continue during the call; writes wait only for the switch. The switch
+        removes the table's history: reads of earlier moments raise `HistoryExpiredError`.
 
         Parameters
         ----------
@@ -275,14 +276,15 @@ class Table(WritableTable):
         """Flush and compact until no rowsets overlap and all changes are merged into the base data.
 
         Reads and writes can continue during the call; rows that they write may be left for the next
-        compaction. Background threads compact by themselves where that saves work for reads. Rowsets that
-        a running Spark job needs are left out, and the logger `nyala.compaction` names the job.
+        compaction. Background threads compact by themselves where that saves work for reads.
+        Rowsets that a running Spark job needs are left out, and the logger `nyala.compaction` names
+        the job.
 
         Parameters
         ----------
         progress
-            `True` prints lines. A function is called with (done, total), where each compaction counts
-            as 100. If another process is the writer, it is called only at the end.
+            `True` prints lines. A function is called with (done, total), where each compaction
+            counts as 100. If another process is the writer, it is called only at the end.
 
         Returns
         -------
@@ -326,34 +328,35 @@ class Table(WritableTable):
     def purge(self, keys: DataLike | KeyLike, *, wait: float = 0, message: str | None = None) -> PurgeResult:
         """Erase rows by key from everything that the store has of them: files, history, memory and log.
 
-        The call first deletes the rows at one moment. Then it rewrites every file that has one of the keys
-        without these keys. Reads and writes can continue during the call. After it no read finds the rows,
-        even at an earlier moment, and the change feed has none of their changes up to the deletion.
+        The call first deletes the rows at one moment. Then it rewrites every file that has one of
+        the keys without these keys. Reads and writes can continue during the call. After it no read
+        finds the rows, even at an earlier moment, and the change feed has none of their changes up
+        to the deletion.
 
         Parameters
         ----------
         keys
-            One key as in `get`, a list of keys, or the key columns in any form that `insert` takes. Keys
-            that have no row now are also erased from the history.
+            One key as in `get`, a list of keys, or the key columns in any form that `insert` takes.
+            Keys that have no row now are also erased from the history.
         wait
-            Seconds to wait at the end for scans and readers that still use replaced files. Default: do
-            not wait; `purge_status()` returns later whether these files were removed.
+            Seconds to wait at the end for scans and readers that still use replaced files. Default:
+            do not wait; `purge_status()` returns later whether these files were removed.
         message
             A text about the commit that deletes the rows.
 
         Returns
         -------
         PurgeResult
-            `done`: whether no byte of the rows is left. `status`: the files that are left, and the readers
-            that need them.
+            `done`: whether no byte of the rows is left. `status`: the files that are left, and the
+            readers that need them.
 
         Raises
         ------
         ReadOnlyError
             The store was opened to read only.
         InvalidArgumentError
-            A snapshot or a transaction of this process is open, or a Spark job changes the rows. Nothing
-            was written.
+            A snapshot or a transaction of this process is open, or a Spark job changes the rows.
+            Nothing was written.
         InvalidValueError
             A key is invalid. Nothing was written.
         StorageError, CorruptionError
@@ -389,8 +392,8 @@ class Table(WritableTable):
     def purge_status(self) -> PurgeStatus:
         """Remove the replaced files that nobody needs, and return those that may still have purged rows.
 
-        Clones are not included. `PurgeResult.clones` names them; each needs a `purge` of its own, even if
-        it was dropped and can be brought back.
+        Clones are not included. `PurgeResult.clones` names them; each needs a `purge` of its own,
+        even if it was dropped and can be brought back.
 
         Examples
         --------
@@ -483,8 +486,8 @@ class Table(WritableTable):
     def column_stats(self) -> list[ColumnStats]:
         """Return the encodings and the sizes of the columns in data files.
 
-        Rows in memory are not included: call `flush()` first. `stats().base_bytes` is larger, because it
-        includes encoded keys, bloom filters and footers.
+        Rows in memory are not included: call `flush()` first. `stats().base_bytes` is larger,
+        because it includes encoded keys, bloom filters and footers.
 
         Raises
         ------

@@ -4,9 +4,10 @@
         a, b = tx["accounts"]["a"], tx["accounts"]["b"]
         tx["accounts"].update([{"id": "a", "sum": a["sum"] - 5}, {"id": "b", "sum": b["sum"] + 5}])
 
-This is snapshot isolation, and the first committer wins: the commit raises `ConflictError` if another
-writer changed a written key after the transaction began. Rows that were only read are not checked, so
-two transactions that read the same rows and write different ones both commit (write skew).
+This is snapshot isolation, and the first committer wins: the commit raises `ConflictError` if
+another writer changed a written key after the transaction began. Rows that were only read are not
+checked, so two transactions that read the same rows and write different ones both commit (write
+skew).
 
 Source: docs/design/transactions.md; docs/how-to/transactions.md.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from nyala.api.readable import SchemaOf
@@ -42,9 +42,9 @@ _Made = TypeVar("_Made")
 class Transaction:
     """Reads of one snapshot, and writes that are committed together, from `Database.transaction`.
 
-    Thread-safe. If a row of a write fails, the call raises at once and leaves the transaction as it was.
-    Memory: the written rows, and 5,500 bytes for each call that writes; together at most a quarter of
-    `memory_limit`.
+    Thread-safe. If a row of a write fails, the call raises at once and leaves the transaction as it
+    was. Memory: the written rows, and 5,500 bytes for each call that writes; together at most a
+    quarter of `memory_limit`.
 
     Attributes
     ----------
@@ -132,8 +132,8 @@ class Transaction:
         Raises
         ------
         ConflictError
-            Another writer changed one of the written keys after the transaction began, or altered or
-            dropped one of the written tables. Nothing was written.
+            Another writer changed one of the written keys after the transaction began, or altered
+            or dropped one of the written tables. Nothing was written.
         TransactionEndedError
             The transaction has ended before.
         """
@@ -159,9 +159,7 @@ class Transaction:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._database._open.leave_block()
         if kind is not None:
             self.rollback()

@@ -68,20 +68,20 @@ class WritableTable(ReadableTable):
         Parameters
         ----------
         data
-            Anything with Arrow's stream protocol (pyarrow, polars, pandas, DuckDB), a dict of columns, or
-            a list of dicts, of tuples in the order of `columns`, or of dataclasses. A column that is not
-            given gets its default, or NULL.
+            Anything with Arrow's stream protocol (pyarrow, polars, pandas, DuckDB), a dict of
+            columns, or a list of dicts, of tuples in the order of `columns`, or of dataclasses. A
+            column that is not given gets its default, or NULL.
         on_conflict
-            `"error"`: a duplicate key is the row error `already-present`. `"ignore"`: rows with duplicate
-            keys are skipped.
+            `"error"`: a duplicate key is the row error `already-present`. `"ignore"`: rows with
+            duplicate keys are skipped.
         errors
-            `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are returned in
-            `result.errors`, and the others are written.
+            `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are
+            returned in `result.errors`, and the others are written.
         message
             A text of at most 1,000 characters about the commit; `table.commits()` shows it.
         progress
-            `True` prints lines. A function is called with (rows done, None): after each record batch of a
-            `pyarrow.RecordBatchReader`; for other data, once at the end.
+            `True` prints lines. A function is called with (rows done, None): after each record
+            batch of a `pyarrow.RecordBatchReader`; for other data, once at the end.
 
         Returns
         -------
@@ -118,23 +118,24 @@ class WritableTable(ReadableTable):
     ) -> WriteResult:
         """Insert rows with new keys, and update rows whose keys exist.
 
-        An update changes only the columns that are given. If a key comes twice in one call, the later
-        row wins.
+        An update changes only the columns that are given. If a key comes twice in one call, the
+        later row wins.
 
         Parameters
         ----------
         data, errors, progress
             As in `insert`.
         when
-            A condition such as `"new.seq > old.seq"`: `old` is the existing row, `new` the row of `data`.
-            An existing row is updated only if the condition is TRUE; otherwise the row counts as ignored.
+            A condition such as `"new.seq > old.seq"`: `old` is the existing row, `new` the row of
+            `data`. An existing row is updated only if the condition is TRUE; otherwise the row
+            counts as ignored.
         params
             Values for `?` (a list) or for `:name` and `$name` (a dict) in the text of `when`.
         newest_by
-            A column that grows with each change of a row, such as a version. A row is written only if its
-            value is greater than all earlier values of its key, so late and repeated events change
-            nothing. Values of deletes with `newest_by` count as well, as long as the table's history
-            lasts.
+            A column that grows with each change of a row, such as a version. A row is written only
+            if its value is greater than all earlier values of its key, so late and repeated events
+            change nothing. Values of deletes with `newest_by` count as well, as long as the table's
+            history lasts.
 
         Returns
         -------
@@ -175,8 +176,8 @@ class WritableTable(ReadableTable):
         data
             Rows with the whole key and the columns to change, in any form that `insert` takes.
         on_missing
-            `"error"`: a missing key is the row error `not-found`. `"ignore"`: rows with missing keys are
-            skipped.
+            `"error"`: a missing key is the row error `not-found`. `"ignore"`: rows with missing
+            keys are skipped.
         errors, message, progress
             As in `insert`.
         set
@@ -237,15 +238,16 @@ class WritableTable(ReadableTable):
         keys
             One key as in `get`, a list of keys, or the key columns in any form that `insert` takes.
         on_missing
-            `"error"`: a missing key is the row error `not-found`. `"ignore"`: missing keys are skipped.
+            `"error"`: a missing key is the row error `not-found`. `"ignore"`: missing keys are
+            skipped.
         errors, message, progress
             As in `insert`.
         where, params
             As in `scan`. `where="TRUE"` deletes all rows.
         newest_by
-            A column that `keys` has besides the key, as in `upsert`. A row is deleted only if the given
-            value is greater than the row's; otherwise, and for a missing key, the delete counts as ignored.
-            A later `upsert(newest_by=…)` with a smaller value is then ignored.
+            A column that `keys` has besides the key, as in `upsert`. A row is deleted only if the
+            given value is greater than the row's; otherwise, and for a missing key, the delete
+            counts as ignored. A later `upsert(newest_by=…)` with a smaller value is then ignored.
 
         Returns
         -------
@@ -296,12 +298,13 @@ class WritableTable(ReadableTable):
         ----------
         operations
             Pairs of an operation and a row. The operations are `insert`, `insert-ignore`, `upsert`,
-            `update`, `update-ignore`, `delete` and `delete-ignore`. A row is a dict, a tuple in the order
-            of `columns`, or a dataclass. Dicts may have different columns, and each changes only its own
-            columns. For a delete, give a key as in `get`.
+            `update`, `update-ignore`, `delete` and `delete-ignore`. A row is a dict, a tuple in the
+            order of `columns`, or a dataclass. Dicts may have different columns, and each changes
+            only its own columns. For a delete, give a key as in `get`.
         errors
-            `"raise"`: one failing row rejects the whole list. `"collect"`: failing rows are returned in
-            `result.errors`, where `row` is the position in the list, and the others are written.
+            `"raise"`: one failing row rejects the whole list. `"collect"`: failing rows are
+            returned in `result.errors`, where `row` is the position in the list, and the others are
+            written.
         message
             A text about the commit, as in `insert`.
 
@@ -356,25 +359,25 @@ class WritableTable(ReadableTable):
         Parameters
         ----------
         events
-            Events of Debezium (`before`, `after`, `op`), flat rows with an operation, or the change feed of
-            a table. A list of dicts or of JSON texts, or any data that `insert` takes.
+            Events of Debezium (`before`, `after`, `op`), flat rows with an operation, or the change
+            feed of a table. A list of dicts or of JSON texts, or any data that `insert` takes.
         operation
-            The name of the field with the operation. Its values are `c`, `r`, `u`, `insert`, `update` or
-            `upsert` to write a row, and `d` or `delete` to delete it. In a change feed the field is
-            `_change_type`.
+            The name of the field with the operation. Its values are `c`, `r`, `u`, `insert`,
+            `update` or `upsert` to write a row, and `d` or `delete` to delete it. In a change feed
+            the field is `_change_type`.
         sequence
-            A field that grows with each change of a row, such as `"ts_ms"` or `"source.lsn"`. If it is
-            given, late and repeated events change nothing: see `newest_by` of `upsert`.
+            A field that grows with each change of a row, such as `"ts_ms"` or `"source.lsn"`. If it
+            is given, late and repeated events change nothing: see `newest_by` of `upsert`.
         sequence_column
             The column of the table that stores the sequence. Default: the field's name.
         columns
             The fields to write, or a dict from field to column. Default: all.
         units
-            The unit of times that are whole numbers, by column: `{"created": "ms"}`. Times are in `s`,
-            `ms`, `us` or `ns`, and dates in `d`, days since 1970.
+            The unit of times that are whole numbers, by column: `{"created": "ms"}`. Times are in
+            `s`, `ms`, `us` or `ns`, and dates in `d`, days since 1970.
         operations
-            Further values of the field `operation`, each with its meaning: `"upsert"`, `"delete"` or
-            `"skip"`.
+            Further values of the field `operation`, each with its meaning: `"upsert"`, `"delete"`
+            or `"skip"`.
         errors, message
             As in `insert`. `row` of an error is the event's position.
 

@@ -1,13 +1,12 @@
-"""Compactions in a store under load: every read at every moment gives the same rows.
+"""Compactions while others write: reads of every moment return the same rows before and after.
 
-Kinds of work and the moments in which other work can interfere (`phase`):
+Kinds of work, and the phases in which a test can do something else (`phase`):
 
-    flush    "frozen"    memory is set aside          "written"   no catalogue names the files yet
-    merge    "reserved"  inputs are taken as of S     "written"   the same
+    flush                "frozen": memory is set aside; "written": before the change of the catalogue
+    merge                "reserved": the inputs are flushed as of S; "written": before the install
     major, minor, undo   as for a merge, but DeltaMemStores of the rowset may be flushed
 
-Each named case is a history in which such engines lost, invented or resurrected a row.
-"""
+Each named case is a history in which such an engine could lose, double or resurrect a row."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def db(folder: Path) -> Iterator[Database]:
         yield db
 
 
-# --- what a test asks for -------------------------------------------------------------------------------
+# --- helpers -------------------------------------------------------------------------------
 
 
 def rowsets(db: Database, name: str = "t") -> tuple[DiskRowSet, ...]:
@@ -86,7 +85,7 @@ def carry_out(db: Database, plan: Plan, runner: Any = None, **options: Any) -> C
 
 
 def at(name: str, act: Act) -> Callable[[str], None]:
-    """Do something in this phase."""
+    """Return a phase function that calls `act` in the phase `name`."""
     seen = []
 
     def phase(reached: str) -> None:
@@ -98,7 +97,7 @@ def at(name: str, act: Act) -> Callable[[str], None]:
 
 
 class Recorded:
-    """The table's content at each moment, recorded while that moment was the present."""
+    """The table's rows at each moment, recorded while this moment was the present."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -108,7 +107,7 @@ class Recorded:
         self.moments.append((self.db.now(), rows(self.db["t"])))
 
     def check(self, db: Database | None = None) -> None:
-        """Every moment reads as it did, and every structure keeps its invariants."""
+        """Check that every moment has its recorded rows, and that all structures keep their invariants."""
         db = db or self.db
         for moment, expected in self.moments:
             assert rows(db["t"], at=moment) == expected, f"at {moment}"
@@ -129,14 +128,14 @@ def data_files(path: Path | str) -> set[str]:
 
 
 def no_orphan(db: Database) -> None:
-    """Assert that the folder holds exactly the files that the catalogue names."""
+    """Check that the folder has exactly the files that the catalogue names."""
     state = db._writer().state
     wanted = {path for path in state.garbage if path.startswith("data/")} | set(state.files())
     assert data_files(db.path) == wanted
 
 
 def killed(db: Database, folder: Path) -> Path:
-    """The folder as a process killed now would leave it."""
+    """Return a copy of the folder, as a process that is killed now would leave it."""
     copy = folder / f"killed-{len(list(folder.iterdir()))}"
     shutil.copytree(db.path, copy, ignore=shutil.ignore_patterns("*.sock"))
     return copy
@@ -172,7 +171,9 @@ def two_rowsets(db: Database) -> Recorded:
 
 
 def _batch(recorded: Recorded) -> None:
-    """Insert and delete a new key (no effect), and delete and insert a live one (an update)."""
+    """A batch that inserts and deletes a new key (no effect), and deletes and inserts a live one
+    (an update).
+    """
     with recorded.db.batch() as batch:
         batch.insert("t", {"k": [30], "a": [1]})
         batch.delete("t", {"k": [30]})
@@ -220,10 +221,8 @@ BY_NIGHT = [pytest.param(kind, marks=() if kind in IN_THE_GATE else pytest.mark.
 
 
 @pytest.mark.parametrize(("mutation", "kind"), in_turns(MUTATIONS, KINDS))
-def test_what_is_written_in_any_phase_is_neither_lost_nor_doubled(
-    db: Database, kind: str, mutation: str
-) -> None:
-    """Before, during and after any work on files: each moment reads as it did, and each key has one place."""
+def test_writes_in_any_phase_are_neither_lost_nor_doubled(db: Database, kind: str, mutation: str) -> None:
+    """Before, during and after each kind of work, every moment has its rows, and each key is in one place."""
     recorded, (work, phases) = two_rowsets(db), KINDS[kind]
     MUTATIONS[mutation](recorded)
     reached = []
@@ -248,7 +247,9 @@ def test_what_is_written_in_any_phase_is_neither_lost_nor_doubled(
 def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
     folder: Path, db: Database, kind: str
 ) -> None:
-    """The next open has every acknowledged row, removes unreferenced files, and can go on."""
+    """The next open has every acknowledged row, and removes unreferenced files; then the store can
+    be used.
+    """
     recorded, (work, _) = two_rowsets(db), KINDS[kind]
     images: list[tuple[Path, list[Any]]] = []
 
@@ -269,15 +270,18 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
             no_orphan(again)
             again["t"].compact()
             of_then.check()
-            again["t"].upsert({"k": list(range(9)), "a": [1] * 9})  # each key has one place to go to
+            again["t"].upsert({"k": list(range(9)), "a": [1] * 9})  # each key is in one place
             assert again["t"].count("a = 1 AND k < 9") == 9
 
 
 @pytest.mark.parametrize(
     ("kind", "phase"), in_turns(["minor", "major", "major of one column", "undo"], PHASES)
 )
-def test_r4_a_flush_during_a_delta_compaction_comes_behind_it(db: Database, kind: str, phase: str) -> None:
-    """Row ids stay, so the rowset may be flushed: the new REDO file is after the result."""
+def test_r4_a_flush_during_a_delta_compaction(db: Database, kind: str, phase: str) -> None:
+    """Rowids stay, so the rowset can be flushed.
+
+    The new REDO file comes after the result of the compaction.
+    """
     recorded = two_rowsets(db)
     if kind == "undo":
         major(db, "b")
@@ -305,10 +309,10 @@ def test_r4_a_flush_during_a_delta_compaction_comes_behind_it(db: Database, kind
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
+def test_r3_a_flush_during_a_merge_does_not_write_changes_of_its_inputs(
     folder: Path, db: Database, phase: str
 ) -> None:
-    """A flush would put the change into a file of an input that is dropped. The log keeps it."""
+    """They would be in a file of an input that the merge drops. The log keeps them."""
     recorded = two_rowsets(db)
     images = []
 
@@ -321,8 +325,8 @@ def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
         assert [rowset.redo for rowset in old] == before
         assert [rowset.deltas.record_count for rowset in old] == [1, 1]
         assert not any(rowset.frozen for rowset in old)
-        assert len(rowsets(db)) == 3, "the MemRowSet is no input and is flushed"
-        assert logged_rows(db), "R3: in memory only, so the log has it"
+        assert len(rowsets(db)) == 3, "the MemRowSet is not an input, so it is flushed"
+        assert logged_rows(db), "R3: the log has the changes, because they are only in memory"
         images.append(killed(db, folder))
 
     assert merge(db, phase=at(phase, flushed))
@@ -340,7 +344,9 @@ def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
 
 
 def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> None:
-    """With a higher mark replay would skip changes made during the merge; a lower doubles them."""
+    """With a greater mark, a replay would skip changes made during the merge; with a smaller one,
+    it would double them.
+    """
     recorded = many_rows(db)
     recorded.write("update", {"k": [0], "v": [1]})
     snapshot = db.now()
@@ -351,8 +357,8 @@ def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> No
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, phase: str) -> None:
-    """A direct commit cannot wait for the merge, so the merge gives up, and no row is lost."""
+def test_r4_a_direct_commit_revokes_a_merge(folder: Path, phase: str) -> None:
+    """It cannot wait for the merge, so the merge gives up, and no row is lost."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
         before: set[str] = set()
@@ -370,13 +376,8 @@ def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, phase: str) -> 
 
 
 @pytest.mark.parametrize(("kind", "phase"), in_turns(["minor", "major"], PHASES))
-def test_r4_the_redo_of_a_direct_commit_comes_behind_a_delta_compaction(
-    folder: Path, kind: str, phase: str
-) -> None:
-    """Row ids stay, so the compaction ends as beside a flush.
-
-    A stream of loads does not stop it.
-    """
+def test_r4_a_direct_commit_during_a_delta_compaction(folder: Path, kind: str, phase: str) -> None:
+    """Rowids stay, so the compaction is completed, as during a flush."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
         assert KINDS[kind][0](db, at(phase, lambda: _large_batch(recorded, set())))
@@ -390,7 +391,7 @@ def test_r4_the_redo_of_a_direct_commit_comes_behind_a_delta_compaction(
 
 
 def _large_batch(recorded: Recorded, files: set[str]) -> None:
-    """Changes of both rowsets and new rows, as files; notes which files there are then."""
+    """Write changes of both rowsets and new rows as files; adds the names of all present files to `files`."""
     recorded.write("update", {"k": [0], "a": [1]})
     many = [0, *range(3, 200)]
     recorded.write("upsert", {"k": many, "b": ["direct"] * len(many)})
@@ -398,8 +399,8 @@ def _large_batch(recorded: Recorded, files: set[str]) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_direct_commit_of_new_rows_ends_no_compaction(folder: Path, phase: str) -> None:
-    """A stream of loads must not revoke compactions, even with ghosts of its keys in memory."""
+def test_a_direct_commit_of_new_rows_revokes_no_compaction(folder: Path, phase: str) -> None:
+    """Even if ghosts of its keys are in memory."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
 
@@ -420,8 +421,7 @@ def test_a_direct_commit_of_new_rows_ends_no_compaction(folder: Path, phase: str
             recorded.check(again)
 
 
-def test_r4_a_direct_commit_to_another_table_ends_no_compaction(folder: Path) -> None:
-    """Only compactions of touched rowsets are revoked."""
+def test_r4_a_direct_commit_to_another_table_revokes_no_compaction(folder: Path) -> None:
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
         other = db.create_table("other", {"k": "int64"}, "k")
@@ -432,10 +432,8 @@ def test_r4_a_direct_commit_to_another_table_ends_no_compaction(folder: Path) ->
 
 
 @pytest.mark.parametrize(("kind", "phase"), in_turns(["minor", "major", "merge"], PHASES))
-def test_a_table_dropped_during_its_compaction_takes_everything_along(
-    db: Database, kind: str, phase: str
-) -> None:
-    """Nothing is installed, and all files of the table and of the compaction are removed."""
+def test_a_table_dropped_during_its_compaction_leaves_no_file(db: Database, kind: str, phase: str) -> None:
+    """The compaction is not installed."""
     two_rowsets(db)
 
     def drop() -> None:
@@ -453,7 +451,7 @@ def test_a_table_dropped_during_its_compaction_takes_everything_along(
 
 
 def lives(db: Database, count: int, ends_alive: bool) -> Recorded:
-    """One key with this number of lives, each in its own rowset beside a neighbour that stays."""
+    """Create one key that lives `count` times, each time in its own rowset, beside a key that stays."""
     db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="forever")
     recorded = Recorded(db)
     for life in range(count):
@@ -471,8 +469,10 @@ def lives(db: Database, count: int, ends_alive: bool) -> Recorded:
 @pytest.mark.parametrize(
     ("pair", "ends_alive"), [((0, 1), True), ((0, 2), True), ((0, 3), True), ((1, 3), True), ((1, 3), False)]
 )
-def test_g1_lives_may_be_merged_in_any_order(db: Database, pair: tuple[int, int], ends_alive: bool) -> None:
-    """First two that need not be neighbours in time, so that their row was dead while another one lived."""
+def test_g1_rowsets_with_rows_of_one_key_may_be_merged_in_any_order(
+    db: Database, pair: tuple[int, int], ends_alive: bool
+) -> None:
+    """The first two need not be neighbours in time: their row was dead while another row of the key lived."""
     recorded = lives(db, 4, ends_alive)
     table, first = db["t"], recorded.moments[0][0]
     versions = table.history({"k": 1}).to_pylist()
@@ -491,8 +491,11 @@ def test_g1_lives_may_be_merged_in_any_order(db: Database, pair: tuple[int, int]
     assert rowsets(db)[0].row_count == 5
 
 
-def test_r5_a_key_that_comes_back_during_a_merge_of_its_ghosts(folder: Path, db: Database) -> None:
-    """The new row is in memory, the merged one stays dead: the next delete and update must find the new one."""
+def test_r5_a_key_inserted_again_during_a_merge_of_its_ghosts(folder: Path, db: Database) -> None:
+    """The new row is in memory, and the merged one stays dead.
+
+    The next delete and update must find the new row.
+    """
     recorded = lives(db, 3, False)
     assert merge(db, phase=at("written", lambda: recorded.write("insert", {"k": [1], "v": [99]})))
     recorded.check()
@@ -507,7 +510,7 @@ def test_r5_a_key_that_comes_back_during_a_merge_of_its_ghosts(folder: Path, db:
 
 
 def many_rows(db: Database) -> Recorded:
-    """Two rowsets of 400 rows, one behind the other, in blocks so small that they can be cut."""
+    """Create two rowsets of 400 rows, one after the other, with blocks so small that a merge can cut them."""
     key = nyala.column("int64", block_size=512)
     table = db.create_table("t", {"k": key, "v": "int64"}, "k", history="forever")
     recorded = Recorded(db)
@@ -519,7 +522,9 @@ def many_rows(db: Database) -> Recorded:
 
 
 def test_many_rows_of_one_timestamp_keep_their_order_in_time(db: Database) -> None:
-    """All rows of a batch share a timestamp, on both sides of a border between rowsets and between delta files."""
+    """All rows of a batch have one timestamp; they are on both sides of borders of rowsets and of
+    delta files.
+    """
     recorded = many_rows(db)
     for value in range(1, 4):
         recorded.write("update", {"k": list(range(800)), "v": [value] * 800})
@@ -550,7 +555,7 @@ def test_c1_a_merge_refuses_a_key_that_is_alive_twice(db: Database) -> None:
     recorded.check()
 
 
-# --- what a compaction leaves -------------------------------------------------------------------------------
+# --- files after a compaction -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -581,8 +586,8 @@ def test_a_major_delta_compaction_leaves_at_most_one_redo_and_adds_one_undo_file
         assert len(rowsets(again)[0].parts) == 1
 
 
-def test_a_major_delta_compaction_again_and_again(db: Database) -> None:
-    """A column is read from its newest part; a part that is newest for none is removed."""
+def test_repeated_major_delta_compactions(db: Database) -> None:
+    """A column is read from its newest part. A part that is not the newest one for any column is removed."""
     recorded = two_rowsets(db)
     for round_, columns in enumerate((("a", "b"), ("a",), ("b",), ("liveness",), ("a", "b"))):
         recorded.write("update", {"k": [0, 2], "a": [round_, -round_]})
@@ -606,7 +611,7 @@ def test_a_major_delta_compaction_again_and_again(db: Database) -> None:
 
 
 def undo_files(db: Database) -> Recorded:
-    """A rowset with UNDO files of six majors for `a`, and of the third and last for `b`."""
+    """Create a rowset with UNDO files of six major compactions of `a`, two of which also compacted `b`."""
     db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
     recorded = Recorded(db)
     recorded.write("insert", {"k": [1, 2], "a": [0, 0], "b": [0, 0]})
@@ -622,7 +627,9 @@ def undo_files(db: Database) -> Recorded:
 
 @pytest.mark.parametrize(("first", "second"), in_turns([0, 2, 3, 5], [slice(0, 2), slice(1, 3)]))
 def test_x2_undo_files_merged_in_any_order_keep_every_moment(db: Database, first: int, second: slice) -> None:
-    """An UNDO file between two others in time must be merged with them, or moments read wrong."""
+    """If an UNDO file is between two others in time, all three must be merged, or reads of some
+    moments would be wrong.
+    """
     recorded = undo_files(db)
     assert minor(db, slice(first, first + 2), "undo")
     recorded.check()
@@ -640,11 +647,11 @@ def test_x2_undo_files_merged_in_any_order_keep_every_moment(db: Database, first
         assert len(rowsets(again)[0].undo) == 1
 
 
-# --- what it costs ---------------------------------------------------------------------------------------
+# --- cost ---------------------------------------------------------------------------------------
 
 
 class _Opened(PosixFiles):
-    """Remembers which files were opened."""
+    """Records which files were opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -655,13 +662,13 @@ class _Opened(PosixFiles):
         return super().open(path)
 
     def take(self) -> set[str]:
-        """The endings of the data files that were opened since."""
+        """Return the endings of the data files that were opened since the last call."""
         paths, self.paths = self.paths, []
         return {path.rsplit(".", 1)[1] for path in paths if "/data/" in path}
 
 
-def test_a_scan_of_the_present_with_no_redo_pays_nothing_for_history(folder: Path) -> None:
-    """Neither UNDO files nor files whose records are all older than the moment are opened."""
+def test_scans_open_only_the_delta_files_that_they_need(folder: Path) -> None:
+    """Neither UNDO files for the present, nor files whose records are all older than the moment."""
     with open_database(folder / "s") as db:
         recorded = two_rowsets(db)
         merge(db)
@@ -679,8 +686,8 @@ def test_a_scan_of_the_present_with_no_redo_pays_nothing_for_history(folder: Pat
         assert len([file for file in rowsets(db)[0].undo if file.relevant(recorded.moments[-2][0])]) == 1
 
 
-def test_a_scan_goes_on_with_the_files_it_has(db: Database) -> None:
-    """An earlier scan and snapshot continue, even if their files are garbage now."""
+def test_a_scan_keeps_its_files(db: Database) -> None:
+    """Earlier scans and snapshots can be read after their files were replaced."""
     recorded = two_rowsets(db)
     moment, expected = recorded.moments[3]
     scan, snapshot = db["t"].scan(at=moment, order_by_key=True), db.snapshot()
@@ -699,8 +706,8 @@ def test_a_scan_goes_on_with_the_files_it_has(db: Database) -> None:
     recorded.check()
 
 
-def test_n3_writers_and_readers_do_not_wait_for_the_files(db: Database) -> None:
-    """Reading and writing of a compaction hold no lock that a write, a scan or a flush needs."""
+def test_n3_other_calls_do_not_wait_for_a_compaction(db: Database) -> None:
+    """The compaction reads and writes files without a lock that a write, a scan or a flush needs."""
     recorded = two_rowsets(db)
     done = []
 
@@ -724,7 +731,7 @@ def test_n3_writers_and_readers_do_not_wait_for_the_files(db: Database) -> None:
 
 
 def to_fail(db: Database, work: str) -> Recorded:
-    """A table on which the work has something to do."""
+    """Create a table with something to do for this kind of work."""
     recorded = two_rowsets(db)
     if work == "undo":
         major(db, "b")
@@ -740,10 +747,10 @@ FAILING: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize(("work", "kind"), in_turns(FAILING, ["eio", "enospc"]))
-def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
+def test_c4_after_a_failed_write_nothing_changes_and_no_file_stays(
     folder: Path, work: str, kind: Any
 ) -> None:
-    """A full disk or a bad sector: the inputs are untouched, may be taken again, and the next try succeeds."""
+    """On a full disk or a bad sector. The inputs can be reserved again, and the next try succeeds."""
     files = FaultyFiles(system_files(), kind=kind, only=lambda op: "/data/" in op.path)
     with open_database(folder / "s", files=files) as db:
         recorded = to_fail(db, work)
@@ -755,7 +762,7 @@ def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
                 try:
                     return file_jobs.run(db._writer().env, job)
                 except StorageError:
-                    assert data_files(db.path) == before, "also who runs the job elsewhere leaves nothing"
+                    assert data_files(db.path) == before, "the job itself removes its files"
                     raise
 
             try:
@@ -776,8 +783,8 @@ def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
         no_orphan(db)
 
 
-def test_c4_a_failed_flush_of_the_inputs_memory_gives_them_back(folder: Path) -> None:
-    """If the flush before a merge fails, changes stay in memory and nothing is reserved."""
+def test_c4_a_failed_flush_before_a_merge_releases_the_inputs(folder: Path) -> None:
+    """Their changes stay in memory."""
     files = FaultyFiles(system_files(), kind="enospc", only=lambda op: op.path.endswith(".redo"))
     with open_database(folder / "s", files=files) as db:
         recorded = two_rowsets(db)
@@ -798,10 +805,10 @@ def test_c4_a_failed_flush_of_the_inputs_memory_gives_them_back(folder: Path) ->
 
 
 @pytest.mark.parametrize("work", FAILING)
-def test_c4_a_catalogue_that_cannot_be_written_leaves_everything_as_it_was(
+def test_c4_a_failed_catalogue_change_changes_nothing(
     db: Database, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the last step fails, late changes are still in the inputs; the outputs are removed."""
+    """Late changes are still in the inputs, and the outputs are removed."""
     recorded = to_fail(db, work)
     store = db._writer()
     before = data_files(db.path)
@@ -820,8 +827,7 @@ def test_c4_a_catalogue_that_cannot_be_written_leaves_everything_as_it_was(
     recorded.check()
 
 
-def test_c4_what_a_killed_worker_had_written_goes(db: Database) -> None:
-    """The process that started the work removes the files of a killed worker."""
+def test_c4_files_of_a_killed_worker_are_removed(db: Database) -> None:
     recorded = two_rowsets(db)
     store, before = db._writer(), data_files(db.path)
 
@@ -841,7 +847,7 @@ def test_c4_what_a_killed_worker_had_written_goes(db: Database) -> None:
     assert not any(store.reservations.taken(rowset.id) for rowset in rowsets(db))
 
 
-def test_a_broken_store_is_not_compacted(db: Database) -> None:
+def test_a_store_that_cannot_write_is_not_compacted(db: Database) -> None:
     """W3: after a failure of unknown outcome nothing is installed and no file is removed."""
     two_rowsets(db)
     files = data_files(db.path)
@@ -856,12 +862,12 @@ def test_a_broken_store_is_not_compacted(db: Database) -> None:
         minor(db)
 
 
-# --- as data ----------------------------------------------------------------------------------------------
+# --- JSON ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("work", FAILING)
-def test_jobs_and_outputs_go_to_a_worker_and_back_as_json(db: Database, work: str) -> None:
-    """A worker process opens no catalogue: the JSON of the job holds all that it needs."""
+def test_jobs_and_outputs_can_be_sent_as_json(db: Database, work: str) -> None:
+    """A worker process opens no catalogue, so the job must contain everything that it needs."""
     recorded = to_fail(db, work)
     kinds = []
 

@@ -1,4 +1,4 @@
-"""Corners of compactions at work: each was a wrong answer, or work without end, until it had a name here."""
+"""Rare cases of compactions, each of which once led to wrong rows or to work without end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nyala.tablet.compaction.plans import MergePlan
 from nyala.tablet.maintenance import choose_flush, pressure_of
 from nyala.testing.clock import ManualClock, SeededRandomness
 
-ROWS = 1 << 17  # two splits of a scan, which remembers columns of whole splits
+ROWS = 1 << 17  # two splits of a scan
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def folder() -> Iterator[Path]:
         yield folder
 
 
-def test_a_rowset_of_expired_rows_whose_last_deletes_are_in_memory_goes(folder: Path) -> None:
-    """It cannot be dropped before the flush: the background does not retry, and vacuum flushes."""
+def test_an_expired_rowset_with_deletes_in_memory_is_dropped_after_a_flush(folder: Path) -> None:
+    """Before the flush it cannot be dropped: the background does not retry, and vacuum flushes first."""
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k", history="10s")
@@ -50,8 +50,8 @@ def test_a_rowset_of_expired_rows_whose_last_deletes_are_in_memory_goes(folder: 
         assert rows(table) == [(5000, 1)]
 
 
-def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> None:
-    """Users cannot see whether a delete is in a file yet, and `dry_run` must count it."""
+def test_vacuum_frees_rows_whose_deletes_are_in_memory(folder: Path) -> None:
+    """`dry_run` counts them, too."""
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k", history="10s")
@@ -70,7 +70,7 @@ def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("key", ["int64", "string"])
-def test_large_rows_are_cut_into_rowsets_of_the_target_as_well(folder: Path, key: str) -> None:
+def test_large_rows_are_cut_into_rowsets_of_the_target_size(folder: Path, key: str) -> None:
     """All keys are in one block, whose first key alone does not show where to cut."""
     target, noise = 200_000, SeededRandomness()
     with open_database(folder, rowset_target_bytes=target) as db:
@@ -93,7 +93,7 @@ def test_large_rows_are_cut_into_rowsets_of_the_target_as_well(folder: Path, key
 
 
 def test_text_that_compresses_well_makes_rowsets_that_fit_into_memory(folder: Path) -> None:
-    """2 GB of equal text are a few kilobytes on disk, but one merge cannot hold them all."""
+    """2 GB of equal text take a few kilobytes on disk, but a merge cannot hold them in memory at once."""
     target = 100_000
     with open_database(folder, rowset_target_bytes=target) as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
@@ -111,12 +111,12 @@ def test_text_that_compresses_well_makes_rowsets_that_fit_into_memory(folder: Pa
         assert decoded / limit < len(tablet.rowsets) < 2 * decoded / limit
         assert all(rowset.row_count * len(text) < 1.5 * limit for rowset in tablet.rowsets)
         compactor = db.maintenance.compactor
-        assert not compactor.run_once(db._writer()), "and nothing more is to be done with them"
+        assert not compactor.run_once(db._writer()), "no more work is left"
         assert table.count() == 1600
 
 
-def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> None:
-    """Otherwise each write would become a file of its own, and the log would not be shorter."""
+def test_a_log_that_a_merge_keeps_is_no_reason_to_flush(folder: Path) -> None:
+    """Flushes could not make the log shorter, and each write would become a file."""
     with open_database(folder, log_limit_bytes=1) as db:
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})
@@ -144,7 +144,7 @@ def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> Non
 def test_files_in_use_by_manual_maintenance_are_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
-    """The background merges rowsets and removes their files after the call chose them."""
+    """The background merges rowsets, and removes their files, after the call chose them."""
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k", history="10s")
@@ -174,12 +174,15 @@ def test_files_in_use_by_manual_maintenance_are_kept(
             table.vacuum(dry_run=work == "dry run")
         assert not busy[0] and len(store.root.table("t").tablets[0].rowsets) == 1
         store.collect_garbage()
-        assert not store.state.garbage, "nobody keeps them any longer"
+        assert not store.state.garbage, "no one needs the files any more"
         assert table.count() == 4500
 
 
-def test_n2_a_damaged_file_that_planning_looks_at_stops_no_other_table(folder: Path) -> None:
-    """Planning reads liveness from files; an unreadable file is delayed, longer each time."""
+def test_n2_a_damaged_file_does_not_stop_compactions_of_other_tables(folder: Path) -> None:
+    """Planning reads liveness from files.
+
+    The tablet of a file that cannot be read is delayed, longer each time.
+    """
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         for name in ("damaged", "whole"):

@@ -1,4 +1,4 @@
-"""The choice of compactions: reads stay cheap, disk space is freed, and the work ends."""
+"""The compaction policy: reads stay cheap, disk space is freed, and the work ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def key(value: int) -> bytes:
 
 
 def layout(number: int, low: int | bytes, high: int | bytes, size: int = 32 * MB, **rest) -> RowSetLayout:
-    """A rowset of `size` bytes of base and a row per 100 bytes; REDO files and columns as given."""
+    """Return a rowset with `size` bytes of base, a row per 100 bytes, and these REDO files and columns."""
     files = rest.setdefault("redo_files", ())
     fields = {
         "row_count": max(1, size // 100),
@@ -66,39 +66,19 @@ def layout(number: int, low: int | bytes, high: int | bytes, size: int = 32 * MB
 
 
 def average_height(rowsets):
-    """The average number of rowsets to search for a key (Kudu's metric); 0.0 if none."""
+    """Return the average number of rowsets to search for a key (Kudu's metric); 0.0 without rowsets."""
     space = KeySpace(rowsets)
     return float(space.width.sum() / space.total) if rowsets else 0.0
-
-
-@pytest.mark.parametrize(
-    ("bounds", "height"),
-    [
-        ([], 0.0),
-        ([(0, 100)], 1.0),
-        ([(0, 100), (200, 300)], 1.0),
-        ([(0, 100), (0, 100)], 2.0),
-        ([(7, 7)], 1.0),
-        ([(7, 7), (7, 7), (7, 7)], 3.0),
-        # Half of the data lies under the wide one alone, so to say: widths (10 + 5) and 10 of 15.
-        ([(0, 100), (0, 50)], (3 / 2 * 2 + 1 / 2 * 1) / 2),
-        # A single key under a wide rowset: its bytes lie at a point of height 2.
-        ([(0, 100), (50, 50)], (1 * 1 + 1 * 2) / 2),
-    ],
-)
-def test_average_height_is_weighted_by_data(bounds, height):
-    """Kudu's metric: rowsets to look a key up in, on average over the bytes."""
-    assert average_height([layout(i, *b) for i, b in enumerate(bounds)]) == pytest.approx(height)
 
 
 # --- merging: the objective -----------------------------------------------------------------------
 
 
 def cdf_places(rowsets):
-    """(start, end) of each rowset in the CDF of the data, from the definition, one number at a time."""
+    """Return (start, end) of each rowset in the CDF of the data, computed directly from the definition."""
     keys = sorted({k for r in rowsets for k in (r.key_min, r.key_max)})
     cells = [(k, k) for k in keys] + list(itertools.pairwise(keys))
-    cells.sort()  # each point before the gap that begins there
+    cells.sort()  # each key before the gap that begins at it
 
     def share(r, low, high):
         if not (r.key_min <= low and high <= r.key_max):
@@ -129,7 +109,7 @@ def cdf_places(rowsets):
 
 
 def objective(rowsets, places, chosen, target):
-    """The module's formula, for one set; in bytes."""
+    """Return the objective of `rowset_selection` for one set, in bytes."""
     width = sum(places[i][1] - places[i][0] for i in chosen)
     span = max(places[i][1] for i in chosen) - min(places[i][0] for i in chosen)
     small = sum(max(0.0, 1 - rowsets[i].base_bytes / target) for i in chosen) - 1
@@ -138,7 +118,9 @@ def objective(rowsets, places, chosen, target):
 
 @st.composite
 def tablets(draw, most=9):
-    """A few rowsets with bounds of a narrow range, so that ties, single keys and inclusions are common."""
+    """Draw a few rowsets whose bounds are in a small range, so that ties, single keys and
+    inclusions are common.
+    """
     prefix = draw(st.sampled_from([b"", b"customer/"]))
     rowsets = []
     for number in range(draw(st.integers(0, most))):
@@ -151,7 +133,7 @@ def tablets(draw, most=9):
 @given(tablets(), st.sampled_from([64 * MB, 32 * MB, 8 * MB]))
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_the_merge_is_the_best_of_all_subsets(rowsets, target):
-    """Kudu's choice is within 5 % of the optimum; this one equals the best of all subsets."""
+    """Kudu's choice is within 5 % of the optimum; this choice is the optimum."""
     plan = choose_merge(rowsets, target_bytes=target, growth=math.inf, gain_min=0)
     places = cdf_places(rowsets)
     unit = BUDGET_ROWSETS * target / BUDGET_UNITS
@@ -174,7 +156,7 @@ def test_the_merge_is_the_best_of_all_subsets(rowsets, target):
 
 @given(tablets(), st.sampled_from([0.5, 1.0, 3.0]))
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_q1_each_input_of_a_merge_has_company(rowsets, growth):
+def test_q1_growth(rowsets, growth):
     """Otherwise each small flush over a large rowset would rewrite it."""
     target = 32 * MB
     plan = choose_merge(rowsets, target_bytes=target, growth=growth)
@@ -191,40 +173,43 @@ def test_q1_each_input_of_a_merge_has_company(rowsets, growth):
 
 
 def _overlap(own, other):
-    """The share of the other's keys between the bounds of `own`, exact to a key's last byte."""
+    """Return the share of the other rowset's keys between the bounds of `own`."""
     low, high = max(own.key_min[-1], other.key_min[-1]), min(own.key_max[-1], other.key_max[-1])
     if other.key_min == other.key_max:
         return 1.0
     return (high - low) / (other.key_max[-1] - other.key_min[-1])
 
 
-# --- merging: the cases that need thought ---------------------------------------------------------
+# --- merging: special cases ---------------------------------------------------------
 
 
-def test_one_key_dead_in_many_rowsets_is_merged():
-    """A row that is deleted and inserted again all day has a dead copy in each flushed rowset (Kudu: width 0)."""
+def test_rowsets_with_dead_rows_of_one_key_are_merged():
+    """A row that is deleted and inserted again all day has a dead row in each flushed rowset.
+
+    In Kudu their width is 0.
+    """
     plan = choose_merge([layout(i, 7, 7, 1000) for i in range(50)])
     assert plan is not None and len(plan.rowsets) == 50 and plan.output_count == 1
     assert choose_merge([layout(i, 7, 7) for i in range(3)]) is not None, (
-        "full ones are company to each other"
+        "full rowsets of one key satisfy Q1 for each other"
     )
 
 
 def test_rowsets_larger_than_the_budget_are_merged_two_by_two():
-    """Otherwise they would overlap for ever; at most two are merged at once."""
+    """Otherwise they would overlap forever."""
     plan = choose_merge([layout(i, 0, 100, 500 * MB) for i in range(5)])
     assert plan is not None and len(plan.rowsets) == 2 and plan.output_count == round(1000 / 32)
 
 
-def test_history_is_weight_but_not_width():
-    """A small rowset with a long history is not read and written again for a neighbour of a megabyte."""
+def test_a_long_history_makes_a_merge_expensive():
+    """A small rowset with a long history is not rewritten to join a neighbour of a megabyte."""
     hot = layout(1, 0, 100, MB, undo_bytes=300 * MB)
     assert choose_merge([hot, layout(2, 101, 200, MB)]) is None
     assert choose_merge([hot, layout(2, 0, 100, MB)], growth=math.inf) is None
 
 
-def test_thousands_of_rowsets_are_planned_in_neighbourhoods():
-    """A tablet without compactions for a year is compacted with bounded memory."""
+def test_thousands_of_rowsets_are_planned_in_parts():
+    """A tablet that was not compacted for a year is planned in bounded memory."""
     numbers = random.Random(1).sample(range(3000), 3000)
     plan = choose_merge([layout(-i, 10 * i, 10 * i + 9, 32 * MB if i < 1500 else 10_000) for i in numbers])
     assert plan is not None and len(plan.rowsets) == BUDGET_UNITS
@@ -236,8 +221,8 @@ def test_thousands_of_rowsets_are_planned_in_neighbourhoods():
 # --- space ----------------------------------------------------------------------------------------
 
 
-def test_what_waits_behind_an_expiry_does_not_wait_longer_for_it():
-    """The tablet with the greatest gain is served: a few kilobytes must not hide eight rowsets over each other."""
+def test_an_expiry_has_at_least_the_gain_of_the_best_other_plan():
+    """Otherwise an expiry of a few kilobytes could delay the merge of eight overlapping rowsets."""
     wide = [layout(i, 0, 100) for i in range(8)]
     merge = best_plan(wide)
     files = {"undo_bytes": 1600, "expired_undo_bytes": 1600, "expired_undo_files": EXPIRED_FILES_MIN}
@@ -245,7 +230,7 @@ def test_what_waits_behind_an_expiry_does_not_wait_longer_for_it():
     assert isinstance(plan, ExpirePlan) and plan.gain == pytest.approx(merge.gain, rel=0.01)
 
 
-def test_small_expired_files_wait_for_a_transaction_that_is_worth_it():
+def test_a_few_small_expired_files_are_not_dropped_yet():
     """Files expire one by one, every few minutes."""
     one = layout(2, 0, 100, undo_bytes=MB, expired_undo_bytes=1000, expired_undo_files=1)
     assert choose_expire([one]) is None
@@ -256,8 +241,8 @@ def test_small_expired_files_wait_for_a_transaction_that_is_worth_it():
 # --- delta compactions ----------------------------------------------------------------------------
 
 
-def test_the_column_that_was_updated_is_brought_into_the_base():
-    """A tenth of one column of fifty: the forty-nine others are neither read nor written."""
+def test_only_updated_columns_are_compacted():
+    """If a tenth of one column of fifty was updated, the others are neither read nor written."""
     base = dict.fromkeys(range(1, 51), 32 * MB // 50)
     rowset = layout(
         1, 0, 100, redo_files=((2 * MB, 40_000),), redo_columns={7: 40_000, 8: 10}, base_columns=base
@@ -273,22 +258,22 @@ def test_the_column_that_was_updated_is_brought_into_the_base():
     other = dataclasses.replace(
         rowset, redo_columns={7: 40_000, 8: 10}, base_columns={7: 600_000, 8: 30 * MB}
     )
-    assert choose_major([other]).columns == (7,), "a large column is left for a few records of it"
+    assert choose_major([other]).columns == (7,), "a large column with a few records is not rewritten"
 
 
-def test_a_rest_that_costs_little_goes_along_so_that_no_redo_stays():
-    """Column 8 is not due by itself; but without it a REDO file would stay for the sake of a few records."""
+def test_all_columns_are_compacted_if_the_others_cost_little():
+    """Column 8 is not due by itself, but without it a REDO file would stay for a few records."""
     redo = {"redo_files": ((2 * MB, 100_500),), "redo_columns": {7: 100_000, 8: 500}}
     rowset = layout(1, 0, 100, base_columns={7: 2 * MB, 8: 200_000, 9: 29 * MB}, **redo)
     assert choose_major([rowset]).columns == (7, 8)
 
 
-def test_deletes_alone_are_a_reason_too():
-    """KUDU-3619: every scan pays for them, as for updates."""
+def test_deletes_alone_are_compacted():
+    """KUDU-3619: they slow down every scan, like updates."""
     rowset = layout(1, 0, 100, redo_files=((2 * MB, 100_000),), redo_columns={LIVENESS: 100_000})
     assert best_plan([rowset]) == choose_major([rowset])
     assert choose_major([rowset]).columns == (LIVENESS,)
-    # Little is written for it: the REDO as UNDO, and a bit for each row.
+    # It writes little: the REDO as UNDO, and a bit for each row.
     assert choose_major([rowset]).gain > 1
 
 
@@ -305,8 +290,8 @@ def test_many_redo_files_are_merged_by_the_logarithmic_rule():
 # --- all together ---------------------------------------------------------------------------------
 
 
-def test_gains_compare_across_kinds():
-    """The work that saves most reads is first: eight overlapping rowsets, then a tenth of REDO."""
+def test_plans_of_different_kinds_are_compared():
+    """The plan that saves the most reading is first: eight overlapping rowsets, then a tenth of REDO."""
     redo = {"redo_files": ((4 * MB, 40_000),), "redo_columns": {1: 40_000}}
     wide = [layout(i, 0, 100) for i in range(8)]
     updated = layout(100, 200, 300, **redo)
@@ -317,8 +302,8 @@ def test_gains_compare_across_kinds():
     assert best_plan([]) is None
 
 
-def test_compact_by_hand():
-    """Overlaps are merged, small rowsets joined, REDO is applied, expired data dropped."""
+def test_plan_full():
+    """Overlapping rowsets are merged, small ones joined, REDO is applied, and expired data dropped."""
     redo = {"redo_files": ((1000, 10),), "redo_columns": {2: 5, LIVENESS: 5}}
     rowsets = [
         layout(1, 0, 10, **redo),
@@ -343,13 +328,13 @@ def test_compact_by_hand():
     assert plan_full([]) == []
 
 
-def test_compact_by_hand_joins_what_would_fit_afterwards():
-    """Two halves of 25 MB leave room for 6 MB; otherwise a second compact() would find work."""
+def test_plan_full_joins_rowsets_that_fit_after_a_merge():
+    """Two halves of 25 MB leave room for 6 MB. Otherwise a second compact() would find work."""
     rowsets = [layout(1, 0, 10, 25 * MB), layout(2, 5, 20, 25 * MB), layout(3, 30, 40, 6 * MB)]
     assert [(p.rowsets, p.output_count) for p in plan_full(rowsets)] == [((1, 2, 3), 2)]
 
 
-# --- stability: a tablet that lives ---------------------------------------------------------------
+# --- stability: a simulated tablet ---------------------------------------------------------------
 
 # Rows of twenty columns of 50 bytes; a record of REDO or UNDO holds one value.
 ROW_BYTES = 1000
@@ -360,7 +345,7 @@ TARGET = 256_000
 
 @dataclasses.dataclass
 class Rowset:
-    """Rows as keys and times of death; deltas as (time, records) per column; one dict for each file."""
+    """A rowset in the simulation: keys, the time at which each row died, and a dict for each delta file."""
 
     keys: np.ndarray
     dead: np.ndarray
@@ -369,7 +354,7 @@ class Rowset:
 
 
 class Tablet:
-    """Simulates plans on the facts that a policy sees: sizes, keys and times."""
+    """Simulates a tablet with the facts that the policy needs: sizes, keys and times."""
 
     def __init__(self, history=10**9):
         self.quiet, self.history = False, history
@@ -383,7 +368,7 @@ class Tablet:
             self._add(Rowset(part, np.full(len(part), 2**60), [], []))
 
     def change(self, keys, column=1):
-        """One REDO file for each rowset that has one of the keys; LIVENESS: they are deleted."""
+        """Add a REDO file to each rowset that has one of the keys. Column LIVENESS deletes the rows."""
         for rowset in self.rowsets.values():
             hit = np.isin(rowset.keys, keys) & (rowset.dead == 2**60)
             count = int(hit.sum())
@@ -397,7 +382,7 @@ class Tablet:
         return [self._layout(number, rowset) for number, rowset in self.rowsets.items()]
 
     def work(self):
-        """Do everything that the policy chooses; ends (Q2)."""
+        """Execute plans until the policy returns none (Q2)."""
         for _ in range(1000):
             plan = best_plan(self.layouts(), target_bytes=TARGET, quiet=self.quiet)
             if plan is None:
@@ -505,14 +490,14 @@ class Tablet:
 
 
 def check_stable(tablet, steps_per_round, rounds):
-    """Assert that no work is left, also on a second call, and that little was done."""
+    """Check that no plan is left, and that few plans were executed."""
     assert best_plan(tablet.layouts(), target_bytes=TARGET, quiet=tablet.quiet) is None
     assert tablet.steps <= steps_per_round * rounds
 
 
 @pytest.mark.parametrize("flush_rows", [pytest.param(32, marks=pytest.mark.long), 256])
 def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
-    """Each flush covers the whole key range: the worst for a key-ordered store."""
+    """Each flush covers the whole key range, which is the worst case."""
     rng = np.random.default_rng(1)
     tablet = Tablet()
     rounds = 16_384 // flush_rows
@@ -527,13 +512,13 @@ def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
     assert height > 1.5
     tablet.quiet = True
     tablet.work()
-    assert average_height(tablet.layouts()) < 1.1, "left alone, it becomes as tidy as compact() makes it"
+    assert average_height(tablet.layouts()) < 1.1, "a quiet tablet becomes like after compact()"
     assert tablet.written - written <= 2 * height * tablet.user
     assert len(tablet.rowsets) <= 1.5 * tablet.user / TARGET
 
 
 def test_ascending_keys_do_not_leave_thousands_of_tiny_rowsets():
-    """Without overlap the height alone is never a reason to merge."""
+    """Although they do not overlap."""
     tablet = Tablet()
     for number in range(512):
         tablet.insert(np.arange(8 * number, 8 * number + 8))
@@ -544,7 +529,7 @@ def test_ascending_keys_do_not_leave_thousands_of_tiny_rowsets():
 
 
 def test_hot_keys_keep_few_files_and_a_bounded_history():
-    """A fifteenth of the rows is updated all day: neither REDO, nor files, nor the disk grow without bound."""
+    """A fifteenth of the rows is updated all day. REDO, files and disk space stay bounded."""
     tablet = Tablet(history=50)
     tablet.insert(np.arange(1500))
     tablet.work()
@@ -561,12 +546,12 @@ def test_hot_keys_keep_few_files_and_a_bounded_history():
             assert len(rowset.undo_files) <= 3 * UNDO_FILES_MIN
     check_stable(tablet, len(tablet.rowsets), 400)
     assert tablet.written <= 12 * (tablet.user - live), (
-        "a tenth of a column's rows rewrites it once, or less often"
+        "a column is rewritten at most once per tenth of its rows"
     )
 
 
-def test_deleted_rows_give_the_disk_back():
-    """Deletes leave the REDO first, and the disk when no moment needs the rows."""
+def test_space_of_deleted_rows_is_freed():
+    """First their REDO is merged; when no moment needs the rows, they are removed."""
     tablet = Tablet(history=5)
     tablet.insert(np.arange(4000))
     tablet.work()
@@ -588,8 +573,8 @@ def test_deleted_rows_give_the_disk_back():
 
 @given(tablets(most=25), st.booleans(), st.booleans())
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_q2_any_tablet_comes_to_rest(rowsets, quiet, rest):
-    """For any layout, also if results are cut at the target and leave a rest."""
+def test_q2_the_work_ends_for_any_tablet(rowsets, quiet, rest):
+    """Also if results are cut at the target size, and the last one is small."""
     rowsets = list(rowsets)
     for steps in itertools.count():
         plan = best_plan(rowsets, quiet=quiet)
@@ -601,8 +586,8 @@ def test_q2_any_tablet_comes_to_rest(rowsets, quiet, rest):
 
 @given(tablets(most=25), st.sampled_from([32 * MB, 8 * MB, 100 * MB]))
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_q4_compact_by_hand_leaves_nothing_to_do(rowsets, target):
-    """No rowsets overlap afterwards, and a second compact() does nothing."""
+def test_q4_after_plan_full_no_work_is_left(rowsets, target):
+    """No rowsets overlap."""
     rowsets = list(rowsets)
     for plan in plan_full(rowsets, target_bytes=target):
         assert isinstance(plan, MergePlan)
@@ -613,7 +598,10 @@ def test_q4_compact_by_hand_leaves_nothing_to_do(rowsets, target):
 
 
 def carried_out(rowsets, plan, cut_at=None):
-    """The layouts after a merge: its results share the span by their bytes, which are equal, or `cut_at` and a rest."""
+    """Return the layouts after a merge.
+
+    Its results divide the key range by their bytes, which are equal, or `cut_at` and a rest.
+    """
     merged = [r for r in rowsets if r.id in plan.rowsets]
     size = sum(r.base_bytes for r in merged)
     low, high = min(r.key_min for r in merged), max(r.key_max for r in merged)
@@ -621,7 +609,7 @@ def carried_out(rowsets, plan, cut_at=None):
     if cut_at is not None:
         sizes = [min(cut_at, size - offset) for offset in range(0, size, cut_at)]
     first, last = (int.from_bytes(k.ljust(16, b"\0"), "big") for k in (low, high))
-    if last - first < 1000:  # hardly a key: it cannot be cut
+    if last - first < 1000:  # the range has too few keys to be cut
         sizes = [size]
     ends = list(itertools.accumulate(sizes))
     cuts = [first + (last - first) * end // ends[-1] for end in ends[:-1]]
@@ -632,7 +620,7 @@ def carried_out(rowsets, plan, cut_at=None):
     return [r for r in rowsets if r.id not in plan.rowsets] + new
 
 
-def test_columns_that_are_most_of_the_base_are_rewritten_with_the_rest() -> None:
+def test_if_most_of_the_base_is_compacted_the_rowset_is_rewritten() -> None:
     """A part with most columns would leave a base file of mostly superseded columns."""
     sizes = {1: 3 * MB, 2: 10 * MB, 3: 27 * MB}
     for columns, kind, by_hand_kind in (
@@ -649,7 +637,7 @@ def test_columns_that_are_most_of_the_base_are_rewritten_with_the_rest() -> None
 
 
 def test_a_long_history_is_not_rewritten_for_each_change_of_whole_rows() -> None:
-    """A week of UNDO beside constant upserts: a part is written, though columns stay behind."""
+    """Rows are upserted whole all the time, and there is a week of UNDO. The policy writes a part."""
     rowset = layout(
         1, 0, 9, 40 * MB, base_columns={1: 40 * MB}, undo_bytes=400 * MB, redo_files=[(8 * MB, 90_000)],
         redo_columns={1: 90_000},

@@ -1,4 +1,4 @@
-"""The background's compactions: their order, place, delays and log messages."""
+"""Compactions in the background: their order, the process that runs them, delays and log messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def db(folder: Path, clock: ManualClock, disk: Disk) -> Iterator[Database]:
 
 
 def overlapping(db: Database, name: str = "t", count: int = 5) -> Any:
-    """A table of rowsets that overlap: there is something to merge."""
+    """Create a table of overlapping rowsets, which the background would merge."""
     table = key_value_table(db, name)
     for first in range(count):
         keys = list(range(first, 100 * count, count))
@@ -84,8 +84,8 @@ def to_the_end(db: Database) -> Compactor:
 # --- doing --------------------------------------------------------------------------------------------------
 
 
-def test_it_works_until_nothing_pays_and_counts_what_it_did(db: Database) -> None:
-    """Counts each kind of work, and the bytes of removed and written files."""
+def test_it_compacts_until_no_plan_is_left_and_counts_the_results(db: Database) -> None:
+    """It counts each kind of work, and the bytes of removed and written files."""
     table = overlapping(db)
     before = rows(table)
     store, made = db._writer(), db.maintenance.compactor
@@ -106,14 +106,16 @@ def test_it_works_until_nothing_pays_and_counts_what_it_did(db: Database) -> Non
         db.flush()
         to_the_end(db)
     done, status = status, db.maintenance.status()
-    # The one column is most of a row, so bringing it in rewrites the rowset (REWRITE_SHARE).
+    # The column is most of a row, so the plan is a rewrite of the rowset (REWRITE_SHARE).
     kinds = ("delta_compactions", "major_delta_compactions", "merging_compactions")
     assert sum(getattr(status, kind) for kind in kinds) > sum(getattr(done, kind) for kind in kinds)
     assert len(rowsets(db)[0].redo) < 6 and len(status.recent) <= 8
 
 
-def test_expired_rowsets_and_undo_go_without_being_read(db: Database, clock: ManualClock, disk: Disk) -> None:
-    """It writes no file, so it also frees space on a full disk."""
+def test_expired_rowsets_and_undo_are_dropped_without_being_read(
+    db: Database, clock: ManualClock, disk: Disk
+) -> None:
+    """This also works on a full disk, because no file is written."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=60)
     table.insert({"k": list(range(3000)), "v": list(range(3000))})
     db.flush()
@@ -130,7 +132,7 @@ def test_expired_rowsets_and_undo_go_without_being_read(db: Database, clock: Man
 
 
 def test_a_tablet_is_quiet_after_a_minute_without_writes(db: Database, clock: ManualClock) -> None:
-    """A quiet tablet is merged further, because writes will not undo the work soon."""
+    """A quiet tablet is merged further."""
     table = key_value_table(db)
 
     def quiet() -> bool:
@@ -154,10 +156,10 @@ def test_a_tablet_is_quiet_after_a_minute_without_writes(db: Database, clock: Ma
 # --- put off ------------------------------------------------------------------------------------------------
 
 
-def test_n2_what_failed_is_put_off_longer_each_time_and_others_go_on(
+def test_n2_a_failed_tablet_is_delayed_longer_each_time(
     db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged file must not keep a core busy, nor hold up the other tables."""
+    """Other tablets are compacted as usual."""
     overlapping(db, "bad")
     good = overlapping(db, "good")
     store, made = db._writer(), db.maintenance.compactor
@@ -191,11 +193,12 @@ def test_n2_what_failed_is_put_off_longer_each_time_and_others_go_on(
     clock.advance(compactor.DELAY_MAX_S)
     work()
     assert len(rowsets(db, "bad")) == 1
-    assert made._delayed == {}, "forgotten once it succeeds"
+    assert made._delayed == {}, "the delay ends after a success"
 
 
-def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock, disk: Disk) -> None:
-    """The reason stays in `status` as long as it holds, also between two looks."""
+def test_a_plan_waits_for_disk_space_and_status_says_why(
+    db: Database, clock: ManualClock, disk: Disk
+) -> None:
     table = overlapping(db)
     disk.free = sum(rowset.size_bytes for rowset in rowsets(db))
     operations = len(disk.operations)
@@ -207,7 +210,7 @@ def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock
     disk.free = 1 << 40
     clock.advance(DELAY_S / 2)
     to_the_end(db)
-    assert len(rowsets(db)) == 5 and db.maintenance.status().waiting == waiting, "it looks again later"
+    assert len(rowsets(db)) == 5 and db.maintenance.status().waiting == waiting, "it tries again later"
     clock.advance(DELAY_S)
     to_the_end(db)
     assert len(rowsets(db)) == 1 and table.count() == 500
@@ -217,10 +220,10 @@ def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock
 # --- what is told meanwhile ---------------------------------------------------------------------------------
 
 
-def test_status_shows_the_work_that_is_going_on(
+def test_status_shows_the_running_compaction(
     db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status has the table, the start and the progress."""
+    """With its table, begin and progress."""
     overlapping(db)
     seen = []
     real = compactor.file_jobs.run
@@ -247,7 +250,7 @@ def test_status_shows_the_work_that_is_going_on(
 
 @pytest.fixture
 def real_store(folder: Path) -> Iterator[Database]:
-    """A store with the system's clock and files, for worker processes; the background is off."""
+    """A store with the system's clock and files, which worker processes need; without background threads."""
     with nyala.connect(folder / "real", maintenance=False) as db:
         yield db
 
@@ -261,10 +264,10 @@ def in_files(db: Database, history: Any = None) -> Any:
     return table
 
 
-def test_large_work_is_done_in_a_worker_process(
+def test_large_compactions_run_in_a_worker_process(
     real_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers and writers keep this process to themselves; later changes are moved here."""
+    """This process moves later changes to the new rowset."""
     monkeypatch.setattr(compactor, "INLINE_BYTES", 0)
     table = in_files(real_store)
 
@@ -299,7 +302,7 @@ def test_large_work_is_done_in_a_worker_process(
 def test_a_worker_is_ended_with_its_reservation_or_its_store(
     real_store: Database, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """A revoke and a close end the worker at once, and leave neither file nor process."""
+    """After a revoke and a close the worker ends at once, and leaves neither a file nor a process."""
     monkeypatch.setattr(compactor, "INLINE_BYTES", 0)
     in_files(real_store)
     made, store = real_store.maintenance.compactor, real_store._writer()
@@ -310,7 +313,7 @@ def test_a_worker_is_ended_with_its_reservation_or_its_store(
     begun = threading.Event()
 
     def slow(job: Any) -> tuple[str, dict[str, Any]]:
-        # A pipe in the place of an input: the worker waits for somebody who writes to it.
+        # An input is a pipe, so the worker waits until somebody writes to it.
         kind, fields = encode(job)
         pipe = Path(real_store.path, "data", "pipe")
         os.mkfifo(pipe)

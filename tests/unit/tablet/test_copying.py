@@ -49,7 +49,10 @@ def connect(server: S3Server, tmp_path: Path, **options: Any) -> nyala.Database:
 
 
 def filled(db: nyala.Database) -> nyala.Table:
-    """Every kind of content: files of each kind, unflushed rows, dropped ranges and tables, used keys."""
+    """Create a store with every kind of content:
+
+    all kinds of files, unflushed rows, dropped ranges and tables, used keys.
+    """
     gone = db.create_table("gone", {"k": "int64"}, "k")
     table = db.create_table(
         "t",
@@ -68,7 +71,7 @@ def filled(db: nyala.Database) -> nyala.Table:
     gone.insert([(1,)])
     last = db.create_table("last", {"k": "int64"}, "k")
     last.insert([(1,)])
-    db.drop_table("last")  # its rows are in the log, and its id must not be used again
+    db.drop_table("last")  # the rows of the dropped table are in the log, and its id must not be used again
     once(db)
     table.update({"k": [40], "n": [2]})
     table.delete({"k": [50]})
@@ -77,14 +80,14 @@ def filled(db: nyala.Database) -> nyala.Table:
 
 
 def once(db: nyala.Database) -> WriteResult:
-    """A batch with an idempotency key."""
+    """Commit a batch with an idempotency key."""
     request = Request("t", "insert", {"k": [1], "v": ["in the log"], "n": [1]})
     (result,) = write(db._writer(), [request], idempotency_key="once")
     return result
 
 
 def content(db: nyala.Database, moments: list[int]) -> list[Any]:
-    """All rows at these moments, and the changes between them."""
+    """Return all rows at these moments, and the changes between them."""
     table = db["t"]
     rows: list[Any] = [table.scan(at=moment, order_by_key=True).to_arrow().to_pylist() for moment in moments]
     feeds = [
@@ -114,7 +117,7 @@ def to_folder(server: S3Server, folder: Path) -> CopyReport:
 
 
 def test_a_copy_equals_its_source_at_every_moment(server: S3Server, tmp_path: Path) -> None:
-    """Folder, bucket, folder and again folder."""
+    """From folder to bucket, from bucket to folder, and from folder to folder."""
     with nyala.connect(tmp_path / "a", maintenance=False) as db:
         table = filled(db)
         moments = [db.now()]
@@ -136,7 +139,7 @@ def test_a_copy_equals_its_source_at_every_moment(server: S3Server, tmp_path: Pa
         with opened() as db:
             assert content(db, moments) == expected
             assert db.check().ok
-            # A new table gets none of the rows of a dropped one, and a used key stays used.
+            # A new table gets no rows of a dropped one, and a used idempotency key stays used.
             assert db.create_table("next", {"k": "int64"}, "k").count() == 0
             assert once(db).timestamp <= moments[0]
             db["t"].insert({"k": [7], "v": ["more"], "n": [1]})
@@ -147,7 +150,7 @@ def test_a_copy_equals_its_source_at_every_moment(server: S3Server, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_the_source_is_written_to_during_the_copy(server: S3Server, tmp_path: Path, kind: str) -> None:
-    """The copy is one moment: all rows of each batch up to it, and none later."""
+    """The copy has the rows of one moment: whole batches up to it, and none after it."""
     stop, progress = threading.Event(), threading.Event()
     folder = tmp_path / "a"
     with nyala.connect(folder) if kind == "folder" else connect(server, tmp_path) as db:
@@ -185,7 +188,7 @@ def test_the_source_is_written_to_during_the_copy(server: S3Server, tmp_path: Pa
 
 
 class Stopping:
-    """Objects that fail for good from a chosen changing request on; done or not done."""
+    """Objects of which all requests fail from a chosen changing request on, which is executed or not."""
 
     def __init__(self, objects: Objects, after: int, done: bool) -> None:
         self._objects, self.left, self._done = objects, after, done
@@ -221,7 +224,7 @@ def test_an_interrupted_copy_is_no_store_and_can_be_repeated(tmp_path: Path) -> 
             except KeyboardInterrupt:
                 stops += 1
             if objects.get("nyala.json") is not None:
-                break  # it was interrupted after the commit
+                break  # the interruption came after the commit
             env = replace(SYSTEM, files=RemoteFiles.over(objects, SYSTEM, str(tmp_path / "cache"), 0))
             with pytest.raises(nyala.StorageError, match=r"no Nyala store"):
                 BucketReader.open(env, _Unclosed(objects), LIMIT, 0)
@@ -287,7 +290,7 @@ def test_a_destination_that_is_not_empty_is_refused(tmp_path: Path) -> None:
         to_bucket(tmp_path / "a", objects)
 
 
-def test_connect_makes_no_store_in_an_unfinished_copy(server: S3Server, tmp_path: Path) -> None:
+def test_connect_refuses_an_unfinished_copy(server: S3Server, tmp_path: Path) -> None:
     with closing(open_objects(URL, server.options)) as objects:
         objects.put("copying", b"")
     with pytest.raises(nyala.StorageError, match="unfinished copy"):
@@ -334,7 +337,7 @@ def test_a_shorter_file_of_the_source_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_size_is_replaced(tmp_path: Path) -> None:
-    """A machine that crashed in a copy may leave a file under its name without its content."""
+    """A crash during a copy may leave a file without its content."""
     with nyala.connect(tmp_path / "a", maintenance=False) as db:
         rows = filled(db).scan(order_by_key=True).to_arrow()
     for source in (tmp_path / "a" / "data").rglob("*.base"):

@@ -1,4 +1,4 @@
-"""Minor delta compactions that are due, by hand: fewer files, and every moment reads as before."""
+"""Manual minor delta compactions: they leave fewer files, and reads of every moment return the same rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rowset(db: Database, name: str = "t") -> Any:
 
 
 def prepared(db: Database, files: int = FILES_MIN) -> tuple[Any, list[tuple[int, list[tuple[Any, ...]]]]]:
-    """A table of one rowset with this number of REDO files, and its content at each moment."""
+    """Create a table of one rowset with this number of REDO files; returns its rows at each moment."""
     table = key_value_table(db)
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     history = [(db.now(), rows(table))]
@@ -46,7 +46,7 @@ def holds(table: Any, history: list[tuple[int, list[tuple[Any, ...]]]]) -> bool:
 
 
 def test_the_marks_stay_and_the_inputs_become_garbage(db: Database) -> None:
-    """Durable marks do not move, and an earlier scan still finds its files."""
+    """Durable marks do not change, and an earlier scan still has its files."""
     table, history = prepared(db)
     old, scan = rowset(db), table.scan(at=history[2][0], order_by_key=True)
     inputs = [file.path for file in old.redo]
@@ -68,8 +68,8 @@ def test_the_marks_stay_and_the_inputs_become_garbage(db: Database) -> None:
         assert holds(again["t"], history)
 
 
-def test_a_failure_leaves_the_files_as_they_were(tmp_path: Path) -> None:
-    """On a full disk nothing changes, the unfinished file is removed, and the next try succeeds."""
+def test_a_failure_changes_no_file(tmp_path: Path) -> None:
+    """On a full disk the unfinished file is removed, and the next try succeeds."""
     files = FaultyFiles(system_files(), kind="enospc", only=lambda op: "/data/" in op.path)
     with open_database(tmp_path / "s", files=files) as db:
         table, history = prepared(db)
@@ -93,8 +93,8 @@ def test_a_failure_leaves_the_files_as_they_were(tmp_path: Path) -> None:
         assert len(rowset(db).redo) == 1 and holds(table, history)
 
 
-def test_all_tables_have_their_turn(db: Database) -> None:
-    """Rowsets of a running compaction are skipped, not waited for."""
+def test_all_tables_are_compacted(db: Database) -> None:
+    """Except rowsets that a running compaction has reserved."""
     prepared(db)
     other = key_value_table(db, "other")
     other.insert({"k": [1], "v": [1]})
@@ -110,8 +110,8 @@ def test_all_tables_have_their_turn(db: Database) -> None:
     assert compact_deltas(store) == 1 and len(rowset(db).redo) == 1
 
 
-def test_a_year_of_daily_updates_leaves_few_files(db: Database) -> None:
-    """Otherwise every scan of the present would open a file per day; two months show it."""
+def test_daily_updates_leave_few_files(db: Database) -> None:
+    """Otherwise every scan of the present would open a file per day. The test runs two months."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     table.insert({"k": list(range(30)), "v": [0] * 30})
     db.flush()

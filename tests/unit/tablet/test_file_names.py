@@ -1,4 +1,4 @@
-"""Names of data files: no two files ever get the same one, although ids are given again."""
+"""Names of data files: no two files ever have the same name, although ids can be used again."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def repartition(db: nyala.Database) -> None:
 
 
 def load(db: nyala.Database) -> None:
-    """Its commit moves staged files, and writes those again whose rows were written meanwhile."""
+    """Run a load. Its commit links staged files, and writes files again whose rows were changed since."""
     loads.run(db, "upsert", {"k": list(range(40)), "v": [7] * 40}, lambda: direct_commit(db))
 
 
 @pytest.mark.parametrize("way", [flush, direct_commit, compaction, repartition, load])
-def test_a_writer_and_its_heir_never_give_one_name_to_two_files(
+def test_two_writers_never_give_the_same_name_to_different_files(
     tmp_path: Path, way: Callable[[nyala.Database], None]
 ) -> None:
-    """A writer that lost its store may go on for a while, and both count on from the same ids."""
+    """A writer that lost its store may continue for a while, and both count ids from the same number."""
     with open_database(tmp_path / "writer") as db:
         key_value_table(db).insert({"k": [1, 2], "v": [1, 2]})
         db.flush()
@@ -67,8 +67,8 @@ def test_a_writer_and_its_heir_never_give_one_name_to_two_files(
 
 
 @pytest.mark.parametrize("kind", ["merge", "major", "minor"])
-def test_each_run_of_a_compaction_job_writes_other_names(tmp_path: Path, kind: str) -> None:
-    """A worker or a task that was given up may still write when the job runs again."""
+def test_each_run_of_a_compaction_job_uses_other_names(tmp_path: Path, kind: str) -> None:
+    """A worker or task that was given up may still write when the job runs again."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, 2]})

@@ -1,4 +1,4 @@
-"""Worker processes write large flushes: the same files, and failures lose nothing."""
+"""Large flushes, which a worker process writes: the files are the same, and failures lose no row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from nyala.tablet.workers.process import JobCancelled
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    """A database with the system's clock and files, for worker processes; the background is off."""
+    """A database with the system's clock and files, which worker processes need; without background
+    threads.
+    """
     with nyala.connect(tmp_path / "real", maintenance=False) as db:
         yield db
 
@@ -72,11 +74,13 @@ def row(name: str, second: int, *, empty: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_files_are_the_same_to_the_byte_wherever_they_are_written(
+def test_a_worker_writes_the_same_bytes_as_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every type, NULLs, keys of any length, updates, deletes and re-inserts in memory, two tablets, REDO."""
-    # The ids of the files, which are random otherwise.
+    """Every type, NULLs, keys of any length, updates, deletes and new inserts in memory, two
+    tablets, REDO.
+    """
+    # File ids are random without this.
     monkeypatch.setattr(SystemRandomness, "token_hex", lambda _, byte_count: "0" * 2 * byte_count)
     compared = []
 
@@ -126,18 +130,18 @@ def test_a_large_flush_is_written_by_a_worker_process(db: Database, worker: Flus
     assert table.get({"k": 5}) == {"k": 5, "v": -5} and table.get({"k": 6}) == {"k": 6, "v": 6}
 
 
-def test_a_small_flush_is_written_here(db: Database) -> None:
-    """Its way to another process would take as long as the work."""
+def test_a_small_flush_is_written_by_this_process(db: Database) -> None:
+    """Sending it to another process would take as long."""
     numbers(db)
     worker = db.maintenance.flush_worker
     flush(db._writer(), write=worker.write)
     assert (files_of(db), worker.jobs) == (["1.base", "1.base.undo"], 0)
 
 
-def test_with_other_files_or_another_clock_it_is_written_here(
+def test_with_other_files_or_clocks_this_process_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker has the system's."""
+    """A worker uses those of the system."""
     monkeypatch.setattr(flush_worker, "INLINE_BYTES", 0)
     with open_database(tmp_path / "s") as db:
         numbers(db)
@@ -145,7 +149,7 @@ def test_with_other_files_or_another_clock_it_is_written_here(
         assert db.maintenance.flush_worker.jobs == 0 and db.table("t").count() == 100
 
 
-def test_a_store_that_closes_does_not_wait_for_its_flush(
+def test_close_does_not_wait_for_a_flush(
     db: Database, worker: FlushWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows stay in memory and in the log (F2), and no file is left."""
@@ -154,7 +158,7 @@ def test_a_store_that_closes_does_not_wait_for_its_flush(
     encode = spill
 
     def slow(files: Files, root_path: str, path: str, pieces: Sequence[Piece]) -> dict[str, Any]:
-        # A pipe in the place of the spill: the worker waits for somebody who writes to it.
+        # The spill file is a pipe, so the worker waits until somebody writes to it.
         job = encode(files, root_path, path, pieces)
         os.mkfifo(os.path.join(root_path, "data", "pipe"))
         begun.set()
@@ -183,8 +187,8 @@ def test_a_store_that_closes_does_not_wait_for_its_flush(
     assert flush(db._writer()).rows == 100 and table.count() == 100
 
 
-def test_a_spill_that_cannot_be_read_is_our_error_and_loses_nothing(db: Database) -> None:
-    """A damaged spill raises a StorageError, and the rows are still in memory."""
+def test_a_damaged_spill_file_is_a_storage_error(db: Database) -> None:
+    """The rows are still in memory."""
     table = numbers(db)
     said = []
 
@@ -206,8 +210,8 @@ def test_a_spill_that_cannot_be_read_is_our_error_and_loses_nothing(db: Database
     assert flush(db._writer()).rows == 100 and table.count() == 100
 
 
-def test_a_vector_that_runs_share_is_spilled_once(tmp_path: Path) -> None:
-    """An update of ten columns has ten runs of the same rows and moments."""
+def test_vectors_shared_by_runs_are_spilled_once(tmp_path: Path) -> None:
+    """An update of ten columns has ten runs with the same rowids and timestamps."""
     sizes = []
 
     def look(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
@@ -224,5 +228,5 @@ def test_a_vector_that_runs_share_is_spilled_once(tmp_path: Path) -> None:
         db.flush()
         table.update(pa.table({"k": keys, **dict.fromkeys(names, pa.array([1] * 10_000, pa.int8()))}))
         flush(db._writer(), write=look)
-    # Ten values of one byte, and once 16 bytes of row and moment.
+    # Ten values of one byte, and 16 bytes for rowid and timestamp once.
     assert sizes[0] < 10_000 * (10 + 16) * 1.1

@@ -1,4 +1,4 @@
-"""The layouts that the compaction policy gets agree with the files of the tablet."""
+"""The measurements for the compaction policy agree with the files of the tablet."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def column_id(db: Database, name: str) -> int:
 
 
 def hundred_rows(db: Database) -> tuple[Any, int]:
-    """A rowset of a hundred rows; returns (table, timestamp of the insertion)."""
+    """Create a rowset of a hundred rows; returns (table, timestamp of the insert)."""
     table = db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
     came = table.insert({"k": list(range(100)), "a": list(range(100)), "b": [0] * 100}).timestamp
     db.flush()
     return table, came
 
 
-def test_undo_is_expired_as_a_whole_or_by_half_of_its_share(db: Database) -> None:
-    """Estimates are lower bounds: data counted as expired is gone after a rewrite (Q2)."""
+def test_expired_undo_is_a_lower_bound(db: Database) -> None:
+    """An UNDO file that has partly expired counts with half of its expired share."""
     table, came = hundred_rows(db)
     assert layout(db, came - 1).expired_undo_bytes == layout(db, 0).expired_undo_bytes == 0
     whole = layout(db, came)
@@ -75,8 +75,8 @@ def test_undo_is_expired_as_a_whole_or_by_half_of_its_share(db: Database) -> Non
 
 
 @pytest.mark.parametrize("where", ["memory", "redo", "base"])
-def test_a_row_is_expired_once_it_is_dead_since_before_the_cut(db: Database, where: str) -> None:
-    """Whether its deletion is in memory, in a REDO file, or in the base with UNDO."""
+def test_rows_that_died_before_the_cut_are_expired(db: Database, where: str) -> None:
+    """Whether the deletion is in memory, in a REDO file, or in the base with UNDO."""
     table, came = hundred_rows(db)
     first = table.delete({"k": list(range(10))}).timestamp
     second = table.delete({"k": list(range(10, 30))}).timestamp
@@ -94,8 +94,8 @@ def test_a_row_is_expired_once_it_is_dead_since_before_the_cut(db: Database, whe
     assert layout(db, 0).expired_rows == 0 and not layout(db, second).all_expired
 
 
-def test_a_rowset_of_expired_rows_goes_as_a_whole_only_when_all_of_them_are(db: Database) -> None:
-    """It also stays while the last deletion is in memory only: its flush needs the rowset."""
+def test_a_rowset_can_be_dropped_if_all_rows_are_expired(db: Database) -> None:
+    """But not if the last deletion is only in memory, because its flush needs the rowset."""
     table, _ = hundred_rows(db)
     first = table.delete({"k": list(range(99))}).timestamp
     db.flush()
@@ -106,12 +106,12 @@ def test_a_rowset_of_expired_rows_goes_as_a_whole_only_when_all_of_them_are(db: 
     assert layout(db, last).all_expired
     assert not layout(db, last - 1).all_expired and not layout(db, 0).all_expired
     assert not all_expired(rowset(db), 0)
-    table.insert({"k": [5], "a": [5]})  # a new row elsewhere; the dead one stays dead (R5)
+    table.insert({"k": [5], "a": [5]})  # the new row is in another place; the dead row stays dead (R5)
     assert layout(db, last).all_expired
 
 
 def test_columns_in_a_newer_part_count_as_superseded(db: Database) -> None:
-    """The base file's columns that a part has count, by their number; none after a rewrite."""
+    """By their number. After a rewrite none is superseded."""
     hundred_rows(db)
     table = db["t"]
     assert layout(db).superseded_bytes == 0

@@ -1,4 +1,4 @@
-"""A commit whose description of staged files differs from the files changes nothing."""
+"""A commit whose description of staged files differs from the files is refused, and changes nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def idle_as_new(staged: dict[str, Any]) -> None:
 
 
 def test_idle_rows_are_not_taken_for_new_ones(db: nyala.Database) -> None:
-    """Otherwise their keys would be there twice, at every moment."""
+    """Otherwise their keys would exist twice."""
     db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     before = content(db)
     rows: dict[str, list[Any]] = {"k": [1, 2, 3], "v": [9, 9, 9], "w": ["x", "y", "z"]}
@@ -56,8 +56,8 @@ def test_idle_rows_are_not_taken_for_new_ones(db: nyala.Database) -> None:
     assert content(db) == before and db["t"].count() == 3
 
 
-def test_a_past_beside_idle_rows_does_not_make_them_new(db: nyala.Database) -> None:
-    """The content of the file counts, not which files are beside it."""
+def test_an_undo_file_does_not_make_idle_rows_new(db: nyala.Database) -> None:
+    """The content of the rowset counts, not the files beside it."""
     db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     rows: dict[str, list[Any]] = {"k": [*range(1, 4), *range(100, 103)], "v": [9] * 6, "w": ["x"] * 6}
 
@@ -76,13 +76,13 @@ def test_a_past_beside_idle_rows_does_not_make_them_new(db: nyala.Database) -> N
 
 
 def test_new_rows_are_not_taken_for_idle_ones(db: nyala.Database) -> None:
-    """Otherwise they would be counted, and lost."""
+    """Otherwise they would be counted, but lost."""
     with pytest.raises(InvalidArgumentError, match="as idle rows, but the file has new rows"):
         forge(db, "upsert", {"k": [1, 2, 3], "v": [1, 2, 3]}, idle_as_new)
     assert content(db) == {}
 
 
-def test_rowsets_of_two_tablets_are_not_exchanged(db: nyala.Database) -> None:
+def test_exchanged_rowsets_of_two_tablets_are_refused(db: nyala.Database) -> None:
     """Otherwise scans would return their rows, but look-ups by key would not."""
     with a_job(db, "insert", {"k": list(range(30)), "v": [0] * 30}) as (job, _):
         fields = json.loads(json.dumps(job.to_json()))
@@ -95,8 +95,8 @@ def test_rowsets_of_two_tablets_are_not_exchanged(db: nyala.Database) -> None:
     assert content(db) == {} and db.check().ok
 
 
-def test_a_file_is_not_taken_twice_by_another_name(db: nyala.Database) -> None:
-    """Otherwise each of its keys would be there twice."""
+def test_a_file_under_two_names_is_refused(db: nyala.Database) -> None:
+    """Otherwise each of its keys would exist twice."""
 
     def with_a_copy(staged: dict[str, Any]) -> None:
         copy = json.loads(json.dumps(first(staged)))
@@ -131,8 +131,8 @@ ROWSETS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", ROWSETS)
-def test_new_rows(db: nyala.Database, what: str) -> None:
-    """A wrong entry in the catalogue would be a damaged store, or lose rows."""
+def test_wrong_descriptions_of_new_rows_are_refused(db: nyala.Database, what: str) -> None:
+    """They would damage the catalogue, or lose rows."""
     change, says = ROWSETS[what]
     with pytest.raises((InvalidArgumentError, CorruptionError), match=says):
         forge(db, "insert", {"k": list(range(30)), "v": [0] * 30}, change)
@@ -154,8 +154,8 @@ DELTAS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", DELTAS)
-def test_changes_of_a_rowset(db: nyala.Database, what: str) -> None:
-    """Every later read of the rowset applies them."""
+def test_wrong_descriptions_of_changes_are_refused(db: nyala.Database, what: str) -> None:
+    """Every later read of the rowset would use them."""
     db["t"].insert({"k": list(range(30)), "v": [0] * 30})
     before = content(db)
     change, says = DELTAS[what]
@@ -164,8 +164,8 @@ def test_changes_of_a_rowset(db: nyala.Database, what: str) -> None:
     assert content(db) == before
 
 
-def test_changes_of_another_rowset(db: nyala.Database) -> None:
-    """Rowids are places in a rowset: in another one they are other rows, or none."""
+def test_changes_of_another_rowset_are_refused(db: nyala.Database) -> None:
+    """In another rowset, their rowids are other rows or no rows."""
     for begin, count in ((0, 300), (1000, 3)):
         db["t"].insert({"k": list(range(begin, begin + count)), "v": [0] * count})
         db["t"].flush()
@@ -205,8 +205,8 @@ def test_changes_of_another_rowset(db: nyala.Database) -> None:
     assert content(db) == before
 
 
-def test_a_damaged_staged_file_is_reported(db: nyala.Database) -> None:
-    """Its directory is under a checksum."""
+def test_a_damaged_staged_file_is_refused(db: nyala.Database) -> None:
+    """Its directory has a checksum."""
     with a_job(db, "insert", {"k": [1], "v": [1]}) as (job, _):
         path = Path(db.path) / job.tablets[0].rowsets[0].meta.path
         data = bytearray(path.read_bytes())

@@ -45,7 +45,7 @@ def db(folder: Path, clock: ManualClock) -> Iterator[Database]:
 
 
 def scattered(db: Database, name: str = "t", history: Any = "forever") -> dict[int, int]:
-    """Two tablets with overlapping rowsets, REDO, ghosts and memory; returns the content."""
+    """Create two tablets with overlapping rowsets, REDO, ghosts and rows in memory; returns the rows."""
     hashes = nyala.hash_partition("k", buckets=2)
     table = db.create_table(name, {"k": "int64", "v": "int64"}, "k", hashes, history=history)
     for value in range(4):
@@ -62,7 +62,7 @@ def rowsets(db: Database, name: str = "t") -> list[Any]:
 
 
 def in_order(db: Database, name: str = "t") -> bool:
-    """No two rowsets of a tablet overlap, none has REDO, and nothing is in memory."""
+    """Check that no two rowsets of a tablet overlap, none has REDO, and nothing is in memory."""
     for tablet in db._writer().root.table(name).tablets:
         by_key = sorted(tablet.rowsets, key=lambda rowset: rowset.meta.key_min)
         if any(left.meta.key_max >= right.meta.key_min for left, right in pairwise(by_key)):
@@ -75,8 +75,8 @@ def in_order(db: Database, name: str = "t") -> bool:
 # --- compact ------------------------------------------------------------------------------------------------
 
 
-def test_compact_goes_on_beside_writers(db: Database) -> None:
-    """Changes made during one round are in the next; every write is there at the end."""
+def test_writes_during_compact_are_kept(db: Database) -> None:
+    """Changes made during one round are compacted in the next one."""
     held = scattered(db)
     table, written = db["t"], []
 
@@ -102,8 +102,8 @@ def test_compact_goes_on_beside_writers(db: Database) -> None:
     assert steps[0] == (0, 2) and all(done <= total for done, total in steps)
 
 
-def test_compact_never_ends_in_a_race_with_writers(db: Database) -> None:
-    """With a permanent writer compact() ends after a few rounds."""
+def test_compact_ends_although_others_write(db: Database) -> None:
+    """It ends after a few rounds."""
     held = scattered(db)
     table, rounds = db["t"], []
     run = run_here(db._writer())
@@ -119,7 +119,7 @@ def test_compact_never_ends_in_a_race_with_writers(db: Database) -> None:
 
 
 def test_compact_waits_for_the_background(db: Database) -> None:
-    """compact() must also cover a rowset that the background is merging, so it waits."""
+    """So that it also compacts a rowset that the background is merging."""
     held = scattered(db)
     db.flush()
     store = db._writer()
@@ -135,7 +135,7 @@ def test_compact_waits_for_the_background(db: Database) -> None:
 
 
 def test_rowsets_held_by_jobs_are_left_out_and_logged(db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """A job may take hours: compact() does the rest, and logs the holder, start and expiry."""
+    """A job may take hours. The log names the job, its begin and its expiry."""
     held = scattered(db)
     db.flush()
     store, path = db._writer(), db.path
@@ -153,13 +153,15 @@ def test_rowsets_held_by_jobs_are_left_out_and_logged(db: Database, caplog: pyte
     tablets = store.root.table("t").tablets
     assert [rowset.id for rowset in tablets[0].rowsets] == first and len(tablets[1].rowsets) == 1
     assert dict(rows(db["t"])) == held
-    lease.release()  # as when its time is over: nobody need wait for the background to find out
+    lease.release()  # as if its time were over, so that the test need not wait
     assert compact_table(store, "t").rowsets_left_out == 0
     assert in_order(db) and dict(rows(db["t"])) == held
 
 
-def test_what_a_job_held_whose_process_died_is_free(db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise compact() would do nothing until the dead job's lease expires."""
+def test_rowsets_of_a_job_whose_process_died_are_compacted(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although its lease has not expired."""
     held = scattered(db)
     db.flush()
     store = db._writer()
@@ -180,8 +182,8 @@ def test_what_a_job_held_whose_process_died_is_free(db: Database, caplog: pytest
     assert not caplog.records and in_order(db) and dict(rows(db["t"])) == held
 
 
-def test_what_was_done_before_a_failure_stays(folder: Path) -> None:
-    """A disk that fails in the second tablet: the first one is compacted, and the next call does the rest."""
+def test_work_before_a_failure_stays(folder: Path) -> None:
+    """If the disk fails in the second tablet, the first one is compacted, and the next call does the rest."""
     files = FaultyFiles(system_files(), only=lambda op: op.kind == "create" and op.path.endswith(".base"))
     with open_database(folder / "f", files=files) as db:
         held = scattered(db)
@@ -197,7 +199,7 @@ def test_what_was_done_before_a_failure_stays(folder: Path) -> None:
 
 
 def test_a_disk_without_space_is_reported_before_a_write(folder: Path) -> None:
-    """Manual work raises an error with the required space, and no data is lost."""
+    """The error names the required space, and no row is lost."""
 
     class Disk(FaultyFiles):
         free = 1 << 40
@@ -217,8 +219,7 @@ def test_a_disk_without_space_is_reported_before_a_write(folder: Path) -> None:
         assert dict(rows(db["t"])) == held
 
 
-def test_a_store_closed_meanwhile_is_reported_as_closed(db: Database) -> None:
-    """The internal JobCancelled does not reach the caller."""
+def test_compact_of_a_store_that_is_closed_during_the_call(db: Database) -> None:
     scattered(db)
 
     def closing(job: Any, reservation: Any) -> Any:
@@ -228,8 +229,7 @@ def test_a_store_closed_meanwhile_is_reported_as_closed(db: Database) -> None:
         compact_table(db._writer(), "t", closing)
 
 
-def test_a_table_that_is_dropped_meanwhile_is_no_failure(db: Database) -> None:
-    """No work is left for it."""
+def test_compact_of_a_table_that_is_dropped_during_the_call_succeeds(db: Database) -> None:
     scattered(db)
     run = run_here(db._writer())
 
@@ -250,7 +250,10 @@ def test_a_table_that_is_dropped_meanwhile_is_no_failure(db: Database) -> None:
 
 
 def expiring(db: Database, clock: ManualClock) -> Any:
-    """A table with an hour of history: a rowset all dead, one with dead rows, one with old UNDO; all expired now."""
+    """Create a table with an hour of history, in which everything has expired:
+
+    a rowset of dead rows, one with some, and old UNDO.
+    """
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=3600)
     for first in (0, 1000, 2000):
         table.insert({"k": list(range(first, first + 100)), "v": [first] * 100})
@@ -262,13 +265,13 @@ def expiring(db: Database, clock: ManualClock) -> Any:
     return table
 
 
-def test_vacuum_gives_back_what_no_readable_moment_needs(db: Database, clock: ManualClock) -> None:
-    """Whole rowsets and UNDO files are dropped, the rest is rewritten; the report has the bytes."""
+def test_vacuum_frees_what_no_readable_moment_needs(db: Database, clock: ManualClock) -> None:
+    """Whole rowsets and UNDO files are dropped, others are rewritten. The result has the bytes."""
     table = expiring(db, clock)
     before, files = table.stats(), {path for rowset in rowsets(db) for path in rowset.paths}
     dry = table.vacuum(dry_run=True)
     assert dry.dry_run and dry.bytes > 0 and dry.files > 0 and dry.rowsets_rewritten == 1
-    assert {path for rowset in rowsets(db) for path in rowset.paths} == files, "a dry run touches nothing"
+    assert {path for rowset in rowsets(db) for path in rowset.paths} == files, "a dry run changes nothing"
     assert dry.oldest_readable == 0 or dry.oldest_readable == table.stats().oldest_readable
     answer = table.vacuum()
     after = table.stats()
@@ -293,8 +296,7 @@ def test_a_dry_run_is_about_right(db: Database, clock: ManualClock) -> None:
     assert done.files / 2 <= promised.files <= done.files * 2
 
 
-def test_files_that_somebody_reads_wait(db: Database, clock: ManualClock) -> None:
-    """The report counts them, to explain why the disk is still full."""
+def test_vacuum_counts_files_that_are_still_read(db: Database, clock: ManualClock) -> None:
     table = expiring(db, clock)
     snapshot = db.snapshot()
     assert table.vacuum().waiting_files > 0
@@ -303,8 +305,8 @@ def test_files_that_somebody_reads_wait(db: Database, clock: ManualClock) -> Non
     assert table.vacuum().waiting_files == 0
 
 
-def test_vacuum_gives_back_columns_that_newer_parts_have(db: Database) -> None:
-    """A part leaves the old column in the base file: the dry run counts it, and vacuum frees it."""
+def test_vacuum_frees_columns_that_newer_parts_replace(db: Database) -> None:
+    """The base file still has such columns. The dry run counts them."""
     names = ["k", *(f"c{number}" for number in range(20))]
     table = db.create_table("wide", dict.fromkeys(names, "int64"), "k")
     table.insert({name: list(range(500)) for name in names})

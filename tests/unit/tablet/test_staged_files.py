@@ -1,4 +1,4 @@
-"""Rows that tasks route: the commit has the same effect as a write of the same rows."""
+"""Staged rows of jobs: the commit has the same effect as a normal write of the same rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def two_tables(db: nyala.Database) -> list[Any]:
 
 
 def random_rows(count: int, seed: int) -> pa.Table:
-    """Keys that repeat, some that are NULL, some that no range covers."""
+    """Return rows with repeated keys, NULL keys, and keys that no range covers."""
     draw = np.random.default_rng(seed)
     keys = draw.integers(-5, 90, count)
     return pa.table(
@@ -42,7 +42,7 @@ def random_rows(count: int, seed: int) -> pa.Table:
 
 
 def stage(path: Path, parts: Sequence[pa.Table], operation: str, **more: Any) -> dict[str, Any]:
-    """A job of one task for each part."""
+    """Stage a job with one task for each part."""
     key, folder = handover.new_staging(str(path))
     plan = routing_plan(SYSTEM, str(path), "staged")
     names = []
@@ -60,10 +60,12 @@ def content(table: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("run_bytes", [1 << 20, 900])
 @pytest.mark.parametrize("operation", ["insert", "upsert", "update", "delete-ignore"])
-def test_routed_rows_are_written_as_any_rows(
+def test_staged_rows_have_the_effect_of_a_normal_write(
     tmp_path: Path, operation: str, run_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Same content, counts and failing rows, each named by its place in the job, however tasks and runs cut it."""
+    """Rows, counts and failed rows are the same for any division into tasks and runs; errors have
+    row numbers of the job.
+    """
     monkeypatch.setattr(staged_files, "_RUN_BYTES", run_bytes)
     with open_database(tmp_path / "s") as db:
         staged, direct = two_tables(db)
@@ -85,8 +87,8 @@ def test_routed_rows_are_written_as_any_rows(
         assert set(wanted.errors["code"].to_pylist()) >= {"null", "no-partition"}
 
 
-def test_a_file_has_its_rows_by_tablet_and_key(tmp_path: Path) -> None:
-    """The tasks sort, so the commit hashes no key and only merges runs."""
+def test_a_file_is_sorted_by_tablet_and_key(tmp_path: Path) -> None:
+    """So the commit need not compute hashes, and only merges sorted runs."""
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         data = random_rows(300, seed=2)
@@ -96,14 +98,14 @@ def test_a_file_has_its_rows_by_tablet_and_key(tmp_path: Path) -> None:
     assert staged.data.equals(data.take(pa.array(staged.numbers)))
     rows = staged.data.append_column("home", pa.array(staged.routed)).to_pylist()
     first = [row for row in rows if row["home"] != -1]
-    assert rows[: len(first)] == first, "rows without a tablet stand behind the others"
+    assert rows[: len(first)] == first, "rows without a tablet come last"
     order = [(row["home"], row["k"], row["s"]) for row in first]
     assert order == sorted(order)
     assert all(row["k"] is None or not 0 <= row["k"] < 80 for row in rows[len(first) :])
 
 
-def test_a_range_that_came_or_went_meanwhile(tmp_path: Path) -> None:
-    """Rows routed to a dropped tablet, or to none, are routed again at the commit."""
+def test_ranges_added_or_dropped_since_the_task(tmp_path: Path) -> None:
+    """Rows of a dropped tablet, or without a tablet, are routed again at the commit."""
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         data = pa.table({"k": [10, 60, 85], "s": ["a", "a", "a"], "v": [1, 2, 3]})
@@ -119,8 +121,8 @@ def test_a_range_that_came_or_went_meanwhile(tmp_path: Path) -> None:
         )
 
 
-def test_what_a_task_says_wrongly_is_not_believed(tmp_path: Path) -> None:
-    """Another hash in a task would hide its rows: where a sample is elsewhere, all rows are routed here."""
+def test_wrong_tablets_from_a_task_are_found(tmp_path: Path) -> None:
+    """A sample of the rows is checked; if one is wrong, all rows are routed again."""
     with open_database(tmp_path / "s") as db:
         two_tables(db)
         state = db._store.root.table("staged")
@@ -132,8 +134,7 @@ def test_what_a_task_says_wrongly_is_not_believed(tmp_path: Path) -> None:
         assert np.array_equal(routed_ordinals(state, wrong, keys), right)
 
 
-def test_changes_and_overwrite_take_routed_rows(tmp_path: Path) -> None:
-    """The other two writes: a change feed, whose last row of a key counts, and new content."""
+def test_change_feeds_and_new_content_can_be_staged(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         kinds = ["insert", "insert", "update", "delete"]
@@ -150,8 +151,11 @@ def test_changes_and_overwrite_take_routed_rows(tmp_path: Path) -> None:
         assert answer["errors"]["row"].to_pylist() == [1]
 
 
-def test_what_tasks_need_is_in_the_catalogue(tmp_path: Path) -> None:
-    """Also beside an open writer, and with rows only in memory; a missing table is an error."""
+def test_tasks_read_the_schema_and_tablets_from_the_catalogue(tmp_path: Path) -> None:
+    """Also while the store is open for writing, and if rows are only in memory.
+
+    A missing table is an error.
+    """
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         table.insert({"k": [1], "s": ["a"], "v": [1]})
@@ -162,8 +166,10 @@ def test_what_tasks_need_is_in_the_catalogue(tmp_path: Path) -> None:
         assert {TABLET, ROW}.isdisjoint(COLUMNS)
 
 
-def test_failing_rows_name_their_tablets(tmp_path: Path) -> None:
-    """Also where a key is twice among them, and where a column is called as one of ours; not where a row has none."""
+def test_messages_of_failed_rows_name_their_tablets(tmp_path: Path) -> None:
+    """Also if a key fails twice, and if a column has the name of an added one; but not if a row has
+    no tablet.
+    """
     with open_database(tmp_path / "s") as db:
         db.create_table("other", {"k": "int64"}, "k")
         table = db.create_table(

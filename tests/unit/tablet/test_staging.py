@@ -37,8 +37,7 @@ def names(store: Path) -> list[str]:
     return sorted(path.name for path in (store / "staging").iterdir())
 
 
-def test_a_staging_folder_lives_until_its_given_time(store: Path, env: Env, clock: ManualClock) -> None:
-    """A running job's files must stay, and a dead job's files must be removed."""
+def test_a_staging_folder_is_removed_when_it_has_expired(store: Path, env: Env, clock: ManualClock) -> None:
     short, folder = make_staging(env, str(store), 60)
     long, _ = make_staging(env, str(store), 3600)
     Path(folder, "0.arrow").write_bytes(b"rows")
@@ -54,10 +53,10 @@ def test_a_staging_folder_lives_until_its_given_time(store: Path, env: Env, cloc
 
 
 @pytest.mark.parametrize("owner", [None, "0" * 40])
-def test_a_folder_lives_as_long_as_its_jobs_lease(
+def test_a_staging_folder_stays_as_long_as_its_lease(
     store: Path, env: Env, clock: ManualClock, owner: str | None
 ) -> None:
-    """A job of two days that renews its lease keeps its staged files until the lease ends."""
+    """Also for a job of two days that renews its lease."""
     lease = create_lease(env, str(store), "remote", expires_us=env.clock.now_us() + 3_600_000_000)
     key, _ = make_staging(env, str(store), 60, owner, lease.name)
     other, _ = make_staging(env, str(store), 60, owner)
@@ -69,12 +68,12 @@ def test_a_folder_lives_as_long_as_its_jobs_lease(
     clock.advance(3600)
     assert remove_expired_staging(env, str(store)) == 1 and names(store) == []
     early, _ = make_staging(env, str(store), 60, owner, lease.name)
-    assert remove_expired_staging(env, str(store)) == 0, "its own time is not over"
+    assert remove_expired_staging(env, str(store)) == 0, "it has not expired"
     assert staging_folder(str(store), early).endswith(early)
 
 
-def test_strangers_go_at_open_only(store: Path, env: Env, clock: ManualClock) -> None:
-    """Unknown folders are removed only at an open, when no process can be creating one."""
+def test_unknown_folders_are_removed_only_at_an_open(store: Path, env: Env, clock: ManualClock) -> None:
+    """At other times a process may be creating one."""
     key, _ = make_staging(env, str(store), 60)
     (store / "staging" / "notes").mkdir()
     (store / "staging" / "notes" / "x").write_bytes(b"x")
@@ -89,13 +88,12 @@ def test_strangers_go_at_open_only(store: Path, env: Env, clock: ManualClock) ->
         assert names(store) == []
 
 
-def test_a_lifetime_before_all_time_is_over(store: Path, env: Env) -> None:
-    """An invalid time to live makes a folder that is removed at once, not an unreadable name."""
+def test_a_folder_with_an_invalid_lifetime_expires_at_once(store: Path, env: Env) -> None:
     make_staging(env, str(store), -1e12)
     assert remove_expired_staging(env, str(store)) == 1
 
 
-def test_there_must_be_a_store(tmp_path: Path, env: Env) -> None:
+def test_a_folder_is_created_only_in_a_store(tmp_path: Path, env: Env) -> None:
     """Otherwise a mistyped path would be filled with files that no commit reads."""
     with pytest.raises(StorageError, match="no Nyala store"):
         make_staging(env, str(tmp_path / "nothing"), 60)
@@ -107,8 +105,8 @@ def test_there_must_be_a_store(tmp_path: Path, env: Env) -> None:
     "key",
     ["", ".", "..", "../data", "a/b", "0" * 14, "0" * 14 + "-" + "g" * 32, "0" * 14 + "-" + "0" * 33, "x\0"],
 )
-def test_a_key_leads_into_staging_and_nowhere_else(tmp_path: Path, key: str) -> None:
-    """A key from another process must not name the store's own folders, which would be removed."""
+def test_a_key_cannot_name_a_folder_outside_of_staging(tmp_path: Path, key: str) -> None:
+    """It comes from another process, and its folder is removed later."""
     with pytest.raises(InvalidArgumentError, match="not the key of a staged job"):
         staging_folder(str(tmp_path), key)
 
@@ -116,8 +114,7 @@ def test_a_key_leads_into_staging_and_nowhere_else(tmp_path: Path, key: str) -> 
 @given(st.text(max_size=8))
 @example("\0")
 @example("a/b")
-def test_a_plain_name_has_no_folder(name: str) -> None:
-    """The same for the names of its files."""
+def test_a_staged_files_name_cannot_have_folders(name: str) -> None:
     try:
         assert plain_name(name) == name
     except InvalidArgumentError:

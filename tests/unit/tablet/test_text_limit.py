@@ -79,9 +79,7 @@ def nothing_more_is_to_be_done(db: Database) -> bool:
 
 @pytest.mark.parametrize("encoding", ["auto", "plain", "prefix", "dictionary"])
 @pytest.mark.parametrize("kind", ["few words", "noise"])
-def test_a_merge_is_cut_where_its_text_is_as_much_as_an_array_may_hold(
-    db: Database, kind: str, encoding: str
-) -> None:
+def test_a_merge_is_cut_at_the_text_limit(db: Database, kind: str, encoding: str) -> None:
     text = nyala.column("string", encoding=encoding)
     table = db.create_table("t", {"k": "int64", "s": text}, primary_key="k")
     values = texts(kind, 1200)
@@ -96,7 +94,7 @@ def test_a_merge_is_cut_where_its_text_is_as_much_as_an_array_may_hold(
     assert nothing_more_is_to_be_done(db)
 
 
-def test_a_column_that_was_added_counts_with_its_default(db: Database) -> None:
+def test_an_added_column_counts_with_its_default(db: Database) -> None:
     table = db.create_table("t", {"k": "int64"}, primary_key="k")
     for part in range(2):
         table.insert({"k": range(part, 1000, 2)})
@@ -111,9 +109,7 @@ def test_a_column_that_was_added_counts_with_its_default(db: Database) -> None:
 
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("kind", ["few words", "noise"])
-def test_changes_of_much_text_are_brought_in_by_a_rewrite_that_can_be_cut(
-    db: Database, kind: str, parts: int
-) -> None:
+def test_changes_with_much_text_are_merged_by_a_rewrite(db: Database, kind: str, parts: int) -> None:
     table = db.create_table("t", {"k": "int64", "s": "string", "n": "int64"}, primary_key="k")
     table.insert({"k": range(1200), "s": [""] * 1200, "n": range(1200)})
     table.flush()
@@ -137,7 +133,7 @@ def test_changes_of_much_text_are_brought_in_by_a_rewrite_that_can_be_cut(
     assert nothing_more_is_to_be_done(db)
 
 
-def test_delta_files_of_much_text_are_not_joined(db: Database) -> None:
+def test_delta_files_with_much_text_are_not_merged(db: Database) -> None:
     table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
     table.insert({"k": range(1200), "s": [""] * 1200})
     table.flush()
@@ -150,7 +146,7 @@ def test_delta_files_of_much_text_are_not_joined(db: Database) -> None:
     assert pc.sum(pc.binary_length(table.to_arrow().column("s"))).as_py() == 320 * LENGTH
 
 
-def test_little_text_is_compacted_as_ever(db: Database) -> None:
+def test_columns_with_little_text_are_compacted_normally(db: Database) -> None:
     table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
     table.insert({"k": range(100), "s": [""] * 100})
     table.flush()
@@ -165,8 +161,8 @@ def test_little_text_is_compacted_as_ever(db: Database) -> None:
     assert isinstance(report.plan, MajorPlan) and len(rowsets(db)) == 1
 
 
-def test_rowsets_that_are_not_like_the_first_block_are_not_merged_and_cut_for_ever(db: Database) -> None:
-    """By the first block of the longest there is no text in them."""
+def test_rowsets_that_were_cut_are_not_merged_again(db: Database) -> None:
+    """The first block, which the estimate samples, has no text."""
     text = nyala.column("string", block_size=1 << 15)
     table = db.create_table("t", {"k": "int64", "s": text}, primary_key="k")
     values = [""] * 3000 + texts("few words", 360)
@@ -179,7 +175,7 @@ def test_rowsets_that_are_not_like_the_first_block_are_not_merged_and_cut_for_ev
     assert table.scan(order_by_key=True).to_arrow().column("s").to_pylist() == values
 
 
-def test_too_long_a_past_of_one_key_is_an_error_that_says_so(db: Database) -> None:
+def test_a_key_with_too_much_history_is_a_clear_error(db: Database) -> None:
     table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
     table.insert({"k": [1], "s": [""]})
     table.flush()
@@ -207,7 +203,7 @@ def _refusing(join: Any, limit: int) -> Any:
 
 
 @pytest.mark.parametrize("columns", [None, ["s"], ["k"], []])
-def test_an_answer_of_more_text_than_an_array_holds_comes_in_chunks(
+def test_scans_return_much_text_in_several_chunks(
     db: Database, columns: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
@@ -227,10 +223,8 @@ def test_an_answer_of_more_text_than_an_array_holds_comes_in_chunks(
         assert found.column("s").to_pylist() == [values[key] for key in keys if key >= 0]
 
 
-def test_get_many_splits_text_above_the_limit_of_an_array(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cells may exceed the default limit: rows that do not fit one array are halved."""
+def test_get_many_returns_much_text_in_several_chunks(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values may be larger than Kudu's limit, so the rows are halved until they fit."""
     table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
     values = texts("noise", 2000, 100)
     for part in range(2):
@@ -245,7 +239,7 @@ def test_get_many_splits_text_above_the_limit_of_an_array(
     )
 
 
-def test_a_single_row_above_the_limit_does_not_loop(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_row_above_the_limit(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="dictionary")}, "k")
     for part in range(2):
         table.insert({"k": [part], "s": [texts("noise", 1, 100)[0]]})
@@ -256,7 +250,7 @@ def test_a_single_row_above_the_limit_does_not_loop(db: Database, monkeypatch: p
 
 @pytest.mark.long
 def test_two_gibibytes_of_one_column(tmp_path: Path) -> None:
-    """The real size: 36,000 rows of 65,000 bytes, half a minute of CPU time, less than 4 GB."""
+    """The real limit: 36,000 rows of 65,000 bytes. Takes half a minute of CPU time, and less than 4 GB."""
     words = ["a" * 65_000, "b" * 65_000]
     with nyala.connect(tmp_path / "s", maintenance=False, rowset_size="512MB") as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
@@ -274,9 +268,7 @@ def test_two_gibibytes_of_one_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type", ["string", "binary"])
-def test_memory_of_more_text_than_an_array_holds_is_flushed(
-    tmp_path: Path, type: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flush_of_much_text(tmp_path: Path, type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "_TEXT_BYTES_MAX", LIMIT)
     monkeypatch.setattr(mem_rowset, "_CHUNK_BYTES_MAX", LIMIT)
     values: list[Any] = texts("noise", 1200)
@@ -297,9 +289,7 @@ def test_memory_of_more_text_than_an_array_holds_is_flushed(
 
 
 @pytest.mark.parametrize("kind", ["few words", "noise"])
-def test_a_copy_of_more_text_than_an_array_holds_is_whole(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_a_table_with_much_text(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "_TEXT_BYTES_MAX", LIMIT)
     values = texts(kind, 1200)
     with open_database(tmp_path / "s", rowset_target_bytes=LIMIT) as db:
@@ -314,10 +304,8 @@ def test_a_copy_of_more_text_than_an_array_holds_is_whole(
         assert db["t"].scan(order_by_key=True).to_arrow().column("s").to_pylist() == values
 
 
-def test_a_value_is_not_repeated_beyond_what_offsets_address(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`pa.repeat` does not check the limit and returns invalid offsets."""
+def test_repeating_a_value_checks_the_limit(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pa.repeat` does not check it, and returns invalid offsets."""
     table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
     table.insert({"k": range(100), "s": [""] * 100})
     monkeypatch.setattr(arrow_values, "_TEXT_BYTES_MAX", 99 * LENGTH)

@@ -45,7 +45,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 20) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """Not even a zombie is left of our child."""
+    """Return whether the child process has ended, and is not a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -63,30 +63,30 @@ def can_lock(path: Path) -> bool:
 
 
 def descriptors() -> dict[str, str]:
-    """The open descriptors of this process, and their targets."""
+    """Return the open descriptors of this process with their targets."""
     found: dict[str, str] = {}
     for descriptor in os.listdir("/dev/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             found[descriptor] = os.readlink(f"/dev/fd/{descriptor}")
     return found
 
 
 @pytest.fixture
 def pool() -> Iterator[Worker]:
-    """Every test ends without a process, a descriptor or a thread that was not there before."""
+    """A worker. After the test, its process, descriptors and threads must be gone."""
     before = descriptors().keys()
     threads = set(threading.enumerate())
     pool = Worker(COMMAND)
     yield pool
     pool.close()
     assert not workers._children
-    until(lambda: descriptors().keys() <= before, 5)  # threads of other tests open a file for a moment
+    until(lambda: descriptors().keys() <= before, 5)  # threads of other tests may open files for a short time
     assert {d: to for d, to in descriptors().items() if d not in before} == {}
-    assert set(threading.enumerate()) <= threads  # those of other tests may have ended by now
+    assert set(threading.enumerate()) <= threads  # threads of other tests may have ended
 
 
 class Running:
-    """A job in a thread of its own."""
+    """A job that runs in a thread."""
 
     def __init__(self, pool: Worker, kind: str, arguments: dict[str, Any], cancelled: Any = None) -> None:
         self.reports: list[dict[str, Any]] = []
@@ -102,7 +102,7 @@ class Running:
             self.error = error
 
     def pid(self) -> int:
-        """The child's, once it has begun."""
+        """The process id of the child, once it runs."""
         assert until(lambda: bool(self.reports)), self.error
         return int(self.reports[0]["pid"])
 
@@ -115,8 +115,8 @@ class Running:
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def test_a_ping_returns_the_versions_of_the_worker() -> None:
-    """The real worker: the same Nyala, other process, one thread of Arrow's."""
+def test_the_real_worker_answers() -> None:
+    """It has the same version of Nyala, another process id, and one Arrow thread."""
     pool = Worker()
     first, second = pool.run("ping", {}), pool.run("ping", {})
     pool.close()
@@ -126,17 +126,16 @@ def test_a_ping_returns_the_versions_of_the_worker() -> None:
 
 
 def test_progress_arrives_in_order(pool: Worker) -> None:
-    """`db.maintenance.status()` shows the progress of a compaction."""
     seen: list[dict[str, Any]] = []
     assert pool.run("steps", {"count": 1000}, progress=seen.append) == {"done": 1000}
     assert seen == [{"step": step} for step in range(1000)]
     assert pool.run("steps", {"count": 3}) == {"done": 3}
 
 
-def test_what_is_printed_goes_to_the_log(
+def test_output_of_the_worker_is_logged(
     pool: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Output of libraries or C code must not break the answer; standard input is empty."""
+    """Output of libraries or C code must not break the messages. Standard input is empty."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     assert pool.run("noise", {}) == {"stdin": ""}
     assert until(lambda: len(caplog.records) == 4)
@@ -146,17 +145,14 @@ def test_what_is_printed_goes_to_the_log(
     assert {(record.name, record.levelno) for record in caplog.records} == {("nyala.worker", logging.WARNING)}
 
 
-def test_printing_without_end_blocks_nobody(pool: Worker, caplog: pytest.LogCaptureFixture) -> None:
-    """A full pipe would be a deadlock of the child and its reader, which waits for the answer."""
+def test_endless_output_does_not_block_a_job(pool: Worker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     assert pool.run("flood", {"mb": 20}) == {}
     assert pool.run("echo", {"a": 1})["a"] == 1
 
 
-def test_a_child_is_found_in_any_folder(
-    pool: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A json.py of the user hides no module, and the child has the parent's sys.path."""
+def test_a_child_starts_in_any_folder(pool: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file json.py of the user replaces no module, and the child has the parent's sys.path."""
     for name in ("json.py", "nyala.py", "logging.py"):
         (tmp_path / name).write_text("raise SystemExit('the wrong module')")
     (tmp_path / "only_here.py").write_text("VALUE = 5")
@@ -177,16 +173,14 @@ def test_a_child_is_found_in_any_folder(
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
-def test_an_error_of_ours_arrives_as_itself(name: str) -> None:
-    """The maintenance decides by the class whether to try again."""
+def test_errors_of_nyala_keep_their_class(name: str) -> None:
     sent = getattr(errors, name)("what, where, what to do")
     got = decode_error("merge", encode_error(sent))
     assert type(got) is type(sent) and str(got) == str(sent)
     assert isinstance(got, Error) and got.applied == 0
 
 
-def test_an_error_arrives_with_its_fields(pool: Worker) -> None:
-    """Through a real process."""
+def test_errors_of_nyala_keep_their_fields(pool: Worker) -> None:
     with pytest.raises(CorruptionError) as corruption:
         pool.run("fail", {"how": "corruption"})
     assert str(corruption.value) == "/a/file at offset 17: bad"
@@ -199,12 +193,11 @@ def test_an_error_arrives_with_its_fields(pool: Worker) -> None:
     assert (storage.value.path, storage.value.errno, storage.value.outcome) == ("/disk", 28, "unknown")
     with pytest.raises(StorageError, match="out of memory"):
         pool.run("fail", {"how": "memory"})
-    assert len(workers._children) == 1, "an error of the job is no reason for another process"
+    assert len(workers._children) == 1, "an error of the job does not end the process"
 
 
 @pytest.mark.parametrize(("how", "said"), [("key", "KeyError: 'left'"), ("exit", "SystemExit: 3")])
-def test_any_other_exception_names_the_place_in_the_worker(pool: Worker, how: str, said: str) -> None:
-    """A mistake of ours is found by the line in the child, not by that in the parent."""
+def test_other_exceptions_have_the_traceback_of_the_worker(pool: Worker, how: str, said: str) -> None:
     with pytest.raises(JobFailedError, match=said) as failed:
         pool.run("fail", {"how": how})
     assert "worker_child.py" in failed.value.__notes__[0] and "in fail" in failed.value.__notes__[0]
@@ -214,8 +207,8 @@ def test_any_other_exception_names_the_place_in_the_worker(pool: Worker, how: st
 # --- a child that dies, a parent that dies ------------------------------------------------------------
 
 
-def test_a_child_killed_at_work(pool: Worker, tmp_path: Path) -> None:
-    """The system kills processes when memory is short: the job fails, and the next one runs."""
+def test_a_child_killed_during_a_job(pool: Worker, tmp_path: Path) -> None:
+    """The job fails, and the next one runs in a new child."""
     job = Running(pool, "hold", {"path": str(tmp_path / "lock")})
     os.kill(job.pid(), signal.SIGKILL)
     error = job.ended()
@@ -225,15 +218,15 @@ def test_a_child_killed_at_work(pool: Worker, tmp_path: Path) -> None:
 
 
 def test_a_child_killed_while_idle_is_replaced(pool: Worker) -> None:
-    """No job fails for that."""
+    """No job fails."""
     first = pool.run("echo", {})["pid"]
     os.kill(first, signal.SIGKILL)
     assert until(lambda: gone(first))
     assert pool.run("echo", {})["pid"] != first
 
 
-def test_ctrl_c_is_for_the_parent(pool: Worker, tmp_path: Path) -> None:
-    """A terminal signals the whole group; a compaction goes on without a traceback."""
+def test_the_worker_ignores_ctrl_c(pool: Worker, tmp_path: Path) -> None:
+    """A terminal sends the signal to the whole process group."""
     job = Running(pool, "wait_for_file", {"path": str(tmp_path / "go")})
     for _ in range(5):
         os.kill(job.pid(), signal.SIGINT)
@@ -265,7 +258,7 @@ pool.run("hold", {"path": path}, progress=progress)
 
 @pytest.mark.parametrize("fork", [False, True], ids=["alone", "while a forked copy of it lives on"])
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, fork: bool) -> None:
-    """J3. A writer killed with -9: its compaction must not go on writing while another process opens the store."""
+    """J3. If a writer is killed, its compaction must not write while another process opens the store."""
     lock = tmp_path / "lock"
     with python(PARENT, CHILD, lock, fork, start_new_session=True) as parent:
         assert parent.stdout is not None
@@ -288,19 +281,19 @@ os.kill(os.getpid(), signal.SIGKILL)
     with python(code) as parent:
         assert parent.stdout is not None and parent.stderr is not None
         pid = int(parent.stdout.readline())
-        # The end of its output: no process has the other end any more, the worker included.
+        # End of file: no process has the other end of the pipe open, not even the worker.
         assert parent.stdout.read() == "" and parent.stderr.read() == ""
 
     def ended() -> bool:
-        # Who adopts the orphans may be slow to wait for them.
+        # The process that inherits the child may wait for it late.
         state = Path(f"/proc/{pid}/stat")
         return gone(pid) or (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
 
     assert until(ended)
 
 
-def test_a_program_that_never_closes_its_pools_ends_quietly(tmp_path: Path) -> None:
-    """No warning of processes still running, one idle and one at work, and no wait for them."""
+def test_a_program_that_closes_no_worker_ends_at_once(tmp_path: Path) -> None:
+    """Without a warning, although one worker is idle and another one works."""
     code = """
 import sys, threading
 from nyala.tablet.workers.process import Worker
@@ -315,8 +308,8 @@ begun.wait()
         assert program.communicate(timeout=30) == ("", "") and program.returncode == 0
 
 
-def test_a_users_script_is_not_run_again(tmp_path: Path) -> None:
-    """`multiprocessing` would run it once more in each worker, unless its author knew to guard against that."""
+def test_a_worker_does_not_run_the_users_script(tmp_path: Path) -> None:
+    """`multiprocessing` would run it in each worker, unless the script guards against this."""
     script = tmp_path / "script.py"
     script.write_text(
         "from nyala.tablet.workers.process import Worker\n"
@@ -333,7 +326,11 @@ def test_a_users_script_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_a_dead_worker_raises_no_sigpipe() -> None:
-    """J4. Programs piped to `head` let SIGPIPE end them; a worker's death must not."""
+    """J4.
+
+    Programs whose output is piped to `head` let SIGPIPE end them, so a worker's death must not
+    raise it.
+    """
     code = f"""
 import signal, sys
 from nyala.errors import StorageError
@@ -351,8 +348,8 @@ pool.close()
         assert program.communicate(timeout=30) == ("True\n", "") and program.returncode == 0
 
 
-def test_a_forked_copy_leaves_the_workers_alone(pool: Worker, tmp_path: Path) -> None:
-    """Two processes on one wire would get each other's answers."""
+def test_a_forked_copy_does_not_use_the_worker(pool: Worker, tmp_path: Path) -> None:
+    """Otherwise two processes would read from one socket."""
     mine = pool.run("echo", {})["pid"]
     copy = os.fork()
     if not copy:
@@ -373,7 +370,7 @@ def test_a_forked_copy_leaves_the_workers_alone(pool: Worker, tmp_path: Path) ->
 
 
 def test_a_cancelled_job_is_killed(pool: Worker, tmp_path: Path) -> None:
-    """Dropping a table, or Ctrl-C, does not wait for a compaction to end."""
+    """So a drop of a table, or Ctrl-C, need not wait for a compaction."""
     event = threading.Event()
     job = Running(pool, "hold", {"path": str(tmp_path / "lock")}, event.is_set)
     job.pid()
@@ -383,8 +380,8 @@ def test_a_cancelled_job_is_killed(pool: Worker, tmp_path: Path) -> None:
     assert pool.run("echo", {})["pid"] != job.pid()
 
 
-def test_a_failure_to_take_progress_ends_the_job(pool: Worker) -> None:
-    """J1. Like Ctrl-C in the waiting thread: no later job may get the rest of the answers."""
+def test_an_exception_of_progress_ends_the_job(pool: Worker) -> None:
+    """J1: a later job must not get messages of this one. The same for Ctrl-C in the waiting thread."""
 
     def interrupted(fields: dict[str, Any]) -> None:
         raise KeyboardInterrupt
@@ -395,8 +392,7 @@ def test_a_failure_to_take_progress_ends_the_job(pool: Worker) -> None:
     assert pool.run("echo", {"a": 2})["a"] == 2
 
 
-def test_close_ends_what_runs_and_what_waits(pool: Worker, tmp_path: Path) -> None:
-    """Closing a store does not wait for a compaction that has just begun."""
+def test_close_cancels_running_and_waiting_jobs(pool: Worker, tmp_path: Path) -> None:
     job = Running(pool, "hold", {"path": str(tmp_path / "lock")})
     pid = job.pid()
     second = Running(pool, "echo", {})
@@ -408,8 +404,7 @@ def test_close_ends_what_runs_and_what_waits(pool: Worker, tmp_path: Path) -> No
         pool.run("echo", {})
 
 
-def test_many_callers_of_one_worker(pool: Worker) -> None:
-    """Each gets its own answer."""
+def test_threads_can_share_a_worker(pool: Worker) -> None:
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda n: pool.run("echo", {"n": n}), range(200)))
     assert [answer["n"] for answer in found] == list(range(200))
@@ -417,7 +412,7 @@ def test_many_callers_of_one_worker(pool: Worker) -> None:
 
 
 def test_an_idle_worker_ends_and_the_next_job_starts_another() -> None:
-    """A program that writes once a day does not keep a second Python in memory, and no zombie is left."""
+    """No zombie process is left."""
     code = f"from nyala import _worker; _worker.IDLE_S = 0.2; exec(open({str(CHILD)!r}).read())"
     pool = Worker(script(code))
     pid = pool.run("echo", {})["pid"]
@@ -450,10 +445,8 @@ OTHER_VERSION = HELLO.replace(nyala.__version__, "99.0") + "sys.stdin.read()"
         ),
     ],
 )
-def test_a_worker_that_does_not_start_is_an_error_of_its_own(
-    pool: Worker, command: list[str], why: str
-) -> None:
-    """The caller does the job itself then; a later job tries again."""
+def test_a_worker_that_cannot_start_raises_its_own_error(pool: Worker, command: list[str], why: str) -> None:
+    """The caller then runs the job itself. A later job tries again."""
     pool._command = command
     with pytest.raises(NoWorkerError, match=f"no worker process can be started: .*{why}"):
         pool.run("echo", {})
@@ -461,8 +454,7 @@ def test_a_worker_that_does_not_start_is_an_error_of_its_own(
     assert pool.run("echo", {"n": 1})["n"] == 1
 
 
-def test_a_program_that_says_nothing_is_ended(pool: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compaction does not wait for ever for a program that is not a worker."""
+def test_a_program_that_sends_nothing_is_ended(pool: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(workers, "_END_S", 0.1)
     pool._command = script("import time; time.sleep(60)")
@@ -488,7 +480,7 @@ def test_a_line_that_is_not_a_message_ends_the_child(
     assert not workers._children
 
 
-def test_a_line_without_end_is_not_collected(pool: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_of_a_line_is_limited(pool: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "LINE_MAX_BYTES", 1 << 20)
     pool._command = script(HELLO + "os.read(0, 1 << 16)\nwhile True: os.write(0, b'x' * 65536)")
     with pytest.raises(StorageError, match="nothing was changed"):

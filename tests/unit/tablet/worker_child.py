@@ -1,4 +1,4 @@
-"""A worker process with slow, noisy and failing jobs; `test_workers.py` starts it."""
+"""A worker process with slow, noisy and failing jobs, for `test_workers.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def steps(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 
 def hold(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Lock a file, report it, and work for a minute; the lock is free after the process's end."""
+    """Lock a file, report this, and work for a minute. The lock is free after the end of the process."""
     with open(arguments["path"], "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         report({"pid": os.getpid()})

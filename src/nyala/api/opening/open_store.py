@@ -3,18 +3,18 @@
     Database ─┐                     ┌─ store: catalogue, log, memory
     Database ─┴─ one Handle each ─► OpenStore ─ background threads, hand-over socket, DuckDB connection
 
-In one process, every `connect` to the same folder for writing returns a `Handle` of the same `OpenStore`.
-The `OpenStore` is closed with its last handle. The folder is identified by its inode, so two spellings of
-a path, or a symbolic link, lead to the same `OpenStore`.
+In one process, every `connect` to the same folder for writing returns a `Handle` of the same
+`OpenStore`. The `OpenStore` is closed with its last handle. The folder is identified by its inode,
+so two spellings of a path, or a symbolic link, lead to the same `OpenStore`.
 
-If another process holds the store's lock, the `OpenStore` reads the log by itself and sends its writes to
-that process (`handover.remote_writer`). After that process has ended, the next write makes this process
-the writer, for all handles of the `OpenStore`.
+If another process holds the store's lock, the `OpenStore` reads the log by itself and sends its
+writes to that process (`handover.remote_writer`). After that process has ended, the next write
+makes this process the writer, for all handles of the `OpenStore`.
 
-A program may lose a `Database` without closing it. Python then frees the `Database`, because neither the
-store nor its threads refer to it. But freeing it does not close the store: Python may do this in a thread
-that holds the store's locks. Instead, the next `connect` to the same folder finds that the open store has
-no users, and closes it first.
+A program may lose a `Database` without closing it. Python then frees the `Database`, because
+neither the store nor its threads refer to it. But freeing it does not close the store: Python may
+do this in a thread that holds the store's locks. Instead, the next `connect` to the same folder
+finds that the open store has no users, and closes it first.
 
 O1  A store whose last Database was lost is closed by a call of `connect`, never by the garbage collector.
 O2  A Database is not lost as long as one of its scans, feeds, tables or snapshots exists, because these
@@ -349,12 +349,12 @@ class OpenStore:
         what = self._block.what
         if what == "BEGIN":
             raise InvalidArgumentError(
-                f"{call} between BEGIN and COMMIT would happen at once, whatever becomes of the transaction: call it "
+                f"{call} between BEGIN and COMMIT would happen at once, and ROLLBACK could not undo it: call it "
                 "before BEGIN or after COMMIT"
             )
         if what is not None:
             raise InvalidArgumentError(
-                f"{call} inside `with db.{what}()` would happen at once, whatever becomes of the {what}: call it "
+                f"{call} inside `with db.{what}()` would happen at once, even if the {what} fails: call it "
                 "before or after the block"
             )
 
@@ -420,9 +420,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: bool) -> Handle:
     """Return a handle of the store in `folder`, and open the store unless this process has it open.
 
-    If the last Database of the open store was lost, the store is closed first, with a ResourceWarning (O1).
-    If the open store can no longer write, because a write failed or its folder was moved, it is closed and
-    opened again.
+    If the last Database of the open store was lost, the store is closed first, with a
+    ResourceWarning (O1). If the open store can no longer write, because a write failed or its
+    folder was moved, it is closed and opened again.
 
     share: if another process is the writer, send writes to that process.
     Raises: as `Store.open`; InvalidArgumentError if the store is open with other options.

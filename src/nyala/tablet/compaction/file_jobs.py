@@ -6,12 +6,14 @@
     MinorJob    REDO files              one REDO file
     UndoJob     UNDO files              one UNDO file, or none
 
-A job has a `cut`, a timestamp: it leaves out history that only reads of moments before the cut need.
+A job has a `cut`, a timestamp: it leaves out history that only reads of moments before the cut
+need.
 
-A job may run in a thread, in a worker process or in a Spark task. It reads immutable files and writes
-new files, synced with their folder. Their names contain the job's `token`, by which the caller finds
-them. The caller then installs the files (`lifecycle`), or removes them. A job does not see changes in
-memory: those from before the job were flushed, and the install moves later ones to the new files.
+A job may run in a thread, in a worker process or in a Spark task. It reads immutable files and
+writes new files, synced with their folder. Their names contain the job's `token`, by which the
+caller finds them. The caller then installs the files (`lifecycle`), or removes them. A job does not
+see changes in memory: those from before the job were flushed, and the install moves later ones to
+the new files.
 
 Memory: a merge holds one slice, about `target_bytes` of columns on disk, in several copies while it
 writes them, and the delta files of its inputs.

@@ -6,8 +6,8 @@
     install   under the commit lock: move late changes, which the inputs got after S, to the outputs by
               key; one change of the catalogue names the outputs and drops the inputs; one new root
 
-A scan continues with its root. Writers wait only for the install, which costs as much as there are late
-changes.
+A scan continues with its root. Writers wait only for the install, which costs as much as there are
+late changes.
 
 Invariants
     C1  Reads of every moment from the history mark on return the same before and after.
@@ -18,8 +18,8 @@ Invariants
     C4  A compaction that fails, is revoked, or whose table is dropped changes nothing and leaves no
         file. After a crash the next open removes its files (P3).
     C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each
-        column UNDO stays older than REDO (X2). REDO files that were flushed during the job come after
-        the REDO that the job writes.
+        column UNDO stays older than REDO (X2). REDO files that were flushed during the job come
+        after the REDO that the job writes.
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, R1 to R5;
 docs/design/kudu.md, "Write path and flush" and "Delta compactions". Departure: no DuplicatingRowSet;
@@ -76,8 +76,8 @@ class CompactionReport:
     """The result of a compaction: bytes of removed files, bytes of new files, and the ids of new rowsets."""
 
     plan: Plan
-    bytes_before: int = 0
-    bytes_after: int = 0
+    bytes_before: int
+    bytes_after: int
     rowset_ids: tuple[int, ...] = ()
 
 

@@ -1,8 +1,8 @@
 """Measures the rowsets of a tablet for the compaction policy, as `RowSetLayout`.
 
-Most measurements cost nothing, because sizes and record counts are in the catalogue. Only the number of
-expired rows (those that died before the history mark) needs the liveness of rowsets with dead rows.
-`Layouts` remembers this number.
+Most measurements cost nothing, because sizes and record counts are in the catalogue. Only the
+number of expired rows (those that died before the history mark) needs the liveness of rowsets with
+dead rows. `Layouts` remembers this number.
 
 A rewrite must remove everything that counts as expired, so estimates are rather too low. For an UNDO
 file that has partly expired, half of its expired share counts; the share assumes that its records are

@@ -19,15 +19,15 @@ The gains of all plans have the same unit, so they can be compared, even between
     gain = bytes of reading (or of disk space) that are saved / bytes that are rewritten
 
 The saved reading assumes that keys are read as often as there is data near them. The `width` of a
-rowset, in bytes, is the data of all rowsets in its key range; this is the reading that it makes slower.
-So a merge of two equal rowsets of one key range has a gain of about 1, and a merge of four has 3. A gain
-of 0.02 is worth it after the data were read fifty times.
+rowset, in bytes, is the data of all rowsets in its key range; this is the reading that it makes
+slower. So a merge of two equal rowsets of one key range has a gain of about 1, and a merge of four
+has 3. A gain of 0.02 is worth it after the data were read fifty times.
 
 Invariants
     Q1  Growth. For each input of a merge, the other inputs in its key range, or in the resulting rowset
         up to the target size, have at least 1/growth of its bytes. So the data near a key, or the
-        rowset, grows by a factor with each rewrite, and a byte is rewritten O(log(data / flush)) times.
-        Kudu's objective alone would rewrite a full rowset for each small flush over it.
+        rowset, grows by a factor with each rewrite, and a byte is rewritten O(log(data / flush))
+        times. Kudu's objective alone would rewrite a full rowset for each small flush over it.
     Q2  Progress. Without new writes the work ends. Each merge lowers Σ width + OPEN_BYTES · (number of
         rowsets) by its gain times its bytes. A rewrite removes garbage, a major compaction removes
         REDO, and a minor compaction and an expiry remove files.

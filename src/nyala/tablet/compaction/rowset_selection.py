@@ -12,9 +12,10 @@ number of bytes of data before this key. For the rowsets of a merge:
     weight   the bytes that the merge reads of a rowset
 
 The best set is found by dynamic programming over a NumPy table. Each row of the table is a knapsack
-problem: the best merges in which no rowset begins before a given one. Rowsets are added by ascending
-key_max; each one updates the rows that begin no later than it. The result is optimal, and takes 0.06 s
-for 500 rowsets. (Kudu computes bounds first, and solves a knapsack only where they promise 5 % more.)
+problem: the best merges in which no rowset begins before a given one. Rowsets are added by
+ascending key_max; each one updates the rows that begin no later than it. The result is optimal, and
+takes 0.06 s for 500 rowsets. (Kudu computes bounds first, and solves a knapsack only where they
+promise 5 % more.)
 
 Invariants: Q1, Q2 and Q3 of `compaction.policy`.
 Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge". Departures from Kudu:
@@ -105,10 +106,10 @@ def choose_merge(
 class KeySpace:
     """The position of each rowset in the CDF: the number of bytes of the tablet's data before a key.
 
-    The first and last keys of all rowsets divide the key space into cells. Cells with even numbers are
-    these keys themselves, cells with odd numbers the gaps between them. The bytes of a rowset are
-    distributed over its gaps as if its keys were evenly distributed between its first and last key. A
-    rowset with a single key has all of its bytes in the cell of this key.
+    The first and last keys of all rowsets divide the key space into cells. Cells with even numbers
+    are these keys themselves, cells with odd numbers the gaps between them. The bytes of a rowset
+    are distributed over its gaps as if its keys were evenly distributed between its first and last
+    key. A rowset with a single key has all of its bytes in the cell of this key.
 
     lower, upper: the cells [lower, upper) of each rowset.
     start, end:   the range of each rowset in the CDF.

@@ -1,12 +1,12 @@
 """Limits the text that a compaction holds in memory, because Arrow's text arrays have 32-bit offsets.
 
-A merge cuts its key range into slices, and writes each slice as a rowset. In memory, each column of a
-slice (base and changes) is one Arrow array. Slices are cut by bytes on disk, but text in a dictionary
-takes few bytes on disk and many in memory. So a slice with more text than `_slice_limit` is halved, even
-if this makes more rowsets than the plan says.
+A merge cuts its key range into slices, and writes each slice as a rowset. In memory, each column of
+a slice (base and changes) is one Arrow array. Slices are cut by bytes on disk, but text in a
+dictionary takes few bytes on disk and many in memory. So a slice with more text than `_slice_limit`
+is halved, even if this makes more rowsets than the plan says.
 
-A delta compaction keeps rowids, so it cannot be sliced. If it would hold too much text, the rowset is
-rewritten instead.
+A delta compaction keeps rowids, so it cannot be sliced. If it would hold too much text, the rowset
+is rewritten instead.
 
 The footers of column files have the text bytes of each block (`ColumnReader.text_bytes`).
 

@@ -1,7 +1,7 @@
 """Jobs of other processes, such as Spark: their tasks write files, and the store's writer commits them.
 
-A job is either a load, whose tasks write column files and delta files, or a batch of rows, whose tasks
-write Arrow files.
+A job is either a load, whose tasks write column files and delta files, or a batch of rows, whose
+tasks write Arrow files.
 
 staging       the folders for the files of jobs
 load_job      the input and output of a load's task

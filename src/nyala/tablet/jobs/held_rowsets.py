@@ -1,8 +1,8 @@
 """Rowsets that jobs of other processes hold. Compactions must not merge them while a job changes their rows.
 
-A job is identified by the name of its lease, which its tasks renew. It holds its rowsets until the lease
-ends, or the writer process ends. If a held rowset was merged after all, the job's commit resolves its
-rows again (J2 of `load_job`).
+A job is identified by the name of its lease, which its tasks renew. It holds its rowsets until the
+lease ends, or the writer process ends. If a held rowset was merged after all, the job's commit
+resolves its rows again (J2 of `load_job`).
 
 Several jobs may hold the same rowset. A delta compaction that runs when a job begins may continue,
 because it keeps rowids.

@@ -7,12 +7,12 @@
     rowset of idle rows        the given columns, and LIVENESS, in which all rows are dead
     changes of a rowset        REDO of rows that exist in the rowset; the file's name has the rowset's id
 
-For all files the module compares the size, the columns and their positions in the file, the number of
-rows or records, and the first and the last key, which must belong to the tablet. New rowsets of a
-tablet must not overlap.
+For all files the module compares the size, the columns and their positions in the file, the number
+of rows or records, and the first and the last key, which must belong to the tablet. New rowsets of
+a tablet must not overlap.
 
-So a commit cannot confuse idle rows with new rows: this would duplicate keys, or lose rows. The files are
-immutable and belong only to the job, so they are checked before any lock is taken.
+So a commit cannot confuse idle rows with new rows: this would duplicate keys, or lose rows. The
+files are immutable and belong only to the job, so they are checked before any lock is taken.
 
 Cost: reads the directory and a footer of each file, and the first and the last key of each rowset.
 Values are not checked.

@@ -13,8 +13,8 @@ Under the flush lock and the commit lock (other writers wait, scans do not) the 
 
 Invariants
     M1  For each key the batch has the effect that a write of the whole batch at t would have. Keys
-        that did not change after S were resolved against the state at S, which is also their state at
-        t. The others are resolved now. Exception: rows that failed as of S stay failed.
+        that did not change after S were resolved against the state at S, which is also their state
+        at t. The others are resolved now. Exception: rows that failed as of S stay failed.
     M2  Before the transaction nothing of the batch is visible, and the commit can be sent again,
         because staged files keep their names until the job ends. The next open removes linked files
         that no entry names (P3). Staged files are removed with their folder.
@@ -474,7 +474,7 @@ def _commit(
 
 
 def _is_staged(path: str) -> bool:
-    """Return whether the file is in the job's folder, so that this commit has not rewritten it."""
+    """Return whether the file is in the job's folder, because this commit has not rewritten it."""
     return path.startswith(f"{layout.STAGING_NAME}/")
 
 

@@ -38,9 +38,14 @@ from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
-from nyala.tablet.compaction.file_jobs import Output, decode_output, encode_output
 from nyala.tablet.flush.lifecycle import flush
-from nyala.tablet.state.entries import RowSetFiles
+from nyala.tablet.state.entries import (
+    RowSetFiles,
+    decode_delta,
+    decode_written_rowset,
+    encode_delta,
+    encode_written_rowset,
+)
 from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.state.validation import checked, is_unsigned
 
@@ -186,8 +191,8 @@ class StagedTablet:
     """The files that a task staged for one tablet, and the counts of its rows as of S.
 
     idle: rowsets with the rows that change nothing as of S, such as updates of missing rows. They are
-        marked as dead and are never committed. But the commit resolves those again whose keys changed
-        after S.
+        marked as dead and are never committed. But the commit resolves those again whose keys
+        changed after S.
     """
 
     tablet_id: int
@@ -197,37 +202,30 @@ class StagedTablet:
     idle: tuple[WrittenRowSet, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        # Uses the form of a compaction's output, which has one delta at a time.
         return {
             "tablet_id": self.tablet_id,
-            "rowsets": encode_output(Output(rowsets=self.rowsets))["rowsets"],
+            "rowsets": [encode_written_rowset(made) for made in self.rowsets],
             "deltas": [
-                {
-                    "rowset_id": made.rowset_id,
-                    "redo": encode_output(Output(redo=(made.path, made.delta)))["redo"],
-                }
+                {"rowset_id": made.rowset_id, "redo": [made.path, encode_delta(made.delta)]}
                 for made in self.deltas
             ],
             "counts": self.counts,
-            "idle": encode_output(Output(rowsets=self.idle))["rowsets"],
+            "idle": [encode_written_rowset(made) for made in self.idle],
         }
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> StagedTablet:
         """Raises: ValueError, TypeError, LookupError, AttributeError for invalid fields."""
-        empty: dict[str, Any] = {"part": None, "undo": None, "redo": None, "rowsets": []}
         deltas = []
         for made in fields["deltas"]:
-            redo = decode_output({**empty, "redo": made["redo"]}).redo
-            if redo is None or redo[1].kind != "redo" or not redo[1].column_ids:
+            path, delta = made["redo"][0], decode_delta(made["redo"][1])
+            if delta.kind != "redo" or not delta.column_ids:
                 raise ValueError(f"changes of rowset {made['rowset_id']!r} are not a REDO file")
-            deltas.append(checked(StagedDelta(made["rowset_id"], *redo)))
+            deltas.append(checked(StagedDelta(made["rowset_id"], path, delta)))
         counts = fields["counts"]
         if not set(counts) <= set(_COUNTS) or not all(map(is_unsigned, counts.values())):
             raise ValueError(f"invalid counts {counts}")
-        rowsets, idle = (
-            decode_output({**empty, "rowsets": fields[which]}).rowsets for which in ("rowsets", "idle")
-        )
+        rowsets, idle = (tuple(map(decode_written_rowset, fields[which])) for which in ("rowsets", "idle"))
         return checked(StagedTablet(fields["tablet_id"], rowsets, tuple(deltas), counts, idle))
 
 

@@ -4,17 +4,17 @@
               runs as an Arrow IPC stream with a checksum
     commit    reads the runs of all files; each row has its tablet, and its number in the job
 
-Many tasks can find the rows' tablets and sort the rows at the same time. So the commit, which holds the
-lock, has less to do.
+Many tasks can find the rows' tablets and sort the rows at the same time. So the commit, which holds
+the lock, has less to do.
 
-A file has the user's columns and two more: TABLET, the id of the row's tablet or -1, and ROW, the row's
-number in the task.
+A file has the user's columns and two more: TABLET, the id of the row's tablet or -1, and ROW, the
+row's number in the task.
 
 Invariants
     F1  Rows with the same key keep the task's order (W4), within a run and between runs.
     F2  A tablet's id is never used again, and its partition never changes. So if the tablet still
-        exists, it is the right one for the row. Otherwise the commit finds the row's tablet again; also
-        for -1 (the key cannot be converted, or no range covers it).
+        exists, it is the right one for the row. Otherwise the commit finds the row's tablet again;
+        also for -1 (the key cannot be converted, or no range covers it).
     F3  The commit checks a file's content before it uses it: see
         `tablet.write.prepare.routed_ordinals`.
 Source: docs/format/staging.md; docs/design/spark.md, "What Spark offers a Python data source".

@@ -106,12 +106,12 @@ def apply_changes(
 ) -> WriteResult:
     """Apply the rows of a change feed to table `name`, in one batch.
 
-    An update of a missing row inserts the row, and a delete of a missing row does nothing. So a feed can
-    be applied again.
+    An update of a missing row inserts the row, and a delete of a missing row does nothing. So a
+    feed can be applied again.
 
     staged: the columns of a feed: the key, other columns, and `_change_type`. Rows with the values before
-        an update are ignored. If a key occurs several times, the row with the greatest `_commit_version`
-        or `_commit_timestamp` counts, or without these columns the last row.
+        an update are ignored. If a key occurs several times, the row with the greatest
+        `_commit_version` or `_commit_timestamp` counts, or without these columns the last row.
     Raises: InvalidArgumentError if `_change_type` is missing or has an unknown value; as `write`.
     """
     store.check_writable()

@@ -10,14 +10,16 @@ The name of the folder is the job's key. It has these parts:
     lease     optional: the name of a remote lease; as long as the lease lives, the folder stays
     token     random
 
-Because the name says when the folder may be removed, this is known from the moment the folder exists.
+Because the name says when the folder may be removed, this is known from the moment the folder
+exists.
 
-When the store is opened, and from time to time, the writer removes folders that have expired, and those
-whose process has certainly ended. Of a process on another machine or in another container this is never
-certain. When the store is opened, the writer also removes everything with another kind of name.
+When the store is opened, and from time to time, the writer removes folders that have expired, and
+those whose process has certainly ended. Of a process on another machine or in another container
+this is never certain. When the store is opened, the writer also removes everything with another
+kind of name.
 
-In a bucket the clocks of machines do not count. There the writer removes files that are a day old by the
-bucket's clock, unless their lease lives (`tablet.media.bucket.Orphans`).
+In a bucket the clocks of machines do not count. There the writer removes files that are a day old
+by the bucket's clock, unless their lease lives (`tablet.media.bucket.Orphans`).
 
 Source: docs/design/loads-and-jobs.md, "Staging folders"; docs/design/rules.md, P3. A job is not an entry
 of the catalogue, so that it can begin without the writer's lock.
@@ -87,7 +89,7 @@ def is_over(env: Env, path: str, name: str) -> bool:
 
 
 def job_lease_of(key: str) -> str | None:
-    """Return the lease that keeps an object of a job, from the object's key; None: only its age counts."""
+    """Return the name of the lease that keeps an object of a job; None: only the object's age counts."""
     folder, name = key.split("/")[:2]
     if folder != layout.STAGING_NAME:
         return name if name.startswith(_LEASE) else None

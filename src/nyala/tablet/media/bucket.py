@@ -4,11 +4,11 @@
               cannot write any more
     commit    writes a group of records as one object (`wal.objects.writer`)
     publish   does nothing: readers read the log by themselves
-    lock      there is none; a writer that lost the store gets FencedError at its next write
+    lock      does not exist; a writer that lost the store gets FencedError at its next write
 
-An object named `writer`, the hint, says which process writes. The process rewrites it every few seconds.
-The hint does not make the store safe; it only prevents that a second `connect` replaces a running writer
-by accident (`RefuseLivingWriter`).
+An object named `writer`, the hint, says which process writes. The process rewrites it every few
+seconds. The hint does not make the store safe; it only prevents that a second `connect` replaces a
+running writer by accident (`RefuseLivingWriter`).
 
 Source: docs/design/object-storage.md.
 """
@@ -320,7 +320,7 @@ class BucketLog:
         return self._log.sync_if_due(GROUP_SYNC_INTERVAL_S)
 
     def segments(self) -> list[SegmentInfo]:
-        """Return []: here checkpoints delete the log's objects."""
+        """Return no segments, because checkpoints delete the log's objects."""
         return []
 
     def roll(self) -> None:

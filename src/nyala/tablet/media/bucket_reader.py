@@ -4,8 +4,8 @@
     view       reads the new part of the log: batches are replayed, and a change of the catalogue makes a
                new root
 
-An object of the log is durable as soon as it exists. So a reader only has to read the log, and no writer
-has to run.
+An object of the log is durable as soon as it exists. So a reader only has to read the log, and no
+writer has to run.
 
 Invariants
     B1  A view that failed or was interrupted may have read records that are not in the root yet. So

@@ -2,12 +2,12 @@
 
     without a lock         flush most of the source's memory
     flush lock + commit lock:
-                           flush the rows that came since, so that all rows are in files;
-                           commit one change of the catalogue: new tablets, new rowsets, the same paths
+                           flush the rows that came since, so that all rows are in files; commit one
+                           change of the catalogue: new tablets, new rowsets, the same paths
     without a lock         only for a clone of an earlier moment: restore it, then rename it
 
-Later changes of one table do not affect the other. A compaction of one table drops only its own entries
-of a file. The file becomes garbage when no entry names it (`CatalogState.shared`).
+Later changes of one table do not affect the other. A compaction of one table drops only its own
+entries of a file. The file becomes garbage when no entry names it (`CatalogState.shared`).
 
 Invariants
     K1  The clone has the source's rows at the moment of the change, which is later than the call.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from nyala.catalog.model import CatalogChange, TableEntry, TabletEntry
 from nyala.env.interrupts import Uninterrupted
-from nyala.errors import TableExistsError, TableNotFoundError
+from nyala.errors import TableNotFoundError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet.flush.lifecycle import flush
 from nyala.tablet.state.auto_ids import AutoIds
@@ -34,6 +34,7 @@ from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.history import check_purged
 from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.state.unfinished import unfinished_name
+from nyala.tablet.tables.creation import name_in_use
 from nyala.tablet.tables.restore import restore
 
 if TYPE_CHECKING:
@@ -200,6 +201,4 @@ def _replacing(store: Store, name: str, created: int, replaces: bool) -> tuple[C
 
 def _check_free(store: Store, name: str, replaces: bool) -> None:
     if name in store.root.by_name and not replaces:
-        raise TableExistsError(
-            f"table {name!r} already exists: choose another name, or drop that table first"
-        )
+        raise name_in_use(name)

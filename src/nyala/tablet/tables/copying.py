@@ -1,7 +1,7 @@
 """Rewrites all rows of a table: as a copy, or as the same table with other tablets.
 
-Both write the rows of a moment as rowsets of new tablets, without a lock, so that others can read and
-write. Then:
+Both write the rows of a moment as rowsets of new tablets, without a lock, so that others can read
+and write. Then:
 
     copy_table     adds the new table by one transaction
     repartition    under the flush lock and the commit lock, writes the rows that changed since into the
@@ -37,7 +37,6 @@ from nyala.errors import (
     HistoryExpiredError,
     InvalidArgumentError,
     NoPartitionError,
-    TableExistsError,
     TableNotFoundError,
 )
 from nyala.partition.model import Partition, PartitionSchema
@@ -55,6 +54,7 @@ from nyala.tablet.state.auto_ids import AutoIds
 from nyala.tablet.state.history import check_readable, describe_history
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import Root, TableState, TabletState
+from nyala.tablet.tables.creation import name_in_use
 from nyala.tablet.write.direct_commit import write_effects
 from nyala.tablet.write.prepare import PreparedOperation, prepare
 from nyala.tablet.write.settle import settle
@@ -83,7 +83,7 @@ def copy_table(
         is created then (Y1).
     """
     if name in store.root.by_name:
-        raise TableExistsError(_exists(name))
+        raise name_in_use(name)
     schema = dataclasses.replace(source.schema, version=0, layout_version=0)
     entry = dataclasses.replace(
         source.entry, id=0, name=name, schema=schema, schemas={0: schema}, partition_schema=partition_schema, purged=(),
@@ -95,7 +95,7 @@ def copy_table(
             store.check_writable()
             now = store.root
             if name in now.by_name:
-                raise TableExistsError(_exists(name))
+                raise name_in_use(name)
             created = store.stamp()
             entry = dataclasses.replace(
                 target.entry, id=store.state.next_table_id, created=created, history_start=0,
@@ -119,11 +119,11 @@ def repartition(
     *,
     phase: Phase = no_phase,
 ) -> None:
-    """Replace the table's partitions at one moment (Y3). Others read and write it meanwhile.
+    """Replace the table's partitions at one moment (Y3). Others can read and write it during the call.
 
     phase:  for tests: called with "copied" before the locks are taken.
     Raises: NoPartitionError if no partition covers a row; InvalidArgumentError if the table was
-        altered meanwhile; TableNotFoundError; StorageError. Nothing changes then (Y1).
+        altered during the call; TableNotFoundError; StorageError. Nothing changes then (Y1).
     """
     root, snapshot = store.view()
     source = root.tables.get(table_id)
@@ -358,10 +358,6 @@ def _uncovered(target: TableState, count: int, first: str) -> str:
         f"at least {count} rows are not covered by the new partitions of table {target.name!r}: {first}. Nothing "
         "changed: give ranges that cover all rows, or delete those rows first"
     )
-
-
-def _exists(name: str) -> str:
-    return f"table {name!r} already exists: choose another name, or drop that table first"
 
 
 def _dropped() -> str:

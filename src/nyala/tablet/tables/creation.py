@@ -41,7 +41,7 @@ from nyala.tablet.write.write_path import Request, failure, prepare_request
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["NewTable", "create_table"]
+__all__ = ["NewTable", "create_table", "name_in_use"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,11 @@ def create_table(
             raise TableExistsError(
                 f"table {new.name!r} already exists: open it with table({new.name!r}), or pass exist_ok=True"
             )
+
+
+def name_in_use(name: str) -> TableExistsError:
+    """Return the error for a copy or a clone with the name of an existing table."""
+    return TableExistsError(f"table {name!r} already exists: choose another name, or drop that table first")
 
 
 def _commit(

@@ -5,14 +5,14 @@
     update                 update, if a value is different now
     delete                 insert with the old values
 
-The changes are read and reversed under one lock, so no other write can come between. Unchanged rows are
-not read, and rows that already have their old values again are not written. The batch is a write like
-any other: it has one timestamp, and earlier history stays readable.
+The changes are read and reversed under one lock, so no other write can come between. Unchanged rows
+are not read, and rows that already have their old values again are not written. The batch is a
+write like any other: it has one timestamp, and earlier history stays readable.
 
 Invariants
     U1  A scan at the batch's timestamp returns the same as a scan at `to`, in the current schema: a
-        column that was added since has its default in all restored rows, and a column that was dropped
-        since stays dropped.
+        column that was added since has its default in all restored rows, and a column that was
+        dropped since stays dropped.
     U2  Rows that are equal at both moments get no record in the batch.
 
 Simplification: all rows of the batch are held in memory, as for any batch. A column is written for

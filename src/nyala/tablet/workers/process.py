@@ -1,11 +1,11 @@
 """Runs heavy jobs in a worker process. This is the parent's side; the child's side is `nyala._worker`.
 
-`Worker.run` sends a job to the child, and blocks its thread until the answer arrives. If there is no
-child, it starts one; the child ends after a minute without a job. A thread of the parent writes the
-child's output to the logger "nyala.worker".
+`Worker.run` sends a job to the child, and blocks its thread until the answer arrives. If there is
+no child, it starts one; the child ends after a minute without a job. A thread of the parent writes
+the child's output to the logger "nyala.worker".
 
-In the parent, a merge of millions of rows would slow down the user's threads, because it would often hold
-Python's global interpreter lock.
+In the parent, a merge of millions of rows would slow down the user's threads, because it would
+often hold Python's global interpreter lock.
 
 Invariants
     J1  No job gets the answer of another job: the child is killed unless a job ended with an answer or
@@ -123,8 +123,8 @@ class Worker:
         NoWorkerError
             No process can be started.
         StorageError
-            The process died, or sent invalid bytes. After this and any other error, the job may have
-            left files.
+            The process died, or sent invalid bytes. After this and any other error, the job may
+            have left files.
         JobCancelled
             The job was cancelled, or the worker is closed.
         """
