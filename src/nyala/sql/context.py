@@ -96,7 +96,7 @@ class Context:
             objects = {**objects, **reading.feeds}
         while True:
             try:
-                return run(connection, source, text, values, objects, scans, running=self.running)
+                return run(connection, source, text, values, objects, scans, self.running)
             except TableNotFoundError as error:
                 name, data = find_object(source, self.access, error, {*objects, *scans})
             if hasattr(data, "with_cheap_types"):

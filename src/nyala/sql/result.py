@@ -62,7 +62,7 @@ class Rows(Protocol):
     def all_rows(self) -> list[tuple[Any, ...]]: ...
 
     def fetch_rows(self, count: int | None) -> list[tuple[Any, ...]]:
-        """Return at most `count` next rows; None: all that are left."""
+        """Return at most `count` next rows; None: all remaining rows."""
 
     def reader(self) -> pa.RecordBatchReader: ...
 
@@ -173,7 +173,7 @@ class Result(LazyValues, ABC):
 
     @abstractmethod
     def explain(self) -> SqlExplanation:
-        """Run the statement, discard its rows, and say what was pushed into each table and what was skipped."""
+        """Run the statement, discard its rows, and return what was pushed into each table and what was skipped."""
 
     @without_errors
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.literals import LIST, PARAMETER, ROWS, row_at, shortened_list
@@ -110,14 +110,18 @@ class Token(NamedTuple):  # creating one is six times as fast as creating a froz
 
 
 _Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
 
 
-def cached_for_short(function: Callable[[str], _Result]) -> Callable[[str], _Result]:
-    """Cache the results of a function of a text, for the 64 last texts of at most 4,096 characters."""
-    cached = lru_cache(maxsize=64)(function)
+def cached_for_short(
+    function: Callable[Concatenate[str, _Arguments], _Result],
+) -> Callable[Concatenate[str, _Arguments], _Result]:
+    """Cache the results of a function of a text, for the 256 last texts of at most 4,096 characters."""
+    cached: Any = lru_cache(maxsize=256)(function)
 
-    def call(text: str) -> _Result:
-        return (cached if len(text) <= _SHORT_CHARS else function)(text)
+    def call(text: str, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        result: _Result = (cached if len(text) <= _SHORT_CHARS else function)(text, *args, **kwargs)
+        return result
 
     return call
 

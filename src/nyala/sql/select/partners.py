@@ -1,24 +1,27 @@
-"""Find which rows of a table can have a join partner in another table of the same statement.
+"""Finds which rows of a table can have a join partner in another table of the same statement.
 
-    SELECT … FROM few JOIN t ON t.k = few.k              t.k  is one of  few.k
-    SELECT … FROM t WHERE k = (SELECT max(k) FROM few)   t.k  is one of  few.k
-    SELECT … FROM few LEFT JOIN t USING (a, b)           t.a  is one of  few.a,  t.b  is one of  few.b
+    statement                                            rows of t that are needed
+    SELECT … FROM few JOIN t ON t.k = few.k              t.k is a value of few.k
+    SELECT … FROM t WHERE k = (SELECT max(k) FROM few)   t.k is a value of few.k
+    SELECT … FROM few LEFT JOIN t USING (a, b)           t.a is a value of few.a, and t.b of few.b
 
-DuckDB reads one side of a join completely before the other, but does not offer the keys of the first side to
-a Python source. So a source records the values that it hands over, and the source of the other table reads
-only rows that can have a partner (`ScanSource.reader`).
+DuckDB reads one side of a join completely before the other side. But it does not tell the keys of
+the first side to a table whose rows come from Python. So the source of the first table keeps the
+values that DuckDB reads, and the source of the other table reads only rows that can have a partner
+(`ScanSource.reader`).
 
-The statement is analysed as DuckDB parsed it. A `Partner` means: the statement has the same answer without the
-rows of `table` whose `column` is not among the values of `of_column` in `of_table`.
+The input is the tree of the statement that DuckDB's parser returns.
 
 Invariants
-    J1  The statement names both tables once, and not in a WITH, which DuckDB may read more than once.
-    J2  A partner follows from an equality that must be TRUE for a row to be in the result. For inner joins, semi
-        joins and WHERE that holds for both tables; for outer and anti joins for the side whose unmatched rows are
-        dropped. The joins below depend on the values of rows only: no ASOF, no POSITIONAL, no sample.
-    J3  The result of a subquery is among the values of a column if it is that column, or its minimum, maximum or any
-        value.
-    J4  A construct that this module does not know has no partner.
+    J1  The statement names both tables once, and not in a WITH clause, which DuckDB may read more
+        than once.
+    J2  Each `Partner` follows from an equality that must be TRUE for a row to be in the result. In
+        inner joins, semi joins and WHERE, this is so for the rows of both tables. In outer and anti
+        joins, it is so for the side whose rows without a partner are dropped. Joins that depend on
+        more than the values of rows have no partners: ASOF, POSITIONAL, samples.
+    J3  A subquery returns values of a column if it selects this column, its minimum, its maximum,
+        or any value.
+    J4  A part of a statement that this module does not know has no partners.
 
 Source: SQL:2016 part 2, 7.10 (joined table) and 8.2 (comparison): NULL and a value without an equal join nothing.
 """
@@ -59,7 +62,7 @@ _PLAIN_TABLE: Final = frozenset(
 
 
 class Partner(NamedTuple):
-    """Only rows of `table` whose `column` has a value of `of_column` in `of_table` can be in the result."""
+    """The statement needs only rows of `table` whose `column` has a value of `of_column` in `of_table`."""
 
     table: str
     column: str
@@ -69,7 +72,10 @@ class Partner(NamedTuple):
 
 @dataclass(frozen=True)
 class _Column:
-    """The values of a column. whole: they are of the table's own rows, so rows of it may be left out."""
+    """Values of a column of a table.
+
+    whole: if a row of the table is left out, only the value of this row is missing.
+    """
 
     table: str
     name: str
@@ -86,9 +92,9 @@ _SERIALIZE: Final = (
 
 
 def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """Return which rows of each table can have a join partner in the statement (see `Partner`).
+    """Return the partners in the statement. tables: the schemas of the tables that it names.
 
-    Cost: DuckDB parses a statement with several tables in half a millisecond.
+    If these are several, DuckDB parses the statement, which takes half a millisecond.
     """
     import duckdb
 
@@ -102,7 +108,7 @@ def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) ->
 
 
 def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """Return the partners in a statement. tree: from `json_serialize_sql`. tables: those that it may name."""
+    """Return the partners in a statement. tree: the result of `json_serialize_sql`."""
     named = Counter(_tables_named(tree, False))
     usable = {
         name.lower() for name in tables if named[name.lower(), False] == 1 and not named[name.lower(), True]
@@ -122,12 +128,12 @@ def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:
 
 
 def _alike(a: pa.Field, b: pa.Field) -> bool:
-    """Whether equality of the two columns is identity of their values."""
+    """Whether values of the two columns are equal in SQL exactly if they are the same values."""
     return bool(a.type == b.type or (pa.types.is_integer(a.type) and pa.types.is_integer(b.type)))
 
 
 def _tables_named(tree: Any, in_with: bool) -> Iterator[tuple[str, bool]]:
-    """Yield each named table and whether it is inside a WITH; the names that a WITH defines count as inside."""
+    """Yield (table, whether it is named inside a WITH clause). Names that WITH defines count as inside."""
     for node, inside in _nodes(tree, in_with):
         if node.get("type") == "BASE_TABLE":
             yield str(node.get("table_name")).lower(), inside
@@ -151,7 +157,7 @@ def _nodes(tree: Any, in_with: bool) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 class _Reader:
-    """Analyses a statement. Names are compared in lower case, as DuckDB does."""
+    """Analyses a statement. It ignores case in names, as DuckDB does."""
 
     def __init__(self, tables: Mapping[str, pa.Schema]) -> None:
         self._tables = {
@@ -188,19 +194,19 @@ class _Reader:
                 yield from self._pair(sides[0] or outer[0], sides[1] or outer[1])
 
     def _value(self, node: Any, scope: _Scope) -> _Column | None:
-        """Return the column on one side of a comparison."""
+        """Return the column whose values one side of a comparison has; None: not known."""
         if node.get("type") == "SUBQUERY" and node.get("subquery_type") == "SCALAR":
             found = self._selected(node["subquery"]["node"])
             return None if found is None else _Column(found.table, found.name, False)
         return _resolved(node, scope)
 
     def _selected(self, select: Any) -> _Column | None:
-        """Return the only column of a SELECT (J3)."""
+        """Return the column whose values a SELECT returns (J3); None: not known."""
         columns = self._columns(select)
         return next(iter(columns.values())) if columns is not None and len(columns) == 1 else None
 
     def _columns(self, select: Any) -> dict[str, _Column | None] | None:
-        """Return the columns of a SELECT; None if their names are not known."""
+        """Return the columns that a SELECT returns, by name; None if their names are not known."""
         if select.get("type") != "SELECT_NODE" or select.get("cte_map", {}).get("map"):
             return None
         scope = self._scope(select.get("from_table"), [])
@@ -270,7 +276,7 @@ class _Reader:
     def _pair(
         a: _Column | None, b: _Column | None, a_needs: bool = True, b_needs: bool = True
     ) -> Iterator[Partner]:
-        """Yield the partners of an equality. a_needs, b_needs: whether rows of a, of b, need it to be TRUE."""
+        """Yield the partners of `a = b`. a_needs: rows of a's table are dropped if it is not TRUE; b_needs: b's."""
         if a is not None and b is not None:
             if a_needs and a.whole:
                 yield Partner(a.table, a.name, b.table, b.name)
@@ -279,7 +285,7 @@ class _Reader:
 
 
 def _terms(condition: Any) -> Iterator[Any]:
-    """Yield the terms of a chain of AND."""
+    """Yield the terms between the ANDs of a condition."""
     pending = [] if condition is None else [condition]
     while pending:
         term = pending.pop()
@@ -294,7 +300,7 @@ def _is_equality(term: Any) -> bool:
 
 
 def _resolved(node: Any, scope: _Scope) -> _Column | None:
-    """Return the column that a name refers to among the tables of a FROM."""
+    """Return the column of the tables in FROM that an expression names; None: not known."""
     if node is None or node.get("type") != "COLUMN_REF":
         return None
     match [part.lower() for part in node["column_names"]]:
@@ -307,7 +313,7 @@ def _resolved(node: Any, scope: _Scope) -> _Column | None:
 
 
 def _is_outside(node: Any, scope: _Scope) -> bool:
-    """Whether a name cannot refer to a column of these tables."""
+    """Whether an expression names a column that these tables do not have."""
     if node.get("type") != "COLUMN_REF":
         return False
     match [part.lower() for part in node["column_names"]]:

@@ -1,9 +1,9 @@
-"""Runs a SELECT by DuckDB, and says what DuckDB pushed into the tables.
+"""Runs a SELECT by DuckDB, and explains what DuckDB pushed into the tables.
 
-A result is like a scan: it has one moment, and nothing is read before a method asks for rows. Each method runs
-the statement again and gives the same answer, unless the statement uses random numbers or the time of day. It
-can be read after its snapshot was closed, but not after the store was closed. `fetchone` and `fetchmany`
-continue one run.
+A result is like a scan: it has one moment, and rows are read only when a method returns them. Each
+method runs the statement again. It returns the same rows, unless the statement uses random numbers
+or the time of day. `fetchone` and `fetchmany` continue one run. A result can be read after its
+snapshot was closed, but not after the store was closed.
 
 Source: docs/how-to/sql.md; Python's DB-API for the fetch methods.
 """
@@ -14,7 +14,6 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -29,7 +28,7 @@ from nyala.sql.select.moments import Feed
 from nyala.sql.select.partners import partners_of
 from nyala.sql.select.running import is_signal
 from nyala.sql.select.source import Planning, ScanSource, duckdb_table
-from nyala.sql.select.statement import check_statement, columns_named, prepared, tables_named
+from nyala.sql.select.statement import check_statement, columns_named, tables_named
 
 if TYPE_CHECKING:
     from nyala.api.database import Snapshot
@@ -39,15 +38,15 @@ if TYPE_CHECKING:
     from nyala.sql.select.connection import Connection
     from nyala.sql.select.running import Running
 
-# Plans a statement and keeps the plan on its connection.
+# DuckDB plans the statement, and keeps the plan on the cursor.
 _PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
-# Plans a statement; JSON is the cheapest form of the plan for DuckDB.
+# DuckDB plans the statement. JSON is the form of the plan that costs least.
 _BIND = "EXPLAIN (FORMAT json)\n"
-# Binds a statement only.
+# DuckDB finds the tables, columns and types of the statement, but does not plan it.
 _DESCRIBE = "DESCRIBE\n"
-# The session of a longer statement is not kept.
+# The sessions of longer statements are not kept.
 _KEPT_CHARS_MAX = 20_000
-# Rows of a batch of a result.
+# The number of rows in a batch of a result.
 _BATCH_ROWS = 1 << 17
 
 
@@ -55,21 +54,20 @@ def run(
     connection: Connection,
     source: Snapshot | Transaction,
     text: str,
-    parameters: Sequence[Any] | dict[str, Any] | None = None,
-    objects: Mapping[str, Any] = MappingProxyType({}),
-    moments: Mapping[str, EngineScan] = MappingProxyType({}),
-    *,
+    parameters: dict[str, Any] | None,
+    objects: Mapping[str, Any],
+    moments: Mapping[str, EngineScan],
     running: Running,
 ) -> SelectResult:
-    """Check and bind a SELECT over the tables as `source` sees them.
+    """Check and plan a SELECT over the tables as `source` sees them, and return its result.
 
     objects: further tables by name, in any form that DuckDB reads.
-    moments: scans of other moments by the names that the text has for them (`select/moments.py`).
-    running: has the sessions of the user's statements, for an interrupt.
+    moments: scans of other moments, by their names in the text (`select/moments.py`).
+    running: receives the session of the statement, so that another thread can interrupt it.
     Raises: as `Database.sql`.
     """
     statement, glance, parsed = check_statement(text)
-    # A table that was created later has an error of its own.
+    # Also tables that were created after the moment, because the error for them says so.
     names = sorted({*source._pinned().by_name, *source.list_tables()} - objects.keys())
     scans = {name: source[name].scan()._engine() for name in tables_named(glance, names)}
     scans |= moments
@@ -80,7 +78,7 @@ def run(
         statement,
         glance,
         parsed,
-        prepared(parameters),
+        parameters,
         scans,
         names,
         objects,
@@ -92,7 +90,8 @@ def run(
 class _Statement:
     """A statement and its scans, which a result shares with its runs.
 
-    A run does not refer to its result, so a result without references is freed at once, not by the collector.
+    Runs do not refer to the result. So a result without references is freed at once, without the
+    garbage collector.
     """
 
     def __init__(
@@ -111,8 +110,8 @@ class _Statement:
         self.connection = connection
         self.check_open = check_open
         self.statement = statement
-        self.glance = glance  # the statement without long lists
-        self.parsed = parsed  # the parsed glance, which DuckDB accepts instead of its text
+        self.glance = glance  # the statement with one value of each long IN list
+        self.parsed = parsed  # `glance` as DuckDB parsed it
         self.parameters = parameters
         self.scans = scans
         self.tables = tables
@@ -123,16 +122,20 @@ class _Statement:
 
     @property
     def can_be_prepared(self) -> bool:
-        """Not with parameters, whose types DuckDB would guess, nor with long lists, which cost as much as a run."""
+        """Whether a plan of the statement is worth keeping.
+
+        With parameters, DuckDB would have to guess their types. With long lists, planning costs as
+        much as running.
+        """
         return self.glance is self.statement and not self.parsed.named_parameters
 
     def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
-        """Raises: the error of ours for DuckDB's error."""
+        """Raise Nyala's error for an error of DuckDB."""
         import duckdb
 
-        self.check_open()  # after a close, DuckDB's error about its connection would mislead
+        self.check_open()  # if the store is closed, DuckDB's error about its connection would not help
         if isinstance(error, duckdb.FatalException | duckdb.InternalException):
-            self.connection.close()  # this DuckDB executes nothing any more: the next statement opens another
+            self.connection.close()  # after such an error DuckDB executes nothing: the next statement opens another
         columns = [name for scan in self.scans.values() for name in scan.schema.names]
         failures = [source.failure for source in sources]
         failures += [given.failure for given in self.objects.values() if isinstance(given, Feed)]
@@ -141,14 +144,14 @@ class _Statement:
 
 
 class SelectResult(Result):
-    """A SELECT at one moment. Nothing is read before a method asks for rows, and each run gives the same rows."""
+    """A SELECT at one moment, which runs whenever a method returns its rows."""
 
     def __init__(self, bound: _Statement, timestamp: int) -> None:
         super().__init__()
         self._statement = bound
         self.timestamp = timestamp
-        # Binds, so that wrong names raise here, and plans for the first time (see `Planning`), which reads samples at
-        # most. The first read takes this run.
+        # Planning here finds wrong names, and is the first of two plannings (see `Planning`). It reads samples at most.
+        # The first read uses this run.
         self._bound: _Run | None = _Run(bound)
         self._bound.plan()
 
@@ -158,20 +161,20 @@ class SelectResult(Result):
         return _Run(self._statement).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
 
     def explain(self) -> SqlExplanation:
-        """Run the statement, discard its rows, and say what was pushed into each table and what was skipped."""
+        """Run the statement, discard its rows, and return what was pushed into each table and what was skipped."""
         run = _Run(self._statement)
         for _ in run.reader():
             pass
         return SqlExplanation(run.explanations(), self.plan())
 
     def analyze(self) -> SqlExplanation:
-        """As `explain`, with DuckDB's measurements in its plan."""
+        """As `explain`, with times and row counts in DuckDB's plan."""
         run = _Run(self._statement)
         plan = run.explained("EXPLAIN ANALYZE\n")
         return SqlExplanation(run.explanations(), plan)
 
     def plan(self) -> str:
-        """Return DuckDB's plan and the predicates that the scans would apply. Runs nothing."""
+        """Return DuckDB's plan and the predicates that the scans would apply, without running the statement."""
         run = _Run(self._statement)
         plan = run.explained("EXPLAIN\n")
         pushed = [
@@ -182,7 +185,7 @@ class SelectResult(Result):
         return "\n".join([plan, *pushed])
 
     def run_within(self, before: str, after: str) -> int:
-        """Run the statement inside of another one, such as COPY (…) TO, and return the rows that this counts."""
+        """Run the statement inside another one, such as COPY (…) TO. Returns the count of rows of the other one."""
         run = _Run(self._statement)
         run.execute(before + "\n", "\n" + after)
         ((count, *_),) = run.fetch_rows(None)
@@ -205,7 +208,7 @@ class SelectResult(Result):
 
 
 class _Run:
-    """One run of a statement, on its own cursor with the tables registered."""
+    """One run of a statement, on a session that no other run uses meanwhile."""
 
     def __init__(self, bound: _Statement) -> None:
         bound.check_open()
@@ -247,15 +250,16 @@ class _Run:
         return session
 
     def plan(self) -> None:
-        """Bind and plan the statement without running it. The plan is kept unless planning again would change it.
+        """Plan the statement, and keep the plan if a second planning would not change it.
 
-        A statement with long lists is bound without them, and not planned: that would cost as much as a run.
+        Of a statement with long lists only the names are checked, because planning it would cost as
+        much as running it.
         """
         bound = self._statement
         if self.session.plan is not None:
             return
         if bound.glance is not bound.statement:
-            with contextlib.suppress(Error):  # for instance a PIVOT, which makes columns from a list
+            with contextlib.suppress(Error):  # without its long list, for example a PIVOT may be wrong
                 self._do(
                     lambda: self.session.cursor.execute(
                         _DESCRIBE + bound.glance, *self._parameters
@@ -286,7 +290,7 @@ class _Run:
             if self.session.plan is None:
                 self._prepare()
             self._lines_above = 0
-            # The error of a failed cast has no line number in a prepared plan: then the statement runs once more.
+            # In a prepared plan the error of a failed cast has no line number, so the statement runs again without it.
             with contextlib.suppress(duckdb.ConversionException):
                 rows = self._do(
                     lambda: self.session.cursor.execute(self.session.plan).fetchall(),
@@ -299,19 +303,19 @@ class _Run:
         return rows
 
     def _give_back(self) -> None:
-        """Keep the session for the next run of the statement."""
+        """Give the session back, for the next run of the statement."""
         self._statement.running.discard(self.session)
         if len(self._statement.statement) <= _KEPT_CHARS_MAX and not self._statement.objects:
             self._statement.connection.give_back(self._key, self.session)
 
     def execute(self, before: str = "", after: str = "") -> None:
-        """Run the statement, with text before it (whole lines) and after it."""
+        """Run the statement with a text before it, which ends with a line break, and a text after it."""
         statement = self._begin(before, after)
         self._do(lambda: self.session.cursor.execute(statement, *self._parameters))
         self._executed = True
 
     def fetch_rows(self, count: int | None) -> list[tuple[Any, ...]]:
-        """Return at most `count` next rows; None: all that are left."""
+        """Return at most `count` next rows; None: all remaining rows."""
         if not self._executed:
             self.execute()
         cursor = self.session.cursor
@@ -321,7 +325,7 @@ class _Run:
         return rows
 
     def explained(self, before: str) -> str:
-        """Return what DuckDB says about the statement behind EXPLAIN."""
+        """Return the plan that DuckDB prints for EXPLAIN. before: the EXPLAIN."""
         self.execute(before)
         return "\n".join(str(row[-1]).rstrip("\n") for row in self.fetch_rows(None))
 
@@ -330,14 +334,14 @@ class _Run:
         return [scan.explanation_of_last_run() for source in self.sources for scan in source.runs]
 
     def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
-        """Return the rows as a stream that raises our errors."""
+        """Return the rows as a stream that raises Nyala's errors."""
         statement = self._begin(before, after)
         made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
         self.session.made.append(made)
         return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
 
     def _begin(self, before: str, after: str) -> Any:
-        """Return what to run: the parsed statement, or text."""
+        """Begin a run. Returns what DuckDB executes: the parsed statement, or a text."""
         for source in self.sources:
             source.begin()
         self._lines_above = before.count("\n")
@@ -364,7 +368,7 @@ class _Run:
             yield batch
 
     def _do(self, act: Any, but_for: type[Exception] | tuple[()] = ()) -> Any:
-        """Call `act`. Raises: our errors in place of DuckDB's, except those of type `but_for`."""
+        """Call `act`, and raise Nyala's errors in place of DuckDB's, except for errors of the type `but_for`."""
         import duckdb
 
         try:

@@ -1,20 +1,20 @@
-"""A scan as a table of DuckDB: the columns and predicates that a query needs are pushed into the scan.
+"""Makes a scan a table of DuckDB, which pushes columns and predicates of a statement into the scan.
 
-    DuckDB offers each predicate as a tree; the source accepts it or not (`duckdb._sources`)
-        |
-        v
-    ScanSource.reader(columns, predicate)      EngineScan.narrowed(columns, predicate) as a stream of record batches
+While DuckDB plans a statement, it offers each predicate to the table, and the table accepts the
+predicate or not (`duckdb._sources`). Then DuckDB reads a stream of record batches: the columns that
+it needs, of the rows that match the accepted predicates. DuckDB applies the other predicates
+itself.
 
-The scan applies an accepted predicate exactly, because Nyala's comparisons mean what DuckDB's mean: NULL
-matches nothing, NaN equals NaN and is greater than all other values, text compares by bytes. DuckDB applies
-the other predicates itself.
+The scan gives accepted predicates the same meaning as DuckDB: NULL matches nothing, NaN equals NaN
+and is greater than all other values, and text compares by bytes.
 
 Invariants
-    Q1  A predicate is accepted only if it binds to the table's schema and the scan has no limit: the scan
-        would apply the predicate before the limit.
+    Q1  A predicate is accepted only if it binds to the table's schema, and if the scan has no
+        limit. The scan would apply the predicate before the limit, but DuckDB means it after the
+        limit.
 
-DuckDB does not offer predicates that it derives while it runs (from joins, top-N). For joins inside one
-statement, `sql.select.partners` says which values of one table select the rows of another.
+DuckDB does not offer predicates that it derives while it runs, such as the keys of a join. For
+joins, `sql.select.partners` finds which values of one table select the rows of another table.
 
 Source: docs/design/sql-and-polars.md, "DuckDB plans, Nyala reads" and "Which predicates a scan takes".
 """
@@ -53,45 +53,45 @@ _READ_MAX: Final = 1 / 4
 # The statement's largest table also accepts predicates that match at most _EACH_MAX each and _TOGETHER_MAX together.
 _TOGETHER_MAX: Final = 1 / 8
 _EACH_MAX: Final = 1 / 2
-# A larger dictionary is handed to DuckDB as string views.
+# DuckDB receives text columns with larger dictionaries as string views.
 _DICTIONARY_MAX: Final = 1 << 13
-# At most this many values of a column are kept to look up partners, and this share of the rows may have one.
+# Partners are used if the other column has at most so many values, and at most this share of the rows can match.
 _PARTNERS_MAX: Final = 1 << 13
 _PARTNERS_MATCHING_MAX: Final = 1 / 8
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
 class Planning:
-    """What planning a statement showed about one table, for the next time that it is planned.
+    """What one planning of a statement showed about a table, for the next planning of this statement.
 
-    DuckDB first requests the row count and then offers predicates, and it does not reduce the count for
-    accepted ones. So a statement with accepted predicates is planned twice; the second time the count is that
-    of the rows which these predicates leave. Wrong counts make slow plans, never wrong answers.
+    DuckDB requests the row count of the table before it offers predicates, and it does not reduce
+    the count for accepted predicates. So a statement with accepted predicates is planned twice. The
+    second time, the count is the number of rows that match these predicates. A wrong count makes a
+    slow plan, never a wrong answer.
     """
 
     def __init__(self, largest: bool = False) -> None:
-        """largest: whether this is the statement's largest table."""
+        """largest: this is the statement's largest table."""
         self.largest = largest
-        self.found: dict[Node, Estimate] = {}  # by predicate
-        self.takes: dict[Node, bool] = {}  # whether a scan can apply it
-        self.offered: list[
-            float
-        ] = []  # matching shares of offered predicates that exclude half of the rows or more
-        self.together = False  # whether together they match so little that all are accepted
-        self.taken: list[float] = []  # matching shares of accepted predicates
-        self.applied: list[Node] = []  # accepted predicates
+        self.found: dict[Node, Estimate] = {}
+        self.takes: dict[Node, bool] = {}  # whether a scan can apply the predicate
+        # The matching shares of the offered predicates that exclude at least half of the rows.
+        self.offered: list[float] = []
+        self.together = False  # all of these predicates are accepted, because few rows match all of them
+        self.taken: list[float] = []  # the matching shares of the accepted predicates
+        self.applied: list[Node] = []  # the accepted predicates
         self.bound = 0  # how often the statement names the table
-        self.matching = 1.0  # share of the rows that is reported to DuckDB
+        self.matching = 1.0  # the share of the rows that is reported to DuckDB as the row count
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Ignore row counts that DuckDB requests inside: it also requests one when a table is registered."""
+        """Do not count requests for the row count inside: DuckDB also makes one when a table is registered."""
         bound = self.bound
         yield
         self.bound = bound
 
     def begin(self) -> None:
-        """Note that the statement is planned, for the first time or again."""
+        """Begin a planning of the statement, with what the last one showed."""
         self.together, self.matching = self._learnt()
         self.taken, self.applied, self.offered, self.bound = [], [], [], 0
 
@@ -101,17 +101,17 @@ class Planning:
         return self._learnt() != (self.together, self.matching)
 
     def _learnt(self) -> tuple[bool, float]:
-        """`together` and `matching` for the next time."""
+        """Return `together` and `matching` for the next planning."""
         if not self.bound:
             return self.together, self.matching
-        if self.bound > 1:  # a predicate may be for either use of the table
+        if self.bound > 1:  # it is not known to which mention of the table a predicate belongs
             return False, 1.0
         together = self.largest and math.prod(self.offered) <= _TOGETHER_MAX
         return together, math.prod(self.offered if together else self.taken)
 
 
 class _Stream:
-    """The values that DuckDB read of columns in which other tables have partners: see `sql.select.partners`."""
+    """Keeps the values that DuckDB reads of columns in which other tables have partners (`select/partners.py`)."""
 
     def __init__(self, columns: Collection[str]) -> None:
         self.ended = False
@@ -126,15 +126,17 @@ class _Stream:
             arrays.append(batch.column(name))
 
     def values(self, column: str) -> list[pa.Array] | None:
-        """Return all values once the stream has ended; None: not known."""
+        """Return all values of the column; None if the stream has not ended, or has too many values."""
         return self._kept.get(column) if self.ended else None
 
 
 class ScanSource:
-    """One scan that an engine reads, any number of times, with its columns and predicates. Thread-safe.
+    """A scan that DuckDB can read any number of times, each time with columns and predicates. Thread-safe.
 
-    `runs` are the narrowed scans that were read. `failure` is the first error of one of them: engines pass on
-    only its text, so the caller of the engine raises the error itself. `schema` is that of `reader`.
+    schema: the schema of the streams.
+    runs: the scans with columns and predicates that were read, if `keep_runs`.
+    failure: the first error of a read. DuckDB passes on only its text, so the caller raises this
+        error.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class ScanSource:
         planning: Planning | None = None,
         columns: Collection[str] | None = None,
     ) -> None:
-        """columns: the columns that may be read, if known: the types of others are not looked up in files.
+        """columns: the columns that may be read; None: all. Other columns get a type without a look into files.
 
         Raises: InvalidArgumentError for columns whose names differ only in case.
         """
@@ -153,9 +155,9 @@ class ScanSource:
         self.schema = _with_views(self.scan)
         self.planning = planning or Planning()
         self.runs: list[EngineScan] = []
-        # Set before rows are read (`sql.select.partners`): columns in which other tables have partners, and
-        # the own partners.
-        self.looked_up: set[str] = set()
+        # Both are set before rows are read (`select/partners.py`).
+        self.looked_up: set[str] = set()  # columns whose values select rows of other tables
+        # (a column of this table, the source of another table, the column there that has all values needed here)
         self.partners: list[tuple[str, ScanSource, str]] = []
         self._streams: list[_Stream] = []
         self.failure: BaseException | None = None
@@ -167,8 +169,8 @@ class ScanSource:
     def planned_by(self) -> Hashable:
         """The facts about this table on which DuckDB's plan of a statement depends.
 
-        A plan is right for every source with equal facts. The row count is included as a power of two: another
-        count makes a plan slower, never wrong.
+        A plan can be used for every source with equal facts. The row count is rounded to a power of
+        two, because another count makes a plan slower, never wrong.
         """
         scan = self.scan
         return scan.name, scan.table_version, self.schema, scan.rows_held().bit_length(), scan.lacks_ranges
@@ -179,11 +181,12 @@ class ScanSource:
         return max(1, int(self.scan.rows_held() * self.planning.matching))
 
     def offered(self, predicate: Node) -> bool:
-        """Accept a predicate if the scan then reads or returns far fewer rows.
+        """Return whether the scan applies a predicate: if it then reads or returns far fewer rows.
 
-        Otherwise DuckDB is faster: it marks matching rows, and the scan would copy them. DuckDB also estimates
-        joins better if it sees the predicate. If a range partition of the moment was dropped, every predicate is
-        accepted, because it may exclude the partition's rows.
+        Otherwise DuckDB is faster, because it marks matching rows where the scan would copy them.
+        DuckDB also estimates joins better if it applies the predicate. If a range partition of the
+        moment was dropped, every possible predicate is accepted, because it may exclude the rows of
+        this partition.
         """
         accepted = self._accepts(predicate)
         if accepted:
@@ -222,9 +225,9 @@ class ScanSource:
         self.planning.taken.append(found.matching)
         return True
 
-    def takes(self, predicate: Node | None) -> bool:
-        """Whether `reader` applies the predicate exactly (Q1)."""
-        if predicate is None or not self._filters:
+    def takes(self, predicate: Node) -> bool:
+        """Whether a scan can apply the predicate (Q1)."""
+        if not self._filters:
             return False
         try:
             self.scan.narrowed((), predicate)
@@ -233,13 +236,13 @@ class ScanSource:
         return True
 
     def begin(self) -> None:
-        """Note that a statement is planned or run, for the first time or again."""
+        """Begin a planning or a run of the statement."""
         self.planning.begin()
         with self._lock:
             self._streams = []
 
     def values_of(self, column: str) -> pa.ChunkedArray | None:
-        """Return the values that DuckDB read of a column, if it read all of them once; None: not known."""
+        """Return all values of a column; None if DuckDB has not read all of them, in one stream."""
         with self._lock:
             streams = list(self._streams)
         arrays = streams[0].values(column) if len(streams) == 1 else None
@@ -247,7 +250,7 @@ class ScanSource:
         return None if arrays is None else pa.chunked_array(arrays, kind)
 
     def _with_partners(self) -> Iterator[Node]:
-        """Yield predicates that every row with a partner satisfies, if few rows can have one."""
+        """Yield predicates that all rows with partners satisfy, if few rows satisfy them."""
         if not self._filters or not self.partners:
             return
         if self.scan.rows_held() < _ROWS_MIN:
@@ -257,7 +260,7 @@ class ScanSource:
             values = None if given is None else _distinct(given)
             if values is not None:
                 listed = nodes.col(column).isin(values)
-                if self.scan.is_key(column):  # each value has at most one row, which is looked up
+                if self.scan.is_key(column):  # a value has at most one row, which is looked up by key
                     yield listed
                     continue
                 found = self.scan.estimate(listed)
@@ -265,7 +268,7 @@ class ScanSource:
                     yield listed
 
     def reader(self, columns: Sequence[str] | None, predicate: Node | None) -> pa.RecordBatchReader:
-        """Return the matching rows as a stream in bounded memory; rows without a partner may be left out."""
+        """Return the matching rows as a stream in bounded memory. Rows without a partner may be left out."""
         projection = self.schema.names if columns is None else columns
         try:
             terms = [*([] if predicate is None else [predicate]), *self._with_partners()]
@@ -306,9 +309,10 @@ def _distinct(values: pa.ChunkedArray) -> pa.Array | None:
 
 
 def check_distinct_names(table: str, columns: Sequence[str]) -> None:
-    """Raises: InvalidArgumentError for two columns whose names differ only in case.
+    """Check that no two columns differ only in case. Raises: InvalidArgumentError.
 
-    DuckDB renames the second one, and would answer a statement that names it with the values of the first.
+    DuckDB renames the second of two such columns. A statement that names it would get the values of
+    the first.
     """
     seen: dict[str, str] = {}
     for name in columns:
@@ -322,11 +326,11 @@ def check_distinct_names(table: str, columns: Sequence[str]) -> None:
 
 
 def _with_views(scan: EngineScan) -> pa.Schema:
-    """Return the schema for DuckDB: large dictionaries are handed over as string views.
+    """Return the scan's schema with string views in place of large dictionaries.
 
-    DuckDB makes vectors of a batch's whole dictionary. Grouping by small dictionaries is faster than by views, by
-    large ones slower: 1,000,000 rows with 100,000 entries took 144 ms, their views 77 ms; 5,000 entries took
-    the same time.
+    DuckDB converts the whole dictionary of each batch. Grouping 1,000,000 rows took 144 ms with a
+    dictionary of 100,000 entries, and 77 ms with string views. With 5,000 entries both took the
+    same time, and with fewer entries dictionaries are faster.
     """
     fields = []
     for field in scan.schema:
@@ -341,9 +345,10 @@ def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def duckdb_of(con: Any) -> Any:
-    """Return the connection, or the module for its default one, with the faulty rule of the optimiser off.
+    """Return the connection with the faulty rule of the optimiser switched off (`select/connection.py`).
 
-    Raises: InvalidArgumentError for what is no connection; ImportError without DuckDB.
+    con: a connection; None: DuckDB's default connection, which is its module.
+    Raises: InvalidArgumentError for any other object; ImportError without DuckDB.
     """
     module = need("duckdb", "sql")
     if con is not None and not hasattr(con, "from_arrow"):
@@ -356,16 +361,17 @@ def duckdb_of(con: Any) -> Any:
 
 
 def duckdb_table(source: ScanSource) -> Any:
-    """Return what `con.register(name, …)` and `con.from_arrow(…)` take.
+    """Return an object for `con.register(name, …)` and `con.from_arrow(…)`.
 
-    Its attribute `source` may be exchanged for another source with equal `planned_by`, while no statement reads.
+    Its attribute `source` can be replaced by a source with equal `planned_by`, while no statement
+    reads.
     """
     return _source_class()(source)
 
 
 @functools.cache
 def _source_class() -> Callable[[ScanSource], Any]:
-    """Return the class of sources, made at its first use. Its base is private to DuckDB: a test watches it."""
+    """Return the class of the objects of `duckdb_table`. Its base class is private to DuckDB; a test checks it."""
     try:
         from duckdb._sources import ArrowScanSource
     except ImportError as error:
@@ -409,7 +415,7 @@ def _source_class() -> Callable[[ScanSource], Any]:
 
 
 def predicate_of_node(node: Any) -> Node | None:
-    """Translate DuckDB's predicate tree; None if it has no equivalent here."""
+    """Translate a predicate tree of DuckDB; None if Nyala has no such predicate."""
     try:
         return _of_node(node)
     except (Error, RecursionError):
@@ -440,7 +446,7 @@ def _of_node(node: Any) -> Node | None:
 
 
 def _in_list(column: str, listed: Sequence[Any]) -> Node | None:
-    """Translate an IN list of constants of one type, without looking at each value: the list may be long."""
+    """Translate an IN list of constants of one type. The list may be long, so its values are not translated singly."""
     if {type(constant).__name__ for constant in listed} != {"Lit"}:
         return None
     values = [constant.value for constant in listed]
@@ -453,7 +459,7 @@ def _in_list(column: str, listed: Sequence[Any]) -> Node | None:
 
 
 def _operands(node: Any) -> list[Any]:
-    """The operands of a chain of one operator, left to right, without recursion."""
+    """Return the operands of a chain of one operator, such as `a AND b AND c`, left to right."""
     out, pending = [], [node]
     while pending:
         part = pending.pop()
@@ -471,7 +477,7 @@ def _column_of(node: Any) -> str | None:
 
 
 def _literal_of(node: Any) -> tuple[bool, Any]:
-    """(whether it is understood, the value)."""
+    """Return (whether the node is a constant of a known type, its value)."""
     if type(node).__name__ != "Lit":
         return False, None
     value = node.value

@@ -157,12 +157,3 @@ def columns_named(text: str, columns: Iterable[str]) -> set[str]:
 def _occurs_in(name: str, text: str) -> bool:
     quoted = name.replace('"', '""')
     return re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", text) is not None
-
-
-def prepared(parameters: Any) -> Any:
-    """Return the parameters: a list for `?`, or a dict for `$name`. Raises: InvalidArgumentError."""
-    if parameters is None or isinstance(parameters, dict):
-        return parameters
-    if isinstance(parameters, list | tuple):
-        return list(parameters)
-    raise InvalidArgumentError(f"parameters are a list for ? or a dict for $name, not {parameters!r}")
