@@ -30,8 +30,6 @@ from nyala.delta.run import DeltaRun, Rowids, merge_runs
 from nyala.errors import CorruptionError
 from nyala.lazy_values import LazyValues, lazy_value
 
-__all__ = ["Changes"]
-
 # The share of the block cache for all REDO runs of one rowset, and the share for all its UNDO runs.
 _RUNS_SHARE: Final = 1 / 64
 # A scan that computes a patch reads the REDO of as many rows as fit this share of the block cache,

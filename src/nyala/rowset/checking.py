@@ -40,7 +40,6 @@ from nyala.rowset.mem_rowset import MemRowSet
 if TYPE_CHECKING:
     from nyala.rowset.disk_rowset import DiskRowSet
 
-__all__ = ["Finding", "Lives", "findings", "lives_of", "raise_first"]
 
 Bools = npt.NDArray[np.bool_]
 _FileBounds: TypeAlias = dict[tuple[int, int], RunBounds]
@@ -405,9 +404,3 @@ def _late_changes(
             late = (dead_rows[death] == rowids) & (timestamps > died[death])
             if late.any():
                 yield (column_id, store), int(rowids[np.argmax(late)])
-
-
-def raise_first(found: Iterator[Finding]) -> None:
-    """Raise the error of the first finding, if there is one."""
-    for finding in found:
-        raise finding.error

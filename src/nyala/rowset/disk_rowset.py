@@ -40,7 +40,6 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.image import RowSetImage
-from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.stats import RowSetStats, count_applied
 from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
@@ -50,11 +49,9 @@ from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
-    from nyala.cfile.index.zone_map import Zone
     from nyala.rowset.patches import Patch
     from nyala.schema.predicates.column_test import ColumnTest
 
-__all__ = ["DiskRowSet", "RowSetMeta"]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -362,11 +359,6 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     # --- skipping ---------------------------------------------------------------------------------
 
-    def zone(self, column_id: int) -> Zone | None:
-        """Return the zone of the column's base; None if no file has the column (X4)."""
-        reader = self.base_column(column_id)
-        return None if reader is None else reader.column_zone()
-
     def has_changes(self, column_id: int, snapshot: int) -> bool:
         """See `Changes.has_changes`."""
         return self.changes.has_changes(column_id, snapshot)
@@ -423,6 +415,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
         Raises: CorruptionError or StorageError for files, AssertionError for bugs.
         """
-        from nyala.rowset.checking import findings, raise_first
+        from nyala.rowset.checking import findings
 
-        raise_first(findings(self))
+        for finding in findings(self):
+            raise finding.error

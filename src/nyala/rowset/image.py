@@ -18,8 +18,6 @@ from nyala.rowset.meta import NO_ROWID
 from nyala.schema.conversion.long_column import Column, LongColumn
 from nyala.schema.plain_arrays import booleans_of
 
-__all__ = ["RowSetImage", "most_text", "one_array", "whole_column"]
-
 # The most bytes that 32-bit offsets can address.
 _TEXT_BYTES_MAX: Final = (1 << 31) - 1
 

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -64,8 +65,6 @@ from nyala.schema.schema import ColumnSchema, Schema
 if TYPE_CHECKING:
     from nyala.schema.predicates.column_test import ColumnTest
 
-__all__ = ["MemRowSet", "RowSetImage"]
-
 MERGE_RATIO: Final = 4
 # The Python objects of an insert take about 2 KB. So the writer joins 64 or more inserts of less
 # than 256 rows each.
@@ -78,16 +77,15 @@ _CHUNK_BYTES_MAX: Final = 1 << 30
 Bools = npt.NDArray[np.bool_]
 
 
+@dataclass(slots=True)
 class _Insert:
     """The rows of one `insert`: a slice of `batch` that begins at `offset`."""
 
-    __slots__ = ("batch", "offset")
-
-    def __init__(self, batch: SharedBatch, offset: int) -> None:
-        self.batch = batch
-        self.offset = offset
+    batch: SharedBatch
+    offset: int
 
 
+@dataclass(slots=True, eq=False)
 class _Chunk:
     """The rows of one or more consecutive inserts.
 
@@ -95,31 +93,15 @@ class _Chunk:
     the columns by id. Until then, `cache` has the columns that are joined.
     """
 
-    __slots__ = (
-        "cache", "column_ids", "content", "data_bytes", "insert_count", "row_count", "timestamp_max", "timestamp_min",
-        "timestamps",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        content: _Insert | tuple[_Chunk, _Chunk],
-        column_ids: frozenset[int],
-        row_count: int,
-        insert_count: int,
-        data_bytes: int,
-        timestamp_min: int,
-        timestamp_max: int,
-        timestamps: int | Timestamps | None,
-    ) -> None:
-        self.content: _Insert | tuple[_Chunk, _Chunk] | dict[int, pa.Array] = content
-        self.cache: dict[int, pa.Array] = {}
-        self.column_ids = column_ids
-        self.row_count = row_count
-        self.insert_count = insert_count
-        self.data_bytes = data_bytes
-        self.timestamp_min = timestamp_min
-        self.timestamp_max = timestamp_max
-        self.timestamps = timestamps  # one for all rows or one per row; None: not joined yet
+    content: _Insert | tuple[_Chunk, _Chunk] | dict[int, pa.Array]
+    column_ids: frozenset[int]
+    row_count: int
+    insert_count: int
+    data_bytes: int
+    timestamp_min: int
+    timestamp_max: int
+    timestamps: int | Timestamps | None  # one for all rows or one per row; None: not joined yet
+    cache: dict[int, pa.Array] = field(default_factory=dict)
 
     @staticmethod
     def of_insert(batch: SharedBatch, offset: int, length: int, timestamps: int | Timestamps) -> _Chunk:

@@ -9,8 +9,6 @@ from typing import Final, NewType
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.lazy_values import LazyValues, lazy_value
 
-__all__ = ["NO_ROWID", "RowSetId", "RowSetMeta"]
-
 RowSetId = NewType("RowSetId", int)
 
 NO_ROWID: Final = -1

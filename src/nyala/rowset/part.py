@@ -27,8 +27,6 @@ from nyala.cfile.column import BASE, ColumnPlace
 from nyala.cfile.reader import CFileReader
 from nyala.env.files import Files
 
-__all__ = ["Part", "PartDescription"]
-
 
 class PartDescription(Protocol):
     """The catalogue's entry of a part: all that is needed to open it."""

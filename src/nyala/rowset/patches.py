@@ -43,8 +43,6 @@ from nyala.schema.arrow_values import fixed_values
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType
 
-__all__ = ["Patch", "find_patch"]
-
 Rows = npt.NDArray[np.int64]
 # A smaller share of rows is searched in the positions; a larger one is marked in a mask.
 _SEARCHED_SHARE: Final = 1 / 64

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from nyala.keys.key_range import KeyRange
     from nyala.rowset.disk_rowset import DiskRowSet
 
-__all__ = ["expect_bounds", "expect_footers", "expect_keys", "expect_rows"]
-
 
 class _Wanted:
     """Byte ranges to read, by file."""

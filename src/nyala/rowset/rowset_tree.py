@@ -30,8 +30,6 @@ from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.plain_arrays import array_of_bytes
 
-__all__ = ["RowSetTree"]
-
 
 class RowSetTree(LazyValues):
     """The rowsets of one tablet, found by key. Any thread may use it."""

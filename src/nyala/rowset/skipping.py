@@ -30,7 +30,6 @@ from nyala.schema.types import to_canonical
 if TYPE_CHECKING:
     from nyala.rowset.disk_rowset import DiskRowSet
 
-__all__ = ["candidate_ranges"]
 
 Bools = npt.NDArray[np.bool_]
 # The block size (2^16 rows) of a column that no base file has: every row has the default.

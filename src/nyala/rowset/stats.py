@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from nyala.cfile.blocks.read_stats import ReadStats
 
-__all__ = ["RowSetStats", "count_applied"]
-
 
 @dataclass
 class RowSetStats(ReadStats):

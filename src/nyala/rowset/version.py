@@ -51,8 +51,6 @@ from nyala.schema.schema import ColumnSchema, Schema
 if TYPE_CHECKING:
     from nyala.cfile.column_reader import ColumnReader
 
-__all__ = ["RowSetVersion"]
-
 
 @dataclass(frozen=True, eq=False)
 class RowSetVersion:

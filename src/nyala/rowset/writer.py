@@ -33,8 +33,6 @@ from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 
-__all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "filter_bits_per_key", "write_rowset"]
-
 _ENCODED: Final = ColumnType("binary")
 _SPARSE_KEY_BYTES_MAX: Final = 256
 _FILTERED_ROW_BYTES_MIN: Final = 2

@@ -164,7 +164,7 @@ def test_a_column_added_later_reads_its_default_and_its_changes(tmp_path):
     """X4: adding a column writes nothing. An UPDATE of an old row is a REDO over the default."""
     schema, _, disk = rowset(tmp_path, count=4)
     added = dataclasses.replace(schema.by_name("v"), id=schema.next_column_id, name="added", read_default=7)
-    assert disk.zone(added.id) is None
+    assert disk.base_column(added.id) is None
     assert disk.decode(added, MAX_TIMESTAMP, 1, 3).to_pylist() == [7, 7]
     disk.deltas.append(np.array([2]), 200, {added.id: pa.array([9], pa.int32())})
     assert disk.decode(added, MAX_TIMESTAMP, 1, 3).to_pylist() == [7, 9]

@@ -24,8 +24,6 @@ from nyala.schema.schema import ColumnSchema, Schema
 if TYPE_CHECKING:
     from nyala.rowset.disk_rowset import DiskRowSet
 
-__all__ = ["compacted_column", "image"]
-
 
 def image(
     rowset: DiskRowSet, schema: Schema, lower: int, upper: int, cut: int = 0, keys: EncodedKeys | None = None

@@ -48,8 +48,6 @@ from nyala.rowset.image import RowSetImage
 from nyala.rowset.meta import NO_ROWID
 from nyala.schema.schema import Schema
 
-__all__ = ["merge_images"]
-
 _FOR_EVER = np.iinfo(np.int64).max
 
 

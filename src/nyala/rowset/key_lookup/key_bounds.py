@@ -22,8 +22,6 @@ import numpy.typing as npt
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 
-__all__ = ["KeyBounds"]
-
 
 class _Span(NamedTuple):
     """Inclusive bounds of a column: its encoded bytes read as integers, which sort as its values."""

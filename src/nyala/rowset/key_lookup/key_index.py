@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from nyala.cfile.column_reader import ColumnReader
     from nyala.rowset.key_lookup.stored_keys import DenseKeys, SearchedKeys, StoredKeys
 
-__all__ = ["KeyIndex"]
 
 # The share of the block cache that all keys of one rowset may take.
 _CACHE_SHARE: Final = 1 / 16

@@ -32,8 +32,6 @@ from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.meta import NO_ROWID
 
-__all__ = ["KeyRun", "KeyRuns", "SharedKeys"]
-
 # A key in the tail costs about 150 bytes, and 0.2 us to insert or find. So a full tail takes 0.6 MB.
 TAIL_KEYS_MAX: Final = 4096
 _TAIL_KEY_BYTES: Final = 150

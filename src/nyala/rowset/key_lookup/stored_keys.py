@@ -48,8 +48,6 @@ from nyala.keys.short_keys import ShortKeys
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.meta import NO_ROWID
 
-__all__ = ["DenseKeys", "SearchedKeys", "SparseKeys", "StoredKeys"]
-
 Segments = npt.NDArray[np.int64]
 SearchedKeys: TypeAlias = "EncodedKeys | ShortKeys"
 """Ascending keys in the form that is fastest to search and takes the least memory."""

@@ -45,8 +45,6 @@ from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.state.validation import is_unsigned, validating
 
-__all__ = ["MAGIC", "changes_in_memory", "make_change_tokens", "read_change_token", "rows_token", "tablet_of"]
-
 MAGIC: Final = b"nyalachg"
 _ROWS_MAGIC: Final = b"nyalachr"
 VERSION: Final = 2

@@ -26,8 +26,6 @@ from nyala.tablet.changes.versions import version_types
 from nyala.tablet.scan.parallel import in_parallel
 from nyala.tablet.state.root import TableState
 
-__all__ = ["CommitCounts", "commit_counts", "commit_table"]
-
 _TYPES: Final = (INSERT, UPDATE, DELETE)
 _SCHEMA: Final = pa.schema(
     [

@@ -45,7 +45,8 @@ from nyala.delta.run import LIVENESS, without_history
 from nyala.env.interrupts import Uninterrupted
 from nyala.env.overlapped import each
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
+from nyala.rowset.image import RowSetImage
+from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.flush.file_jobs import DeltaPiece, Piece, RowSetPiece, Writer, Written, write_pieces

@@ -9,8 +9,6 @@ from typing import Any
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import ColumnSchema
 
-__all__ = ["column_stats"]
-
 
 def column_stats(columns: Iterable[ColumnSchema], rowsets: Iterable[DiskRowSet]) -> list[dict[str, Any]]:
     """Return one dict per column, with the fields of `Table.column_stats`.

@@ -16,8 +16,6 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.tablet.state.root import AnyRowSet
 
-__all__ = ["KeyedRows", "aligned_heads", "least_key", "merged_batches"]
-
 KeyedRows: TypeAlias = tuple[EncodedKeys, pa.RecordBatch]
 """Keys in ascending order, and the rows that belong to them."""
 

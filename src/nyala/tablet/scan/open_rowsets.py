@@ -33,8 +33,6 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.state.entries import RowSetFiles
 
-__all__ = ["CACHE_BYTES", "IDLE_S", "ROWSETS_MAX", "OpenRowSets"]
-
 Key: TypeAlias = tuple[str, str, str]
 
 # Small, because a task of Spark decodes most blocks only once.

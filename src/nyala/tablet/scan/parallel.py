@@ -18,8 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, NoReturn, TypeVar
 
-__all__ = ["AHEAD_MAX", "in_parallel"]
-
 _Item = TypeVar("_Item")
 _Out = TypeVar("_Out")
 

@@ -56,10 +56,7 @@ from nyala.tablet.state.history import check_purged
 from nyala.tablet.state.locate import equal_ranges, expect_slices
 from nyala.tablet.state.root import AnyRowSet, TableState
 
-__all__ = ["GAP_ROWS", "LISTED_MAX", "SPLIT_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
-__all__ += ["aligned_ranges", "block_count", "count", "count_split", "dictionary_size", "get_many"]
-__all__ += ["get_row", "narrower_types", "plan", "read_split", "readable_types"]
-__all__ += ["rows_without_columns", "run", "splits", "unskipped_ranges"]
+__all__ = ["ScanCounters", "ScanSpec", "ScanUnit", "count_split", "read_split"]
 
 # The most rows that are decoded and filtered at a time. All blocks have fewer rows.
 SPLIT_ROWS: Final = 1 << 18

@@ -31,13 +31,6 @@ from nyala.schema.conversion.convert import default_array
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.scan.split import ScanSpec, ScanUnit
 
-__all__ = [
-    "SplitSizer",
-    "overlap_depth",
-    "share_bytes",
-    "splits_that_fit",
-]
-
 # The share if there is no block cache: that of the default `memory_limit`.
 _SHARE_BYTES: Final = 250_000_000
 # Below 2 GiB, which is the most text that Arrow's 32-bit offsets can address.

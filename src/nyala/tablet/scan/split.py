@@ -42,8 +42,6 @@ from nyala.schema.predicates.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.tablet.state.root import AnyRowSet
 
-__all__ = ["ScanCounters", "ScanSpec", "ScanUnit", "count_split", "in_type", "read_split"]
-
 # The block cache treats a smaller part of a rowset as a look-up.
 _SCAN_ROWS_MIN: Final = 1 << 16
 
