@@ -100,7 +100,7 @@ class _Chunk:
     data_bytes: int
     timestamp_min: int
     timestamp_max: int
-    timestamps: int | Timestamps | None  # one for all rows or one per row; None: not joined yet
+    timestamps: int | Timestamps  # one for all rows, or one per row
     cache: dict[int, pa.Array] = field(default_factory=dict)
 
     @staticmethod
@@ -108,7 +108,7 @@ class _Chunk:
         if isinstance(timestamps, np.ndarray):
             low, high = int(timestamps.min()), int(timestamps.max())
         else:
-            low = high = timestamps
+            low = high = timestamps = int(timestamps)
         return _Chunk(
             _Insert(batch, offset), batch.column_ids, length, 1, int(length * batch.bytes_per_row),
             low, high, timestamps,
@@ -117,6 +117,12 @@ class _Chunk:
     @staticmethod
     def of_chunks(left: _Chunk, right: _Chunk) -> _Chunk:
         low, high = min(left.timestamp_min, right.timestamp_min), max(left.timestamp_max, right.timestamp_max)
+        times = [
+            np.full(half.row_count, half.timestamps, np.int64)
+            if isinstance(half.timestamps, int)
+            else half.timestamps
+            for half in (left, right)
+        ]
         return _Chunk(
             (left, right),
             left.column_ids,
@@ -125,7 +131,7 @@ class _Chunk:
             left.data_bytes + right.data_bytes,
             low,
             high,
-            low if low == high else None,
+            low if low == high else np.concatenate(times),
         )
 
     def column(self, column_id: int) -> pa.Array:
@@ -149,25 +155,6 @@ class _Chunk:
         if len(self.cache) == len(self.column_ids):
             self._replace_parts(dict(self.cache))
         return array
-
-    def times(self) -> int | Timestamps:
-        """Return the insertion timestamps: one for all rows, or one per row."""
-        if self.timestamps is None:
-            parts = self._parts(None)
-            if parts:
-                times = [part.times() for part in parts]
-                counts = [part.row_count for part in parts]
-                if all(isinstance(time, int) for time in times):
-                    self.timestamps = np.repeat(np.array(times, np.int64), counts)
-                else:
-                    vectors = [
-                        np.full(count, time, np.int64) if isinstance(time, int) else time
-                        for time, count in zip(times, counts, strict=True)
-                    ]
-                    self.timestamps = np.concatenate(vectors)
-        # Without parts, another thread has joined the columns, and before them the timestamps.
-        assert self.timestamps is not None
-        return self.timestamps
 
     def join(self) -> None:
         """Join every column to one array, so that the memory of the inserts can be freed."""
@@ -199,7 +186,6 @@ class _Chunk:
         """Replace the parts by `columns`, unless a column is missing."""
         # Another thread may have moved a column to a larger chunk.
         if len(columns) == len(self.column_ids):
-            self.times()
             self.content = columns
             self.insert_count = 1
 
@@ -254,11 +240,9 @@ class MemRowSet:
         old = self._state
         if not length:
             return old.row_count
-        if isinstance(keys, SharedKeys):
-            key_runs = old.keys.insert(keys, offset, length, old.row_count)
-        else:
-            assert len(keys) == length, (len(keys), length)
-            key_runs = old.keys.insert(SharedKeys(keys), 0, length, old.row_count)
+        shared, first = (keys, offset) if isinstance(keys, SharedKeys) else (SharedKeys(keys), 0)
+        assert first + length <= len(shared.keys), (first, length, len(shared.keys))
+        key_runs = old.keys.insert(shared, first, length, old.row_count)
         chunk = _Chunk.of_insert(batch, offset, length, timestamps)
         low, high = chunk.timestamp_min, chunk.timestamp_max
         chunks, starts = list(old.chunks), list(old.starts)
@@ -399,10 +383,8 @@ class MemRowSet:
         times = np.empty(upper - lower, np.int64)
         done = 0
         for chunk, begin, end in self._chunks_in(lower, upper):
-            chunk_times = chunk.times()
-            times[done : done + end - begin] = (
-                chunk_times[begin:end] if isinstance(chunk_times, np.ndarray) else chunk_times
-            )
+            inserted = chunk.timestamps
+            times[done : done + end - begin] = inserted if isinstance(inserted, int) else inserted[begin:end]
             done += end - begin
         return times
 
@@ -410,8 +392,8 @@ class MemRowSet:
         """Return `insertion_times` of these rows, in their order."""
         times = np.empty(len(rowids), np.int64)
         for chunk, inside, at in self._chunks_of(rowids):
-            chunk_times = chunk.times()
-            times[at] = chunk_times[inside] if isinstance(chunk_times, np.ndarray) else chunk_times
+            inserted = chunk.timestamps
+            times[at] = inserted if isinstance(inserted, int) else inserted[inside]
         return times
 
     def decode(

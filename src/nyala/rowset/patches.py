@@ -27,7 +27,6 @@ share the prepared changes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +43,6 @@ from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType
 
 Rows = npt.NDArray[np.int64]
-# A smaller share of rows is searched in the positions; a larger one is marked in a mask.
-_SEARCHED_SHARE: Final = 1 / 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,18 +77,12 @@ class Patch:
 
         count: the rows of the whole range. base: the unpatched values of the ascending `rows`.
         """
-        if len(rows) < count * _SEARCHED_SHARE:
-            at = np.searchsorted(self.positions, rows.astype(np.int32))
-            at[at == len(self.positions)] = 0
-            targets = np.flatnonzero(self.positions[at] == rows)
-            sources = at[targets]
-        else:
-            is_gathered = np.zeros(count, np.bool_)
-            is_gathered[rows] = True
-            sources = np.flatnonzero(is_gathered[self.positions])
-            targets = np.searchsorted(rows, self.positions[sources].astype(np.int64))
-        if not len(targets):
+        is_gathered = np.zeros(count, np.bool_)
+        is_gathered[rows] = True
+        sources = np.flatnonzero(is_gathered[self.positions])
+        if not len(sources):
             return base
+        targets = np.searchsorted(rows, self.positions[sources].astype(np.int64))
         return patch(base, targets, _in(take(self.values, sources), self.type, base.type))
 
 
