@@ -20,7 +20,6 @@ from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, StorageError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.keys.key_range import KeyRange
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.skipping import candidate_ranges
@@ -126,23 +125,6 @@ def test_find_returns_the_row_of_each_key_or_minus_one(kind, tmp_path):
     assert found_live(disk, encode(schema, [1, 2, 4]), INSERTED - 1) == [-1, -1, -1]
     assert found_live(disk, encode(schema, [1, 2, 4]), MAX_TIMESTAMP) == [-1, 1, 2]
     assert disk.keys_of(np.array([7, 3])).to_hashable() == encode(schema, [14, 6]).to_hashable()
-
-
-@pytest.mark.parametrize("kind", SCHEMAS)
-@given(bounds=st.lists(st.none() | st.integers(-3, 260), min_size=2, max_size=2))
-def test_rowid_range_has_the_keys_in_the_range(kind, bounds, tmp_path_factory):
-    """A range scan reads from the first row >= the lower bound to the last below the upper bound."""
-    if not hasattr(test_rowid_range_has_the_keys_in_the_range, kind):
-        folder = tmp_path_factory.mktemp("rows")
-        setattr(test_rowid_range_has_the_keys_in_the_range, kind, rowset(folder, kind, 128))
-    schema, numbers, disk = getattr(test_rowid_range_has_the_keys_in_the_range, kind)
-    bounds = [None if b is None or (b < 0 and kind != "int") else b for b in bounds]
-    lower, upper = (None if b is None else encode(schema, [b]).at(0) for b in bounds)
-    begin, end = disk.rowid_range(KeyRange(lower, upper))
-    inside = [
-        n for n in numbers if (bounds[0] is None or n >= bounds[0]) and (bounds[1] is None or n < bounds[1])
-    ]
-    assert numbers[begin:end] == inside
 
 
 def test_a_scan_of_one_column_does_not_open_the_changes_of_another(tmp_path):

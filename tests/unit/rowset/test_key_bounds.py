@@ -92,14 +92,6 @@ def test_a_key_is_excluded_if_a_column_is_out_of_bounds(
     assert [bounds.excludes_one(keys.at(place)) for place in range(len(keys))] == expected
 
 
-def test_without_bounds_no_key_is_excluded() -> None:
-    """A column without known bounds excludes no key."""
-    codec = KeyCodec([parse_type("int32"), parse_type("int32")])
-    bounds = KeyBounds(codec, {1: None})
-    assert bounds.excluded(encoded(codec, [(1, 1), (1, 99)])) is None
-    assert not bounds.excludes_one(codec.encode_row((1, 1)))
-
-
 @pytest.mark.parametrize(
     ("type", "zones", "known"),
     [

@@ -11,7 +11,6 @@ import pytest
 from nyala.delta.batch import SharedBatch
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 from nyala.keys.codec import KeyCodec
-from nyala.keys.key_range import KeyRange
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.schema import Schema, build_schema
 
@@ -66,19 +65,6 @@ def test_each_row_may_have_its_own_timestamp():
     assert rows.liveness(9, 0, 4) is None
     assert (rows.timestamp_min, rows.timestamp_max) == (5, 9)
     rows.check()
-
-
-@pytest.mark.parametrize(
-    ("lower", "upper", "expected"),
-    [(None, None, {1, 3, 5, 7}), (3, None, {3, 5, 7}), (None, 5, {1, 3}), (2, 6, {3, 5}), (6, 7, set())],
-)
-def test_rows_between_key_bounds(lower, upper, expected):
-    """A range scan reads exactly the rows inside its bounds."""
-    rows = memory((1, [5]), (2, [1, 7]), (3, [3]))
-    bounds = [None if bound is None else keys(bound).at(0) for bound in (lower, upper)]
-    chosen = rows.rowids_in(KeyRange(*bounds))
-    values = rows.decode(K, MAX_TIMESTAMP, 0, 4).to_numpy()
-    assert set(values[chosen].tolist()) == expected
 
 
 def test_an_image_leaves_out_later_rows():

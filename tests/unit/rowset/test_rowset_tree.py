@@ -77,25 +77,3 @@ def test_in_range_returns_exactly_the_rowsets_that_overlap_the_range(layout, spa
     ]
     assert sorted(map(id, found)) == sorted(map(id, expected))
     assert [r.least for r in found] == sorted(r.least for r in expected)
-
-
-@pytest.mark.parametrize("layout", CODECS)
-def test_a_wide_rowset_is_found_beyond_narrow_ones(layout):
-    """The rowset that begins first may end last."""
-    wide, narrow, behind = (rowset(layout, *span) for span in ((0, 40), (5, 6), (50, 55)))
-    tree = RowSetTree([behind, narrow, wide])
-    assert [(r, lower, upper) for r, lower, upper in tree.candidates(encode(layout, [30, 30, 45]))] == [
-        (wide, 0, 2)
-    ]
-    assert [r for r, *_ in tree.candidates(encode(layout, [6, 52]))] == [wide, narrow, behind]
-    lower, upper = (encode(layout, [bound]).at(0) for bound in (30, 35))
-    assert tree.in_range(KeyRange(lower, upper)) == [wide]
-    assert tree.in_range(KeyRange(None, lower)) == [wide, narrow]
-
-
-def test_a_tree_without_rowsets_has_no_candidates():
-    """A new tablet has no rowsets on disk."""
-    tree = RowSetTree(())
-    assert tree.candidates(encode("int", [1])) == []
-    assert tree.in_range(KeyRange.ALL) == []
-    tree.check()

@@ -580,34 +580,25 @@ def test_any_number_of_splits(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_an_error_between_splits_reaches_the_consumer(count: int) -> None:
-    """An error of a damaged footer is raised after the batches of the splits before it."""
+@pytest.mark.parametrize("where", ["between splits", "in a split"])
+def test_an_error_is_raised_after_the_batches_before_it(count: int, where: str) -> None:
+    """A damaged footer (between splits) or block (in a split) does not hide earlier batches."""
 
     def items() -> Iterator[int]:
-        yield from range(count)
+        yield from range(count if where == "between splits" else 20)
         raise nyala.CorruptionError("a footer is damaged")
+
+    def work(item: int) -> int:
+        if item == count:
+            raise nyala.CorruptionError("a block is damaged")
+        return item
 
     for _ in range(20):
         found = []
         with pytest.raises(nyala.CorruptionError, match="damaged"):
-            for result in in_parallel(items(), lambda item: item):
+            for result in in_parallel(items(), work):
                 found.append(result)
         assert found == list(range(count))
-
-
-def test_an_error_in_a_split_reaches_the_consumer() -> None:
-    """An error of a damaged block is raised after the batches of the splits before it."""
-
-    def work(item: int) -> int:
-        if item == 7:
-            raise nyala.CorruptionError("a block is damaged")
-        return item
-
-    found = []
-    with pytest.raises(nyala.CorruptionError, match="damaged"):
-        for result in in_parallel(range(20), work):
-            found.append(result)
-    assert found == list(range(7))
 
 
 def test_a_scan_continues_if_no_thread_can_be_started(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.sampled import each, in_turns
-from tests.support import open_database, pieces_read
+from tests.support import pieces_read
 
 import nyala
 from nyala.cfile import memory
 from nyala.cfile.blocks.source import BlockSource
 from nyala.tablet.scan import read_path, scan_memory
-from nyala.tablet.scan.split import ScanCounters, ScanSpec
+from nyala.tablet.scan.split import ScanCounters
 
 LIMIT = 16_000_000
 SHARE = LIMIT // 4
@@ -198,20 +198,6 @@ def test_blocks_are_decoded_at_most_again_max_times(tmp_path: Path, monkeypatch:
     assert rows == {1: {4_096}, 2: {2_048}, 8: {512}}
 
 
-def test_splits_that_are_merged_share_the_limit(tmp_path: Path) -> None:
-    with nyala.connect(tmp_path / "s", maintenance=False) as db:
-        table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
-        for part in range(4):
-            table.insert({"k": range(part, 24_000, 4), "s": ["x" * 400] * 6_000})
-            db.flush()
-    with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
-        table = db["t"]
-        assert table.stats().rowsets == 4
-        batches = list(table.scan(order_by_key=True).to_reader())
-    assert max(batch.nbytes for batch in batches) <= SHARE
-    assert [k for batch in batches for k in batch.column("k").to_pylist()] == list(range(24_000))
-
-
 def test_splits_fit_if_text_is_long_in_some_blocks_only(tmp_path: Path) -> None:
     """The size of a split cannot be estimated from the first, middle and last block."""
     texts = [f"{i * 7919 % 65_536:04x}" for i in range(60_000)]
@@ -338,35 +324,3 @@ def test_batches_of_small_rowsets_do_not_hold_whole_blocks(tmp_path: Path) -> No
         batches = list(db["t"].scan().to_reader())
     assert len(batches) > 4, "cut"
     assert sum(b.get_total_buffer_size() for b in batches) <= 1.1 * sum(b.nbytes for b in batches)
-
-
-@pytest.mark.parametrize(
-    ("ranges", "most"),
-    [
-        ([], 1),
-        ([(0, 9)], 1),
-        ([(0, 9), (10, 19), (20, 29)], 1),
-        ([(0, 10), (10, 20)], 2),  # both have the key 10
-        ([(0, 10), (10, 20), (20, 30)], 2),
-        ([(5, 5), (5, 5), (5, 5)], 3),
-        ([(0, 30), (1, 2), (4, 6), (5, 8), (20, 25)], 3),
-    ],
-)
-def test_overlap_depth_counts_the_rowsets_that_contain_one_key(
-    tmp_path: Path, ranges: list[tuple[int, int]], most: int
-) -> None:
-    """A merge in key order has a split of each of these rowsets in memory at once."""
-    with open_database(tmp_path / "s") as db:
-        table = db.create_table("t", {"k": "int64"}, "k")
-        for lower, upper in ranges:
-            keys = {"k": range(lower, upper + 1)}
-            table.delete(keys, on_missing="ignore")
-            db.flush()  # otherwise the insert would revive the dead rows of the older rowset
-            table.insert(keys)
-            db.flush()
-        (tablet,) = db._writer().root.table("t").tablets
-        assert [r.meta.key_min < r.meta.key_max for r in tablet.rowsets] == [a < b for a, b in ranges]
-        assert len(tablet.rowsets) == len(ranges)
-        state = db._writer().root.table("t")
-        spec = ScanSpec(state.schema, state.schema.columns, db.now())
-        assert scan_memory.overlap_depth(read_path.plan(state, spec, ScanCounters())) == most
