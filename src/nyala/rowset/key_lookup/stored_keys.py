@@ -184,8 +184,7 @@ class DenseKeys(LazyValues):
 
     def lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
         """Return the first ordinal with a key >= `bound`. Cost: at most one block."""
-        # Only the block before the first one that begins at or above the bound can contain keys on
-        # both sides.
+        # The bound is in the block before the first block that begins at or above it.
         block = self.first_keys.lower_bound(bound) - 1
         if block < 0:
             return 0
@@ -251,7 +250,7 @@ class SparseKeys:
         self._codec = codec
         self._row_count = columns[0].row_count
         self._log2 = samples.column.key.group
-        # In other columns, gathering a value costs decoding its block.
+        # In other columns, a gather decodes the whole block of each value.
         self._gathers_single_values = all(column.footer.gathers_single_values for column in columns)
         self._single_log2 = _SINGLE_LOG2 if self._gathers_single_values else _SINGLE_BY_BLOCKS_LOG2
 

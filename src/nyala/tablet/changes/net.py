@@ -156,7 +156,7 @@ def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
     arrays = rows.select(range(spec.key_count)).take(pa.array(order[starts])).columns
     value_count = len(spec.columns) - spec.key_count
     for number, (is_shown, _) in enumerate(_moments(spec, before, after)):
-        # Take the values of the row that exists at their moment. If none does, all rows have NULLs.
+        # Values come from the row that exists at their moment. If no row does, they are all NULL.
         winner = np.maximum.reduceat(np.where(is_shown, np.arange(len(order)), 0), starts)
         winner = order[np.maximum(winner, starts)]
         first = spec.key_count + number * value_count

@@ -186,7 +186,7 @@ def _images(
     """Return preimages and postimages of the versions. A preimage is the version before."""
     spec, rowset = touched.spec, touched.rowset
     number, is_after, types = images(before, after)
-    # Positions in an array of the values at `since` (one per row), then those of the versions.
+    # Positions in an array with the values of rows at `since`, followed by those of the versions.
     values = np.arange(len(before)) + len(grid.rows)
     previous = values - 1
     previous[grid.first] = grid.row_of[grid.first]

@@ -58,13 +58,13 @@ from nyala.tablet.state.root import AnyRowSet, TableState
 
 __all__ = ["ScanCounters", "ScanSpec", "ScanUnit", "count_split", "read_split"]
 
-# The most rows that are decoded and filtered at a time. All blocks have fewer rows.
+# The most rows that are decoded and filtered at a time.
 SPLIT_ROWS: Final = 1 << 18
-# Excluded rows in the middle of a split are skipped only if they are this many in a row. To read
-# fewer rows costs less than to read one more split.
+# Excluded rows in the middle of a split are skipped only in runs of at least this length. To read
+# a shorter run costs less than to read one more split.
 GAP_ROWS: Final = 1 << 12
-# How much of remote files is fetched ahead. A request may take 100 ms, in which a fast network
-# delivers this many bytes. Footers of this many units are fetched, because splits need them.
+# How much of remote files is fetched ahead: the rows of at least two splits and of up to 64 MiB,
+# which a fast network delivers during one request of 100 ms; and the footers of 16 rowsets.
 _AHEAD_BYTES: Final = 64 << 20
 _SPLITS_AHEAD_MIN: Final = 2
 _UNITS_AHEAD: Final = 16
