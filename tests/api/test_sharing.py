@@ -449,28 +449,6 @@ def test_a_write_that_never_becomes_visible(
     assert db["t"].count() == 0
 
 
-def test_threads_of_one_process_share_the_socket(shared: tuple[nyala.Database, Child]) -> None:
-    import threading
-
-    db, _ = shared
-    failures: list[BaseException] = []
-
-    def work(me: int) -> None:
-        try:
-            for number in range(8):
-                db["t"].insert([(me * 100 + number, me, "a")])
-                assert db["t"].get(me * 100 + number) is not None
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures and db["t"].count() == 48
-
-
 def test_a_forked_child_is_refused_and_leaves_the_parents_transaction(
     shared: tuple[nyala.Database, Child],
 ) -> None:

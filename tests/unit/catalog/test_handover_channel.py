@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -669,13 +668,3 @@ def test_a_forked_child_closes_the_socket(tmp_path: Path) -> None:
 def test_start_in_a_missing_folder_raises(tmp_path: Path) -> None:
     with pytest.raises(errors.StorageError, match="cannot listen at"):
         ChannelServer(SYSTEM, str(tmp_path / "missing"), lambda: one_request(echo)).start()
-
-
-def test_S3_a_frame_is_json_with_attachments() -> None:
-    """The sent bytes are those of docs/format/lease-and-lock.md."""
-    left, right = socket.socketpair()
-    with left, right:
-        handover_channel._Wire(left, lambda: 5.0).send_frame({"a": 1}, [b"xy"])
-        sent = right.recv(1000)
-    assert sent == frame(b'{"a":1}', [b"xy"])
-    assert json.loads(sent[24:31]) == {"a": 1}
