@@ -264,11 +264,12 @@ def in_files(db: Database, history: Any = None) -> Any:
     return table
 
 
-def test_large_compactions_run_in_a_worker_process(
-    real_store: Database, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", ["INLINE_BYTES", "INLINE_ROWS"])
+def test_compactions_of_many_bytes_or_rows_run_in_a_worker_process(
+    real_store: Database, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """This process moves later changes to the new rowset."""
-    monkeypatch.setattr(compactor, "INLINE_BYTES", 0)
+    monkeypatch.setattr(compactor, limit, 0)
     table = in_files(real_store)
 
     def never(*_: Any) -> None:

@@ -51,8 +51,9 @@ REPLAN_S: Final = 30.0
 QUIET_S: Final = 60.0
 # Delay of a tablet whose plan gave up.
 SOON_S: Final = 1.0
-# A smaller job runs in this process: sending it to another process would take as long as the job.
+# A job with fewer bytes and rows runs in this process: sending it to another one would take as long.
 INLINE_BYTES: Final = 1 << 20
+INLINE_ROWS: Final = 1 << 18
 # Delay of a tablet whose plan failed. It doubles each time, up to an hour.
 DELAY_S: Final = 10.0
 DELAY_MAX_S: Final = 3600.0
@@ -248,7 +249,7 @@ class Compactor:
                 on_progress(done, total)
 
             # A worker always uses the system's files and clock, but tests may use others.
-            if not store.env.is_system or input_bytes(job) < INLINE_BYTES:
+            if not store.env.is_system or _is_small(job):
                 return file_jobs.run(store.env, job, progress)
             kind, arguments = file_jobs.encode_job(job)
             started_s = clock.monotonic_s()
@@ -316,6 +317,13 @@ def operation_of(plan: Plan) -> str:
     if isinstance(plan, MinorPlan):
         return "minor delta compaction" if plan.kind == "redo" else "UNDO compaction"
     return "expiry"
+
+
+def _is_small(job: Job) -> bool:
+    """Whether the job reads little. A few bytes may have many rows, if these compress well."""
+    inputs = job.inputs if isinstance(job, MergeJob) else (job.input,)
+    rows = sum(files.rowset.row_count + sum(delta.record_count for delta in files.deltas) for files in inputs)
+    return rows < INLINE_ROWS and input_bytes(job) < INLINE_BYTES
 
 
 def input_bytes(job: Job) -> int:
