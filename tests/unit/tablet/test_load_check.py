@@ -63,11 +63,11 @@ def test_an_undo_file_does_not_make_idle_rows_new(db: nyala.Database) -> None:
 
     def with_a_past(staged: dict[str, Any]) -> None:
         for new, idle in zip(staged["rowsets"], staged["idle"], strict=True):
-            for name in ("path", "row_count", "columns", "size_bytes", "file_id", "key_min", "key_max"):
-                new["meta"][name], idle["meta"][name] = idle["meta"][name], new["meta"][name]
-            new["undo_path"] = new["meta"]["path"] + ".undo"
+            for name in ("path", "row_count", "places", "size_bytes", "file_id", "key_min", "key_max"):
+                new["rowset"][name], idle["rowset"][name] = idle["rowset"][name], new["rowset"][name]
+            new["undo_path"] = new["rowset"]["path"] + ".undo"
             folder = Path(db.path)
-            shutil.copy(folder / (idle["meta"]["path"] + ".undo"), folder / new["undo_path"])
+            shutil.copy(folder / (idle["rowset"]["path"] + ".undo"), folder / new["undo_path"])
         staged["idle"] = []
 
     with pytest.raises(InvalidArgumentError, match="as new rows, but the file has idle rows"):
@@ -89,7 +89,7 @@ def test_exchanged_rowsets_of_two_tablets_are_refused(db: nyala.Database) -> Non
         one, other = fields["tablets"][:2]
         one["rowsets"], other["rowsets"] = other["rowsets"], one["rowsets"]
         for staged in (one, other):
-            first(staged)["meta"]["tablet_id"] = staged["tablet_id"]
+            first(staged)["rowset"]["tablet_id"] = staged["tablet_id"]
         with pytest.raises(InvalidArgumentError, match="as rows of tablet"):
             handover.request_writer(db.path, {"do": "commit load", "job": fields})
     assert content(db) == {} and db.check().ok
@@ -100,11 +100,11 @@ def test_a_file_under_two_names_is_refused(db: nyala.Database) -> None:
 
     def with_a_copy(staged: dict[str, Any]) -> None:
         copy = json.loads(json.dumps(first(staged)))
-        folder, path = Path(db.path), copy["meta"]["path"]
+        folder, path = Path(db.path), copy["rowset"]["path"]
         for what, suffix in (("path", ""), ("undo_path", ".undo")):
             shutil.copy(folder / (path + suffix), folder / (path + "-2" + suffix))
-            (copy["meta"] if what == "path" else copy)[what] = path + "-2" + suffix
-        copy["meta"]["id"] += 1
+            (copy["rowset"] if what == "path" else copy)[what] = path + "-2" + suffix
+        copy["rowset"]["id"] += 1
         staged["rowsets"].append(copy)
 
     with pytest.raises(InvalidArgumentError, match="overlapping keys"):
@@ -113,20 +113,20 @@ def test_a_file_under_two_names_is_refused(db: nyala.Database) -> None:
 
 
 ROWSETS: dict[str, tuple[Change, str]] = {
-    "another count": (lambda s: first(s)["meta"].update(row_count=7), "7 rows, but the file has"),
-    "another least key": (lambda s: first(s)["meta"].update(key_min="80"), "keys 80 to"),
-    "another greatest key": (lambda s: first(s)["meta"].update(key_max="ff" * 8), "to ffffffffffffffff"),
-    "another version": (lambda s: first(s)["meta"].update(schema_version=9), "of schema version 9"),
-    "a column less": (lambda s: first(s)["meta"]["columns"].pop(1), "columns base/0/"),
-    "a column elsewhere": (lambda s: first(s)["meta"]["columns"][1].__setitem__(3, 32), "at 32"),
-    "another size": (lambda s: first(s)["meta"].update(size_bytes=9), "bytes, expected 9"),
+    "another count": (lambda s: first(s)["rowset"].update(row_count=7), "7 rows, but the file has"),
+    "another least key": (lambda s: first(s)["rowset"].update(key_min="80"), "keys 80 to"),
+    "another greatest key": (lambda s: first(s)["rowset"].update(key_max="ff" * 8), "to ffffffffffffffff"),
+    "another version": (lambda s: first(s)["rowset"].update(schema_version=9), "of schema version 9"),
+    "a column less": (lambda s: first(s)["rowset"]["places"].__delitem__(slice(5, 10)), "columns base/0/"),
+    "a column elsewhere": (lambda s: first(s)["rowset"]["places"].__setitem__(8, 32), "at 32"),
+    "another size": (lambda s: first(s)["rowset"].update(size_bytes=9), "bytes, expected 9"),
     "no UNDO": (lambda s: first(s).update(undo=None, undo_path=None), "new rows with UNDO file None"),
-    "another UNDO": (lambda s: first(s).update(undo_path=first(s)["meta"]["path"]), "twice"),
+    "another UNDO": (lambda s: first(s).update(undo_path=first(s)["rowset"]["path"]), "twice"),
     "UNDO of fewer rows": (lambda s: first(s)["undo"].update(record_count=0), "as 0 records"),
     "REDO instead of UNDO": (lambda s: first(s)["undo"].update(kind="redo"), "redo of columns"),
     "UNDO of v": (lambda s: first(s)["undo"].update(column_ids=[11]), "undo of columns"),
     "twice": (lambda s: s["rowsets"].append(first(s)), "twice"),
-    "another tablet's": (lambda s: first(s)["meta"].update(tablet_id=99), "of tablet 99 is staged"),
+    "another tablet's": (lambda s: first(s)["rowset"].update(tablet_id=99), "of tablet 99 is staged"),
 }  # fmt: skip
 
 
@@ -149,7 +149,7 @@ DELTAS: dict[str, tuple[Change, str]] = {
     "another count": (lambda s: changes(s)["redo"][1].update(record_count=99), "as 99 records, but the file has"),
     "another column": (lambda s: changes(s)["redo"][1].update(column_ids=[12]), "as records of columns"),
     "the liveness": (lambda s: changes(s)["redo"][1].update(column_ids=[-1]), "as changes of upsert, but the file has"),
-    "another place": (lambda s: changes(s)["redo"][1]["file"]["columns"][0].__setitem__(3, 32), "at 32"),
+    "another place": (lambda s: changes(s)["redo"][1]["places"].__setitem__(3, 32), "at 32"),
 }  # fmt: skip
 
 
