@@ -17,14 +17,13 @@ import pyarrow as pa
 import pytest
 from tests.corruption.seeded import copy_store
 from tests.sampled import is_night
-from tests.support import open_database, rows
+from tests.support import compact_deltas, open_database, rows
 
 import nyala
 from nyala.env import SYSTEM
 from nyala.errors import CorruptionError
 from nyala.handover import commits as handover
 from nyala.tablet.jobs.staged_files import read_staged, write_staged
-from nyala.tablet.manual_maintenance import compact_deltas
 
 WIDE = [f"c{number}" for number in range(20)]
 

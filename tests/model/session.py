@@ -36,7 +36,6 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.flush.lifecycle import flush, flush_deltas
-from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.store import Store, StoreOptions
@@ -47,6 +46,7 @@ from tests.model.looks import Looks, assert_same
 from tests.model.shapes import Options, Shape, make_table, tiny
 from tests.model.values import Predicate, column_of, holds, text
 from tests.model.versions import NOW, Alteration, Range, Row, Table
+from tests.support import compact_deltas
 
 Step = tuple[Any, ...]
 Between = dict[str, list[Step]]

@@ -1,18 +1,20 @@
 """The tablets of a database: writes, scans, flushes, compactions, recovery, and the open store.
 
-    store               the open store of the writer process; owns all parts and delegates to them
-    maintenance         the two background threads; manual_maintenance: the same work on request
+    store               the open store of the writer process
+    maintenance         the two background threads; manual_maintenance does the same on request
     group_sync          the thread that syncs the log for `durability="group"`
-    alter               changes of a table's columns, ranges and options
-    check, repair       verifies a store; repairs what can be repaired without losing rows
+    alter, purge        changes a table's columns, ranges and options; erases rows by key
+    check, repair       verifies a store; repairs it without losing rows
+    copying             copies a store between folders and buckets
+    media/              the interface to a folder or a bucket
     jobs/               loads and staged batches of other processes
-    compaction/ flush/  files to fewer files; memory to files
+    compaction/ flush/  rewrites files to fewer files; writes memory to files
     recovery/           replays the log into memory
-    tables/             tables as a whole: created, cloned, copied, restored
-    write/ scan/        the life of a write and of a scan
+    tables/             creates, clones, copies and restores whole tables
+    write/ scan/        the steps of a write and of a scan
     changes/            the change feed
-    workers/            processes for heavy work
-    state/              the immutable root and what all of them share
+    workers/            worker processes
+    state/              the immutable root, and other state that all modules share
 
-Imports point downwards in this list (`pyproject.toml`, contract "tablet").
+`pyproject.toml` says which of these may import which (contract "tablet").
 """

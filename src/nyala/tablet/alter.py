@@ -1,28 +1,27 @@
-"""Alters a table: steps build a draft, and the draft becomes the table at one moment.
+"""Alters a table: its columns, range partitions and options.
 
-    draft      the result of the steps; each may raise, and then nothing has happened
-    ── commit lock ───────────────────────────────────────────────────────────────────────────────
-    again      apply the steps to the current table, which others may have altered
-    timestamp  t: snapshots before t have the old schema, from t on the new one
-    freeze     freeze each MemRowSet with rows, without a flush: later rows have other columns
-    commit     sync the log, one catalogue change, one new root
-    ── unlock ────────────────────────────────────────────────────────────────────────────────────
+An alteration is a list of steps. Under the commit lock:
 
-Stored data does not change: files and rows in memory name their columns by id, and are read through
-the requested schema (`nyala.schema.adapter`; X4 of `RowSetVersion`). So an alteration takes
+    draft      apply the steps to a description of the present table, the draft
+    timestamp  take t: snapshots before t have the old schema, later ones the new schema
+    freeze     freeze each MemRowSet that has rows, because later rows have other columns
+    commit     sync the log, commit one catalogue change, install a new root
+
+Stored data does not change. Files and rows in memory name their columns by id, and a scan adapts
+them to its schema (`nyala.schema.adapter`; X4 of `RowSetVersion`). So an alteration takes
 milliseconds for a table of any size.
 
 Invariants
-    L1  All steps happen, or none. A step raises before anything changes; a crash leaves all or
-        none.
+    L1  Either all steps are applied, or none, also after a crash. A step that fails raises its
+        error before anything changes.
     L2  A batch that was prepared for the old table is prepared again under the lock (`write_path`).
-    L3  The schema of every readable moment is kept in `TableEntry.schemas`. Dropped columns stay in
-        files that are written later (`TableState.stored_schema`).
-    L4  The tablets of a dropped range stay, out of reach of writes, until their history ends (H5).
-        A purged range is discarded at once.
+    L3  The schema of every readable moment is kept in `TableEntry.schemas`. Files that are written
+        later still have dropped columns that the history needs (`TableState.stored_schema`).
+    L4  The tablets of a dropped range are kept until their history ends (H5), but no write reaches
+        them. A purged range is removed at once.
 
 Source: docs/design/kudu.md, "Schema alteration"; docs/design/snapshots-and-history.md, "Altering a
-table"; docs/design/rules.md, W2 and R7. Departure: Kudu flushes the MemRowSet.
+table"; docs/design/rules.md, W2 and R7. Unlike Nyala, Kudu flushes the MemRowSet.
 """
 
 from __future__ import annotations
@@ -55,12 +54,14 @@ logger = logging.getLogger("nyala.store")
 
 @dataclass(frozen=True)
 class Draft:
-    """A table during an alteration.
+    """The description of a table during an alteration.
 
-    kept:    the tablets that the table has, also those that were dropped before.
-    dropped: tablets of dropped ranges, which can be undropped. purged: tablets to remove at once.
-    added:   partitions that get a new tablet each. taken: the names of all tables.
-    is_tagged: whether a tag keeps its history.
+    kept:      the table's tablets, also those that the alteration brings back
+    dropped:   tablets of dropped ranges
+    purged:    tablets to remove at once
+    added:     partitions that get new tablets
+    taken:     the names of all tables
+    is_tagged: whether a tag keeps the table's history
     """
 
     name: str
@@ -98,10 +99,10 @@ class Draft:
 
 
 Step: TypeAlias = Callable[[Draft], Draft]
-"""Returns the next draft; raises without changing its input."""
+"""Returns the changed draft, or raises an error."""
 
 
-# ------------------------------------------------------------------------------------------------ steps
+# ── steps
 
 
 def add_column(name: str, spec: ColumnSpec) -> Step:
@@ -131,7 +132,10 @@ def _with_schema(draft: Draft, schema: Schema) -> Draft:
 
 
 def rename_table(name: str) -> Step:
-    """Return a step that renames the table. Raises: TableExistsError; InvalidArgumentError for an invalid name."""
+    """Return a step that renames the table.
+
+    The step raises TableExistsError, and InvalidArgumentError for an invalid name.
+    """
 
     def step(draft: Draft) -> Draft:
         check_table_name(name, draft.limits)
@@ -145,7 +149,7 @@ def rename_table(name: str) -> Step:
 
 
 def set_comment(comment: str) -> Step:
-    """Return a step that sets the table's comment. Raises: SchemaError for an invalid comment."""
+    """Return a step that sets the table's comment. It raises SchemaError for an invalid comment."""
 
     def step(draft: Draft) -> Draft:
         check_comment(comment, f"table {draft.name!r}: ", draft.limits)
@@ -155,7 +159,7 @@ def set_comment(comment: str) -> Step:
 
 
 def set_history(history_us: int | None) -> Step:
-    """Set how long history is kept, in microseconds; None: forever."""
+    """Return a step that sets how long history is kept, in microseconds; None: forever."""
     return lambda draft: dataclasses.replace(draft, history_us=history_us)
 
 
@@ -170,9 +174,10 @@ def add_range(bound: RangeBound) -> Step:
 
 
 def drop_range(bound: RangeBound, purge: bool = False) -> Step:
-    """See `nyala.partition.alteration.find_range`. Also drops ranges added by an earlier step.
+    """Return a step that drops the range with these bounds, also one that an earlier step added.
 
-    purge: remove its rows and their history at once, as for a table without history.
+    purge: remove the rows and their history at once.
+    The step raises the errors of `find_range`.
     """
 
     def step(draft: Draft) -> Draft:
@@ -193,7 +198,8 @@ def drop_range(bound: RangeBound, purge: bool = False) -> Step:
 def undrop_range(bound: RangeBound) -> Step:
     """Return a step that brings back the range with these bounds that was dropped last.
 
-    Raises: InvalidArgumentError if no such range was dropped, or if it overlaps a present range.
+    The step raises InvalidArgumentError if no such range was dropped, or if it overlaps a present
+    range.
     """
 
     def step(draft: Draft) -> Draft:
@@ -206,7 +212,7 @@ def undrop_range(bound: RangeBound) -> Step:
         )
         check_free(found, draft.partition_schema, draft.partitions, draft.schema)
         there = [tablet for tablet in draft.dropped if _range_of(tablet.partition) == found]
-        # One that this alteration drops has no moment yet.
+        # A range that this alteration drops has no timestamp yet, and was dropped last.
         newest = max(tablet.dropped or MAX_TIMESTAMP for tablet in there)
         back = tuple(tablet for tablet in there if (tablet.dropped or MAX_TIMESTAMP) == newest)
         return dataclasses.replace(
@@ -222,16 +228,16 @@ def _range_of(partition: Partition) -> tuple[bytes | None, bytes | None]:
     return partition.range_lower, partition.range_upper
 
 
-# ------------------------------------------------------------------------------------------------ alter
+# ── alter
 
 
 def alter(store: Store, table_id: int, steps: Sequence[Step], *, phase: Phase = no_phase) -> TableEntry:
-    """Apply the steps as one alteration; returns the table's entry, the same if nothing changed.
+    """Apply the steps as one alteration, and return the table's entry.
 
     phase:  for tests: called as "begun" without a lock, and as "frozen" and "committed" under the
             commit lock.
-    Raises: errors of the steps; TableNotFoundError if the table is gone; StorageError. Nothing
-        changes then (L1).
+    Raises: errors of the steps; TableNotFoundError if the table was dropped; StorageError. Nothing
+            changes then (L1).
     """
     store.check_writable()
     phase("begun")
@@ -302,7 +308,7 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
     fresh = [TabletState(tablet, store.new_memory(bare)) for tablet in added]
     altered = dataclasses.replace(
         bare,
-        # In the order of their ids, as every process that opens the store finds them.
+        # In the order of their ids, as when a process opens the store.
         tablets=(*(tablets[number] for number in sorted(kept.id for kept in draft.kept)), *fresh),
         dropped=tuple(tablets[number] for number in sorted(gone.id for gone in draft.dropped)),
     )
@@ -312,7 +318,7 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
 
 
 def _dropped_and_undropped(table: TableState, draft: Draft, timestamp: int) -> dict[int, TabletState]:
-    """The table's tablets by id; those that this alteration drops or undrops know its moment."""
+    """Return all tablets by id. Those that the draft drops or brings back get the timestamp."""
     found = {tablet.id: tablet for tablet in table.every_tablet}
     present = {tablet.id for tablet in draft.kept}
     for tablet in found.values():
@@ -323,7 +329,7 @@ def _dropped_and_undropped(table: TableState, draft: Draft, timestamp: int) -> d
 
 
 def _without_past(store: Store, entry: TableEntry) -> TableEntry:
-    """The entry without parts that only unreadable moments need; those moments stay unreadable."""
+    """Return the entry without schema versions and purged ranges that no readable moment needs."""
     cut = store.history_cut(entry)
     shorter = entry.without_past(cut)
     return (

@@ -1,17 +1,17 @@
-"""Checks a store: reads every byte and compares it with all rules that can be verified.
+"""Checks a store: reads every byte, and verifies all rules that can be verified.
 
-    catalogue   the checkpoint and the log's changes, the rules of the model (M1 to M11, T1)
-    log         every record and CRC, their order, a torn end or damage (R6); the position record
-    memory      the result of a replay, without changing the log
-    files       existence, named size, each block and CRC (`rowset.checking.findings`)
+    catalogue   the checkpoint and the changes in the log, by the rules M1 to M11 and T1 of the
+    model log         each record and CRC, their order, a torn end or damage (R6); the position
+    record memory      the result of a replay
+    files       existence, size, each block and CRC (`rowset.checking.findings`)
     tablets     no key has two live rows at one moment (T1 of `root`); every row is in its partition
-    folder      files that nothing names; a note about files that no writer created
+    folder      files that the catalogue does not name; a note about files that no writer created
 
-A store without a writer is checked under the writer's lock, so that nothing changes. Beside a
-writer, or in the writer, one root is checked, as a reader would see it. Unnamed files are not
-reported then, because some are just being written.
+If no process writes to the store, the check has the writer's lock. Otherwise it checks one root, as
+a reader sees it. Then files that the catalogue does not name are not reported, because the writer
+may be writing them.
 
-Nothing is changed. `tablet.repair` repairs what can be repaired without loss.
+A check changes nothing; `tablet.repair` repairs.
 Source: docs/reliability.md; Kudu's `kudu fs check`.
 """
 
@@ -81,13 +81,10 @@ ProblemKind: TypeAlias = Literal[
 ]
 
 REPAIRABLE: Final = frozenset({"checkpoint", "index", "surplus", "position", "orphan-file"})
-"""Kinds that `repair` repairs without loss: it rewrites derived data and removes unneeded data."""
+"""The kinds of problems that `repair` repairs: wrong derived data, and unneeded data."""
 
 REPLAY_LIMIT_BYTES: Final = 1 << 30
-"""The most memory of a replay if no process has the store open, because a check cannot flush.
-
-A writer keeps its log to about 64 MB (`log_limit`).
-"""
+"""The memory limit for a replay if no process has the store open. A check cannot flush."""
 _CACHE_BYTES: Final = 64 << 20
 _UNBOUNDED: Final = 1 << 62
 _ONLY_HISTORY: Final = "; current rows are read without this file, only earlier snapshots need it"
@@ -111,12 +108,12 @@ class Problem:
            "damage"       bytes differ from those written, or files contradict each other
            "index"        rows are intact, but a bloom filter, zone map, index, bound or encoded key
                           is wrong
-           "surplus"      a file is intact, and additional bytes follow it
+           "surplus"      a file is intact, but more bytes follow it
            "key-twice"    a key has two live rows at one moment
            "wrong-tablet" a row is not in the tablet of its partition
            "log"          the log is damaged, or ends too early
-           "position"     the record that limits what readers read is damaged
-           "orphan-file"  a file that nothing names
+           "position"     the position record is damaged
+           "orphan-file"  a file that the catalogue does not name
            "memory"       the result of the log's replay breaks a rule
     path, offset: the place in a file; None: no single place.
     """
@@ -131,21 +128,24 @@ class Problem:
 
     @property
     def repairable(self) -> bool:
-        """Whether `nyala fs check --repair` repairs it. If not, restore the store from a backup."""
+        """Whether `nyala fs check --repair` repairs the problem. If not, restore a backup."""
         return self.kind in REPAIRABLE
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields of `--json`."""
+        """Return the fields for `--json`."""
         return {**asdict(self), "repairable": self.repairable}
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of a check. `ok`: no problem.
+    """The result of a check.
 
-    problems: in the order of their detection. notes: other facts worth knowing. repairs: one
-    sentence per repair. Counts are those of the data read: rows include dead ones, bytes are those
-    of data files. alone: there was no writer, so unnamed files were also checked.
+    problems: in the order in which they were found
+    notes:    other facts for the user
+    repairs:  one sentence per repair
+    alone:    whether no process had the store open, so that orphan files were found too
+    rows:     the number of rows in files, also dead ones
+    bytes:    the size of the data files
     """
 
     path: str
@@ -168,11 +168,11 @@ class CheckReport:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the catalogue could not be read, so that no file is known to belong to the store."""
+        """Whether the catalogue could not be read, so that data files were not checked."""
         return _UNKNOWN in self.notes or any(problem.kind == "catalogue" for problem in self.problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields of `--json`."""
+        """Return the fields for `--json`."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "problems"}
         return {
             **plain,
@@ -188,9 +188,9 @@ def no_progress(done: int, total: int) -> None:
 
 
 def check_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """Check the store at `path`, with or without a writer.
+    """Check the store at `path`, also if a process writes to it.
 
-    Raises: StorageError if there is no store, or no right to read it.
+    Raises: StorageError if there is no store, or if this user may not read it.
     """
     if not env.files.exists(path):
         raise StorageError(f"there is no folder {path!r}: give the folder of a store", path=path)
@@ -208,7 +208,7 @@ def _check_bound_folder(env: Env, path: str, progress: Progress) -> CheckReport:
     except (LockedError, StorageError) as error:
         if isinstance(error, StorageError) and error.errno not in MAY_NOT_WRITE:
             raise
-        # The writer holds the whole log in memory, so the check can too: its replay is not limited.
+        # The writer has the rows of the whole log in memory, so this replay needs no limit.
         with contextlib.closing(ReaderStore.open(env, path, 4 * _CACHE_BYTES, _UNBOUNDED)) as reader:
             return check_open(reader, progress)
     try:
@@ -218,7 +218,7 @@ def _check_bound_folder(env: Env, path: str, progress: Progress) -> CheckReport:
 
 
 def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """Check the whole store; the caller has the writer's lock."""
+    """Check the whole store. Requires the writer's lock."""
     check = _Check(env, path, progress)
     found = check.catalogue()
     if found is not None:
@@ -237,7 +237,7 @@ def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckR
 def check_bucket(
     url: str, storage_options: StorageOptions | None, progress: Progress = no_progress
 ) -> CheckReport:
-    """Check the store in a bucket, also one that cannot be opened, and beside a writer.
+    """Check the store in a bucket, also if a process writes to it, or if it cannot be opened.
 
     Raises: StorageError if there is no store, or if the bucket does not answer.
     """
@@ -262,7 +262,7 @@ def check_bucket(
 
 @contextlib.contextmanager
 def bucket_at(url: str, storage_options: StorageOptions | None) -> Iterator[tuple[Env, Objects]]:
-    """Open the objects of a URL, and an environment whose files are theirs; closes both at the end."""
+    """A context with the objects of a URL, and an `Env` for their files."""
     with contextlib.closing(open_objects(url, storage_options)) as objects:
         env = open_env(objects)
         with contextlib.closing(env.files):
@@ -341,7 +341,7 @@ class _Check:
     ) -> None:
         if isinstance(error, StorageError) and not isinstance(error, MissingFileError):
             if self.env.files.is_remote:
-                raise error  # no network, or no right: nothing is known of the object
+                raise error  # without network or rights, nothing is known about the object
         message = str(error) or type(error).__name__
         path = path or getattr(error, "path", None)
         if isinstance(error, MissingFileError):
@@ -369,10 +369,10 @@ class _Check:
     def has_path(self, path: str | None) -> bool:
         return any(problem.path == path for problem in self.problems)
 
-    # ── catalogue and log ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── catalogue and log
 
     def catalogue(self) -> tuple[CatalogState, Recovery] | None:
-        """Read the catalogue and the log; None if one is damaged: then nothing else can be checked."""
+        """Read the catalogue and the log. Return None if one is damaged."""
         path = birth_path(self.path)
         if not self.env.files.exists(path):
             left = [
@@ -421,7 +421,7 @@ class _Check:
     def log(
         self, root: Root, state: CatalogState, recovered: Recovery
     ) -> CorruptionError | StorageError | None:
-        """Check the end of the log and replay it onto the root; returns the error of a failed replay."""
+        """Check the end of the log, and replay the log. Return the error of a failed replay."""
         self.log_records = recovered.record_count
         if recovered.torn is not None:
             self.notes.append(
@@ -440,7 +440,7 @@ class _Check:
         return self.replay(root, recovered.records())
 
     def replay(self, root: Root, records: Iterable[LogRecord]) -> CorruptionError | StorageError | None:
-        """Replay the log onto the root; returns the error of a failed replay."""
+        """Replay the log into the memory of the root. Return the error of a failed replay."""
 
         def relieve(timestamp: int, report: ReplayReport) -> Root:
             if root.memory_bytes() > REPLAY_LIMIT_BYTES:
@@ -462,10 +462,10 @@ class _Check:
             return error
         return None
 
-    # ── a bucket ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── a bucket
 
     def bucket(self, objects: Objects, birth: ObjectBirth) -> None:
-        """Check everything below a store's URL."""
+        """Check a store in a bucket."""
         try:
             news = LogFollower(self.env, objects, birth).read_new()
             with without_collector():
@@ -479,8 +479,8 @@ class _Check:
         self.checkpoints(objects)
         root = open_root(self.env, self.path, state, BlockCache(_CACHE_BYTES))
         replayed = self.replay(root, batches(news.entries))
-        if not self.replayed:
-            root = open_root(self.env, self.path, state, BlockCache(_CACHE_BYTES))  # with nothing in memory
+        if not self.replayed:  # begin again with empty memory
+            root = open_root(self.env, self.path, state, BlockCache(_CACHE_BYTES))
         self.root(root, state)
         if replayed is not None and not self.has_path(replayed.path):
             self.add("log", replayed)
@@ -490,7 +490,7 @@ class _Check:
         for damaged in damaged_checkpoints(self.env, objects):
             self.add("checkpoint", damaged)
 
-    # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── tables
 
     def root(self, root: Root, state: CatalogState) -> None:
         tablets = list(root.tablets())
@@ -510,14 +510,13 @@ class _Check:
                 done += 1
                 if self._rowset(table, tablet, rowset):
                     sound.append(rowset)
-            if (
-                self.replayed
-            ):  # without the log, which may have deletes, files can show two live rows of one key
+            # Without the deletes in the log, files may have two live rows of a key.
+            if self.replayed:
                 self._two_live_rows(table, tablet, sound)
         self.progress(total, total)
 
     def _rowset(self, table: TableState, tablet: TabletState, rowset: DiskRowSet) -> bool:
-        """Check one rowset; returns whether its rows can be checked further."""
+        """Check one rowset. Return whether its rows are intact."""
         self.counts["rowsets"] += 1
         self.rows += rowset.row_count
         there = True
@@ -560,7 +559,8 @@ class _Check:
         return sound and self._where_rows_belong(table, tablet, rowset)
 
     def _where_rows_belong(self, table: TableState, tablet: TabletState, rowset: DiskRowSet) -> bool:
-        if tablet.id not in table.ordinal_of:  # others may cover a dropped range
+        """Check NOT NULL columns, stored keys, and each row's tablet. Return whether all is right."""
+        if tablet.id not in table.ordinal_of:  # the tablet of a dropped range
             table = dataclasses.replace(table, tablets=(tablet,), dropped=())
         ordinal = table.ordinal_of[tablet.id]
         path = rowset.reader.path
@@ -578,7 +578,8 @@ class _Check:
                 rowset.decode(column, MAX_TIMESTAMP, lower, upper, access=Access.SCAN)
                 for column in key_columns
             ]
-            if rowset.keys.has_all_encoded:  # `KeyIndex.check` has compared the keys of other rowsets
+            # `KeyIndex.check` has compared the keys of all other rowsets.
+            if rowset.keys.has_all_encoded:
                 equal = table.codec.encode(arrays).equal_to(
                     rowset.keys.read(lower, upper, access=Access.ONCE)
                 )
@@ -609,6 +610,7 @@ class _Check:
         return True
 
     def _two_live_rows(self, table: TableState, tablet: TabletState, stores: Sequence[AnyRowSet]) -> None:
+        """Add a problem for each pair of rowsets that have a key with two live rows."""
         history_start = table.entry.history_start
 
         def of(store: AnyRowSet, rowids: Rowids) -> Lives:
@@ -632,7 +634,7 @@ class _Check:
                 )  # fmt: skip
                 break
 
-    # ── the folder ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the folder
 
     def orphans(self, state: CatalogState) -> None:
         orphans, strays = _unnamed(self.env, self.path, state)
@@ -650,9 +652,9 @@ class _Check:
 
 
 def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
-    """Absolute paths of (orphans: writer's files that nothing names, strays: files of others).
+    """Return the absolute paths of orphans and strays, as `unreferenced_files` and in more folders.
 
-    Call under the writer's lock.
+    Requires the writer's lock.
     """
     orphans, strays = unreferenced_files(env, path, state)
     for name in env.files.list_dir(layout.wal_path(path)):
@@ -666,11 +668,11 @@ def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[
     return orphans, strays
 
 
-# ── keys with several rows ──────────────────────────────────────────────────────────────────────────────────────────
+# ── keys with several rows
 
 
 def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRowSet]]:
-    """Pairs of rowsets that may have a key in common; one in memory comes first."""
+    """Yield pairs of rowsets that may have a key in common. MemRowSets come first in a pair."""
     memories = [store for store in stores if isinstance(store, MemRowSet) and store.row_count]
     disks = sorted(
         (store for store in stores if isinstance(store, DiskRowSet)), key=lambda rowset: rowset.meta.key_min
@@ -687,7 +689,10 @@ def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRo
 
 
 def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, Rowids]]:
-    """Keys that both have, in parts, with their rowids in both. Does not use bloom filters."""
+    """Yield the keys that both rowsets have, in parts, with their rowids in both.
+
+    Bloom filters are not used, because they may be wrong.
+    """
     for keys, rights, following in _key_parts(right):
         for found in _rows_of(left, keys, following):
             at = np.flatnonzero(found >= 0)
@@ -696,7 +701,10 @@ def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Ro
 
 
 def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> Iterator[Rowids]:
-    """The rowid of each key, or -1, for one range of rows after the other."""
+    """Yield the rowid of each key, or -1, for one range of rows after another.
+
+    following: all `keys` are less than this key; None: no limit.
+    """
     if isinstance(store, MemRowSet):
         yield store.find(keys)
         return
@@ -707,7 +715,7 @@ def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> It
 
 
 def _key_parts(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | None]]:
-    """(ascending keys, their rowids, the next key) for parts of a rowset."""
+    """Yield parts of a rowset: ascending keys, their rowids, and the key after them or None."""
     if isinstance(store, MemRowSet):
         order = store.order()
         yield store.keys_of(order), order, None
@@ -718,7 +726,11 @@ def _key_parts(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | 
 
 
 def _both_alive(left: Lives, right: Lives, lefts: Rowids, rights: Rowids, history_start: int) -> int | None:
-    """The index of the first pair of rows that are both live at one moment of the history."""
+    """Return the index of the first pair of rows that are both live at one moment; None: no pair.
+
+    lefts, rights:  the rowids of the pairs.
+    history_start:  only moments from here on count.
+    """
     parts = [left.of(lefts), right.of(rights)]
     count = len(lefts)
     owner: npt.NDArray[np.int64] = np.concatenate([part[0] for part in parts])
@@ -728,8 +740,7 @@ def _both_alive(left: Lives, right: Lives, lefts: Rowids, rights: Rowids, histor
     order = np.lexsort((times, owner))
     owner, times, steps = owner[order], times[order], steps[order]
     both = first > 1
-    # If a row's first event is at the start of history, the state after that event counts from
-    # there on.
+    # The state before an event at the start of the history does not count.
     if len(owner):
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         total = np.cumsum(steps)

@@ -1,25 +1,27 @@
-"""Copies a whole store between folders and buckets, while its writer goes on writing.
+"""Copies a whole store between folders and buckets, while its writer continues to write.
 
-    source      a reader: its lease keeps the files of one state of the catalogue
-    data files  copied under their names; a repeated copy skips those that are there
-    catalogue   written as a checkpoint, with a new store id
-    log         the batches whose rows may be in no file, with their timestamps
-    birth       `nyala.json`, last
+The source is opened as a reader, so its lease keeps the files of one version of the catalogue. The
+copy is written in this order:
+
+    data files  under the same names; a repeated copy skips files that exist already
+    catalogue   as a checkpoint, with a new store id
+    log         the batches that may not be in files, with their timestamps
+    birth       `nyala.json`
 
 Invariants
-    C1  Catalogue, files and batches are of one moment of the source. To replay them is what a writer
-        does after a crash, so the copy has the same rows at every moment up to that one (R1).
-    C2  Until the birth exists, the destination is no store. The marker `copying` says why, and `connect`
-        refuses to create a store there.
-    C3  The copy is a store of its own. So a file of its log or a checkpoint is never taken for one of the
-        source's. Data files have no store id.
-    C4  A data file gets its name, and an object exists, only when it is whole. Names are unique. So a file
-        with the right size is the right file.
-    C5  A bucket gets two checkpoints with the same state, because without any the log would not have it
+    C1  Catalogue, files and batches belong to one moment of the source. The copy replays them like
+        a writer after a crash, so it has the same rows at every moment up to that one (R1).
+    C2  Until the birth object exists, the destination is not a store. It has the marker `copying`,
+        with which `connect` refuses to create a store there.
+    C3  The copy has its own store id. So a file of its log or a checkpoint cannot be confused with
+        one of the source. Data files have no store id.
+    C4  A data file gets its name only when it is complete, and names are unique. So a file with the
+        right name and size is the right file.
+    C5  A bucket gets two checkpoints with the same state, because the writer relies on a second one
         (S5 of `wal.objects.writer`).
 
-One copy at a time writes to a destination. A folder is locked. In a bucket a second copy takes the
-marker, and the first then ends with an error.
+Only one copy at a time writes to a destination. A folder has a lock. In a bucket, a second copy
+replaces the marker, and the first copy then ends with an error.
 
 Source: docs/design/object-storage.md, "Copies of a store".
 """
@@ -65,7 +67,8 @@ Parts = Callable[[], Iterator[bytes]]
 class CopyReport:
     """What a copy has.
 
-    timestamp: the source's moment (C1). files, bytes: all data files, also those that were there before.
+    files, bytes: all data files, also those of an earlier copy that was repeated.
+    timestamp:    the moment of the source (C1).
     """
 
     files: int
@@ -75,28 +78,32 @@ class CopyReport:
 
 
 class Destination(Protocol):
-    """A place without a store. The calls come in this order, `write` from several threads."""
+    """A place for a copy. The methods are called in this order, `write` by several threads."""
 
     def begin(self, directories: Collection[str]) -> None:
-        """Refuse a place with anything in it but an unfinished copy, and prepare it."""
+        """Create the marker and these folders.
+
+        Raises: StorageError if the place has other content than an unfinished copy.
+        """
         ...
 
     def write(self, path: str, size_bytes: int, parts: Parts) -> None:
-        """Write a data file, unless it is there (C4)."""
+        """Write a data file, unless it exists (C4)."""
         ...
 
     def finish(self, state: CatalogState, records: Iterable[LogRecord]) -> None:
-        """Make it a store with this catalogue and this log."""
+        """Write the catalogue, the log and the birth object."""
         ...
 
 
 def copy_store(
     source: ReaderStore | BucketReader, destination: Destination, progress: Progress
 ) -> CopyReport:
-    """Copy the source's present state to the destination, which becomes a store at the end.
+    """Copy the source's present state to the destination.
 
-    progress: is called with the bytes copied and their total.
-    Raises: StorageError, CorruptionError. The destination is then not a store, and the copy can be repeated.
+    progress: called with the number of copied bytes and their total.
+    Raises: StorageError, CorruptionError. Then the destination is not a store, and the copy can be
+            repeated.
     """
     root, state, records = _state_of(source)
     entries: list[RowSetEntry | PartEntry | DeltaEntry] = [
@@ -130,12 +137,12 @@ def copy_store(
         garbage={},
     )
     destination.finish(mine, counted())
-    del root  # its lease kept the files
+    del root  # until here, its lease kept the files
     return CopyReport(len(sizes), total, count, timestamp)
 
 
 def _state_of(source: ReaderStore | BucketReader) -> tuple[Root, CatalogState, Iterable[LogRecord]]:
-    """A root, which keeps the lease; its catalogue; and the batches after it (C1)."""
+    """Return a root, which keeps the lease; its catalogue; and the batches not in files (C1)."""
     if isinstance(source, BucketReader):
         root, state = source.look()
         return root, state, source.unflushed()
@@ -186,7 +193,7 @@ class FolderDestination:
         self._check()
         files.make_dirs(self._path)
         self._lock.acquire()
-        self._check()  # another copy may have ended meanwhile
+        self._check()  # again: another copy may have created a store before the lock was free
         files.write_atomic(os.path.join(self._path, COPYING_KEY), b"")
         self._directories = [os.path.join(self._path, directory) for directory in directories]
         for directory in self._directories:
@@ -215,7 +222,7 @@ class FolderDestination:
             files.make_dirs(directory)
         write_checkpoint(files, self._path, state)
         with closing(LogWriter(self._env, wal, recover(self._env, wal, 1, state.store_id))) as log:
-            # A store with a catalogue always has a log, so that a lost one is noticed.
+            # Each store has at least one log record, so that an open notices a lost log.
             log.append_change(ChangeRecord(encode_change(CatalogChange(), state.version + 1)))
             for record in records:
                 log.append(record)

@@ -1,8 +1,8 @@
-"""The thread for `durability="group"`: acknowledged batches are synced within 100 ms.
+"""The thread that syncs the log for `durability="group"`, within 100 ms of each batch.
 
-It does nothing else, so that no flush or compaction delays a sync, and it runs with or without
-background maintenance. A batch waits at most `wal.writer.GROUP_SYNC_INTERVAL_S` plus one `POLL_S`
-before its sync begins.
+The thread does nothing else, so that no flush or compaction delays a sync. It also runs without
+background maintenance. The sync of a batch begins after at most `wal.writer.GROUP_SYNC_INTERVAL_S`
++ `POLL_S`.
 
 Source: docs/how-to/durability.md.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.store")
 
-# How often the thread checks for new batches while none waits.
+# The interval at which the thread looks for new batches.
 POLL_S: Final = 0.02
 
 
@@ -37,7 +37,7 @@ class GroupSync:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. Closing the log syncs the rest."""
+        """End the thread. The log's `close` syncs the last batches."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -50,7 +50,8 @@ class GroupSync:
             try:
                 left_s = store.sync_if_due()
             except Error as error:
-                logger.error("group syncs have stopped: %s", error)  # the store takes no more writes (W3)
+                # `Store.sync_if_due` has made the store refuse writes (W3).
+                logger.error("group syncs have stopped: %s", error)
                 return
             store.env.clock.wait(self._stop, POLL_S if left_s is None else min(left_s, POLL_S))
             del store

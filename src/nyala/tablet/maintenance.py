@@ -1,13 +1,15 @@
-"""The background of an open store: two threads, and a pure choice of what to flush.
+"""The background work of an open store: two threads.
 
-    nyala-flush        every TICK_S, or at once when a write reports pressure
-      memory or log over  flush the largest tablets, or all tablets that keep the log
-      old data in memory  flush it after `FLUSH_AGE_S`, if it is at least `FLUSH_AGE_MIN_BYTES`
-      garbage             unlink files that nobody can see (P2); release scans that nobody reads
-    nyala-compaction   when files were added or removed, and every second: see
-                       `compaction.background`
+The thread nyala-flush runs every 2 seconds, or at once when a write sets `Store.pressure`:
 
-A flush frees memory that writers wait for, so it never waits for a compaction.
+    memory or log is full   flush the largest tablets, or all tablets that keep the log
+    old data in memory      flush it after `FLUSH_AGE_S`, if it has at least `FLUSH_AGE_MIN_BYTES`
+    garbage                 delete files that nobody needs (P2)
+
+The thread nyala-compaction runs when files were added or removed, and every second
+(`compaction.background`). Flushes never wait for compactions, because writers may wait for the
+memory that a flush frees.
+
 Source: Kudu tablet design, "Overall picture"; docs/design/kudu.md, "Maintenance manager".
 """
 
@@ -36,16 +38,16 @@ logger = logging.getLogger("nyala.maintenance")
 TICK_S: Final = 0.1
 COMPACTION_TICK_S: Final = 1.0
 FLUSH_AGE_S: Final = 120.0  # Kudu's flush_threshold_secs
-# Less old data is not worth its files: the log keeps it.
+# Less old data stays in memory and in the log, because each flush writes several files.
 FLUSH_AGE_MIN_BYTES: Final = 1 << 20
-# A merge keeps changes in memory and with them the log. It is revoked when writes have waited this
-# long for a shorter log.
+# A merge keeps changes in memory, so the log cannot be shortened. The merge is stopped when writes
+# have waited for a shorter log for so many seconds.
 GIVES_WAY_S: Final = 5.0
 
 
 @dataclass(frozen=True)
 class TabletMemory:
-    """The memory of one tablet that a flush would free, without changes that a merge keeps (R3)."""
+    """The memory of one tablet that a flush would free. A flush leaves what a merge keeps (R3)."""
 
     tablet_id: int
     bytes: int
@@ -56,8 +58,8 @@ class TabletMemory:
 class Pressure:
     """The input of `choose_flush`.
 
-    kept_since: the oldest change that a running merge keeps in memory. The log from there on must
-    stay.
+    kept_since: the timestamp of the oldest change that a running merge keeps in memory. The log is
+                needed from there on.
     """
 
     memory_bytes: int
@@ -70,14 +72,13 @@ class Pressure:
 
 
 def choose_flush(pressure: Pressure) -> set[int]:
-    """Choose the tablets to flush now; empty: none. Pure.
+    """Return the ids of the tablets to flush now.
 
-    Memory: above half of its limit, the largest tablets, until less than a quarter of the limit is
-    left.
-    Log:    above its limit, every tablet whose unflushed rows are still in the log. Tablets are left
-            out if a running merge needs the log from an earlier point: a flush would free nothing, and
-            each write would cause tiny files until the merge ends.
-    Age:    all old data.
+    Memory: above half of the limit, the largest tablets, until a quarter of the limit is left.
+    Log:    above the limit, every tablet with unflushed rows. Tablets are left out if a running
+            merge needs the log from an earlier moment: a flush would not shorten the log, and each
+            write would cause small files.
+    Age:    every tablet with old data, if the old data is large enough.
     """
     chosen: set[int] = set()
     held = [tablet for tablet in pressure.tablets if tablet.timestamp_min is not None]
@@ -121,7 +122,7 @@ def pressure_of(store: Store) -> Pressure:
 
 @dataclass
 class FlushCounters:
-    """Counts since the store was opened."""
+    """Counters since the store was opened."""
 
     flushes: int = 0
     rows_flushed: int = 0
@@ -132,13 +133,13 @@ class FlushCounters:
 
 @dataclass(frozen=True)
 class MaintenanceStatus:
-    """The background work of a store, from `db.maintenance.status()`. Counters begin at the open."""
+    """The background work of a store (`db.maintenance.status()`). Counters begin at the open."""
 
     paused: bool
     running: str
     """The flush or collection that runs; "" if none does."""
     compaction: Mapping[str, Any] | None
-    """The running compaction: operation, table, tablet, seconds, rows_done and rows_total; or None."""
+    """The running compaction, with operation, table, tablet, seconds, rows_done, rows_total."""
     waiting: str
     """Why the next compaction waits; "" if none does."""
     recent: Sequence[Any]
@@ -165,9 +166,9 @@ class MaintenanceStatus:
 
 
 class Maintenance:
-    """The background of one store. `status()`, `pause()` and `resume()` are for users."""
+    """The background work of one store. `status()`, `pause()` and `resume()` are for users."""
 
-    # All tablets are examined; without pressure only once per this many ticks.
+    # Without pressure, `run_once` is called every 20 ticks.
     _IDLE_TICKS: Final = 20
 
     def __init__(self, store: Store, every_tick: Callable[[], None] = lambda: None) -> None:
@@ -192,8 +193,8 @@ class Maintenance:
             threading.Thread(target=self._compaction_loop, name="nyala-compaction", daemon=True),
         ]
 
-    # Both have much code, and many programs end before they flush or compact anything. So each is
-    # imported and created on first use.
+    # The compactor and the flush worker are imported and created at the first use, because many
+    # programs end before they need them.
 
     @property
     def compactor(self) -> Compactor:
@@ -226,7 +227,7 @@ class Maintenance:
             thread.start()
 
     def stop(self) -> None:
-        """End both threads and all worker processes; a running flush or compaction is given up."""
+        """End both threads and all worker processes. Running flushes and compactions fail."""
         self._stop.set()
         self._wake.set()
         self._changed.set()
@@ -239,7 +240,7 @@ class Maintenance:
                 thread.join()
 
     def pause(self) -> None:
-        """Stop background work until `resume`; returns when running work has ended.
+        """Stop background work until `resume`. Return when running work has ended.
 
         `flush()`, `compact()` and `vacuum()` still work.
         """
@@ -248,7 +249,7 @@ class Maintenance:
             pass
 
     def resume(self) -> None:
-        """Continue, with everything that has become due meanwhile."""
+        """Continue background work."""
         self._pause(False)
         self._wake.set()
         self._changed.set()
@@ -259,7 +260,7 @@ class Maintenance:
             store.pause(paused)
 
     def status(self) -> MaintenanceStatus:
-        """Return running, waiting and last work, and counters since the store was opened."""
+        """Return the running work, the last work, and counters since the store was opened."""
         return MaintenanceStatus(
             paused=self._paused,
             **asdict(self.counters),
@@ -267,7 +268,7 @@ class Maintenance:
             **self.compactor.status(self._clock.monotonic_s()),
         )
 
-    # ------------------------------------------------------------------------------------------ the threads
+    # ── the threads
 
     def _flush_loop(self) -> None:
         tick = 0
@@ -280,14 +281,14 @@ class Maintenance:
                 return
             tick += 1
             if pressed:
-                # Cleared before the work, so that no later signal is lost; and while paused, to
-                # avoid a busy loop.
+                # Before the work, so that a signal during the work is not lost. Also while paused,
+                # so that this loop waits.
                 self._wake.clear()
             try:
                 with self._busy:
                     if not self._paused and (pressed or tick % self._IDLE_TICKS == 0):
                         self.run_once(store)
-            except Exception as error:  # of any kind: without this thread no memory would ever be freed
+            except Exception as error:  # the thread must continue after any error
                 self.counters.running = ""
                 self._failed("flush", error)
             del store
@@ -313,13 +314,13 @@ class Maintenance:
             return  # errors are expected while the store closes
         self.counters.failures += 1
         if self._errors.get(thread) != str(error):
-            # Once per error: a full disk must not flood the log of the user's program.
+            # A repeated error, such as a full disk, is logged once.
             trace = None if isinstance(error, Error) else error
             logger.warning("background work failed and will be tried again: %s", error, exc_info=trace)
         self._errors[thread] = str(error)
 
     def run_once(self, store: Store) -> None:
-        """Do the flush that is due, then collect garbage. Raises the errors of both."""
+        """Do the flush that is due, then collect garbage. Raises: the errors of both."""
         try:
             chosen = choose_flush(pressure_of(store))
             if chosen:
@@ -331,8 +332,8 @@ class Maintenance:
                 self.counters.rows_flushed += report.rows
                 store.grow_reserve()
             if store.memory_is_full() or self._log_stays_full(store):
-                # Writers wait, and a merge keeps memory from being flushed. It is revoked and tried
-                # again later.
+                # Writers wait for memory that merges keep. The merges are stopped and run again
+                # later.
                 with Uninterrupted(), store.commit_lock:
                     revoked = store.reservations.revoke_held()
                 if revoked:
@@ -340,7 +341,8 @@ class Maintenance:
 
                     flush(store, write=self.flush_worker.write)
         finally:
-            # Also after a flush failed for lack of space, because this frees space.
+            # This also runs after a failed flush, because it may free the disk space that was
+            # missing.
             self.counters.running = "collection"
             self._every_tick()
             self.counters.files_collected += store.collect_garbage()
@@ -353,7 +355,7 @@ class Maintenance:
         self._errors.pop("flush", None)
 
     def _log_stays_full(self, store: Store) -> bool:
-        """Whether the log has been full for GIVES_WAY_S, so that a merge must give way."""
+        """Whether the log has been full for GIVES_WAY_S."""
         now_s = self._clock.monotonic_s()
         if not store.log_is_full():
             self._log_full_since_s = None
@@ -362,7 +364,7 @@ class Maintenance:
         return self._log_full_since_s is not None and now_s - self._log_full_since_s >= GIVES_WAY_S
 
     def compact_once(self, store: Store) -> None:
-        """Compact until nothing pays, or until a pause. Raises the errors of compactions."""
+        """Run compactions until none is worth its cost, or until a pause. Raises: their errors."""
         while not self._paused and not self._stop.is_set() and self.compactor.run_once(store):
             if not self.compactor.waiting:
                 self._errors.pop("compaction", None)

@@ -1,13 +1,11 @@
-"""Manual maintenance: the background's work on request, at once and to the end.
+"""Maintenance on request: the work of the background threads, at once and to the end.
 
-    compact_table    flushes, then compacts until no two rowsets of a tablet overlap and no REDO is
-                     left
-    vacuum_table     frees disk space: history beyond the mark, dead rows, unneeded files
-    compact_deltas   runs the minor delta compactions that are due
+    compact_table    flushes, then compacts until rowsets do not overlap and have no REDO
+    vacuum_table     frees disk space: expired history, dead rows, unneeded files
 
-Writers and scans go on meanwhile. Running background work is waited for. Rowsets that running jobs
-hold (`jobs.held_rowsets`) are left out, because a job may take hours; the report and the log say
-so.
+Writers and scans continue. The functions wait for running background compactions. They leave out
+rowsets that running jobs hold (`jobs.held_rowsets`), because a job may take hours; the report and
+the logger name them.
 Source: docs/how-to/maintenance.md.
 """
 
@@ -37,7 +35,7 @@ from nyala.tablet.compaction.lifecycle import (
 )
 from nyala.tablet.compaction.measurement import Layouts
 from nyala.tablet.compaction.plans import ExpirePlan, MergePlan, Plan, RowSetLayout
-from nyala.tablet.compaction.policy import choose_expire, choose_minor, plan_full
+from nyala.tablet.compaction.policy import choose_expire, plan_full
 from nyala.tablet.flush.lifecycle import flush
 from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.workers.process import JobCancelled
@@ -47,16 +45,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
-# Writers go on meanwhile. After this many rounds the background does the rest.
+# Writers may add rows during each round. The last round leaves them to the background.
 ROUNDS_MAX: Final = 4
 WAIT_S: Final = 600.0
-# A wait is logged only after this time.
+# A longer wait is logged.
 _PATIENCE_S: Final = 5.0
 
 
 @dataclass
 class MaintenanceReport:
-    """The result: bytes of removed and of new files; rowsets left out because jobs hold them."""
+    """The result of maintenance.
+
+    bytes_before, bytes_after: the sizes of the replaced and of the new files
+    rowsets_left_out:          rowsets that jobs hold
+    """
 
     compactions: int = 0
     rowsets_rewritten: int = 0
@@ -66,19 +68,18 @@ class MaintenanceReport:
 
 
 Choose = Callable[[list[RowSetLayout]], list[Plan]]
-"""Chooses the plans for the rowsets of a tablet."""
+"""Returns the compaction plans for the rowsets of a tablet."""
 
 Step = Callable[[int, int], None]
-"""(plans done, plans in this round): shows progress."""
+"""Called with the number of finished plans, and of all plans in this round, to show progress."""
 
 
 def compact_table(
     store: Store, name: str, runner: Runner | None = None, step: Step = lambda done, total: None
 ) -> MaintenanceReport:
-    """Flush the table and compact it until its rowsets do not overlap and no REDO is left.
+    """Flush the table and compact it until its rowsets do not overlap and have no REDO.
 
-    With concurrent writers that holds for rows written before the call. Rowsets that jobs hold
-    stay.
+    Rows that are written during the call may be left, and so are rowsets that jobs hold.
     Raises: TableNotFoundError, StorageError, CorruptionError; finished compactions are kept.
     """
     report = MaintenanceReport()
@@ -99,9 +100,9 @@ _at_work = threading.local()
 
 @contextmanager
 def _not_nested(store: Store) -> Iterator[None]:
-    """Refuse a compaction inside the progress function of another: it would wait for itself.
+    """Raise InvalidArgumentError for a compaction inside the progress function of another one.
 
-    Raises: InvalidArgumentError.
+    The inner compaction would wait for the outer one.
     """
     if getattr(_at_work, "store", None) is store:
         raise InvalidArgumentError(
@@ -121,11 +122,7 @@ def compact_table_together(
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
     step: Step = lambda done, total: None,
 ) -> MaintenanceReport:
-    """As `compact_table`; `run_all` runs all jobs of a round, and one transaction installs them.
-
-    A round does everything except what concurrent writers add: merges include the deltas of their
-    inputs.
-    """
+    """As `compact_table`, but `run_all` runs all jobs of a round, and one commit installs them."""
     report = MaintenanceReport()
     for table, plans in _rounds(store, store.root.table(name).id):
         for tablet_id, plan in plans:
@@ -152,7 +149,7 @@ def compact_table_together(
 
 
 def _rounds(store: Store, table_id: int) -> Iterator[tuple[TableState, list[tuple[int, Plan]]]]:
-    """Yield rounds of plans, flushing before each, until nothing is left or the table is gone."""
+    """Flush, and yield a table with its plans, until no plans are left or the table is dropped."""
     for _ in range(ROUNDS_MAX):
         table = store.root.tables.get(table_id)
         if table is None:
@@ -172,26 +169,26 @@ def _everything(store: Store) -> Choose:
 def vacuum_table(
     store: Store, name: str, *, dry_run: bool = False, runner: Runner | None = None
 ) -> dict[str, Any]:
-    """Free disk space used only by expired history, dead rows, the log and unneeded files.
+    """Free the disk space of expired history, dead rows, the log and unneeded files.
 
-    dry_run: report what would be freed, and do nothing.
-    Returns: `files` and `bytes` freed (with dry_run: estimates), `rowsets_rewritten`,
-        `oldest_readable`, `waiting_files` (garbage that scans, snapshots or reader processes still
-        use), and `rowsets_left_out` (rowsets with something to free that running jobs hold).
+    dry_run: only estimate what would be freed.
+    Returns: `files` and `bytes` that were freed; `rowsets_rewritten`; `oldest_readable`;
+             `waiting_files`, the garbage files that scans, snapshots or reader processes still use;
+             and `rowsets_left_out`, the rowsets with something to free that running jobs hold.
     Raises:  as `compact_table`.
     """
     if not dry_run:
         with _not_nested(store):
             wait_for_others(store, store.root.table(name))
         try:
-            # All tables, because each of them may keep the log, and with it old versions of this
-            # table's rows.
+            # All tables are flushed, because each of them may keep the log, which also has old rows
+            # of this table.
             store.reserve.use(lambda: flush(store))
         except StorageError as error:
             if not is_full(error):
                 raise
             logger.warning("vacuum goes on without a flush: %s", error)
-    root = store.root  # one root for all steps, because the background goes on
+    root = store.root  # one root for all steps, because background work may change the table
     table = root.table(name)
     table_id = table.id
     before = _files_and_bytes(table)
@@ -222,7 +219,7 @@ def vacuum_table(
             layouts[place].expired_undo_files + 2 * layouts[place].all_expired for place in expired
         ) + len(rewritten)
         return answer
-    del root  # it would keep files from being removed
+    del root  # so that its files can be removed
     report = MaintenanceReport()
     with _not_nested(store):
         wait_for_others(store, table)
@@ -243,37 +240,13 @@ def vacuum_table(
     return answer
 
 
-def compact_deltas(store: Store) -> int:
-    """Run every minor delta compaction that is due; returns their number.
-
-    Raises: StorageError if a file cannot be written; finished compactions are kept.
-    """
-    done = 0
-    runner = run_here(store)
-    for table in list(store.root.tables.values()):
-        for tablet in table.tablets:
-            while True:
-                root = store.root  # kept while layouts are read from its files
-                now = root.tables.get(table.id)
-                if now is None or tablet.id not in now.ordinal_of:
-                    break
-                state = now.tablets[now.ordinal_of[tablet.id]]
-                # Not by gain, as in the background: everything that the logarithmic rule demands.
-                layouts = Layouts().of_tablet(state, 0, store.reservations)
-                plan = choose_minor(layouts, redo_ratio_min=float("inf"))
-                if plan is None or compact(store, table.id, tablet.id, plan, runner) is None:
-                    break
-                done += 1
-    return done
-
-
 def _expiring(layouts: list[RowSetLayout]) -> list[Plan]:
     plan = choose_expire(layouts, manual=True)
     return [] if plan is None else [plan]
 
 
 def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
-    """Rewrites of all rowsets, one by one, that have expired data besides whole files."""
+    """Return plans that rewrite each rowset with expired data that is not a whole file."""
     return [
         MergePlan((layout.id,), 0.0)
         for layout in layouts
@@ -296,9 +269,9 @@ def _freeing(layouts: list[RowSetLayout]) -> list[Plan]:
 def _plans(
     store: Store, root: Root, table_id: int, choose: Choose, *, also_held: bool = False
 ) -> list[tuple[int, Plan]]:
-    """(tablet id, plan) for all tablets of the table. The root keeps the files of the layouts.
+    """Return (tablet id, plan) for all tablets of the table. `root` keeps the measured files.
 
-    also_held: plan as if no rowset were reserved or held.
+    also_held: also plan for rowsets that are reserved or held.
     """
     table = root.tables.get(table_id)
     if table is None:
@@ -327,7 +300,7 @@ def _run_plans(
             continue
         lack = lack_of_space(store, table, tablet_id, plan)
         if lack:
-            store.collect_garbage()  # of the earlier plans
+            store.collect_garbage()  # removes files that the earlier plans replaced
             lack = lack_of_space(store, table, tablet_id, plan)
         if lack and (part := shrink_to_disk(store, table, tablet_id, plan)) is not None:
             plan, lack = part, ""  # the next round takes the rest
@@ -377,7 +350,7 @@ def wait_for_others(store: Store, table: TableState) -> None:
 
 
 def _left_out(store: Store, name: str, choose: Choose) -> int:
-    """The number of rowsets that `choose` would select but jobs hold; logs these jobs."""
+    """Return how many rowsets `choose` would select if no job held them. Log these jobs."""
     with Uninterrupted(), store.commit_lock:
         store.job_reservations.release_expired(store)
     root = store.root

@@ -1,23 +1,26 @@
 """Erases rows by key from everything that a store keeps: files, history, memory, log and catalogue.
 
-    1 delete     one batch at moment P: from now on the keys are dead
-    2 mark       the catalogue notes a new moment M, so that backups and feeds know what they cannot see
-    3 rewrite    memory is flushed; each rowset with one of the keys, dead or alive, is rewritten alone,
-                 without what the keys were up to P (`RowSetImage.without_past_of`)
-    4 log        memory of all tables is flushed until the log has nothing from before; new checkpoints
-                 replace those whose bounds may be keys
-    5 garbage    the replaced files are removed once nobody reads them
+    1 delete     Delete the rows as one batch, at timestamp P.
+    2 mark       Store a new timestamp M in the catalogue. Backups and change feeds compare it with
+                 their moments, to know that rows were erased.
+    3 rewrite    Flush memory. Rewrite each rowset that has one of the keys, dead or alive, without
+                 the rows of the keys up to P (`RowSetImage.without_past_of`).
+    4 log        Flush all tables until the log has no older record. Write new checkpoints, because
+                 the key bounds in old checkpoints may be erased keys.
+    5 garbage    Remove the replaced files when nobody reads them.
 
 Invariants
-    U1  After step 4 no file that the store needs has a byte of what the keys were up to P. A key that
-        is inserted again after P is a new row, and keeps its history since then.
-        M is later than P and than all backups from before the mark, also if the keys were dead long ago
-        (then the delete writes nothing) or a backup was made between the steps.
-    U2  Each step can be repeated. After a crash the delete stays, and the same call does the rest.
-    U3  A scan that has a root, and a reader with a lease, may read on (P2): `remaining` tells.
+    U1  After step 4, no file that the store needs has a byte of the rows up to P. A key that is
+        inserted again after P is a new row, with its history since then. M is later than P, and
+        later than all backups from before step 2.
+    U2  Each step can be repeated. After a crash the rows stay deleted, and the same call does the
+        rest.
+    U3  A scan that has an old root, and a reader with a lease, can continue (P2). `remaining`
+        returns the files that they keep.
 
-Not erased: tables that were cloned or copied from this one, dropped tables, backups, and copies that
-readers of feeds keep. Source: docs/design/snapshots-and-history.md, "Erasing rows by key".
+Not erased: tables that were cloned or copied from this one, dropped tables, backups, and copies
+that readers of change feeds keep. Source: docs/design/snapshots-and-history.md, "Erasing rows by
+key".
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ _PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Remaining:
-    """What may still hold bytes of purged rows: replaced files, and who keeps them."""
+    """The replaced files that may still have bytes of purged rows, and who keeps them."""
 
     files: int
     bytes: int
@@ -70,8 +73,8 @@ class Remaining:
 class PurgeReport:
     """What a purge did.
 
-    timestamp: the moment M.
-    clones:    the other tables that share rewritten files, and so still have the rows.
+    timestamp: M
+    clones:    other tables that share replaced files, and so still have the rows
     """
 
     timestamp: int
@@ -87,10 +90,10 @@ class PurgeReport:
 def purge(store: Store, name: str, keys: pa.Table, wait_s: float, message: str | None = None) -> PurgeReport:
     """Erase the rows with these keys from the table.
 
-    keys:   from `key_rows`.
+    keys:   a result of `key_rows`.
     wait_s: how long to wait for readers at the end.
     Raises: TableNotFoundError, InvalidArgumentError, InvalidValueError (nothing changed);
-        StorageError, CorruptionError (the delete stays; call again, U2).
+            StorageError, CorruptionError (the rows are deleted; call again, U2).
     """
     store.check_writable()
     table = store.root.table(name)
@@ -124,7 +127,7 @@ def purge(store: Store, name: str, keys: pa.Table, wait_s: float, message: str |
 
 
 def key_rows(table: TableState, keys: Any) -> pa.Table:
-    """Check keys that a user gave, and return them as key columns. Raises: as `purge`, for the keys."""
+    """Check a user's keys, and return them as a table of key columns. Raises: as `read_keys`."""
     if isinstance(keys, pa.RecordBatchReader):
         keys = keys.read_all()
     return _rows_of(table, read_keys(table, keys, "purge")[0])
@@ -135,7 +138,7 @@ def _rows_of(table: TableState, keys: EncodedKeys) -> pa.Table:
 
 
 def remaining(store: Store, table_id: int) -> Remaining:
-    """Remove the garbage that nobody needs; return what is left of the table's, and of the log."""
+    """Remove unneeded garbage. Return the garbage of this table and of the log that is left."""
     store.collect_garbage()
     state, root = store.state, store.root
     others = {layout.tablet_directory(tablet.id) for table, tablet in root.tablets() if table.id != table_id}
@@ -151,11 +154,11 @@ def remaining(store: Store, table_id: int) -> Remaining:
     return Remaining(len(left), size, tuple(store.keepers(left)))
 
 
-# ------------------------------------------------------------------------------------------------ steps
+# ── steps
 
 
 def _check_free(store: Store, table: TableState, keys: EncodedKeys) -> None:
-    """Raises: InvalidArgumentError if a transaction is open, or a job holds a rowset with one of the keys."""
+    """Raise InvalidArgumentError if a transaction is open, or a job holds a rowset with a key."""
     if store.pins.oldest() is not None:
         raise InvalidArgumentError(
             f"table {table.name!r} cannot be purged while a transaction is open, which could still read the rows: "
@@ -172,7 +175,7 @@ def _check_free(store: Store, table: TableState, keys: EncodedKeys) -> None:
 
 
 def _mark(store: Store, table_id: int) -> int:
-    """Note a new moment as the table's last purge, and return it."""
+    """Store a new timestamp M in the table's entry, and return M."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root
@@ -187,7 +190,7 @@ def _mark(store: Store, table_id: int) -> int:
 
 @dataclass
 class _Rewritten:
-    """What `_rewrite` did; paths: the files that it replaced."""
+    """What `_rewrite` did. `paths` are the replaced files."""
 
     rowsets: int = 0
     bytes: int = 0
@@ -195,14 +198,14 @@ class _Rewritten:
 
 
 def _rewrite(store: Store, table_id: int, keys: EncodedKeys, moment: int) -> _Rewritten:
-    """Rewrite all rowsets with one of the keys, also those of dropped ranges, where the keys may be alive."""
-    clean: set[int] = set()  # written without the keys' past; other compactions may merge them again
+    """Rewrite all rowsets with one of the keys, also in dropped ranges, which the delete left."""
+    clean: set[int] = set()  # the rewritten rowsets
     done = _Rewritten()
     for _ in range(ROUNDS_MAX):
         table = _table(store, table_id)
         wait_for_others(store, table)
         flush(store, {tablet.id for tablet in table.every_tablet})
-        root = store.root  # keeps the files while they are searched
+        root = store.root  # keeps the files during the search
         table = _table(store, table_id)
         found = [each for each in _found(table, keys) if each[1].id not in clean]
         del root
@@ -231,7 +234,7 @@ def _rewrite(store: Store, table_id: int, keys: EncodedKeys, moment: int) -> _Re
 
 
 def _found(table: TableState, keys: EncodedKeys) -> Iterator[tuple[TabletState, DiskRowSet, np.ndarray]]:
-    """The rowsets that have one of the ascending keys, dead or alive, with the indexes of these keys."""
+    """Yield the rowsets that have one of the ascending keys, with the indexes of these keys."""
     for tablet in table.every_tablet:
         for rowset, lower, upper in tablet.tree.candidates(keys):
             rowids = rowset.find(keys.slice(lower, upper - lower))
@@ -240,7 +243,7 @@ def _found(table: TableState, keys: EncodedKeys) -> Iterator[tuple[TabletState, 
 
 
 def _sharing(store: Store, paths: Set[str]) -> tuple[str, ...]:
-    """The names of the tables that still have one of these files: clones of the table, or its sources."""
+    """Return the names of tables that still use one of these files, for example clones."""
     found = {
         table.name
         for table, tablet in store.root.tablets()
@@ -250,9 +253,9 @@ def _sharing(store: Store, paths: Set[str]) -> tuple[str, ...]:
 
 
 def _renew_log(store: Store) -> None:
-    """Return when the log, and the checkpoints, have nothing from before this call.
+    """Wait until the log and the checkpoints have nothing from before this call.
 
-    A bucket keeps two checkpoints, and the log between them, so there the loop runs twice.
+    The loop runs twice for a bucket, which keeps two checkpoints and the log between them.
     Raises: StorageError after ten minutes.
     """
     with Uninterrupted(), store.commit_lock:
@@ -276,7 +279,7 @@ def _renew_log(store: Store) -> None:
 def _forget_log(store: Store) -> None:
     with Uninterrupted(), store.commit_lock:
         root = store.root
-        store.transact(CatalogChange(), lambda version: root.with_tablets({}, version), forget_log=True)
+        store.transact(CatalogChange(), root.at_version, forget_log=True)
 
 
 def _table(store: Store, table_id: int) -> TableState:

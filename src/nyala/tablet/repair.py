@@ -1,28 +1,25 @@
-"""Repairs what can be repaired without loss, and reports it.
+"""Repairs a store without losing rows, by the kinds of problems that `tablet.check` finds.
 
-    surplus       cuts off bytes after an intact file, which nobody reads
-    index         rewrites the rowset from its own rows, with all columns that snapshots still need.
-                  One change of the catalogue replaces the old rowset, whose files become garbage.
-                  Encoded keys are computed from the key columns, and trusted if they ascend within
-                  the catalogue's bounds
-    orphan-file   removes the file: no transaction names it, so nobody can read it (P3). Kept if
-                  files are missing, because it may be one of them under a wrong name, or if the log
-                  is damaged or belongs to another store
-    position      removes the record; the next open creates it
-    then          opens and closes the store, which cuts a torn end of the log (R6) and removes
-                  leases and staging folders of dead processes
+    surplus       Cut off the bytes after an intact file.
+    index         Rewrite the rowset from its own rows, with all columns that snapshots still need.
+                  One change of the catalogue replaces the old rowset. Encoded keys are computed
+                  from the key columns, if these keys ascend within the catalogue's bounds.
+    orphan-file   Remove the file, because the catalogue does not name it (P3). If other files are
+                  missing, or the log is damaged, the file is kept: it may be a missing file.
+    position      Remove the record. The next open creates it.
 
-In a bucket, objects are not changed: a rowset with surplus bytes is rewritten as well. A damaged
-checkpoint is replaced by a new one, because the one before it has the same state with its log.
-Unnamed objects are removed by the writer when they are a day old.
+Then the store is opened and closed, which cuts off a torn end of the log (R6), and removes leases
+and staging folders of dead processes.
 
-Derived data is repaired before the log is replayed. Otherwise a wrong bloom filter would hide rows
-from the replay, and their changes would count as durable.
+Objects in a bucket cannot be changed, so there a rowset with surplus bytes is rewritten too. A
+damaged checkpoint is replaced by a new one: the checkpoint before it and the log have the same
+state. The writer removes orphan objects when they are a day old.
 
-A safe repair loses no row, no version of a row, and no evidence of either. Nothing else is changed:
-a rowset with damaged rows or deltas, a damaged log and a damaged catalogue stay, and a note says
-why. No damaged rowset is dropped, because a program cannot decide which rows to give up. The old
-files of a rewritten rowset are garbage, removed when no reader needs them.
+Rowsets are repaired before the log is replayed. Otherwise a wrong bloom filter would hide rows from
+the replay, and the replay would skip their changes.
+
+A repair loses no row, no version of a row, and no evidence of damage. A rowset with damaged rows or
+deltas, a damaged log and a damaged catalogue are not changed, and a note says why.
 
 Source: docs/reliability.md; Kudu's `kudu fs check --repair`.
 """
@@ -95,11 +92,11 @@ _WHY: Final[Mapping[ProblemKind, str]] = {
     "early",
     "memory": "it results from the log, which is intact",
 }
-"""Why a problem is not repaired, as the second half of a sentence."""
+"""Why a problem of this kind is not repaired, as the second half of a sentence."""
 
 
 def repair_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """Check, repair, check again. Returns the second report, with the repairs in `repairs`.
+    """Check, repair, and check again. Return the second report, with the repairs in `repairs`.
 
     Raises: LockedError if another process writes to the store; StorageError.
     """
@@ -116,7 +113,7 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
         before = check_alone(env, path, progress)
         kinds = {problem.kind for problem in before.problems}
         if before.is_blind:
-            return _with(before, repairs)  # without the catalogue no file is known to be unneeded
+            return _with(before, repairs)  # without a catalogue, any file may be needed
         try:
             repairs += _cut_surplus(env, path, before.problems)
             repairs += _rewrite_rowsets(env, path, before.problems, {"index"}, lambda: _open_log(env, path))
@@ -139,10 +136,7 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
 def repair_bucket(
     url: str, storage_options: StorageOptions | None, progress: Progress = no_progress
 ) -> CheckReport:
-    """Check the store at `url`, repair, check again. Returns the second report, with the repairs in `repairs`.
-
-    Raises: LockedError if another process writes to the store; StorageError.
-    """
+    """As `repair_folder`, for a store in a bucket."""
     before = check_bucket(url, storage_options, progress)
     kinds = {problem.kind for problem in before.problems}
     if before.is_blind or "log" in kinds or kinds.isdisjoint(REPAIRABLE):
@@ -235,9 +229,10 @@ def _rewrite_rowsets(
     kinds: Collection[ProblemKind],
     open_log: Callable[[], tuple[CatalogState, StoreLog]],
 ) -> list[str]:
-    """Rewrite the rowsets that have only problems that can be repaired, and one of these kinds.
+    """Rewrite the rowsets with a problem of these kinds, if all their problems can be repaired.
 
-    open_log: returns the catalogue, and its log, whose batches are not replayed.
+    open_log: returns the catalogue and its log. The batches in the log are not replayed.
+    Returns:  a sentence for each rewritten rowset.
     """
     lost = {problem.rowset_id for problem in problems if not problem.repairable}
     chosen = {p.rowset_id for p in problems if p.kind in kinds and p.rowset_id is not None} - lost
@@ -258,7 +253,7 @@ def _rewrite_rowsets(
 
 
 def _open_log(env: Env, path: str) -> tuple[CatalogState, LogWriter]:
-    """The catalogue, and a writer of its log, whose batches are not replayed."""
+    """Return the catalogue, and a writer of its log, without a replay."""
     checkpoint = newest_checkpoint(env.files, path, read_birth(env.files, path))
     recovered = recover(env, layout.wal_path(path), checkpoint.wal_start, checkpoint.store_id)
     state = apply_changes(checkpoint, recovered.changes)
@@ -268,12 +263,12 @@ def _open_log(env: Env, path: str) -> tuple[CatalogState, LogWriter]:
 def _rewrite(
     env: Env, path: str, state: CatalogState, table: TableState, rowset: DiskRowSet
 ) -> tuple[CatalogChange, str]:
-    """Rewrite the rowset from its files under a new id with the same marks; REDO becomes UNDO.
+    """Write the rowset again under a new id. Its REDO changes become UNDO changes.
 
-    Returns: the change that replaces it, and a sentence.
+    Returns: the change of the catalogue that replaces the rowset, and a sentence for the report.
     """
     number = state.next_rowset_id
-    schema = table.stored_schema()  # includes dropped columns while the history needs them
+    schema = table.stored_schema()  # also has dropped columns that the history needs
     tablet_id = rowset.meta.tablet_id
     written = write_rowset(
         env.files, path, layout.new_data_path(env, tablet_id, number, "base"), number, tablet_id,
@@ -298,10 +293,10 @@ def _rewrite(
 
 
 def _image(table: TableState, rowset: DiskRowSet, schema: Schema) -> RowSetImage:
-    """All rows of the rowset, as its files have them.
+    """Return all rows of the rowset.
 
-    Raises: CorruptionError if computed keys do not ascend or do not match the catalogue's bounds;
-        then the key columns are damaged.
+    Raises: CorruptionError if the keys, computed from the key columns, do not ascend or do not
+            match the catalogue's bounds. Then the key columns are damaged.
     """
     count, keys = rowset.row_count, None
     try:

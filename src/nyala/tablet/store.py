@@ -1,22 +1,24 @@
-"""The open store of the writer process: it owns all parts and delegates to them.
+"""The open store of the writer process. It has all parts of the state, and changes them together.
 
-    writers ──► write_path ──► log, memory              Store
-    background ─► maintenance ─► flush, compaction      ├ root       current state (R7)
-    scans ──► read_path ◄── view(): (root, published)   ├ marks      applied and published (W1)
-    other processes ◄── publish()                       ├ publisher  their position record
-                                                        ├ state      the catalogue, as logged
-                                                        └ log, clock, cache, locks
+    root        the current state of tables, tablets and rowsets (R7)
+    state       the catalogue, as it is in the log
+    marks       the applied and the published timestamp (W1)
+    log, clock, cache, locks
+
+Writes, flushes, compactions and alterations are in modules of their own. They get a `Store`, and
+call its methods to log, to install a new root, and to publish. Scans call `view`.
 
 Invariants
-    W1  `published` passes t only when the log is synced through t and all batches <= t are applied.
-    W3  After a failed sync, or a failure after the log append, `check_writable` raises until the
-        store is opened again.
-    P2  A file that a transaction made garbage is unlinked only when all living leases and all roots
-        in this process are at least as new as that transaction.
-    T1  A new timestamp is greater than all in the log and the catalogue, and than `published`.
+    W1  `published` reaches t only when the log is synced through t and all batches up to t are
+        applied.
+    W3  After a failed sync, or a failure after the log append, `check_writable` raises an error
+        until the store is opened again.
+    P2  A file that a change of the catalogue made garbage is deleted only when all living leases
+        and all roots in this process are at least as new as that change.
+    T1  A new timestamp is greater than all timestamps in the log and the catalogue.
 
 Threads: any thread may call `view`, `check_writable` and the properties. A caller that changes the
-root holds `commit_lock`. `locks.py` has the lock order. Source: docs/design/rules.md, all of them.
+root has `commit_lock`. `locks.py` has the order of locks. Source: docs/design/rules.md.
 """
 
 from __future__ import annotations
@@ -105,23 +107,23 @@ logger = logging.getLogger("nyala.store")
 _Made = TypeVar("_Made")
 
 DURABILITIES: Final = ("commit", "group", "os")
-# Above this size the background flushes the rows that keep the log. Segments without unflushed rows
-# are dropped; the rest is replayed at the next open.
+# Above this size of the log, the background flushes. Then segments without unflushed rows can be
+# dropped. The next open replays the rest.
 LOG_LIMIT_BYTES: Final = 32 << 20
-# Writes wait for that flush when the log is this many times its limit: at 64 MB. While rowsets are
-# merged, the log of their new changes must stay, so writes wait at 96 MB.
+# Writes wait for a flush when the log has this many times its limit: at 64 MB. During a merge of
+# rowsets, the log must keep their new changes, so writes wait at 96 MB.
 LOG_FULL_SHARE: Final = 2
 LOG_FULL_SHARE_MERGING: Final = 3
 WAIT_FOR_ROOM_S: Final = 30.0
-# A log of nothing but changes of the catalogue is dropped, behind a checkpoint, when it is this long.
+# A log that has only changes of the catalogue is dropped at this size, after a checkpoint.
 CHANGES_MAX_BYTES: Final = 1 << 20
-# A write's memory is estimated, and merging later saves much of it. So memory is measured again
-# each time the estimate has grown by this part of the limit.
+# Each write adds an estimate to `memory_bytes`. The memory is measured again when the estimates
+# have grown by this part of the limit.
 MEASURE_SHARE: Final = 64
-# A batch whose rows take more than this is written as rowset and delta files instead of the log. So
-# no byte of a bulk load is written twice, and the log stays within its 64 MB.
+# A larger batch is written as rowset and delta files, and not to the log. So a bulk load is written
+# only once, and the log stays within its 64 MB.
 DIRECT_COMMIT_BYTES: Final = 64 << 20
-# In a bucket, whose log is read whole at each open.
+# The same for a bucket. Its log should be shorter, because each open reads the whole log.
 BUCKET_DIRECT_COMMIT_BYTES: Final = 8 << 20
 
 
@@ -172,23 +174,23 @@ class Store:
         self.pins = HistoryPins(env.clock)
         self.reservations = Reservations()
         self.job_reservations = JobReservations()
-        self.changed = threading.Event()  # set when files were added or removed: compactions may be due
+        self.changed = threading.Event()  # files were added or removed, so compactions may be due
         self.pressure = threading.Event()  # set when memory or the log needs a flush
-        # Always entered through the lock, not the condition: Ctrl-C cannot leave it taken in
-        # between.
+        # All code uses `with self._relief_lock`, not `with self._relief`: after Ctrl-C the
+        # condition could stay locked.
         self._relief_lock = threading.RLock()
         self._relief = threading.Condition(self._relief_lock)
         self._paused = False
         self._medium = medium
         self._root = root
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet([root])
-        self._keys: dict[str, CommittedKey] = {}  # keys in the log that the catalogue does not have yet
-        self._messages: dict[int, CommitMessage] = {}  # the same of messages
-        self._replayed_to: int | None = 0  # during the replay of the log; None: it is complete
+        self._keys: dict[str, CommittedKey] = {}  # keys that only the log has, not the catalogue
+        self._messages: dict[int, CommitMessage] = {}  # messages that only the log has
+        self._replayed_to: int | None = 0  # None after the replay of the log
         self._failure: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
-        self._trimmed = 0  # the timestamp of the last batch when the log was last dropped whole
+        self._trimmed = 0  # the last timestamp when all segments of the log were last dropped
         self._collect_lock = threading.Lock()
         self._publisher = medium.publisher
         self._measure_memory(root)
@@ -198,17 +200,17 @@ class Store:
             "delta": itertools.count(state.next_delta_id),
         }
 
-    # ---------------------------------------------------------------------------------------- open, close
+    # ── open, close
 
     @staticmethod
     def open(env: Env, path: str, options: StoreOptions) -> Store:
-        """Take the writer's lock of the store at `path`, creating the store if needed, and recover.
+        """Take the writer's lock of the store at `path`, create the store if needed, and recover
+        it.
 
         Raises: LockedError, StorageError (no store, a future version, a full disk),
-        CorruptionError.
-        Cost: O(live files) for the catalogue, plus the log's replay: usually at most
-        `LOG_LIMIT_BYTES`. A longer log is flushed in between, so that it takes at most half of the
-        memory limit.
+                CorruptionError.
+        Cost:   O(live files) for the catalogue, plus the replay of the log. The replay flushes when
+                its rows take half of the memory limit.
         """
         reserve = Reserve(env.files, path)
         store = reserve.use(lambda: Store._open(env, path, options, reserve))
@@ -219,7 +221,7 @@ class Store:
     @staticmethod
     def _open(env: Env, path: str, options: StoreOptions, reserve: Reserve) -> Store:
         layout.prepare_folder(env, path)
-        # On Ctrl-C, `undo` closes everything opened so far.
+        # On an error or Ctrl-C, `undo` closes everything that is open.
         with Uninterrupted(), contextlib.ExitStack() as undo:
             env = env.bound(path)
             undo.callback(env.files.close)
@@ -243,7 +245,7 @@ class Store:
         reserve: Reserve,
         undo: contextlib.ExitStack,
     ) -> Store:
-        """Read catalogue and log into a store; `undo` gets what must be closed on failure."""
+        """Return a store with the catalogue and the log. `undo` closes the log on failure."""
         position = read_position(env.files, layout.position_path(path))
         with without_collector():
             checkpoint = newest_checkpoint(env.files, path, read_birth(env.files, path))
@@ -261,7 +263,7 @@ class Store:
         if position is not None:
             position.check_reached(latest, recovered.reached, layout.position_path(path))
         clock = HybridClock(env.clock, latest)
-        # All checks that can refuse the store come before this line; from here on it is changed.
+        # All checks are above this line, because from here on the store is changed.
         remove_expired_staging(env, path, strangers=True)
         remove_orphans(env, path, state)
         recovered = recovered.cut()
@@ -288,13 +290,15 @@ class Store:
     def open_in_bucket(
         env: Env, objects: Objects, options: StoreOptions, group_interval_s: float, *, take_over: bool = True
     ) -> Store:
-        """Become the writer of the store under the prefix of `objects`, and recover it.
+        """Become the writer of a store in a bucket, create it if needed, and recover it.
 
-        The store is created if it does not exist yet. The former writer is fenced.
+        The former writer is fenced.
 
-        env: with the files of the bucket. objects: closed with the store, or if this call fails.
-        take_over: also fence a writer that seems to live.
-        Raises: StorageError, CorruptionError; LockedError beside a living writer, unless `take_over`.
+        env:       with the files of the bucket.
+        objects:   the bucket, with the store's prefix; closed with the store, or if this call
+                   fails.
+        take_over: also fence a writer that seems to be alive.
+        Raises: StorageError, CorruptionError; LockedError if a writer is alive, unless `take_over`.
         """
         from nyala.tablet.media.bucket import RefuseLivingWriter, open_bucket
 
@@ -318,7 +322,7 @@ class Store:
         return store
 
     def grow_reserve(self) -> None:
-        """Grow the reserve of disk space to suit the amount of data, as far as space allows."""
+        """Adjust the reserve of disk space to the amount of data, as far as space allows."""
         self.reserve.grow(sum(rowset.size_bytes for rowset in self.state.rowsets.values()))
 
     def _drop_abandoned(self) -> None:
@@ -326,17 +330,17 @@ class Store:
         for name in abandoned(self._root.by_name):
             try:
                 self.drop_tables([name], purge=True)
-            except StorageError as error:  # a full disk must not keep the store from being opened
+            except StorageError as error:  # a store must open on a full disk too
                 logger.warning("the unfinished table %r stays until the next open: %s", name, error)
             else:
                 logger.info("dropped the table %r, which a killed job had left unfinished", name)
 
     def _replay(self, records: Iterable[LogRecord]) -> None:
-        """Replay the log into memory, in parts if it is long, then publish it to readers.
+        """Replay the log into memory, then publish it to readers.
 
-        A flush in between is like any other, at the moment up to which the log is replayed: a crash
-        after it finds the marks that it raised (R1, R2). Until the end nothing is published, and no
-        segment that is not replayed is dropped.
+        A long log is flushed in between, up to the replayed moment. Such a flush raises the durable
+        marks as any other (R2), so it may be followed by a crash. Before the end of the replay,
+        nothing is published, and segments that are not replayed are not dropped.
         """
         replayer = Replayer(self._root, self._relieved)
         replayer.feed(records)
@@ -348,7 +352,7 @@ class Store:
         self.publish()
 
     def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
-        """Flush if the replay up to `timestamp` takes too much memory; returns the current root."""
+        """Flush if the replay up to `timestamp` takes too much memory. Return the current root."""
         if self._root.memory_bytes() <= self.options.memory_limit_bytes // 2:
             return self._root
         from nyala.tablet.flush.lifecycle import flush
@@ -361,22 +365,20 @@ class Store:
         except StorageError as error:
             if self._failure is not None:
                 raise
-            logger.warning("the flush during the log's replay failed: %s", error)  # usually a full disk
+            # Usually the disk is full.
+            logger.warning("the flush during the log's replay failed: %s", error)
         else:
             logger.info("flushed %d rows during the log's replay, because the log is long", flushed.rows)
         return self._root
 
     def _note_commits(self, report: ReplayReport) -> None:
-        """Note the keys and messages that only the log has."""
+        """Note the idempotency keys and messages that only the log has."""
         keys, messages = report.idempotency_keys, report.messages
         self._keys.update((key, found) for key, found in keys.items() if key not in self.state.committed_keys)
         self._messages.update((at, found) for at, found in messages.items() if at not in self.state.messages)
 
     def close(self) -> None:
-        """Sync and close the log, and release the lock. May be called twice.
-
-        Does not flush: the next open replays the log.
-        """
+        """Sync and close the log, and release the lock, without a flush. May be called twice."""
         with Uninterrupted():
             self._close()
 
@@ -390,13 +392,13 @@ class Store:
             self._relief.notify_all()
         try:
             if self._failure is None:
-                with contextlib.suppress(StorageError):  # the next open only takes longer
+                with contextlib.suppress(StorageError):  # without it, the next open takes longer
                     self._checkpoint([])
             with self.flush_lock, Uninterrupted(), self.commit_lock:
                 self.log.close()
                 self.publish()
         finally:
-            # Every part is closed, even if closing another one raises.
+            # All parts are closed, even if closing one of them raises an error.
             with contextlib.ExitStack() as parts:
                 parts.callback(self._medium.close)
                 parts.callback(self.env.files.close)
@@ -416,14 +418,14 @@ class Store:
         return self._closed
 
     def check_open(self) -> None:
-        """Raises: StorageError if the store is closed or this is a forked child."""
+        """Raise StorageError if the store is closed or this is a forked child."""
         check_in_use(self.root_path, self._closed, self._pid)
 
     def check_writable(self) -> None:
         """Check that the store can take writes.
 
-        Raises: StorageError if it is closed, forked, broken by an earlier failure (W3), or if its
-            folder was moved or replaced.
+        Raises: StorageError if the store is closed, if this is a forked child, after an earlier
+                failure (W3), or if the store's folder was moved or replaced.
         """
         self.check_open()
         if isinstance(self._failure, FencedError):
@@ -449,20 +451,32 @@ class Store:
         if self._failure is None:
             self._failure = error
             logger.error("the store takes no more writes: %s", _reason(error))
-            with self._relief_lock:  # writers that wait for memory need not wait for their timeout
+            with self._relief_lock:  # wake writers that wait for memory
                 self._relief.notify_all()
 
-    # ---------------------------------------------------------------------------------------- root
+    @contextlib.contextmanager
+    def _poisoned_by_errors(self) -> Iterator[None]:
+        """A context for syncs: any error breaks the store (W3).
+
+        Ctrl-C is no such error: the log still works, and its next sync covers the same records.
+        """
+        try:
+            yield
+        except Exception as error:
+            self.poison(error)
+            raise
+
+    # ── root
 
     @property
     def root(self) -> Root:
         return self._root
 
     def view(self) -> tuple[Root, int]:
-        """Return what a reader may see: the root and the published timestamp (R7).
+        """Return the root and the published timestamp, at which a reader may read (R7).
 
-        The timestamp is read before the root. So the root has every batch that was published up to
-        it, because later roots keep the data of earlier ones.
+        The timestamp is read before the root. So the root has all published batches, because later
+        roots keep the data of earlier ones.
         """
         self.check_open()
         if isinstance(self._failure, FencedError):
@@ -473,12 +487,12 @@ class Store:
             )
         published = self.marks.published
         root = self._root
-        # After a root is installed and before it is published, its own moment is durable already
-        # (T4).
+        # A root with a greater `floor` (T4) is durable when it is installed, so a reader may read
+        # it before its moment is published.
         return root, max(published, root.floor)
 
     def install(self, root: Root) -> None:
-        """Replace the root, which changes nowhere else. Under the commit lock."""
+        """Replace the root. No other method does so. Requires the commit lock."""
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         self._root = root
         self._roots.add(root)
@@ -486,17 +500,17 @@ class Store:
     def transact(
         self, change: CatalogChange, root_at: Callable[[int], Root], *, forget_log: bool = False
     ) -> None:
-        """Log `change` of the catalogue, and install the root it makes. Under the commit lock.
+        """Commit a change of the catalogue, and install its root. Requires the commit lock.
 
-        The change is one record of the log, after all batches that it depends on (W2), and it is
-        durable when it is synced.
+        The change is one record of the log, after all batches that it depends on (W2). The call
+        returns when the record is synced.
 
-        `root_at` returns the new root for the new version. With `forget_log`, segments of the log
-        that the new root no longer needs become garbage in the same transaction (R3).
-
-        Raises: StorageError if the log cannot be written. Nothing is changed then, unless its
-            outcome is "unknown". Any other exception during the commit breaks the store too (W3):
-            the commit may be durable, and the files that it names must not be removed.
+        root_at:    returns the new root for the new version.
+        forget_log: segments of the log that the new root does not need become garbage with this
+                    change (R3).
+        Raises: StorageError if the log cannot be written. Then nothing changed, unless its outcome
+                is "unknown". Any other exception during the commit breaks the store (W3): the
+                change may be durable, so the files that it names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         after = root_at(self.state.version + 1)
@@ -519,8 +533,7 @@ class Store:
             self._messages.clear()
             self.install(after)
             self.log.drop(dropped)
-            # The log is synced through all applied batches, and all others are now in the
-            # catalogue.
+            # All applied batches are durable now: in the synced log, or as files in the catalogue.
             self.marks.advance_published(self.marks.applied)
             if self._memory_bytes:
                 self._measure_memory(after)
@@ -529,7 +542,8 @@ class Store:
             with self._relief_lock:
                 self._relief.notify_all()
         except BaseException as error:
-            # Another exception may have been raised asynchronously after the commit.
+            # If the state is a new one, the error was raised after the commit, for example by
+            # Ctrl-C.
             refused = isinstance(error, Error) and getattr(error, "outcome", None) != "unknown"
             if not refused or self.state is not before or isinstance(error, FencedError):
                 self.poison(error)
@@ -537,7 +551,7 @@ class Store:
         self.publish(durably=True)
 
     def _change_messages(self, change: CatalogChange, after: Root) -> None:
-        """Add the log's messages to `change`, and drop those of commits that cannot be listed."""
+        """Add the messages that only the log has to `change`, and drop messages of old commits."""
         known = self.state.messages
         new = [message for at, message in self._messages.items() if at not in known] + change.put_messages
         if not known and not new:
@@ -551,16 +565,13 @@ class Store:
         change.drop_messages = sorted(gone & known.keys())
 
     def _commit(self, change: CatalogChange) -> CatalogState:
-        """Make `change` durable in the log; returns the state that it makes."""
+        """Log and sync `change`, and return the catalogue after it."""
         state = apply(self.state, change)
         self.log.sync(self.log.append_change(ChangeRecord(encode_change(change, state.version))))
         return state
 
     def trim_log(self) -> None:
-        """Drop the log if all of its rows are in files: their memory may have gone without a flush.
-
-        Raises: as `transact`.
-        """
+        """Drop the log if no row is only in memory. Raises: as `transact`."""
         with Uninterrupted(), self.commit_lock:
             root = self._root
             due = self.log.appended.timestamp > self._trimmed or (
@@ -570,7 +581,7 @@ class Store:
                 self.transact(CatalogChange(), root.at_version, forget_log=True)
 
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
-        """Add segments without unflushed rows to `change` as garbage; returns their numbers."""
+        """Add segments without unflushed rows to `change` as garbage, and return their numbers."""
         anchor = after.memory_timestamp_min()
         if self._replayed_to is not None:  # later records are only in the log
             anchor = self._replayed_to + 1 if anchor is None else min(anchor, self._replayed_to + 1)
@@ -587,12 +598,15 @@ class Store:
             change.wal_start = gone[-1] + 1
         return gone
 
-    # ---------------------------------------------------------------------------------------- log and publishing
+    # ── log and publishing
 
     def note_applied(
         self, timestamp: int, nbytes: int, key: CommittedKey | None, message: str | None = None
     ) -> None:
-        """Note that a logged batch is in memory, with its key and message. Under the commit lock."""
+        """Note that a logged batch is in memory, with its key and message.
+
+        Requires the commit lock.
+        """
         self.marks.advance_applied(timestamp)
         self._memory_bytes += nbytes
         if self._memory_bytes - self._measured_bytes > self.options.memory_limit_bytes // MEASURE_SHARE:
@@ -614,69 +628,51 @@ class Store:
             self.pressure.set()
 
     def note_committed(self, timestamp: int) -> None:
-        """Note that a directly committed batch is in the root, and its key in the catalogue (W6).
-
-        Under the commit lock.
-        """
+        """Note that a directly committed batch is in the root (W6). Requires the commit lock."""
         self.marks.advance_applied(timestamp)
         self.marks.advance_published(timestamp)
         self.publish()
 
     def finish(self, ticket: Ticket) -> None:
-        """Wait until the batch is visible, and durable as `durability` demands; without a lock.
+        """Wait until the batch is visible, and as durable as the option `durability` says.
 
-        Raises: StorageError(outcome="unknown") if the sync failed.
+        The caller has no lock. Raises: StorageError(outcome="unknown") if the sync failed.
         """
         if ticket.log_offset is None:
             return
         with Uninterrupted():
-            try:
+            with self._poisoned_by_errors():
                 if self.options.durability == "commit":
                     self.log.sync(ticket.log_offset)
                 else:
                     self.log.write_pending()
-            except Exception as error:  # not Ctrl-C: the log still works, and its next sync covers this batch
-                self.poison(error)
-                raise
             self.marks.advance_published(self.log.synced.timestamp)
             self.publish()
 
     def log_sync_all(self) -> None:
-        """Sync all appended records (W2).
-
-        Raises: StorageError(outcome="unknown"); the store is broken then.
-        """
+        """Sync all appended records (W2). Raises: StorageError(outcome="unknown")."""
         with Uninterrupted():
-            try:
+            with self._poisoned_by_errors():
                 self.log.sync()
-            except (
-                Exception
-            ) as error:  # not Ctrl-C: the log still works, and its next sync covers these records
-                self.poison(error)
-                raise
             self.marks.advance_published(self.log.synced.timestamp)
 
     def sync_if_due(self) -> float | None:
-        """For durability "group": sync batches that have waited long enough.
+        """Sync batches that have waited long enough, for durability "group".
 
-        Returns: seconds until the next sync is due; None: no batch waits.
-        Raises: StorageError(outcome="unknown"); the store is broken then.
+        Returns: the seconds until the next sync is due; None: no batch waits.
+        Raises: StorageError(outcome="unknown").
         """
-        try:
-            left_s = self.log.sync_if_due()
-        except Exception as error:
-            self.poison(error)
-            raise
-        return left_s
+        with self._poisoned_by_errors():
+            return self.log.sync_if_due()
 
     def publish(self, *, durably: bool = False) -> None:
-        """Publish to readers, and to the next open, how far the store is durable (`Publisher`)."""
-        if self._replayed_to is None:  # before that, not everything published earlier is readable
+        """Write the position record, which readers and the next open read (`Publisher`)."""
+        if self._replayed_to is None:  # not during the replay, when published batches are missing
             self._publisher.publish(self._position, durably=durably)
 
     def _position(self) -> PositionRecord:
-        # With "group" and "os" other processes see a batch once the operating system has its
-        # record.
+        # With durability "group" and "os", other processes see a batch as soon as the operating
+        # system has its record.
         mark = self.log.synced if self.options.durability == "commit" else self.log.written
         return PositionRecord(
             mark.position,
@@ -687,49 +683,49 @@ class Store:
         )
 
     def history_cut(self, entry: TableEntry) -> int:
-        """History that only snapshots before this timestamp need may be discarded now; 0: none."""
+        """Return the timestamp before which history may be discarded now; 0: keep all."""
         cut = oldest_readable(entry, self._publisher.shown, self.clock.now_us())
         pinned = self.pins.oldest()
         return cut if pinned is None else min(cut, pinned)
 
     def committed(self, key: str) -> CommittedKey | None:
-        """The batch committed with this idempotency key; None if there was no such batch."""
+        """Return the batch that was committed with this idempotency key; None: no such batch."""
         return self._keys.get(key) or self.state.committed_keys.get(key)
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """The messages of commits, by timestamp. Read them after `view` for the commits that it shows."""
-        pending = dict(self._messages)  # first: a transaction moves them into the state
+        """Return the commit messages by timestamp; call it after `view` for the view's commits."""
+        pending = dict(self._messages)  # before `state`, because `transact` moves messages there
         return {**self.state.messages, **pending}
 
-    # ---------------------------------------------------------------------------------------- memory
+    # ── memory
 
     @property
     def memory_bytes(self) -> int:
-        """The approximate bytes in MemRowSets and DeltaMemStores."""
+        """The approximate size of the MemRowSets and DeltaMemStores."""
         return self._memory_bytes
 
     def _measure_memory(self, root: Root) -> None:
         self._memory_bytes = self._measured_bytes = root.memory_bytes()
 
     def memory_is_full(self) -> bool:
-        """Whether writes must wait for a flush. A quarter of the limit is the block cache's."""
+        """Whether writes must wait for a flush. The block cache has the rest of the limit."""
         return self._memory_bytes >= self.options.memory_limit_bytes * 3 // 4
 
     def log_is_full(self) -> bool:
-        """Whether writes must wait until a flush shortens the log; never during a pause."""
+        """Whether writes must wait until a flush shortens the log."""
         share = LOG_FULL_SHARE_MERGING if self.reservations.hold_deltas() else LOG_FULL_SHARE
         if self.log.size_bytes < share * self.options.log_limit_bytes or self._paused:
             return False
-        return self._root.memory_timestamp_min() is not None  # otherwise a flush frees nothing
+        return self._root.memory_timestamp_min() is not None  # without rows a flush does not help
 
     def pause(self, paused: bool) -> None:
-        """Note whether the background is paused: writes then do not wait for a shorter log."""
+        """Note whether background work is paused. Then writes do not wait for a shorter log."""
         with self._relief_lock:
             self._paused = paused
             self._relief.notify_all()
 
     def wait_for_room(self) -> None:
-        """Delay a write until the background's flush has made space in memory and in the log.
+        """Wait until a background flush has made space in memory and in the log.
 
         Raises: StorageError after 30 seconds.
         """
@@ -754,25 +750,25 @@ class Store:
                     "db.maintenance.status(), or raise memory_limit"
                 )
 
-    # ---------------------------------------------------------------------------------------- files
+    # ── files
 
     def path(self, relative: str) -> str:
-        """The absolute path of a path relative to the store's folder."""
+        """Return the absolute path of a path relative to the store's folder."""
         return os.path.join(self.root_path, relative)
 
     def tablet_directory(self, tablet_id: int) -> str:
-        """The tablet's folder, relative to the store's; created if missing."""
+        """Create the tablet's folder if it is missing. Return its path relative to the store's."""
         relative = layout.tablet_directory(tablet_id)
         self.env.files.make_dirs(self.path(relative))
         return relative
 
     def new_data_path(self, tablet_id: int, number: int, kind: str) -> str:
-        """As `store_folder.new_data_path`; the tablet's folder is created if missing."""
+        """Create the tablet's folder if it is missing. Return `store_folder.new_data_path`."""
         self.tablet_directory(tablet_id)
         return layout.new_data_path(self.env, tablet_id, number, kind)
 
     def allocate(self, what: str) -> int:
-        """A new tablet, rowset or delta id. Gaps after failures do not matter."""
+        """Return a new id. what: "tablet", "rowset" or "delta"."""
         return next(self._ids[what])
 
     def new_memory(self, table: TableState) -> MemRowSet:
@@ -785,7 +781,7 @@ class Store:
         return Part.open(self.env.files, self.root_path, entry, self.cache)
 
     def adopt_rowset(self, written: WrittenRowSet, schema: Schema) -> tuple[DiskRowSet, list[DeltaEntry]]:
-        """Open a rowset just written; also returns the catalogue entries of its delta files."""
+        """Open a rowset that was just written. Also return the entries of its delta files."""
         entries = []
         if written.undo is not None and written.undo_path is not None:
             number = self.allocate("delta")
@@ -796,16 +792,16 @@ class Store:
         return rowset, entries
 
     def sync_directories(self, paths: Iterable[str]) -> None:
-        """Make the names of these new files durable; several folders are synced at a time."""
+        """Make the names of these new files durable. Several folders are synced at once."""
         directories = {self.path(os.path.dirname(path)) for path in paths}
         each(self.env.files, self.env.files.sync_dir, sorted(directories))
 
     def discard_files(self, paths: Iterable[str]) -> None:
-        """Remove files that no transaction names; the next open removes what stays (P3).
+        """Remove the files of failed work. If this fails, the next open removes them (P3).
 
-        Called after failed work. The exception may have come just after the transaction, for
-        example a delayed Ctrl-C, so files that the catalogue names now are kept. After a
-        transaction of unknown outcome nothing is removed: it may be durable and name the files.
+        Files that the catalogue names are kept: the error may have come after the commit, for
+        example a delayed Ctrl-C. After a commit with unknown outcome nothing is removed, because
+        the commit may be durable and name the files.
         """
         with Uninterrupted(), self.commit_lock:
             if self._failure is not None:
@@ -818,7 +814,7 @@ class Store:
                 self.env.files.unlink(self.path(path), missing_ok=True)
 
     def collect_garbage(self) -> int:
-        """Unlink garbage that nobody can see (P2), also expired drops; returns the number of files."""
+        """Purge expired tables and ranges, and delete garbage (P2). Return the number of files."""
         with self._collect_lock:
             self.purge_expired()
             return self._collect_garbage()
@@ -828,7 +824,7 @@ class Store:
             self.check_writable()
             garbage = dict(self.state.garbage)
         self._checkpoint([path for path in garbage if layout.is_log(path)])
-        # Leases are listed after the changes that made the garbage, as P2 demands.
+        # P2: leases are read after the changes that made the garbage.
         leased = self._medium.leases.oldest_needed()
         self._medium.remove_orphans(self._state_as_writer)
         if not garbage:
@@ -836,8 +832,7 @@ class Store:
         with Uninterrupted(), self.commit_lock:  # no root may be installed during the iteration
             mine = min((root.version for root in self._roots), default=self.state.version)
         oldest = mine if leased is None else min(mine, leased)
-        # Log segments: rows that a root of this process needs are in its memory, so only leases
-        # count.
+        # This process does not read log segments, so only leases keep them.
         of_log = {path: version for path, version in garbage.items() if layout.is_log(path)}
         of_data = {path: version for path, version in garbage.items() if path not in of_log}
         paths = [*collectable(of_data, oldest), *collectable(of_log, leased)]
@@ -850,7 +845,7 @@ class Store:
         return len(paths)
 
     def keepers(self, garbage: Collection[str]) -> list[str]:
-        """Say who keeps these files of the garbage: roots of this process, or leases (P2)."""
+        """Return descriptions of those that still need these garbage files (P2)."""
         state, leased = self.state, self._medium.leases.oldest_needed()
         versions = [state.garbage[path] for path in garbage if path in state.garbage]
         with Uninterrupted(), self.commit_lock:
@@ -863,41 +858,48 @@ class Store:
         return found
 
     def renew_checkpoint(self) -> None:
-        """Write a checkpoint, also if none is due. Raises: StorageError."""
+        """Write a checkpoint, also if it is not due. Raises: StorageError."""
         with self._collect_lock:
             self.write_checkpoint()
 
     def _state_as_writer(self) -> CatalogState:
-        """Log an empty change, and return the catalogue. Raises: FencedError."""
+        """Log an empty change, to prove that this process is the writer. Return the catalogue.
+
+        Raises: FencedError.
+        """
         with Uninterrupted(), self.commit_lock:
             self.transact(CatalogChange(), self._root.at_version)
             return self.state
 
     def _checkpoint(self, unneeded: Collection[str]) -> None:
-        """Write a checkpoint if it is due. `unneeded`: segments of the log."""
+        """Write a checkpoint if it is due. `unneeded`: segments of the log, as in `Checkpoints`."""
         if self._medium.checkpoints.is_due(unneeded):
             self.write_checkpoint()
 
     def write_checkpoint(self) -> None:
-        """Write the present catalogue as a checkpoint. One thread at a time. Raises: StorageError."""
+        """Write the present catalogue as a checkpoint. Raises: StorageError.
+
+        Only one thread at a time may call it.
+        """
         checkpoints = self._medium.checkpoints
         with Uninterrupted(), self.commit_lock:
             state, border = self.state, checkpoints.border()
             oldest = self._root.memory_timestamp_min()
         checkpoints.write(state, border, oldest)
 
-    # ---------------------------------------------------------------------------------------- tables
+    # ── tables
 
     def forget_calls(self, keys: Iterable[str]) -> None:
-        """Forget the keys of calls whose results have arrived; so only few of them enter the catalogue."""
+        """Forget the idempotency keys of calls from other processes that have got their results."""
         with Uninterrupted(), self.commit_lock:
             for key in filter(is_call_key, keys):
                 self._keys.pop(key, None)
 
     def change_once(self, key: str | None, change: Callable[[], _Made]) -> _Made | None:
-        """Make one change of the catalogue, and record `key` with it; None if that was done before.
+        """Call `change`, and record an idempotency key with its change of the catalogue.
 
-        change: calls `transact` at most once, and no other thread can meanwhile.
+        Returns: the result of `change`; None if the key was recorded before, and nothing is done.
+        change:  calls `transact` at most once. This method has the commit lock.
         """
         with Uninterrupted(), self.commit_lock:
             if key is None:
@@ -909,12 +911,12 @@ class Store:
             try:
                 return change()
             finally:
-                self._keys.pop(key, None)  # a change that was made has it
+                self._keys.pop(key, None)  # `transact` has recorded it
 
     def drop_tables(self, names: Collection[str], *, purge: bool) -> None:
-        """Drop tables at one moment; they stay recoverable for their history, unless `purge`.
+        """Drop tables at one moment. They can be brought back during their history, unless `purge`.
 
-        Raises: TableNotFoundError; then none is dropped.
+        Raises: TableNotFoundError; then no table is dropped.
         """
 
         def drop() -> None:
@@ -929,9 +931,9 @@ class Store:
     def dropping(
         self, tables: Collection[TableState], timestamp: int, *, purge: bool
     ) -> tuple[CatalogChange, Root]:
-        """Return a change that drops these tables, and the root after it; under the commit lock.
+        """Return a change that drops these tables, and the root after it. Requires the commit lock.
 
-        The change removes those without history with their rows.
+        Tables without history are purged at once.
         """
         gone = {table.id for table in tables if purge or _has_no_history(table.entry)}
         change, after = purging_tables(self.state, gone, timestamp), self._root
@@ -945,7 +947,7 @@ class Store:
         return change, after
 
     def undrop_table(self, table_id: int, new_name: str) -> None:
-        """Bring back a dropped table under a name. Raises: TableNotFoundError, TableExistsError."""
+        """Bring back a dropped table. Raises: TableNotFoundError, TableExistsError."""
         with Uninterrupted(), self.commit_lock:
             self.check_writable()
             root = self._root
@@ -964,9 +966,10 @@ class Store:
             self.transact(change, lambda version: root.with_table(undropped, version))
 
     def purge_dropped(self, name: str | None) -> int:
-        """Remove dropped tables of this name (None: all), and dropped ranges of tables of this name.
+        """Purge dropped tables with this name, and dropped ranges of the table with this name.
 
-        Returns: the bytes of their files.
+        name: None: all tables.
+        Returns: the size of their files.
         """
         freed = 0
 
@@ -991,7 +994,7 @@ class Store:
         return freed
 
     def purge_expired(self) -> None:
-        """Remove dropped tables and ranges at whose last moment no readable snapshot can be (H5)."""
+        """Purge dropped tables and ranges that no readable snapshot needs (H5)."""
 
         def purge() -> None:
             root = self._root
@@ -1009,7 +1012,7 @@ class Store:
                 self.reserve.use(purge)
 
     def _purge_ranges(self, table: TableState, tablets: Sequence[TabletState], cut: int = 0) -> None:
-        """Remove these dropped tablets of a table; and note that the history before `cut` is gone."""
+        """Purge these dropped tablets, and note that history before `cut` is discarded."""
         if not tablets:
             return
         entry = replace(table.entry, purged=(*table.entry.purged, *purged_ranges(tablets)))
@@ -1029,20 +1032,20 @@ class Store:
             after = after.without_table(table_id, after.version)
         self.transact(change, after.at_version, forget_log=True)
 
-    # ---------------------------------------------------------------------------------------- tags
+    # ── tags
 
     def tags(self) -> Mapping[str, TagEntry]:
-        """The tags by name."""
+        """Return the tags by name."""
         return self.state.tags
 
     def tag(self, name: str, at: int | None) -> TagEntry:
-        """Name a moment, and keep the history since then of all tables that existed at it (N1).
+        """Create a tag, which keeps the history since its moment (N1).
 
         at: a published timestamp; None: now.
         Raises: InvalidArgumentError for a name that exists; HistoryExpiredError; StorageError.
         """
-        # A running flush may discard history before a past moment. A running compaction of this kind
-        # gives up (`compaction.lifecycle`).
+        # For a moment in the past, no flush may run, because it might discard the history. A
+        # running compaction stops if the tag needs what it discards (`compaction.lifecycle`).
         with contextlib.nullcontext() if at is None else self.flush_lock:
             with Uninterrupted(), self.commit_lock:
                 self.check_writable()
@@ -1069,7 +1072,7 @@ class Store:
         return tag
 
     def drop_tag(self, name: str) -> None:
-        """Forget a tag; history that only it needs is discarded from now on.
+        """Drop a tag. History that only this tag needs may be discarded from now on.
 
         Raises: InvalidArgumentError for an unknown name; StorageError.
         """
@@ -1084,7 +1087,7 @@ class Store:
             self.reserve.use(lambda: self._put_tables(change))
 
     def _put_tables(self, change: CatalogChange) -> None:
-        """Commit a change that replaces nothing but entries of tables."""
+        """Commit a change of tags and of entries of tables."""
         after = self._root
         for entry in change.put_tables:
             table = after.any_table(entry.id)
@@ -1093,13 +1096,13 @@ class Store:
         self.transact(change, after.at_version)
 
     def stamp(self) -> int:
-        """A timestamp for a change of the catalogue only, applied at once."""
+        """Return a new timestamp for a change of the catalogue, and count it as applied."""
         timestamp = self.clock.next()
         self.marks.advance_applied(timestamp)
         return timestamp
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the store as a whole."""
+        """Return counters of the whole store."""
         return {
             "version": self.state.version,
             "memory_bytes": self._root.memory_bytes(),
@@ -1118,5 +1121,5 @@ def _has_no_history(entry: TableEntry) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """The error's message; Ctrl-C has none, so its class."""
+    """Return the error's message, or its class if the message is empty, as for Ctrl-C."""
     return str(error) or type(error).__name__

@@ -405,7 +405,7 @@ def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionRepo
             made_ids = tuple(rowset.meta.id for rowset in one.output.rowsets)
             reports.append(CompactionReport(one.started.plan, before, one.output.size_bytes, made_ids))
         if any(reports):
-            store.transact(change, lambda version: after.with_tablets({}, version))
+            store.transact(change, after.at_version)
     for one, report in zip(finished, reports, strict=True):
         if report is not None:
             logger.info(
@@ -628,5 +628,5 @@ def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> Co
         kept = [replaced.get(rowset.id, rowset) for rowset in tablet.rowsets]
         state = dataclasses.replace(tablet, rowsets=tuple(rowset for rowset in kept if rowset is not None))
         after = note_cut(change, root.with_tablets({tablet.id: state}), table_id, cut)
-        store.transact(change, lambda version: after.with_tablets({}, version))
+        store.transact(change, after.at_version)
     return CompactionReport(plan, before, 0)

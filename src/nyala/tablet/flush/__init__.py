@@ -1,7 +1,7 @@
 """Flush: writes memory to files.
 
-lifecycle  freeze, write, install: one catalogue change per round
-file_jobs  the writing as a function from vectors to files
-in_worker  large flushes in a worker process
-rolling    how many rowsets a flush or a load makes
+lifecycle  the steps of a flush: freeze memory, write files, install them
+file_jobs  writes the files, in this process or another one
+in_worker  uses a worker process for large flushes
+rolling    decides how many rowsets a flush or a load writes
 """

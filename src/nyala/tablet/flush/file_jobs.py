@@ -1,20 +1,21 @@
-"""The writing of a flush as a function from vectors to files, here or in a worker process.
+"""Writes the files of a flush, in this process or in a worker process.
 
-    piece    the content of one output: an image of MemRowSet rows, or records of a DeltaMemStore
-    write    pieces ──► synced files; the caller syncs their folders
-    job      pieces ──► one spill file + JSON; another process writes the same files from these
+A *piece* is the content of one output: rows of a MemRowSet, or records of a DeltaMemStore.
 
-A flush of a full log encodes and compresses for a second. In a thread of the user's process, its
+    write_pieces                                 this process writes and syncs the files
+    spill, then run_spilled in the worker        another process does
+
+A flush of a full log encodes and compresses for a second. In a thread of the user's process, these
 many short calls would repeatedly take the GIL from waiting writes. With a worker, this process only
-sorts the rows and copies their vectors once into the spill.
+sorts the rows and copies them once into a temporary file, the *spill*.
 
-The spill is not a stored format. It is in the first tablet's folder while the job runs, it is not
-synced, and no catalogue entry names it, so a crash leaves an orphan (P3). Each vector is an Arrow
-IPC stream of one batch, written once even if several runs share it. Keys are not spilled: they
-follow from the key columns.
+The spill is in the first tablet's folder while the job runs. It is not synced, and no catalogue
+entry names it, so after a crash the next open removes it (P3). Each column, and each array of
+positions or timestamps, is an Arrow IPC stream of one batch. Keys are not spilled, because the
+worker encodes them again from the key columns. There are no checksums: the spill does not leave the
+machine.
 
-Source: docs/design/compaction.md, "Files to files". Left out: checksums, because the
-bytes go from memory to memory within one machine (as in `workers.protocol`).
+Source: docs/design/compaction.md, "Files to files".
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from nyala.tablet.state.entries import (
 
 @dataclass(frozen=True)
 class RowSetPiece:
-    """Rows that become the rowset `number` in the file `path`. The image's positions are not used."""
+    """Rows to be written as the rowset `number` in the file `path`. `image.positions` is unused."""
 
     path: str
     number: int
@@ -59,7 +60,7 @@ class RowSetPiece:
 
     @property
     def paths(self) -> list[str]:
-        """All files that may be written for it."""
+        """All files that may be written."""
         return [self.path, f"{self.path}.undo"]
 
     @property
@@ -69,7 +70,7 @@ class RowSetPiece:
 
 @dataclass(frozen=True)
 class DeltaPiece:
-    """REDO records of one rowset that become the file `path`."""
+    """REDO records of one rowset, to be written as the file `path`."""
 
     path: str
     schema: Schema
@@ -88,13 +89,13 @@ Piece: TypeAlias = RowSetPiece | DeltaPiece
 Written: TypeAlias = WrittenRowSet | WrittenDelta
 
 Writer: TypeAlias = "Callable[[Files, str, Sequence[Piece]], list[Written]]"
-"""Writes pieces in a store's folder and returns what was written: `write_pieces`, or a worker."""
+"""A function such as `write_pieces` or `FlushWorker.write`."""
 
 
 def write_pieces(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
-    """Write each piece; returns one result per piece, in order. Syncs the files, not their folders.
+    """Write each piece and sync the files. Return one result per piece, in order.
 
-    Raises: StorageError; the caller removes the paths of all pieces.
+    The caller syncs the folders. Raises: StorageError; the caller then removes the files.
     """
     return each(files, lambda piece: _write(files, root_path, piece), pieces)
 
@@ -110,17 +111,17 @@ def _write(files: Files, root_path: str, piece: Piece) -> Written:
 
 
 def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnType]:
-    """The type in which each column's deltas are stored."""
+    """Return the type in which the deltas of each column are stored."""
     return {
         number: ColumnType("bool") if number == LIVENESS else schema.by_id(number).type for number in columns
     }
 
 
-# ------------------------------------------------------------------------------------------------ in a worker
+# ── in a worker
 
 
 class _Spill:
-    """The vectors of a job, each written once and identified by (offset, length)."""
+    """Writes arrays to a spill file. An array's place is [offset, length]."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._file = files.create(path)
@@ -134,7 +135,7 @@ class _Spill:
         return [self._file.append(data), data.size]
 
     def put_vector(self, vector: npt.NDArray[np.int64]) -> list[int]:
-        """Write rowids or timestamps. Columns that changed together share one vector."""
+        """Write rowids or timestamps. Equal arrays of several columns are written once."""
         for known, place in self._vectors:
             if known is vector or np.array_equal(known, vector):
                 return place
@@ -158,9 +159,9 @@ class _Spill:
 
 
 def spill(files: Files, root_path: str, path: str, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Write the vectors of all pieces into the new file `path`; returns a job for `run_spilled`.
+    """Write all pieces to the new file `path`, and return the argument of `run_spilled`.
 
-    Raises: StorageError; the caller removes the path.
+    Raises: StorageError; the caller then removes the file.
     """
     store = _Spill(files, os.path.join(root_path, path))
     try:
@@ -191,7 +192,10 @@ def _spill_piece(store: _Spill, piece: Piece) -> dict[str, Any]:
 
 
 def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Run a job made by `spill`; the result is for `decode_written`. Raises: StorageError."""
+    """Write the files of spilled pieces, and return the argument of `decode_written`.
+
+    arguments: the result of `spill`. Raises: StorageError.
+    """
     root_path = arguments["root_path"]
     vectors = _Vectors(files, os.path.join(root_path, arguments["spill"]))
     try:
@@ -211,7 +215,7 @@ def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_written(answer: dict[str, Any]) -> list[Written]:
-    """Decode the result of `run_spilled`."""
+    """Return the results of `run_spilled`, as `write_pieces` does."""
     return [
         decode_written_rowset(one["rowset"]) if "rowset" in one else decode_delta(one["delta"])
         for one in answer["written"]
@@ -219,7 +223,7 @@ def decode_written(answer: dict[str, Any]) -> list[Written]:
 
 
 class _Vectors:
-    """The vectors of a spill, each read on demand."""
+    """Reads arrays from a spill file."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._file = files.open(path)

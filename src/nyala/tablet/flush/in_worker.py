@@ -1,11 +1,11 @@
 """Writes large background flushes in a worker process, so that writes and scans keep the GIL.
 
-A caller of `flush()` waits for it anyway, and a script that ends soon should not start a second
-Python, so only background flushes use the worker. Compactions have another worker: a flush frees
-memory that writers wait for, so it must not wait for a compaction.
+Only background flushes use the worker: a caller of `flush()` waits in any case, and a script that
+ends soon should not start a second Python process. Compactions have another worker, because a flush
+must not wait for a compaction: writers may wait for the memory that the flush frees.
 
-If the worker fails, is killed or cannot be started, this process writes the files: without flushes
-all writes would stop in the end.
+If the worker fails, is killed or cannot be started, this process writes the files. Without flushes,
+all writes would stop after some time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from nyala.tablet.workers.protocol import placed
 logger = logging.getLogger("nyala.flush")
 
 INLINE_BYTES: Final = 2 << 20
-"""Below this size, writing here takes less time than handing the vectors to another process."""
+"""Below this size, this process writes the files faster than another process could receive them."""
 
 
 class FlushWorker:
-    """A `Writer` of flushes that uses a worker process for large ones. Any thread may call it."""
+    """Writes large flushes in a worker process, and others in this process. Threads: any."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -40,8 +40,7 @@ class FlushWorker:
 
     def write(self, files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
         """As `write_pieces`. Raises: StorageError, and JobCancelled after `stop`."""
-        # A worker always uses the system's files and clock, so it cannot serve other ones (in
-        # tests).
+        # A worker uses the system's files and clock, so tests with other ones write here.
         if not self._env.is_system or sum(piece.nbytes for piece in pieces) < INLINE_BYTES:
             return write_pieces(files, root_path, pieces)
         path = f"{pieces[0].paths[0]}.spill"
@@ -61,5 +60,5 @@ class FlushWorker:
         return write_pieces(files, root_path, pieces)
 
     def stop(self) -> None:
-        """End the worker's job. Its flush fails; the log keeps the rows."""
+        """End the worker. A running flush fails, but the log has its rows."""
         self._worker.close()

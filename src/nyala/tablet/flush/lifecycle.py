@@ -1,44 +1,45 @@
-"""Flush: MemRowSets become DiskRowSets and DeltaMemStores become REDO files, in rounds.
+"""Flush: writes MemRowSets as DiskRowSets and DeltaMemStores as REDO files, in rounds.
 
-    freeze   (commit lock)   at moment F every chosen store is set aside and replaced by an empty
-                             one, in a new root. A frozen MemRowSet still takes updates and deletes
-                             of its rows; a frozen DeltaMemStore takes nothing.
-    write    (no lock)       the log is synced through F (W2); images of the stores as of F are
-                             written to files and synced
-    install  (commit lock)   one transaction names the files and raises the durable marks (R2);
-                             changes that a frozen MemRowSet got after F move to the new rowset by
-                             row position; one new root
+A round has three steps. F is the timestamp at which it freezes memory.
+
+    freeze   (commit lock)   Replace the memory of the chosen tablets by empty stores, in a new
+                             root. A frozen MemRowSet still takes updates and deletes of its rows;
+                             a frozen DeltaMemStore does not change any more.
+    write    (no lock)       Sync the log through F (W2). Write the stores as of F to files, and
+                             sync the files.
+    install  (commit lock)   Commit one catalogue change that names the files and raises the durable
+                             marks (R2). Move changes that a frozen MemRowSet got after F to the new
+                             rowset by row position. Install a new root.
 
 Invariants
-    F1  inserts_durable of a tablet becomes F of the youngest MemRowSet in the round. Rounds of one
-        tablet commit in the order of freezing (R2): a round takes every frozen MemRowSet that an
-        earlier, failed round left.
+    F1  `inserts_durable` of a tablet becomes F of the youngest MemRowSet in the round. Rounds of
+        one tablet commit in the order of freezing (R2): a round also takes every frozen MemRowSet
+        that an earlier, failed round left.
     F2  A failed round changes nothing. The frozen stores stay readable and writable in the root,
         and the next round flushes them. The failed round, or the next open, removes its files (P3).
-    F3  The log loses a segment only in the transaction after which nothing in it is needed (R3).
-    F4  A store that an alteration or a failed round froze earlier counts as frozen at F of the
-        round that takes it: it has got only changes since, and they are written with it. So
-        freezing and installing under one hold of the lock leaves nothing in memory (R4, B2 of
-        `direct_commit`).
+    F3  A segment of the log is removed only by a catalogue change after which nothing in the
+        segment is needed (R3).
+    F4  A store that an alteration or a failed round froze earlier is frozen again at the F of the
+        next round, because it may have changed. So a flush that holds the commit lock from freezing
+        to installing leaves nothing in memory (R4, B2 of `direct_commit`).
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, W2, R2 and R3;
-docs/design/kudu.md, "Write path and flush".
-Departure: with one root no DuplicatingRowSet is needed; changes after F are moved at the install,
-under the lock.
+docs/design/kudu.md, "Write path and flush". Unlike Kudu, there is no DuplicatingRowSet: the install
+moves the changes after F.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from nyala.catalog.model import CatalogChange, RowSetEntry
+from nyala.catalog.model import CatalogChange, DeltaEntry, RowSetEntry
 from nyala.delta.delta_file import WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, without_history
@@ -71,7 +72,7 @@ def no_phase(name: str) -> None:
 
 @dataclass(frozen=True)
 class FlushReport:
-    """The output of a round; delta files include UNDO files. All zero if memory was empty."""
+    """What a round wrote. `delta_files` includes UNDO files. All are 0 if memory was empty."""
 
     rowsets: int = 0
     delta_files: int = 0
@@ -79,23 +80,50 @@ class FlushReport:
     bytes: int = 0
 
 
+@dataclass(frozen=True)
+class _NewRowSet:
+    """A rowset to be written: the rows [lower, upper) of the image of a frozen MemRowSet."""
+
+    memory: MemRowSet
+    image: RowSetImage
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True)
+class _NewDelta:
+    """A REDO file to be written for the rowset `rowset_id`."""
+
+    rowset_id: int
+    number: int
+    path: str
+
+
 @dataclass
 class _FrozenTablet:
-    """One tablet's part of a round: its frozen stores, and the files written for it."""
+    """One tablet's part of a round.
+
+    memories: the frozen MemRowSets
+    stores:   the frozen DeltaMemStores by rowset id, oldest first
+    cut:      history before this timestamp is not written
+    targets:  what is to be written
+    pieces:   the input of the writer, one for each target
+    written:  the result of the writer, one for each target
+    """
 
     table: TableState
     tablet_id: int
     memories: tuple[MemRowSet, ...]
-    stores: dict[int, tuple[DeltaMemStore, ...]]  # by rowset id, oldest first
-    cut: int = 0  # history before this timestamp was left out
-    images: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int]]]] = field(default_factory=list)
-    deltas: list[tuple[int, int]] = field(default_factory=list)  # rowset, delta id
-    new_rowsets: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int, WrittenRowSet]]]] = field(
-        default_factory=list
-    )
-    new_deltas: list[tuple[int, int, str, WrittenDelta]] = field(
-        default_factory=list
-    )  # rowset, delta id, path
+    stores: dict[int, tuple[DeltaMemStore, ...]]
+    cut: int = 0
+    targets: list[_NewRowSet | _NewDelta] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+
+    @property
+    def paths(self) -> list[str]:
+        """All files that may be written."""
+        return [path for piece in self.pieces for path in piece.paths]
 
 
 def flush(
@@ -105,11 +133,10 @@ def flush(
     phase: Phase = no_phase,
     write: Writer = write_pieces,
 ) -> FlushReport:
-    """Flush the memory of these tablets (None: all). Any thread may call; rounds run one by one.
+    """Flush the memory of these tablets (None: all). Threads: any.
 
     write: writes the files; the background passes a writer that uses a worker process.
     phase: for tests: called as "frozen" and "written", with only the flush lock held.
-
     Raises: StorageError if a file cannot be written (F2) or the log cannot be synced.
     """
     with store.flush_lock:
@@ -117,14 +144,13 @@ def flush(
 
 
 def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
-    """Flush the DeltaMemStores of these rowsets, reserved or not; returns the moment of freezing.
+    """Flush the DeltaMemStores of these rowsets, reserved or not; return the moment of freezing.
 
-    On return their DeltaMemStores hold only newer changes. Called at the beginning of a compaction,
-    with the flush lock held.
-    Raises: as `flush`.
+    A compaction calls it at its beginning. Afterwards the DeltaMemStores have only newer changes.
+    Requires the flush lock. Raises: as `flush`.
     """
     assert store.flush_lock.held(), "one round at a time"
-    frozen, timestamp = _freeze_deltas(store, rowset_ids)
+    frozen, timestamp = _freeze(store, rowset_ids=set(rowset_ids))
     _round(store, frozen, timestamp, no_phase, write_pieces)
     return timestamp
 
@@ -137,124 +163,111 @@ def _round(
         return FlushReport()
     store.log_sync_all()
     phase("frozen")
-    written: list[str] = []
     try:
         each(store.env.files, store.tablet_directory, (part.tablet_id for part in frozen))
-        pieces = [piece for part in frozen for piece in _pieces(store, part)]
-        written += [path for piece in pieces for path in piece.paths]
-        made = iter(write(store.env.files, store.root_path, pieces))
-        left = iter(pieces)
         for part in frozen:
-            _take_written(part, left, made)
-        store.sync_directories(written)
+            _add_pieces(store, part)
+        pieces = [piece for part in frozen for piece in part.pieces]
+        results = iter(write(store.env.files, store.root_path, pieces))
+        for part in frozen:
+            part.written = [next(results) for _ in part.targets]
+        store.sync_directories([path for part in frozen for path in part.paths])
         phase("written")
         return _install(store, frozen, timestamp)
     except BaseException:
-        store.discard_files(written)
+        store.discard_files([path for part in frozen for path in part.paths])
         raise
 
 
-# ------------------------------------------------------------------------------------------------ freeze
+# ── freeze
 
 
-def _freeze(store: Store, chosen: Collection[int] | None) -> tuple[list[_FrozenTablet], int]:
+def _freeze(
+    store: Store, chosen: Collection[int] | None = None, rowset_ids: Collection[int] | None = None
+) -> tuple[list[_FrozenTablet], int]:
+    """Freeze the memory of tablets, or only the DeltaMemStores of these rowsets. Return F too."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root, timestamp = store.root, store.marks.applied
         frozen: list[_FrozenTablet] = []
         changed: dict[int, TabletState] = {}
         for table, tablet in root.tablets():
-            if chosen is not None and tablet.id not in chosen:
+            if rowset_ids is not None:
+                state = _with_frozen_deltas(tablet, rowset_ids.__contains__)
+            elif chosen is None or tablet.id in chosen:
+                state = _freeze_tablet(store, table, tablet, timestamp)
+            else:
                 continue
-            state = freeze_tablet(store, table, tablet, timestamp)
-            stores = {rowset.id: rowset.frozen for rowset in state.rowsets if rowset.frozen}
-            if state.frozen or stores:
-                frozen.append(_FrozenTablet(table, tablet.id, state.frozen, stores))
+            stores = {
+                rowset.id: rowset.frozen
+                for rowset in state.rowsets
+                if rowset.frozen and (rowset_ids is None or rowset.id in rowset_ids)
+            }
+            memories = state.frozen if rowset_ids is None else ()
+            if memories or stores:
+                frozen.append(_FrozenTablet(table, tablet.id, memories, stores))
                 changed[tablet.id] = state
         if changed:
             store.install(root.with_tablets(changed))
         return frozen, timestamp
 
 
-def _freeze_deltas(store: Store, rowset_ids: Collection[int]) -> tuple[list[_FrozenTablet], int]:
-    chosen = set(rowset_ids)
-    with Uninterrupted(), store.commit_lock:
-        store.check_writable()
-        root, timestamp = store.root, store.marks.applied
-        frozen: list[_FrozenTablet] = []
-        changed: dict[int, TabletState] = {}
-        for table, tablet in root.tablets():
-            if not any(rowset.id in chosen for rowset in tablet.rowsets):
-                continue
-            rowsets = tuple(
-                rowset.with_frozen_deltas() if rowset.id in chosen and rowset.deltas.record_count else rowset
-                for rowset in tablet.rowsets
-            )
-            stores = {rowset.id: rowset.frozen for rowset in rowsets if rowset.id in chosen and rowset.frozen}
-            if stores:
-                frozen.append(_FrozenTablet(table, tablet.id, (), stores))
-                changed[tablet.id] = dataclasses.replace(tablet, rowsets=rowsets)
-        if changed:
-            store.install(root.with_tablets(changed))
-        return frozen, timestamp
-
-
-def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
-    """The tablet with all of its memory frozen at `timestamp` and replaced by empty stores (F4)."""
-    state = tablet
+def _freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
+    """Return the tablet with all of its memory frozen at `timestamp` and replaced (F4)."""
     for memory in tablet.frozen:
         memory.frozen_at = timestamp
-    if tablet.memory.row_count:
-        tablet.memory.frozen_at = timestamp
-        state = dataclasses.replace(
-            state, memory=store.new_memory(table), frozen=(*tablet.frozen, tablet.memory)
-        )
+    state = _with_new_memory(store, table, tablet, timestamp)
+    return _with_frozen_deltas(state, lambda rowset_id: not store.reservations.holds_deltas(rowset_id))
+
+
+def _with_new_memory(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
+    """Return the tablet with its MemRowSet frozen, and a new one. Without rows, do nothing."""
+    if not tablet.memory.row_count:
+        return tablet
+    tablet.memory.frozen_at = timestamp
+    frozen = (*tablet.frozen, tablet.memory)
+    return dataclasses.replace(tablet, memory=store.new_memory(table), frozen=frozen)
+
+
+def _with_frozen_deltas(tablet: TabletState, is_chosen: Callable[[int], bool]) -> TabletState:
+    """Return the tablet with the non-empty DeltaMemStores of the chosen rowset ids frozen."""
     rowsets = tuple(
-        rowset.with_frozen_deltas()
-        if rowset.deltas.record_count and not store.reservations.holds_deltas(rowset.id)
-        else rowset
+        rowset.with_frozen_deltas() if rowset.deltas.record_count and is_chosen(rowset.id) else rowset
         for rowset in tablet.rowsets
     )
-    return state if rowsets == tablet.rowsets else dataclasses.replace(state, rowsets=rowsets)
+    return tablet if rowsets == tablet.rowsets else dataclasses.replace(tablet, rowsets=rowsets)
 
 
 def freeze_memory(store: Store, table: TableState) -> TableState:
-    """Freeze the table's non-empty MemRowSets in a new root; returns the table in that root.
+    """Freeze the table's non-empty MemRowSets in a new root. Return the table in that root.
 
-    Used by an alteration, under the commit lock, because later rows have other columns. The next
+    An alteration calls it under the commit lock, because later rows have other columns. The next
     round flushes the frozen rows.
     """
     timestamp = store.marks.applied
-    changed: dict[int, TabletState] = {}
-    for tablet in table.every_tablet:
-        if tablet.memory.row_count:
-            tablet.memory.frozen_at = timestamp
-            frozen = (*tablet.frozen, tablet.memory)
-            changed[tablet.id] = dataclasses.replace(tablet, memory=store.new_memory(table), frozen=frozen)
+    changed = {tablet.id: _with_new_memory(store, table, tablet, timestamp) for tablet in table.every_tablet}
     store.install(store.root.with_tablets(changed))
     return store.root.tables[table.id]
 
 
-# ------------------------------------------------------------------------------------------------ write
+# ── write
 
 
-def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
-    """The pieces to write for a tablet; `_take_written` gets the results in the same order."""
+def _add_pieces(store: Store, part: _FrozenTablet) -> None:
+    """Determine what is written for a tablet: `targets`, `pieces` and `cut`."""
     schema = part.table.stored_schema()
     cut = store.history_cut(part.table.entry)
-    pieces: list[Piece] = []
     for memory in part.memories:
         assert memory.frozen_at is not None, "F1: only a frozen MemRowSet is flushed"
         image = memory.image(memory.frozen_at, schema)
         if any(run.timestamp_min <= cut for run in image.undo.values()):
             image, part.cut = image.without_history(cut), max(part.cut, cut)
-        bounds = list(roll(image, schema, store.options.rowset_target_bytes))
-        part.images.append((memory, image, bounds))
-        for lower, upper in bounds:
+        for lower, upper in roll(image, schema, store.options.rowset_target_bytes):
             number = store.allocate("rowset")
             path = store.new_data_path(part.tablet_id, number, "base")
+            part.targets.append(_NewRowSet(memory, image, lower, upper))
             piece = image.piece(lower, upper)
-            pieces.append(RowSetPiece(path, number, part.tablet_id, schema, piece, memory.frozen_at))
+            part.pieces.append(RowSetPiece(path, number, part.tablet_id, schema, piece, memory.frozen_at))
     for rowset_id, stores in part.stores.items():
         for frozen in stores:
             runs = {number: run for number, run in frozen.runs().items() if _is_stored(schema, number)}
@@ -263,32 +276,16 @@ def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
             if any(run.timestamp_min <= cut for run in runs.values()):
                 runs, part.cut = without_history(runs, cut), max(part.cut, cut)
             number = store.allocate("delta")
-            part.deltas.append((rowset_id, number))
             path = store.new_data_path(part.tablet_id, number, "redo")
-            pieces.append(DeltaPiece(path, schema, runs))
-    return pieces
-
-
-def _take_written(part: _FrozenTablet, pieces: Iterator[Piece], written: Iterator[Written]) -> None:
-    for memory, image, bounds in part.images:
-        files = []
-        for lower, upper in bounds:
-            next(pieces)
-            result = next(written)
-            assert isinstance(result, WrittenRowSet), "results come in the order of the pieces"
-            files.append((lower, upper, result))
-        part.new_rowsets.append((memory, image, files))
-    for rowset_id, number in part.deltas:
-        piece, delta = next(pieces), next(written)
-        assert isinstance(piece, DeltaPiece) and isinstance(delta, WrittenDelta), "the same order"
-        part.new_deltas.append((rowset_id, number, piece.path, delta))
+            part.targets.append(_NewDelta(rowset_id, number, path))
+            part.pieces.append(DeltaPiece(path, schema, runs))
 
 
 def _is_stored(schema: Schema, column_id: int) -> bool:
     return column_id == LIVENESS or schema.has_id(column_id)
 
 
-# ------------------------------------------------------------------------------------------------ install
+# ── install
 
 
 def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> FlushReport:
@@ -301,32 +298,23 @@ def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> Flush
         for part in frozen:
             table = root.any_table(part.table.id)
             tablet = None if table is None else table.tablet(part.tablet_id)
-            if table is None or tablet is None:
-                # The table was purged meanwhile, so its files are not needed.
-                store.discard_files(
-                    [path for _, _, files in part.new_rowsets for _, _, f in files for path in f.paths]
-                )
-                store.discard_files([path for _, _, path, _ in part.new_deltas])
+            if table is None or tablet is None:  # the table was purged meanwhile
+                store.discard_files(part.paths)
                 continue
-            state = _installed_tablet(store, table, tablet, part, timestamp, change)
-            changed[part.tablet_id] = state
-            new = [result for _, _, files in part.new_rowsets for _, _, result in files]
-            rows += sum(result.meta.row_count for result in new)
-            size += sum(result.meta.size_bytes for result in new)
+            changed[part.tablet_id] = _installed_tablet(store, table, tablet, part, timestamp, change)
+            new = [result.meta for result in part.written if isinstance(result, WrittenRowSet)]
+            rows += sum(meta.row_count for meta in new)
+            size += sum(meta.size_bytes for meta in new)
             rowsets += len(new)
         size += sum(entry.size_bytes for entry in change.put_deltas)
         after = root.with_tablets(changed)
         for part in frozen:
             if part.tablet_id in changed:
                 after = note_cut(change, after, part.table.id, part.cut)
-        store.transact(change, lambda version: after.with_tablets({}, version), forget_log=True)
-    logger.info(
-        "flushed %d rows into %d rowsets and %d delta files",
-        rows,
-        rowsets,
-        len(change.put_deltas),
-    )
-    return FlushReport(rowsets, len(change.put_deltas), rows, size)
+        store.transact(change, after.at_version, forget_log=True)
+    deltas = len(change.put_deltas)
+    logger.info("flushed %d rows into %d rowsets and %d delta files", rows, rowsets, deltas)
+    return FlushReport(rowsets, deltas, rows, size)
 
 
 def _installed_tablet(
@@ -337,49 +325,55 @@ def _installed_tablet(
     timestamp: int,
     change: CatalogChange,
 ) -> TabletState:
+    """Return the tablet with the written files, and add their entries to `change`."""
+    made: list[DiskRowSet] = []
+    redo = {rowset_id: list[DeltaEntry]() for rowset_id in part.stores}
+    for target, result in zip(part.targets, part.written, strict=True):
+        if isinstance(target, _NewDelta):
+            assert isinstance(result, WrittenDelta), "results are in the order of the targets"
+            redo[target.rowset_id].append(delta_entry(target.number, target.rowset_id, target.path, result))
+        else:
+            assert isinstance(result, WrittenRowSet), "results are in the order of the targets"
+            made.append(_adopted(store, table, target, result, change))
     rowsets: list[DiskRowSet] = []
-    new_files: dict[int, list[tuple[int, str, WrittenDelta]]] = {}
-    for rowset_id, number, path, written in part.new_deltas:
-        new_files.setdefault(rowset_id, []).append((number, path, written))
     for rowset in tablet.rowsets:
-        if rowset.id not in part.stores:
-            rowsets.append(rowset)
-            continue
-        files = new_files.get(rowset.id, [])
-        entries = [delta_entry(number, rowset.id, path, written) for number, path, written in files]
-        change.put_deltas.extend(entries)
-        fresh = rowset.with_flushed_deltas(
-            [store.open_delta(entry) for entry in entries], deltas_durable=timestamp
-        )
-        change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
-        rowsets.append(fresh)
-    for memory, image, pieces in part.new_rowsets:
-        late = memory.deltas.batches_after(memory.frozen_at or 0)
-        for lower, upper, result in pieces:
-            fresh, entries = store.adopt_rowset(result, table.schema)
-            change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
+        entries = redo.get(rowset.id)
+        if entries is not None:
             change.put_deltas.extend(entries)
-            for batch in late:
-                places = image.positions[batch.rowids]
-                inside = np.flatnonzero((places >= lower) & (places < upper))
-                if len(inside):
-                    order = inside[np.argsort(places[inside], kind="stable")]
-                    fresh.deltas.append(
-                        places[order] - lower,
-                        batch.timestamps[order],
-                        {number: array.take(pa.array(order)) for number, array in batch.columns.items()},
-                    )
-            rowsets.append(fresh)
-    flushed = set(map(id, part.memories))
-    marks = [memory.frozen_at or 0 for memory in part.memories]
+            rowset = rowset.with_flushed_deltas(
+                list(map(store.open_delta, entries)), deltas_durable=timestamp
+            )
+            change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
+        rowsets.append(rowset)
     entry = tablet.entry
-    if marks:
+    if part.memories:
+        marks = [memory.frozen_at or 0 for memory in part.memories]
         durable = max(entry.inserts_durable, *marks)
         entry = dataclasses.replace(entry, inserts_durable=durable, auto_id=tablet.ids.last)
         change.put_tablets.append(entry)
     return dataclasses.replace(
         tablet,
         entry=entry,
-        frozen=tuple(memory for memory in tablet.frozen if id(memory) not in flushed),
-        rowsets=tuple(rowsets),
+        frozen=tuple(memory for memory in tablet.frozen if memory not in part.memories),
+        rowsets=(*rowsets, *made),
     )
+
+
+def _adopted(
+    store: Store, table: TableState, target: _NewRowSet, result: WrittenRowSet, change: CatalogChange
+) -> DiskRowSet:
+    """Return the new rowset, with the changes that its MemRowSet got after F."""
+    fresh, entries = store.adopt_rowset(result, table.schema)
+    change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
+    change.put_deltas.extend(entries)
+    for batch in target.memory.deltas.batches_after(target.memory.frozen_at or 0):
+        places = target.image.positions[batch.rowids]
+        inside = np.flatnonzero((places >= target.lower) & (places < target.upper))
+        if len(inside):
+            order = inside[np.argsort(places[inside], kind="stable")]
+            fresh.deltas.append(
+                places[order] - target.lower,
+                batch.timestamps[order],
+                {number: array.take(pa.array(order)) for number, array in batch.columns.items()},
+            )
+    return fresh

@@ -1,12 +1,14 @@
-"""Chooses how many rowsets a load or a flush makes, so that each has about the target size on disk.
+"""Decides how many rowsets a load or a flush writes, so that each has about the target size on
+disk.
 
-    image   |................................................|   180 bytes per row in memory
-    sample      [....]                          [....]           encoded: 34 bytes per row on disk
-    roll    |          1,000,000 |          1,000,000 |   ...    34 MB each on disk
+The module encodes a sample of the rows, to find out how much space they take. Example:
 
-Cutting by bytes in memory would make five times as many rowsets if rows shrink to a fifth on disk.
-Each rowset costs every look-up, every write and the first scan of changes, until a compaction
-rewrites it.
+    rows    |................................................|   180 bytes per row in memory
+    sample      [....]                          [....]           34 bytes per row on disk
+    ranges  |          1,000,000 |          1,000,000 |   ...    34 MB each on disk
+
+If ranges were cut by bytes in memory, this example would give five times as many rowsets. Each
+rowset makes look-ups and writes slower until a compaction merges it.
 
 Source: docs/design/compaction.md, "Loads and flushes make rowsets of the same size";
 docs/design/kudu.md, "Write path and flush".
@@ -27,19 +29,19 @@ from nyala.rowset.size import DECODED_PER_TARGET
 from nyala.rowset.writer import column_spec, encoded_keys, filter_bits_per_key
 from nyala.schema.schema import Schema
 
-# The sample: runs of neighbouring rows at several places, together only a part of all rows.
-# Neighbours, because a block's encoding depends on them; several places, because early rows may
-# differ from late ones.
+# A sample is a run of neighbouring rows, because the encoding of a block depends on neighbours.
+# There are two samples, because early rows may differ from late ones. Together they have at most a
+# sixteenth of the rows.
 _SAMPLES: Final = 2
 _SAMPLE_ROWS_MAX: Final = 1 << 15
 _SAMPLE_SHARE: Final = 16
 
 
 def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut an image into ranges of equal length, each about `target_bytes` on disk.
+    """Yield the bounds of ranges of equal length, each about `target_bytes` on disk.
 
-    Ranges are shorter if the rows take much memory. Cost: nothing for an image that is small in
-    memory; otherwise encoding at most a sixteenth of it.
+    Ranges are shorter if the rows take much memory, or have much text.
+    Cost: for an image larger than `target_bytes`, the encoding of at most a sixteenth of the rows.
     """
     count = image.row_count
     if not count:
@@ -56,9 +58,9 @@ def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tupl
 
 
 def text_ranges(text_bytes: Callable[[int, int], int], lower: int, upper: int) -> Iterator[tuple[int, int]]:
-    """Halve [lower, upper) until one array can hold the text of each range, or it has one row.
+    """Halve [lower, upper) until the text of each range fits one Arrow array, or it is one row.
 
-    text_bytes: returns the bytes of text of rows [lower, upper).
+    text_bytes: returns the size of the text in the rows [lower, upper).
     """
     if upper - lower > 1 and text_bytes(lower, upper) > rowset_size.TEXT_TARGET_BYTES * 1.5:
         middle = (lower + upper) // 2
@@ -69,12 +71,12 @@ def text_ranges(text_bytes: Callable[[int, int], int], lower: int, upper: int) -
 
 
 def rowset_count(memory_bytes: int, on_disk_bytes: float, target_bytes: int) -> int:
-    """The number of rowsets for this many bytes; as `compaction.plans.output_count` for a merge."""
+    """Return the number of rowsets. `compaction.plans.output_count` does the same for a merge."""
     return max(1, round(max(on_disk_bytes, memory_bytes / DECODED_PER_TARGET) / target_bytes))
 
 
 def disk_bytes(image: RowSetImage, schema: Schema) -> float:
-    """About how many bytes the base files of these rows (at least one) take in all."""
+    """Estimate the size of the base files of these rows, of which there is at least one."""
     count = image.row_count
     rows = max(1, min(_SAMPLE_ROWS_MAX, count // (_SAMPLES * _SAMPLE_SHARE)))
     starts = [(count - rows) * (2 * place + 1) // (2 * _SAMPLES) for place in range(_SAMPLES)]
@@ -97,7 +99,7 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
         if schema.key_count > 1:
             keys = encoded_keys(sample.keys, key_rows_log2, (blocks - before) / (end - start))
             blocks += column_bytes(*keys).blocks
-    # Blocks grow with the rows. Dictionaries hardly do, or a dictionary would not have been chosen.
+    # The size of blocks is proportional to the rows. The size of a dictionary is nearly constant.
     per_row = blocks / sampled
     per_row += filter_bits_per_key(per_row) / 8
     return per_row * count + dictionaries / _SAMPLES

@@ -468,7 +468,7 @@ def _commit(
         write_effects(store, settlement, timestamp, change, changed, written)
     store.sync_directories(written)
     after = store.root.with_tablets(changed)
-    store.transact(change, lambda version: after.with_tablets({}, version))
+    store.transact(change, after.at_version)
     store.note_committed(timestamp)
     return timestamp
 

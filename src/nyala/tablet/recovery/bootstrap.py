@@ -1,36 +1,34 @@
-"""Bootstrap: replays the log's records into the catalogue's rowsets (rule R1).
+"""Replays the log into the memory of the tablets, when a store is opened and in reader processes.
 
-    record, in log order, for a row of tablet A at time t
-      A is not in the catalogue          skip: the table was purged
-      insert                             into A's MemRowSet iff t > A.inserts_durable
-      update, delete                     to the one place where the key is live, among the
-                                         MemRowSet's rows inserted before t and the rowsets with
-                                         deltas_durable < t; if there is none, skip: the change is
-                                         durable already
+For each row in the log, with tablet A and timestamp t, rule R1 says what happens:
 
-Records are gathered, so that the work is done per many thousand rows. Operations that commute are
-gathered: in a stretch without an insert or update of a key after its delete, all inserts may go
-before all updates, and all updates before all deletes. This is also their order for each single
-key: an update before an insert of the same key needs a delete in between. If that delete is not in
-the log because it was committed as files (W6), the update is durable, and its timestamp tells it
-apart. Timestamps stay with the rows.
+    A is not in the catalogue   Skip the row: its table was purged.
+    insert                      Insert the row into A's MemRowSet if t > A.inserts_durable.
+                                Otherwise skip it: the row is in a file.
+    update, delete              Find where the key is live, among MemRowSet rows that were inserted
+                                before t and rowsets with deltas_durable < t, and apply the change
+                                there. If the key is not found, skip it: the change is in a file.
 
-A stretch has inserts (for one set of columns at a time), then updates, then deletes. It ends at
-`GATHER_ROWS` rows, or at a key that comes again after its delete. Keys are compared by hash: a
-collision ends a stretch too early, which costs time and changes nothing.
+Groups of rows are gathered and applied together, many thousand rows at a time: first all inserts,
+then all updates, then all deletes (G1). For one key, this is also the order of the log, because a
+key is inserted before it is updated, and updated before it is deleted. A key may be inserted again
+after its delete; then everything that was gathered before is applied first.
 
-Records name columns by id. A record of another schema version is projected: a widened column gets
-its current type, a column that no readable snapshot has is left out, and a later column gets its
-default.
+Deleted keys are compared by hash. If two keys have the same hash, rows are applied a little earlier
+than necessary. An update may also come before an insert of its key, if the delete between them was
+committed as files (W6). Then the update is in a file too, and R1 skips it by its timestamp.
+
+Records name columns by id. A record of another schema version is adapted: a widened column gets its
+current type, and a column that no readable snapshot has is left out. A column that was added later
+gets its default.
 
 Invariants
-    R1  (above) holds per row, however rows are gathered.
-    G1  Inserts are applied before updates, and updates before deletes; for one key in the log's
-        order.
+    R1  The rule above holds for each row, in whatever way rows are gathered.
+    G1  Inserts are applied before updates, and updates before deletes. The rows of one key are
+        applied in the order of the log.
 
 Source: docs/design/log-and-recovery.md, "Replay"; docs/design/rules.md, R1 and R2;
-docs/design/kudu.md, "Bootstrap". Used by the writer at open and by reader processes, who go on
-feeding records as they come.
+docs/design/kudu.md, "Bootstrap".
 """
 
 from __future__ import annotations
@@ -54,11 +52,12 @@ from nyala.tablet.write.effects import Effect, Settlement
 from nyala.tablet.write.write_path import plan_apply
 from nyala.wal.record import LogRecord, RecordLocation, SettledGroup
 
-# Large enough that NumPy and Arrow do the work, small enough to bound memory during replay.
+# Gathered rows are applied at this number, or at this size for wide rows: large enough to be fast,
+# small enough to bound the memory. While rows are applied, memory has two or three copies of them.
 GATHER_ROWS: Final = 1 << 18
-# For wide rows: gathered rows are held two or three times while they are applied.
 GATHER_BYTES: Final = 32 << 20
-# Keys of larger groups are not compared: ending a stretch costs such a group little.
+# The keys of larger groups are not compared. They count as deleted before, so the gathered rows are
+# applied first. For a large group this costs little.
 _COMPARED_ROWS_MAX: Final = 4096
 
 
@@ -90,13 +89,13 @@ class ReplayReport:
 
 
 class Replayer:
-    """Applies log records to the memory stores of a root, which itself does not change.
+    """Applies log records to the MemRowSets and DeltaMemStores of a root.
 
     Call `drain()` after the last record.
 
-    relieve: called after every `GATHER_ROWS` rows or `GATHER_BYTES`, between two records, with the
-             timestamp up to which everything is applied and the report so far. It may flush, or
-             raise to end the replay, and returns the root to continue with.
+    relieve: called between two records, after every `GATHER_ROWS` rows or `GATHER_BYTES`. Its
+             arguments are the timestamp up to which everything is applied, and the report so far.
+             It returns the root with which the replay continues. It may flush, or raise an error.
     """
 
     def __init__(self, root: Root, relieve: Callable[[int, ReplayReport], Root] | None = None) -> None:
@@ -107,7 +106,7 @@ class Replayer:
         self._updates: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._deletes: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._waiting = 0
-        # Hashes of the keys deleted in this stretch, by table; None: too many to compare.
+        # By table: hashes of the keys in `_deletes`; None: too many to compare.
         self._deleted: dict[int, set[int] | None] = {}
         self.report = ReplayReport()
 
@@ -141,9 +140,9 @@ class Replayer:
         if group.schema_version != table.schema.version:
             group = _projected(group, table)
             if group.kind == "update" and group.batch.num_columns == table.schema.key_count:
-                return  # it has only columns that were dropped before the history begins
+                return  # all its columns were dropped before the history begins
         if group.kind == "tombstone":
-            # Rare, and in order with all other rows of the key.
+            # Tombstones are rare, so they are applied at once, after all earlier rows.
             self.drain()
             gathered = _Gathered()
             gathered.add(group, record)
@@ -171,7 +170,7 @@ class Replayer:
             known.update(_key_hashes(group, table))
 
     def _was_deleted(self, group: SettledGroup, table: TableState) -> bool:
-        """Whether a key of the group may have been deleted in this stretch."""
+        """Whether a gathered delete may have a key of this group."""
         if group.table_id not in self._deleted:
             return False
         known = self._deleted[group.table_id]
@@ -189,7 +188,7 @@ class Replayer:
             for (table_id, _), gathered in waiting.items():
                 self.report.rows += gathered.rows
                 table = self._root.any_table(table_id)
-                assert table is not None, "no table goes during a replay"
+                assert table is not None, "a replay removes no table"
                 _apply(table.whole, kind, gathered)
             waiting.clear()
         self._waiting = 0
@@ -201,7 +200,7 @@ def _corruption(table: TableState, why: str, location: RecordLocation) -> Corrup
 
 
 def _invalid(group: SettledGroup, table: TableState) -> str | None:
-    """Why the record cannot belong to the table in spite of its checksum; None: it can."""
+    """Return why the rows cannot belong to the table; None if they can."""
     stored, of_now = table.stored_schema(), group.schema_version == table.schema.version
     left = set(table.schema.key_ids)
     for name, array in zip(group.batch.schema.names, group.batch.columns, strict=True):
@@ -227,9 +226,9 @@ def _key_hashes(group: SettledGroup, table: TableState) -> list[int]:
 
 
 def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
-    """A record of another schema version with the stored columns in their current types.
+    """Return the rows of another schema version with the stored columns in their current types.
 
-    Dropped columns are stored while snapshots that have them can be read.
+    A dropped column is stored as long as a snapshot that has it can be read.
     """
     stored = table.stored_schema()
     names = [name for name in group.batch.schema.names if stored.has_id(int(name))]
@@ -238,6 +237,7 @@ def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
 
 
 def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
+    """Apply rows of one kind to memory, by rule R1. Raises: CorruptionError."""
     batch = pa.Table.from_batches([group.batch for group in gathered.groups]).combine_chunks()
     tablet_ids = np.concatenate(
         [np.repeat(np.array(group.tablet_ids, np.int64), np.diff(group.offsets)) for group in gathered.groups]
@@ -266,7 +266,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     columns = {int(name): _whole(batch.column(name)) for name in batch.schema.names}
     key_ids = [column.id for column in table.schema.key_columns]
     keys = table.codec.encode([columns[number] for number in key_ids])
-    # By (tablet, key), and for one key by time: the order of `settle` (S3).
+    # Sort by tablet, key and time, as `settle` does (S3).
     by_key = keys.sort_indices()
     order = by_key[np.argsort(ordinals[by_key], kind="stable")]
     order = order[keep[order]]
@@ -284,7 +284,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
         columns = {number: array.take(pick) for number, array in columns.items()}
     settlement = Settlement(table)
     if adds:
-        # R1 needs only the timestamp of an insert; the look-up finds ghosts in the MemRowSet.
+        # Inserted keys are not looked up, except for dead rows in the MemRowSet (ghosts).
         effect = Effect(
             kind,
             keys,

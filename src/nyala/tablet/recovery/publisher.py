@@ -1,8 +1,8 @@
-"""The writer's side of the position record (`wal/position.py`): how far reader processes may read.
+"""Writes the position record (`wal/position.py`), which shows readers how far they may read.
 
 Invariants
-    PU1 The record never goes back: its content is computed and written under one lock.
-    PU2 After `stop` nothing is written, because the record then belongs to another writer.
+    PU1 The published position never goes back: each record is computed and written under one lock.
+    PU2 After `stop` nothing is written, because the record then belongs to the next writer.
 
 Threads: any. Source: docs/design/rules.md, P1.
 """
@@ -22,25 +22,24 @@ logger = logging.getLogger("nyala.store")
 
 
 class Publisher:
-    """Writes the record at `path`. Any thread."""
+    """Writes the position record at `path`. `shown` is the timestamp last published, or 0."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
         self._lock = threading.Lock()
         self._stopped = False
-        self._named = False  # whether the record's name is known to be durable
+        self._named = False  # whether the file's name is durable
         self.shown = 0
-        """The timestamp last published to readers; 0: none yet."""
 
     def publish(self, record: Callable[[], PositionRecord], *, durably: bool = False) -> None:
         """Write the record that `record` returns.
 
-        The batch is durable already, so a failed write is no failure of the batch: readers see it
-        with the next record.
+        If the write fails, readers see the batch with the next record. The batch itself is durable,
+        so there is no error.
 
-        durably: sync the record; used after a change of the catalogue. Damage at the end of the log
-            would look like a torn tail. The record lets the next open detect that.
+        durably: also sync the record, as after a change of the catalogue. A durable record lets the
+                 next open distinguish damage at the end of the log from a torn tail.
         """
         with self._lock:
             if self._stopped:

@@ -1,34 +1,34 @@
-"""The store as seen by a process that only reads it (rules P1 and P2).
+"""A store in a process that only reads it (rules P1 and P2).
 
-    open or reload                                       refresh, at each new view
-      1. create a lease on "everything" (P8)               read the position record
-      2. read the catalogue: checkpoint and changes        same catalogue version: read the log on
-      3. announce that version in the lease                newer version: reload with a new lease
-      4. read the log from that version's start to
-         the position that the writer published
+Opening the store, or loading a newer catalogue, has four steps:
 
-A reader never cuts the log's tail, and holds no lock that a writer waits for. It replays the log
-into memory stores of its own.
+    1. Create a lease on all files. A lease is a file that keeps other files from being removed.
+    2. Read the catalogue: its checkpoint and its changes.
+    3. Write the catalogue's version to the lease, which then keeps only the files of this version.
+    4. Replay the log into this process's memory, up to the position that the writer published.
+
+Each new view reads the position record. If the catalogue is the same, it replays the new part of
+the log. Otherwise it loads the newer catalogue with a new lease. A reader never cuts off the log's
+tail, and holds no lock that a writer waits for.
 
 Invariants
-    P1  Loading follows the order above. The log is read only up to the published position, or to
-        its last good record if there is no writer.
-    P3  If a position record names a newer catalogue than the loaded one, or the log has a newer
-        change, the catalogue is reloaded first: a batch may be in new files (W6), and later log
-        records may depend on it.
-    P4  The lease of an earlier version is kept until this process drops its last root of that
-        version, or the store is closed.
-    P5  The published timestamp never goes back, even if the writer commits to the catalogue during
-        a load.
-    P6  The published timestamp is not before the history of any table begins, nor before rows were
-        dropped or rewritten. The position record is read before the catalogue; if it does not reach
-        such a moment yet, the catalogue is loaded again.
-    P7  The memory of the replay is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
-        `memory_limit`, a view raises until the writer has flushed: a reader cannot flush.
-    P8  A reader without the right to write in the store's folder has no lease, so the writer may
-        remove files that it needs. A view is kept only if the position record names the same
-        catalogue before and after the load, so that all parts belong together. A file that is
-        removed later raises `HistoryExpiredError`. The reader never returns other rows.
+    P1  A load has the steps above, in this order. The log is read only up to the published
+        position, or to its last good record if there is no writer.
+    P3  If the position record or the log has a newer catalogue than the loaded one, that catalogue
+        is loaded first: a batch may be in new files (W6), and later log records may depend on them.
+    P4  The lease of a version is kept until this process has dropped its last root of that version,
+        or the store is closed.
+    P5  The published timestamp never goes back, even if the writer changes the catalogue during a
+        load.
+    P6  The published timestamp is not before the beginning of any table's history, nor before rows
+        were dropped or rewritten. The position record is read before the catalogue. If its
+        timestamp is too old, the catalogue is loaded again.
+    P7  During a replay, the memory is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
+        `memory_limit`, a view raises an error until the writer has flushed.
+    P8  A reader that may not write in the store's folder has no lease, so the writer may remove
+        files that the reader needs. A load counts only if the position record names the same
+        catalogue before and after it. If a file is removed later, a read raises
+        `HistoryExpiredError`; it never returns wrong rows.
 
 Threads: any. Source: docs/design/processes-and-locks.md, "Readers replay the log";
 docs/design/rules.md, P1 and P2.
@@ -66,8 +66,8 @@ from nyala.wal.record import LogRecord
 
 logger = logging.getLogger("nyala.reader")
 
-# A load is repeated if the writer commits between two reads of some milliseconds; more than once is
-# rare.
+# A load is repeated if the writer changes the catalogue during its first milliseconds. More than
+# one repetition is rare.
 _LOADS_MAX: Final = 20
 
 
@@ -85,7 +85,7 @@ class ReaderStore:
         self.cache = BlockCache(memory_limit_bytes // 4)
         self._replay_limit_bytes = replay_limit_bytes
         self._limits = limits
-        self._lock = threading.RLock()  # re-entrant: a signal handler may close the store in this thread
+        self._lock = threading.RLock()  # re-entrant, because a signal handler may close the store
         self._closed = False
         self._pid = os.getpid()
         self._lease: Lease | None = None
@@ -105,10 +105,9 @@ class ReaderStore:
     ) -> Self:
         """Open the store at `path` for reading.
 
-        replay_limit_bytes: the most unflushed rows to hold (P7); default: `memory_limit_bytes`.
-        limits: those of the writer, for a process that prepares writes.
-        Raises: StorageError if there is no store or the log has more unflushed rows;
-        CorruptionError.
+        replay_limit_bytes: the memory limit for unflushed rows (P7); default: `memory_limit_bytes`.
+        limits: the writer's limits, for a process that prepares writes.
+        Raises: StorageError if there is no store, or if P7 stops the replay; CorruptionError.
         """
         layout.require_store(env, path)
         env = env.bound(path)
@@ -123,8 +122,7 @@ class ReaderStore:
             raise
 
     def _load(self) -> None:
-        # P1: no file that existed when the catalogue is read can be removed before the lease names
-        # the version that it keeps.
+        # P1: between the read of the catalogue and step 3, the lease keeps all files.
         self._loaded = False
         for _ in range(_LOADS_MAX):
             lease = reader_lease(self.env, self.root_path)
@@ -148,7 +146,7 @@ class ReaderStore:
         )
 
     def _is_behind(self, position: PositionRecord | None) -> bool:
-        """Whether the writer has committed a newer catalogue than the loaded one."""
+        """Whether the writer has published a newer catalogue than the loaded one."""
         return position is not None and position.catalogue_version > self._version
 
     def _load_under(self, lease: Lease | None) -> None:
@@ -182,8 +180,8 @@ class ReaderStore:
             self._held.append(weakref.finalize(root, _release, lease))
         newest = self._position()
         if position is not None and newest is not None and newest.catalogue_version > state.version:
-            # P5: the writer has gone on. Everything published before the catalogue was read is in
-            # its files, or in the log that they leave.
+            # P5: the writer has changed the catalogue again. Everything that was published before
+            # this load is in the files of the loaded catalogue, or in the log after them.
             newest = position
         self._follow(newest)
 
@@ -191,7 +189,7 @@ class ReaderStore:
         return read_position(self.env.files, layout.position_path(self.root_path))
 
     def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
-        """P7. Raises: StorageError if the replay up to `timestamp` takes too much memory."""
+        """Check P7, as `relieve` of the `Replayer`. Raises: StorageError."""
         self._overfull = self._root.memory_bytes() > self._replay_limit_bytes
         self._check_memory()
         return self._root
@@ -206,7 +204,7 @@ class ReaderStore:
             )
 
     def _follow(self, position: PositionRecord | None) -> None:
-        """Read the log to `position`; None (no record, or no writer): to the last good record."""
+        """Replay the log up to `position`; without record or writer, up to the last good record."""
         if position is not None and position.catalogue_version > self._version:
             return  # P3
         self._check_memory()
@@ -217,7 +215,7 @@ class ReaderStore:
         if upto is None:
             self._published = max(self._published, self._replayer.report.timestamp_max, self._floor)
             if position is not None:
-                # A segment without any record cannot lack one.
+                # If the published position is the beginning of a segment, no record can be missing.
                 reached = log.position if position.position.offset else max(log.position, position.position)
                 position.check_reached(self._published, reached, layout.position_path(self.root_path))
         elif position is not None:
@@ -233,23 +231,23 @@ class ReaderStore:
                 return
 
     def _has_writer(self) -> bool:
-        """Whether the lock file names a living writer. Trying the lock could block a writer."""
+        """Whether the lock file names a living process. Taking the lock could stop a new writer."""
         holder = StoreLock(self.env, self.root_path).holder()
         if holder is None:
             return False
         return holder.host != socket.gethostname() or _is_running(holder.pid)
 
     def view(self) -> tuple[Root, int]:
-        """Catch up with the writer; returns the newest root and published timestamp.
+        """Catch up with the writer. Return the newest root and the published timestamp.
 
         Raises: StorageError (P7).
         """
         self.check_open()
         with self._lock:
-            self.check_open()  # after `close` no new lease may be made
+            self.check_open()  # again: another thread may have closed the store
             self.env.files.check_bound()
             position = self._position()
-            # `_loaded` is false after a load or a read that failed or was interrupted halfway.
+            # `_loaded` is False after a load or a replay that did not end.
             if (
                 self._is_behind(position)
                 or self._outdated
@@ -260,8 +258,9 @@ class ReaderStore:
             return self._root, self._published
 
     def _followed(self, position: PositionRecord | None) -> bool:
-        """Read on in the log; False: without a lease (P8), the writer has a newer catalogue."""
-        # If this is interrupted, records may be read and not in memory: the next view loads again.
+        """Replay the new part of the log. Return False if a load is necessary (P8)."""
+        # After an interruption, records may be lost between the file and memory. Then the next view
+        # loads again.
         self._loaded = False
         try:
             self._follow(position)
@@ -273,18 +272,18 @@ class ReaderStore:
         return self._lease is not None or not self._is_behind(self._position())
 
     def look(self) -> tuple[Root, CatalogState, LogPosition]:
-        """Catch up; returns the root, its catalogue, and how far the log was read (for `check`)."""
+        """Catch up. Return the root, its catalogue, and the position in the log."""
         self.view()
         with self._lock:
             return self._root, self._state, self._log.position
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """The messages of commits, by timestamp, as of the last view or later."""
+        """Return the messages of commits by timestamp, as of the last view or later."""
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}
 
     def tags(self) -> Mapping[str, TagEntry]:
-        """Catch up; returns the tags by name."""
+        """Catch up, and return the tags by name."""
         self.view()
         return self._state.tags
 
@@ -325,9 +324,9 @@ class ReaderStore:
         return self._closed
 
     def close(self) -> None:
-        """End all leases, also those of scans that are still open. May be called twice.
+        """End all leases, also those of open scans. May be called twice.
 
-        Waits for a load in another thread.
+        If another thread is loading, this waits until the load ends.
         """
         if os.getpid() != self._pid:  # after a fork another thread may have held the lock
             self._closed = True

@@ -1,8 +1,8 @@
-"""Gives the values of an auto-incrementing key column: a counter per tablet, from 1.
+"""Counters for auto-incrementing key columns: one per tablet, from 1.
 
-All versions of a tablet share one counter. It is ahead of every value in the tablet's rows: the
-catalogue stores it with each flush and each batch committed as files (`TabletEntry.auto_id`), and
-the replay of the log raises it. So no value is given twice, also after a crash.
+All versions of a tablet share one counter, which is at least as great as each value in the tablet's
+rows. Each flush and each direct commit stores it in the catalogue (`TabletEntry.auto_id`), and the
+replay of the log raises it. So no value is used twice, even after a crash.
 
 Source: Kudu 1.17, "Non-unique primary keys"; docs/design/kudu.md, "Auto-incrementing column".
 """
@@ -32,15 +32,16 @@ class AutoIds:
         return self._last
 
     def give(self, given: np.ndarray) -> np.ndarray:
-        """Give values to rows in their order. `given`: a value that a row has already, or 0.
+        """Return a value for each row, in their order.
 
-        A row without a value gets the next one. A greater value that a row has raises the counter.
+        given: the value that a row has already, or 0 for a row that gets the next value. A value
+               above the counter raises the counter.
         Raises: InvalidArgumentError after 2^63 - 1.
         """
         if not len(given):
             return given
         lacks = given == 0
-        new = np.cumsum(lacks)  # values given so far, if no row has one
+        new = np.cumsum(lacks)  # how many rows up to this one need a value
         with self._lock:
             top = max(self._last, int(given.max()))
             if int(new[-1]) > _ID_MAX - top:
@@ -54,6 +55,6 @@ class AutoIds:
         return np.where(lacks, counter, given)
 
     def note(self, value: int) -> None:
-        """Continue after this value."""
+        """Raise the counter to this value."""
         with self._lock:
             self._last = max(self._last, value)

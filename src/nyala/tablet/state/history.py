@@ -2,33 +2,32 @@
 
                   history_start      mark                       published
     ──────────────────┼───────────────┼────────────────────────────┼──────► time
-      may be          │  still there, │      every snapshot        │
-      discarded       │  not promised │      can be read           │
+      may have been   │ not discarded,│      every snapshot        │
+      discarded       │ not readable  │      can be read           │
 
-`mark` (Kudu: the ancient history mark) moves with the clock: the current time minus the table's
-history. It never passes `published`, so the present can always be read. Nothing newer than the mark
-is discarded. `history_start` is the largest mark at which anything was discarded. The catalogue
-stores it together with the files, so it holds for every root and every process, whatever the clock
-does.
+`mark` (Kudu: the ancient history mark) is the current time minus the table's history. It is at most
+`published`, so the present can always be read. Nothing newer than the mark is discarded.
+`history_start` is the largest mark at which anything was discarded. The catalogue stores
+`history_start` together with the files, so it is right in each process, even if the clock goes
+back.
 
 Invariants
-    H1  A snapshot T may be taken of a root iff T >= mark and T >= the root's history_start.
-    H2  A reader can keep reading any T that was readable when it took its root: discarding history
+    H1  A snapshot at T can be taken if T >= mark and T >= history_start.
+    H2  A reader can read at any T that was readable when it took its root. Discarding history
         creates new files and a new root, and the files of old roots stay while they are in use
         (P2).
     H3  Nothing is discarded at a timestamp that reader processes cannot yet see as published.
-    H4  A table younger than its history can be read at any T since its creation. An earlier moment
-        is an error, never an empty result. A change feed may begin earlier: nothing had changed
-        then.
-    H5  A dropped table or range partition stays readable at the moments at which it existed, and
-        recoverable, as long as the last of them is readable. Then it is purged. What was purged
-        before raises an error at a read that needs it.
-    H6  A table's history can be altered. A shorter one holds at once, and its files go later. A
-        longer one restores nothing that was discarded, as `history_start` shows.
-    H7  The mark does not pass the oldest tag at which the table existed (`tags`, N1).
+    H4  A table that is younger than its history can be read at any T since its creation. A read at
+        an earlier moment is an error, never an empty result. But a change feed may begin earlier,
+        because nothing had changed then.
+    H5  A dropped table or range partition can be read at the moments at which it existed, and can
+        be brought back, as long as the last of these moments is readable. Then it is purged. A read
+        that needs a purged partition raises an error.
+    H6  A table's history can be changed. A shorter one is valid at once, and its files are removed
+        later. A longer one restores nothing that was discarded (`history_start`).
+    H7  The mark is at most the oldest tag at which the table existed (`tags`, N1).
 
-Source: docs/design/kudu.md, "History and its mark". Departure: Kudu checks the mark alone, but a
-machine's clock may go back.
+Source: docs/design/kudu.md, "History and its mark". Unlike Nyala, Kudu checks only the mark.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
-    """The oldest readable timestamp (H1); 0 if the table can be read since its creation (H4)."""
+    """Return the oldest readable timestamp (H1); 0: all since the creation is readable (H4)."""
     mark = 0
     if entry.history_us is not None:
         mark = min(from_physical(max(now_us - entry.history_us, 0)), published)
@@ -68,9 +67,9 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
 def check_created(entry: TableEntry, timestamp: int, published: int, note: str = "") -> None:
     """Check that the table existed at `timestamp` (H4).
 
-    published: the newest readable timestamp. A reader process may see a table before its creation
-        is published, and may read it then.
-    note:      appended to the message: how the moment was given.
+    published: the newest readable timestamp. In a reader process it may be before the creation of a
+               table; then the table may be read at `published`.
+    note:      appended to the message; see `mvcc.timestamp.naive_note`.
     Raises: TableNotFoundError, which names the first readable moment.
     """
     if timestamp >= min(entry.created, published):
@@ -118,10 +117,11 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
 def check_purged(
     table: TableState, timestamp: int, constraints: Mapping[str, Constraint] = MappingProxyType({})
 ) -> None:
-    """Check that a read needs no rows of a purged range partition: no row is left out silently.
+    """Check that a read needs no rows of a purged range partition.
 
-    Raises: HistoryExpiredError if rows that satisfy the constraints may have been in a range
-        partition that existed at `timestamp` and was purged later.
+    constraints: conditions on columns, by name, that all wanted rows satisfy.
+    Raises: HistoryExpiredError if such rows may have been in a range partition that existed at
+            `timestamp` and was purged later.
     """
     entry = table.entry
     missing = [gone for gone in entry.purged if gone.missing_at(timestamp)]
@@ -129,7 +129,7 @@ def check_purged(
         return
     from nyala.partition.pruning import prune
 
-    # Every hash bucket may hold rows, so only the ranges are checked.
+    # Rows may be in each hash bucket, so only the ranges are compared.
     ranges = PartitionSchema((), entry.partition_schema.range_column_ids)
     needed = prune(
         constraints, ranges, [Partition((), gone.lower, gone.upper) for gone in missing], table.schema
@@ -164,9 +164,9 @@ def _purged_error(table: TableState, gone: PurgedRange, timestamp: int) -> Histo
 
 
 def check_same_ranges(table: TableState, to: int) -> None:
-    """Check that the table has the range partitions with rows that it had at a moment.
+    """Check that no range partition with rows was dropped or brought back after the moment `to`.
 
-    Raises: InvalidArgumentError that names one that was dropped or came back since.
+    Raises: InvalidArgumentError.
     """
     for tablet in table.every_tablet:
         entry = tablet.entry
@@ -189,7 +189,7 @@ def has_rows(tablet: TabletState) -> bool:
 
 
 def purged_ranges(tablets: Sequence[TabletState]) -> list[PurgedRange]:
-    """The ranges of these dropped tablets that had rows; without an empty range nothing is lost."""
+    """Return the ranges of those dropped tablets that had rows."""
     found: dict[tuple[bytes | None, bytes | None, tuple[int, ...]], int] = {}
     for tablet in tablets:
         if has_rows(tablet):
@@ -199,9 +199,9 @@ def purged_ranges(tablets: Sequence[TabletState]) -> list[PurgedRange]:
 
 
 def note_cut(change: CatalogChange, root: Root, table_id: int, cut: int) -> Root:
-    """Raise the table's `history_start` to `cut` in `root` and `change`: older history goes.
+    """Raise the table's `history_start` to `cut` in `change` and in the returned root.
 
-    Schema versions and purged ranges that only older snapshots need are removed too.
+    Schema versions and purged ranges that only older snapshots need are removed from the entry.
     """
     table = root.any_table(table_id)
     assert table is not None, "the caller has found the table in this root"
@@ -237,7 +237,7 @@ def parse_history(given: dt.timedelta | str | float | None) -> int | None:
 
 
 def describe_history(history_us: int | None) -> str:
-    """The history as a person writes it: "7 days", "90 seconds", "forever"."""
+    """Return the text of a history: "7 days", "90 seconds", "forever"."""
     if history_us is None:
         return "forever"
     if history_us == 0:

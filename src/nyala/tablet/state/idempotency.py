@@ -1,9 +1,8 @@
-"""Idempotency keys: names for streams, the recorded result of a batch, and forgetting keys.
+"""Idempotency keys: a batch with a key is committed once, even if its job sends it several times.
 
-A batch with a key is committed once, however often its job sends it. The log stores key, timestamp
-and counts with the batch; the catalogue stores them from its next transaction on
-(`Store.transact`), until `keys_to_forget` returns the key. A caller who lost the result gets the
-same counts again, but not the rows that failed, only their number. Everything here is pure.
+The log stores the key, the timestamp and the counts of the result with the batch. The next change
+of the catalogue stores them too (`Store.transact`), until `keys_to_forget` returns the key. When
+the job repeats the key, it gets the stored counts. Of failed rows, only the number is stored.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Final
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.validation import validating
 
-# A job that retries its commit does so within hours; its staged files live for a day.
+# A job repeats its commit within hours, because its staged files are kept for a day.
 KEY_RETENTION_US: Final = 7 * 24 * 3600 * 1_000_000
-# A process that shares the store sends a call again at once, when its executor has ended.
+# If the process that executes a call has ended, the caller repeats the call at once.
 CALL_RETENTION_US: Final = 15 * 60 * 1_000_000
 _CALL: Final = "call/"
 
@@ -27,14 +26,14 @@ FAILED: Final = "failed"
 
 
 def encode_counts(counts: Mapping[str, int] | None) -> str:
-    """The row counts of a batch as the catalogue stores them. None: only the key is known."""
+    """Return the text of a batch's row counts, as the catalogue stores it; None: not known."""
     return json.dumps(dict(counts or {}), separators=(",", ":"))
 
 
 def decode_result(timestamp: int, text: str) -> tuple[WriteResult, int]:
-    """The result of a committed batch, and the number of its failed rows.
+    """Return the result of a committed batch, and the number of its failed rows.
 
-    Raises: CorruptionError if `encode_counts` did not make the text.
+    text: the result of `encode_counts`. Raises: CorruptionError for any other text.
     """
     with validating("result recorded under an idempotency key"):
         counts = json.loads(text)
@@ -46,25 +45,27 @@ def decode_result(timestamp: int, text: str) -> tuple[WriteResult, int]:
 
 
 def stream_key(query: str, batch: int) -> str:
-    """The idempotency key of a micro-batch of a streaming query; `query` may be any text."""
+    """Return the idempotency key of a micro-batch of a streaming query; `query` may be any text."""
     return f"stream/{query}/{batch}"
 
 
 def call_key(token: str) -> str:
-    """The idempotency key of a call of a process that shares the store."""
+    """Return the idempotency key of a call from a process that shares the store."""
     return f"{_CALL}{token}"
 
 
 def is_call_key(key: str) -> bool:
-    """Whether `call_key` made the key."""
+    """Whether the key is a result of `call_key`."""
     return key.startswith(_CALL)
 
 
 def keys_to_forget(known: Mapping[str, int], now_us: int) -> list[str]:
-    """The idempotency keys that no job sends again; `known` has the time of each key's batch in µs.
+    """Return the idempotency keys that no job repeats any more.
 
-    Jobs retry within hours. A streaming query may be restarted after months and then repeats its
-    last micro-batch, so the newest key of each query is kept forever.
+    known: the time of each key's batch, in microseconds.
+
+    A streaming query may be restarted after months, and then repeats its last micro-batch. So the
+    newest key of each query is never returned.
     """
     newest: dict[str, int] = {}
     for key, at_us in known.items():

@@ -1,9 +1,9 @@
-"""The error for a missing file that only a lease kept alive.
+"""The error for a file that was deleted because its lease has ended.
 
-Tasks in other processes read files of a snapshot: those of scan tokens, change tokens, and rowsets
-in which a load looks up keys. Meanwhile compactions replace files, and a lease keeps the old ones.
-After the lease ends, the files may be deleted. That is not damage of the store, so a reader gets
-`HistoryExpiredError` instead of the system's "No such file".
+Tasks in other processes read files of a snapshot: for scan tokens, change tokens, and key look-ups
+of loads. When compactions replace these files, a lease keeps the old ones. After the end of the
+lease, the files may be deleted. The store is not damaged then, so a reader gets
+`HistoryExpiredError` and not the system's "No such file".
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from nyala.errors import HistoryExpiredError
 
 @contextlib.contextmanager
 def kept_by_lease(what: str, again: str) -> Iterator[None]:
-    """Wrap reads of files that a lease keeps.
+    """A context for reads of files that a lease keeps.
 
-    what:  the reader, for example "this scan". again: the advice, for example "load again".
-    Raises: HistoryExpiredError if a file no longer exists; StorageError if this host cannot see the
-    store.
+    what:  the reader in the message, for example "this scan".
+    again: the advice in the message, for example "load again".
+    Raises: HistoryExpiredError if a file does not exist any more; StorageError if this host does
+            not have the store.
     """
     try:
         yield

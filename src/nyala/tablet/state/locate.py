@@ -1,8 +1,9 @@
-"""Finds keys: live in a rowset, a ghost in the MemRowSet that takes inserts, or absent.
+"""Finds the place of keys: the rowset in which each key is live, if any.
 
-A ghost is a dead row: its key was deleted. A key is live in at most one place (rule R5).
-MemRowSets are searched first. Then the rowset tree selects DiskRowSets by their key bounds, and in
-these the bloom filter and the key index are searched.
+A key is live in at most one rowset (rule R5). MemRowSets are searched first. Then the rowset tree
+selects DiskRowSets by their key bounds, and each of these is searched by its bloom filter and its
+key index. Dead rows (ghosts) in the MemRowSet that takes inserts are found too, because an insert
+can give them new values.
 
 Cost: O(touched rowsets) calls; all keys of a tablet are looked up together.
 Source: docs/design/keys-and-look-ups.md, "How a key is found"; docs/design/kudu.md, "Write path and
@@ -29,12 +30,18 @@ ABSENT: Final = -1
 
 @dataclass
 class Located:
-    """The place of each key: arrays with one element per key."""
+    """The place of each key. Arrays have one element per key.
 
-    codes: np.ndarray  # index into `rowsets`; ABSENT if the key is not live
-    rowids: np.ndarray  # in that rowset; -1 if the key is not live
-    ghosts: np.ndarray  # rowid of the key's ghost in the tablet's `memory`; -1 if there is none
-    rowsets: list[tuple[int, AnyRowSet]]  # (tablet ordinal, rowset)
+    codes:   the index of the key's rowset in `rowsets`; ABSENT if the key is not live
+    rowids:  the position in that rowset; -1 if the key is not live
+    ghosts:  the position of the key's dead row in the tablet's `memory`; -1 if there is none
+    rowsets: each with the ordinal of its tablet
+    """
+
+    codes: np.ndarray
+    rowids: np.ndarray
+    ghosts: np.ndarray
+    rowsets: list[tuple[int, AnyRowSet]]
 
 
 def equal_ranges(values: np.ndarray) -> list[tuple[int, int, int]]:
@@ -55,7 +62,10 @@ def expect_slices(
     column_ids: Collection[int],
     snapshot: int,
 ) -> None:
-    """`expect_keys` of the keys [begin, end) in each tablet, for all tablets together."""
+    """Call `expect_keys` once for all tablets. It reads what the look-ups need from remote files.
+
+    slices: (tablet ordinal, begin, end): the keys [begin, end) are in this tablet.
+    """
     if not table.is_remote:
         return
     searches = []
@@ -76,19 +86,19 @@ def locate(
     """Find the rowset in which each key is live: now, or at a moment.
 
     keys: in (tablet, key) order; equal keys may repeat.
-    newer_than: a timestamp per row, for replay (R1). Row i is searched only in DiskRowSets with an
+    newer_than: for replay (R1), a timestamp per key. A key is searched only in DiskRowSets with an
         earlier `deltas_durable`, and among rows in memory that were inserted earlier.
-    at: a timestamp, for the private tables of a transaction (`write.transaction`); None: now. All
-        rows of each tablet's `memory` were inserted at it or before.
-    Cost: per touched tablet one look-up in memory, and one per DiskRowSet whose key range holds a
-    key.
+    at: for the private tables of a transaction, a timestamp at or after the insertion of all rows
+        in each tablet's `memory`; None: now.
+    Cost: per touched tablet one look-up in memory, and one in each DiskRowSet with a key range that
+        has one of the keys.
     """
     count = len(keys)
     if count == 1 and newer_than is None:
         return _locate_one(table, keys, int(tablets[0]), at)
     slices = equal_ranges(tablets)
     if all(table.tablets[ordinal].is_empty for ordinal, _, _ in slices):
-        # The first load of a table: avoid writing three long vectors of equal values.
+        # At the first load of a table, broadcasting saves three large arrays of equal values.
         nowhere = np.broadcast_to(np.int64(-1), count)
         return Located(np.broadcast_to(np.int32(ABSENT), count), nowhere, nowhere, [])
     found = Located(
@@ -125,11 +135,11 @@ def locate(
 
 
 def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
-    """Ignore rows in memory inserted at that time or later: they are later rows with the same keys.
+    """Ignore rows in memory that were inserted at the key's time or later; the key came again.
 
-    A revived ghost has the time of its first life. That is correct: only a batch committed as files
-    ends a life without the log, and such a batch flushes the memory of its tablets first
-    (`direct_commit`), so no ghost is revived there.
+    A dead row that became alive again has the time of its first insert. This is correct: only a
+    direct commit can delete a row without a log record, and it flushes the memory of its tablets
+    first, so no dead row in memory becomes alive after it.
     """
     for code, (_, rowset) in enumerate(found.rowsets):
         if isinstance(rowset, MemRowSet):
@@ -139,7 +149,7 @@ def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
 
 
 def _locate_one(table: TableState, key: EncodedKeys, ordinal: int, at: int | None) -> Located:
-    """`locate` for one key: searches as `get` does, with fewer calls."""
+    """Do the same as `locate` for one key, with fewer calls."""
     found = Located(np.array([ABSENT], np.int32), np.array([-1]), np.array([-1]), [])
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):
@@ -159,9 +169,9 @@ def _locate_one(table: TableState, key: EncodedKeys, ordinal: int, at: int | Non
 
 
 def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np.ndarray:
-    """The rowid of each key's ghost in its tablet's `memory`, or -1. No key may be live there.
+    """Return the position of each key's dead row in its tablet's `memory`, or -1.
 
-    Cost: nothing if no row of the MemRowSet was ever deleted.
+    No key may be live there. Cost: nothing if no row of the MemRowSet was ever deleted.
     """
     ghosts = np.full(len(keys), -1, np.int64)
     for ordinal, begin, end in equal_ranges(tablets):
@@ -174,7 +184,7 @@ def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np
 def _look_in_tails(
     found: Located, table: TableState, keys: EncodedKeys, slices: Sequence[tuple[int, int, int]]
 ) -> None:
-    """Look up the newest keys of all touched MemRowSets, which are in dictionaries, in one pass."""
+    """Look up all keys in the tails of the MemRowSets, dictionaries with the newest keys."""
     memories = [table.tablets[ordinal].memory for ordinal, _, _ in slices]
     occupied = [
         (slice_, memory, tail)
@@ -215,7 +225,12 @@ def _look_in(
     eligible: np.ndarray | None = None,
     at: int | None = None,
 ) -> None:
-    """Record where `keys` (from row `begin` of the batch) are live; `rowids`: their rows or -1."""
+    """Record which of these keys are live in the rowset.
+
+    begin:    the index of the first key in the whole look-up.
+    rowids:   the position of each key in the rowset, or -1.
+    eligible: a mask of the keys that may be found here; None: all.
+    """
     hit = (rowids >= 0 if eligible is None else (rowids >= 0) & eligible).nonzero()[0]
     if not len(hit):
         return

@@ -1,16 +1,16 @@
-"""The two locks of an open store, and their order.
+"""The two locks of an open store.
 
-    flush_lock  before  commit_lock, always
+commit_lock   held while a write or an install changes the state, which is short
+flush_lock    held during a whole flush or delta compaction
 
-`commit_lock` is held for the short middle of every write and install. `flush_lock` is held for a
-whole flush or delta compaction, whose long part runs without the commit lock. A thread that holds
-the commit lock must not wait for the flush lock.
+A thread that needs both takes `flush_lock` first. A thread that has `commit_lock` must not wait for
+`flush_lock`.
 
-No exception may leave a lock held, not even one that another thread raises at any line of this
-thread. So both are locks of the interpreter: `with` cannot be interrupted between taking such a
-lock and entering the block, or before the lock is released. A Python method could be. Work under
-the commit lock must not stop halfway: `with Uninterrupted(), store.commit_lock:` delays Ctrl-C
-until the lock is free.
+An exception must never leave a lock held, also if Ctrl-C raises it between two lines. So both are
+locks of the interpreter: `with lock:` cannot be interrupted between taking the lock and entering
+the block. A method written in Python could be interrupted there. Work under the commit lock must
+not stop halfway, so `with Uninterrupted(), store.commit_lock:` delays Ctrl-C until the lock is
+free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import _thread
 
 
 class OwnedLock(_thread.RLock):  # type: ignore[misc]  # the stub says final, but subclassing works
-    """A re-entrant lock that can say whether the current thread holds it."""
+    """A re-entrant lock with the method `held`."""
 
     def held(self) -> bool:
         """Whether the current thread holds the lock."""

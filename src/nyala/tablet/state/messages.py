@@ -1,8 +1,8 @@
-"""Messages of commits: the text that a caller gave to a write, and when it is forgotten.
+"""Commit messages: texts that callers give to their writes.
 
-The log stores a message with its batch. The catalogue stores it from its next transaction on
-(`Store.transact`), until no table can be read at the commit any more, or newer messages fill
-`MESSAGES_MAX_BYTES`. Everything here is pure.
+The log stores a message with its batch. The next change of the catalogue also stores the message
+(`Store.transact`). It is removed when no table can be read at the moment of the commit any more, or
+when newer messages fill `MESSAGES_MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from nyala.catalog.model import CommitMessage
 from nyala.errors import InvalidArgumentError
 
 MESSAGE_MAX_LENGTH: Final = 1000
-# The catalogue is read whole at each open, so it holds no more than this.
+# Each open reads the whole catalogue, so the size of all messages is limited.
 MESSAGES_MAX_BYTES: Final = 16 << 20
-# What an entry takes in a checkpoint besides its text.
+# The size of an entry in a checkpoint, without its text.
 _ENTRY_BYTES: Final = 64
 
 
 def check_message(message: object) -> str | None:
-    """Return the message of a commit. Raises: InvalidArgumentError if it is no text, or too long."""
+    """Return the message of a commit. Raises: InvalidArgumentError if it is not a valid text."""
     if message is None:
         return None
     if not isinstance(message, str):
@@ -43,9 +43,9 @@ def check_message(message: object) -> str | None:
 
 
 def messages_to_forget(known: Mapping[int, CommitMessage], oldest: int) -> list[int]:
-    """The commits whose messages are forgotten.
+    """Return the timestamps of the messages that the catalogue does not need any more.
 
-    oldest: the oldest moment at which any table can be read; commits up to it cannot be listed.
+    oldest: the oldest moment at which any table can be read. Older commits cannot be listed.
     """
     gone = [timestamp for timestamp in known if timestamp <= oldest]
     left = sorted(known.keys() - set(gone), reverse=True)

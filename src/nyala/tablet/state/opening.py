@@ -54,7 +54,7 @@ def check_in_use(path: str, closed: bool, pid: int) -> None:
 def open_root(
     env: Env, path: str, state: CatalogState, cache: BlockCache, limits: Limits = DEFAULT_LIMITS
 ) -> Root:
-    """The root of a catalogue state, without rows in memory. Opens no data file."""
+    """Return the root of a catalogue state, without rows in memory. Opens no data file."""
     tablets_of, rowsets_of = state.tablets_by_table(), state.rowsets_by_tablet()
     parts_of, deltas_of = state.parts_by_rowset(), state.deltas_by_rowset()
     tables: dict[int, TableState] = {}
@@ -100,7 +100,10 @@ def open_rowset(
     schema: Schema,
     parts: Sequence[PartEntry] = (),
 ) -> DiskRowSet:
-    """Open one DiskRowSet. `deltas` are ordered by timestamp, `parts` by id, oldest first."""
+    """Return a DiskRowSet with an empty DeltaMemStore. Opens no data file.
+
+    deltas, parts: oldest first.
+    """
     types = {LIVENESS: pa.bool_(), **schema.arrow_types}
     files = [(delta.kind, DeltaFile.open(env.files, path, delta, cache, types)) for delta in deltas]
     return DiskRowSet.open(
@@ -117,7 +120,7 @@ def open_rowset(
 
 
 def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -> DeltaEntry:
-    """The catalogue entry of a new delta file; `path` is relative to the store's folder."""
+    """Return the catalogue entry of a new delta file; `path` is relative to the store's folder."""
     return DeltaEntry(
         number, rowset_id, written.kind, path, written.file.file_id, written.file.size_bytes, written.timestamp_min,
         written.timestamp_max, written.record_count, tuple(written.column_ids), tuple(written.file.columns),
@@ -125,25 +128,23 @@ def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -
 
 
 def entry_of(file: DeltaFile) -> DeltaEntry:
-    """The catalogue entry of an open delta file."""
-    description = file.entry
-    assert isinstance(description, DeltaEntry), (
-        "delta files of a store are opened from the catalogue's entries"
-    )
-    return description
+    """Return the catalogue entry of an open delta file."""
+    entry = file.entry
+    assert isinstance(entry, DeltaEntry), "the delta file was opened from a catalogue entry"
+    return entry
 
 
 def part_entry_of(part: Part) -> PartEntry:
-    """The catalogue entry of an open part."""
-    assert isinstance(part.entry, PartEntry), "parts of a store are opened from the catalogue's entries"
+    """Return the catalogue entry of an open part."""
+    assert isinstance(part.entry, PartEntry), "the part was opened from a catalogue entry"
     return part.entry
 
 
 def unreferenced_files(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
-    """Paths in the data folder that the catalogue does not name: (orphans, strays).
+    """Return the paths in the data folder that the catalogue does not name, as (orphans, strays).
 
-    Orphans are files in the folders of tablets, where a writer puts files. Strays cannot come from
-    a writer: anything beside these folders, and folders inside them.
+    Orphans are files in the folders of tablets, where a writer creates files. All other things are
+    strays, which no writer creates: files elsewhere, and other folders.
     """
     named = {*state.files(), *state.garbage}
     data = f"{path}/{layout.DATA_NAME}"
@@ -162,7 +163,7 @@ def unreferenced_files(env: Env, path: str, state: CatalogState) -> tuple[list[s
 
 
 def _names_in(env: Env, path: str) -> list[str] | None:
-    """As `list_dir`; None if `path` is not a folder."""
+    """Return the names in a folder; None if `path` is not a folder."""
     try:
         return env.files.list_dir(path)
     except StorageError as error:
@@ -172,11 +173,10 @@ def _names_in(env: Env, path: str) -> list[str] | None:
 
 
 def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
-    """Delete orphan data files (P3); returns their number. The writer calls this at open.
+    """Delete orphan data files (P3), and return their number. The writer calls this at open.
 
-    Strays are kept: they belong to somebody else. If a file that the catalogue names is missing,
-    all orphans are kept: the catalogue may belong to another store, or an orphan may be that file
-    under a wrong name.
+    Strays are kept. If a file that the catalogue names is missing, all orphans are kept too: the
+    catalogue may belong to another store, or an orphan may be the missing file under another name.
     """
     orphans, _ = unreferenced_files(env, path, state)
     if orphans and any(not env.files.exists(f"{path}/{named}") for named in state.files()):

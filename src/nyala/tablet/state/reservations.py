@@ -1,26 +1,24 @@
 """Rowsets that running compactions have reserved, and rowsets that jobs keep from compactions.
 
-    take      reserves rowsets for one compaction; if it changes rowids, no flush takes their
-              DeltaMemStores (R3)
-    revoke    takes rowsets back for work that cannot wait (a direct commit, writers without
-              memory); the compaction gives up
+    take      reserves rowsets for one compaction. If the compaction changes rowids, flushes leave
+              the DeltaMemStores of these rowsets in memory (R3).
+    revoke    ends a reservation for more urgent work: a direct commit, or writers that need memory.
+              The compaction then stops.
     release   ends a reservation
 
-    hold      keeps rowsets from being merged away while a job of other processes needs them
-              (`jobs.held_rowsets`); a compaction that already runs goes on
+    hold      keeps compactions from taking rowsets while a job of other processes needs them
+              (`jobs.held_rowsets`). Running compactions continue.
     let_go    ends a hold
 
 Invariants
     V1  A rowset belongs to at most one reservation.
-    V2  A revoked reservation stays revoked, and its holder installs nothing.
-    V3  Holds are shared and cannot be revoked: a rowset is free for compactions after its last hold
-        ends.
+    V2  A revoked reservation stays revoked, and its compaction installs nothing.
+    V3  Several jobs may hold a rowset. Holds cannot be revoked. Compactions may take the rowset
+        after its last hold has ended.
 
-Thread-safety: every method may be called from any thread. Installing a compaction and revoking one
-both need the commit lock, so a reservation that is valid when an install begins is valid until it
-ends.
-Source: docs/design/rules.md, R3 and R4. Departure from Kudu's `compact_flush_lock` on each rowset:
-all reservations are in one place and can be revoked.
+Threads: any. Installing a compaction and revoking a reservation both need the commit lock. So a
+reservation that is valid when an install begins is valid until its end.
+Source: docs/design/rules.md, R3 and R4. Kudu has a lock on each rowset instead.
 """
 
 from __future__ import annotations
@@ -36,18 +34,18 @@ class Reservation:
     def __init__(self, rowset_ids: frozenset[int], holds_deltas: bool) -> None:
         self.rowset_ids = rowset_ids
         self.holds_deltas = holds_deltas
-        """Whether their DeltaMemStores must not be flushed until the end. They may grow."""
+        """Whether the DeltaMemStores of the rowsets must not be flushed. They may grow."""
         self.revoked = threading.Event()
 
 
 class Reservations:
-    """All reservations of an open store; see the module."""
+    """All reservations and holds of an open store."""
 
     def __init__(self) -> None:
         self._by_rowset: dict[int, Reservation] = {}
         self._holds: Counter[int] = Counter()
-        # Always entered through the lock, not the condition: Ctrl-C cannot leave it taken in
-        # between.
+        # All code uses `with self._lock`, not `with self._changed`: after Ctrl-C the condition
+        # could stay locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
 
@@ -69,12 +67,12 @@ class Reservations:
             self._changed.notify_all()
 
     def hold(self, rowset_ids: Collection[int]) -> None:
-        """Keep compactions that have not begun from taking these rowsets (V3)."""
+        """Keep new compactions from taking these rowsets (V3)."""
         with self._lock:
             self._holds.update(rowset_ids)
 
     def let_go(self, rowset_ids: Collection[int]) -> None:
-        """End one hold of each of these rowsets; call once per `hold`."""
+        """End one hold of each of these rowsets. Call this once for each `hold`."""
         with self._lock:
             self._holds.subtract(rowset_ids)
             assert all(self._holds[number] >= 0 for number in rowset_ids), (
@@ -83,7 +81,7 @@ class Reservations:
             self._holds += Counter()  # removes zero counts
 
     def revoke(self, rowset_ids: Iterable[int]) -> int:
-        """Revoke the reservations of these rowsets; returns their number. Under the commit lock."""
+        """Revoke the reservations of these rowsets; return how many. Requires the commit lock."""
         with self._lock:
             found = {id(taken): taken for number in rowset_ids if (taken := self._by_rowset.get(number))}
             for reservation in found.values():
@@ -94,14 +92,14 @@ class Reservations:
             return len(found)
 
     def revoke_held(self) -> int:
-        """Revoke the reservations that keep DeltaMemStores unflushed. Under the commit lock."""
+        """Revoke the reservations that keep DeltaMemStores unflushed. Requires the commit lock."""
         with self._lock:
             return self.revoke(
                 number for number, taken in list(self._by_rowset.items()) if taken.holds_deltas
             )
 
     def taken(self, rowset_id: int) -> bool:
-        """Whether a compaction must leave the rowset alone."""
+        """Whether the rowset is reserved or held."""
         return rowset_id in self._by_rowset or rowset_id in self._holds
 
     def holds_deltas(self, rowset_id: int) -> bool:
@@ -110,12 +108,12 @@ class Reservations:
         return reservation is not None and reservation.holds_deltas
 
     def hold_deltas(self) -> bool:
-        """Whether a compaction keeps the DeltaMemStore of any rowset from being flushed."""
+        """Whether the DeltaMemStore of any rowset must not be flushed now."""
         with self._lock:
             return any(taken.holds_deltas for taken in self._by_rowset.values())
 
     def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:
-        """Wait until none of these rowsets is reserved; False after the timeout. Ignores holds."""
+        """Wait until none of these rowsets is reserved. Return False after the timeout."""
         with self._lock:
             return self._changed.wait_for(
                 lambda: not any(number in self._by_rowset for number in rowset_ids), timeout_s

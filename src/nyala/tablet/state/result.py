@@ -1,4 +1,4 @@
-"""The result of a write: for the user, and for the thread that waits for the sync."""
+"""The result of a write for the user, and the ticket with which a thread waits for the sync."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nyala.mvcc.timestamp import to_datetime
 
 
 def _none_failed() -> pa.Table:
-    """An empty error table, for results without the key's columns at hand."""
+    """Return an error table without rows and without key columns."""
     return pa.table(
         {
             "row": pa.nulls(0, pa.int64()),
@@ -38,7 +38,7 @@ class WriteResult:
     ignored: int = 0
     errors: Any = field(default_factory=_none_failed, compare=False)
     _outcomes: Any = field(default=None, compare=False, repr=False)
-    """For rows with operations of their own: each row's outcome, as `tablet.write.effects` numbers them."""
+    """Of `Table.apply`: each row's outcome, a number of `tablet.write.effects`."""
 
     @property
     def time(self) -> dt.datetime:
@@ -54,7 +54,10 @@ class WriteResult:
 
 @dataclass(frozen=True)
 class Ticket:
-    """An applied batch, not yet durable and published. `log_offset` None: nothing was logged."""
+    """A batch that is applied, but perhaps not durable and published yet.
+
+    log_offset: the end of its record in the log; None: nothing was logged.
+    """
 
     timestamp: int
     log_offset: int | None

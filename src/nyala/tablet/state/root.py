@@ -5,32 +5,33 @@
                                                            ├ rowsets   DiskRowSets
                                                            └ tree      the DiskRowSets by key
 
-A scan or a pinned snapshot keeps the root it began with. A flush, an alteration or a compaction
-makes a new root and installs it in one place (`Store.install`), under the commit lock. Only the
-memory stores inside (MemRowSet, DeltaMemStore) change in place: they take records with timestamps
-above every snapshot in use, so no reader can notice.
+A scan keeps the root with which it began. A flush, an alteration or a compaction creates a new root
+and installs it under the commit lock (`Store.install`). Only MemRowSets and DeltaMemStores change
+in
+place: they take records with timestamps after every snapshot in use, so readers see no difference.
 
 Invariants
-    T1  A key is live in at most one of {memory} + frozen + rowsets of its tablet, at any timestamp.
-    T2  Tablets are in the order of the partitions that `router` numbers. Those of dropped range
-        partitions are in `dropped`: no write reaches them, and a read only at a moment at which
-        they existed (`as_of`).
+    T1  At any timestamp, a key is live in at most one rowset of its tablet.
+    T2  Tablets are in the order of the partitions that `router` numbers. Tablets of dropped range
+        partitions are in `dropped`: they are not written, and only read at moments at which they
+        existed (`as_of`).
     T3  A root never changes after it is installed.
-    T4  A root is read at `floor` or later; other reads raise an error. Before `floor` it lacks rows
-        that were purged or rewritten.
-    T5  Dropped tables are in `Root.dropped`, and all others in `Root.tables`. Both have memory that
-        is flushed and replayed.
+    T4  A root can be read at `floor` or later; other reads raise an error. Before `floor`, rows
+        that were purged or rewritten are missing.
+    T5  Dropped tables are in `Root.dropped`, and all others in `Root.tables`. The memory of both is
+        flushed and replayed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from nyala.catalog.model import TableEntry, TabletEntry
+from nyala.delta.mem_store import DeltaMemStore
 from nyala.errors import TableNotFoundError
 from nyala.keys.codec import KeyCodec
 from nyala.lazy_values import LazyValues, lazy_value, share_lazy_values
@@ -47,13 +48,14 @@ from nyala.schema.schema import Schema
 from nyala.tablet.state.auto_ids import AutoIds
 
 AnyRowSet = MemRowSet | DiskRowSet
-# Schemas kept per table, one for each set of columns that is written together; usually a few.
+# A table keeps so many schemas for log records, one for each set of columns that is written
+# together.
 _LOG_SCHEMAS_MAX = 64
 
 
 @dataclass(frozen=True, eq=False)
 class TabletState(LazyValues):
-    """One horizontal partition of a table: its rows, in memory and on disk."""
+    """One partition of a table, with its rows in memory and on disk."""
 
     entry: TabletEntry
     memory: MemRowSet
@@ -79,33 +81,30 @@ class TabletState(LazyValues):
         return not self.rowsets and not any(memory.row_count for memory in (self.memory, *self.frozen))
 
     def all_rowsets(self) -> Iterator[AnyRowSet]:
-        """Every rowset, memory first."""
+        """Yield every rowset, memory first."""
         yield self.memory
         yield from self.frozen
         yield from self.rowsets
 
-    def memory_bytes(self) -> int:
-        """Bytes in MemRowSets and DeltaMemStores."""
-        total = self.memory.nbytes + sum(rowset.nbytes for rowset in self.frozen)
+    def _memory_stores(self) -> Iterator[MemRowSet | DeltaMemStore]:
+        """Yield the MemRowSets, and the DeltaMemStores of the DiskRowSets."""
+        yield self.memory
+        yield from self.frozen
         for rowset in self.rowsets:
-            total += rowset.deltas.nbytes + sum(store.nbytes for store in rowset.frozen)
-        return total
+            yield rowset.deltas
+            yield from rowset.frozen
+
+    def memory_bytes(self) -> int:
+        """Return the size of the MemRowSets and DeltaMemStores."""
+        return sum(store.nbytes for store in self._memory_stores())
 
     def memory_timestamp_min(self) -> int | None:
-        """The oldest timestamp that only memory holds; it anchors the log (R3)."""
-        oldest: int | None = None
-        for mem in (self.memory, *self.frozen):
-            oldest = _older(oldest, mem.timestamp_min)
-        for rowset in self.rowsets:
-            for store in (rowset.deltas, *rowset.frozen):
-                oldest = _older(oldest, store.timestamp_min)
-        return oldest
+        """Return the oldest timestamp that is only in memory; None: all rows are in files."""
+        return _least(store.timestamp_min for store in self._memory_stores())
 
 
-def _older(left: int | None, right: int | None) -> int | None:
-    if left is None:
-        return right
-    return left if right is None else min(left, right)
+def _least(timestamps: Iterable[int | None]) -> int | None:
+    return min((timestamp for timestamp in timestamps if timestamp is not None), default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,18 +129,14 @@ class TableState(LazyValues):
         return self.entry.schema
 
     def as_of(self, timestamp: int) -> TableState:
-        """The table with the schema and the tablets of a moment, for reading.
-
-        Cost: two look-ups for the current ones; otherwise a router, once per version of the
-        tablets.
-        """
+        """Return the table with the schema and the tablets of a moment, for reading."""
         table = self.with_tablets_of(timestamp)
         if table.entry.schema_since.get(table.schema.version, 0) <= timestamp:
             return table
         return table.with_schema(table.entry.schema_at(timestamp))
 
     def with_tablets_of(self, timestamp: int) -> TableState:
-        """The table with the tablets that existed at a moment, for reading."""
+        """Return the table with the tablets that existed at a moment, for reading."""
         if not self._was_dropped_from:
             return self
         there = tuple(tablet for tablet in self.every_tablet if tablet.entry.existed_at(timestamp))
@@ -165,17 +160,17 @@ class TableState(LazyValues):
 
     @property
     def every_tablet(self) -> tuple[TabletState, ...]:
-        """All tablets, those of dropped ranges last."""
+        """All tablets. Tablets of dropped ranges come last."""
         return (*self.tablets, *self.dropped) if self.dropped else self.tablets
 
     def tablet(self, tablet_id: int) -> TabletState | None:
-        """The tablet with this id, dropped or not; None if no tablet has it."""
+        """Return the tablet with this id, dropped or not; None if no tablet has it."""
         ordinal = self.whole.ordinal_of.get(tablet_id)
         return None if ordinal is None else self.whole.tablets[ordinal]
 
     @lazy_value
     def whole(self) -> TableState:
-        """The table with its dropped tablets among the others, which may overlap: for the replay."""
+        """The table with its dropped tablets in `tablets`, for the replay. Ranges may overlap."""
         if not self.dropped:
             return self
         whole = dataclasses.replace(self, tablets=self.every_tablet, dropped=())
@@ -183,13 +178,13 @@ class TableState(LazyValues):
         return whole
 
     def with_schema(self, schema: Schema) -> TableState:
-        """The table with another version of its schema, for reading only."""
+        """Return the table with another version of its schema, for reading."""
         if schema is self.schema:
             return self
         seen = self._seen.get(schema.version)
         if seen is None:
             seen = dataclasses.replace(self, entry=dataclasses.replace(self.entry, schema=schema))
-            # Not `router`: it uses column names.
+            # `router` is not shared, because it uses column names.
             share_lazy_values(self, seen, ("codec", "partitions", "ordinal_of"))
             self._seen[schema.version] = seen
         return seen
@@ -199,7 +194,7 @@ class TableState(LazyValues):
         return {}
 
     def stored_schema(self, cut: int = 0) -> Schema:
-        """The schema of new files: current columns, and dropped ones for snapshots since `cut`."""
+        """Return the schema of new files: current columns, and columns dropped after `cut`."""
         return (
             self._stored_schema if cut == 0 else stored_schema(self.schema, self.entry.earlier_schemas(cut))
         )
@@ -222,7 +217,7 @@ class TableState(LazyValues):
 
     @lazy_value
     def is_remote(self) -> bool:
-        """Whether the files are remote, so that hints of `rowset.read_ahead` save time."""
+        """Whether the files are in a bucket, so that `rowset.read_ahead` saves time."""
         some = next((tablet.rowsets[0] for tablet in self.tablets if tablet.rowsets), None)
         return some is not None and some.reader.is_remote
 
@@ -233,12 +228,12 @@ class TableState(LazyValues):
 
     @lazy_value
     def no_errors(self) -> pa.Table:
-        """The table of row errors of a write without errors."""
+        """A table of row errors without rows, for the result of a write."""
         keys = {column.name: pa.nulls(0, column.type.arrow) for column in self.schema.key_columns}
         return RowErrors().to_arrow("", keys)
 
     def log_schema(self, column_ids: tuple[int, ...]) -> tuple[pa.Schema, pa.Buffer]:
-        """The Arrow schema of these columns in the log, named by their ids, and its IPC message."""
+        """Return the Arrow schema of these columns in the log, and its IPC message."""
         known = self._log_schemas.get(column_ids)
         if known is None:
             if len(self._log_schemas) >= _LOG_SCHEMAS_MAX:
@@ -253,7 +248,7 @@ class TableState(LazyValues):
         return {}
 
     def with_tablets(self, changed: Mapping[int, TabletState]) -> TableState:
-        """A new version with these tablets replaced by id; values derived from partitions stay."""
+        """Return a new version in which these tablets, by id, replace the old ones."""
         fresh = dataclasses.replace(
             self,
             tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets),
@@ -268,8 +263,8 @@ class TableState(LazyValues):
 class Root(LazyValues):
     """All tables at one version of the catalogue.
 
-    `version` is the catalogue's. Several roots may have the same version: a freeze makes a root
-    without a transaction.
+    version: the version of the catalogue. Several roots may have the same version, because freezing
+             memory creates a root without a change of the catalogue.
     """
 
     version: int
@@ -293,7 +288,7 @@ class Root(LazyValues):
         return {table.name: table for table in self.tables.values()}
 
     def table(self, name: str) -> TableState:
-        """The table with this name. Raises: TableNotFoundError."""
+        """Return the table with this name. Raises: TableNotFoundError."""
         found = self.by_name.get(name)
         if found is None:
             dropped = self.dropped_as(name)
@@ -307,10 +302,9 @@ class Root(LazyValues):
         return found
 
     def table_at(self, name: str, timestamp: int) -> TableState:
-        """The table that had this name when it existed at that moment, dropped since or not.
+        """Return a table with this name that existed at that moment, dropped since or not.
 
-        Without one: the table that has the name now; whether it existed then is not checked.
-        Raises: TableNotFoundError.
+        If there is none, return the table that has the name now. Raises: TableNotFoundError.
         """
         found = self.by_name.get(name)
         if self.dropped and (found is None or not found.entry.existed_at(timestamp)):
@@ -320,41 +314,41 @@ class Root(LazyValues):
         return self.table(name) if found is None else found
 
     def dropped_as(self, name: str) -> list[TableState]:
-        """The dropped tables of this name, in the order in which they were dropped."""
+        """Return the dropped tables with this name, in the order in which they were dropped."""
         found = [table for table in self.dropped.values() if table.name == name]
         return sorted(found, key=lambda table: table.entry.dropped)
 
     def every_table(self) -> Iterator[TableState]:
-        """All tables, the dropped ones last."""
+        """Yield all tables. Dropped tables come last."""
         yield from self.tables.values()
         yield from self.dropped.values()
 
     def any_table(self, table_id: int) -> TableState | None:
-        """The table with this id, dropped or not; None if no table has it."""
+        """Return the table with this id, dropped or not; None if no table has it."""
         return self.tables.get(table_id) or self.dropped.get(table_id)
 
     def tablets(self) -> Iterator[tuple[TableState, TabletState]]:
-        """All tablets, also those that are dropped."""
+        """Yield all tablets, also dropped ones, with their tables."""
         for table in self.every_table():
             for tablet in table.every_tablet:
                 yield table, tablet
 
     def live_tablets(self) -> Iterator[tuple[TableState, TabletState]]:
-        """All tablets that are not dropped, of tables that are not dropped."""
+        """Yield all tablets that are not dropped, of tables that are not dropped."""
         for table in self.tables.values():
             for tablet in table.tablets:
                 yield table, tablet
 
     def at_version(self, version: int) -> Root:
-        """The same tables at another version of the catalogue."""
+        """Return the same tables at another version of the catalogue."""
         return Root(version, self.tables, self.dropped)
 
     def with_table(self, table: TableState, version: int | None = None) -> Root:
-        """A new root with this table, among the dropped ones if it is dropped (T5)."""
+        """Return a new root with this table, in `tables` or in `dropped` (T5)."""
         without = self.without_table(table.id, self.version if version is None else version)
         if table.entry.dropped:
             return dataclasses.replace(without, dropped={**without.dropped, table.id: table})
-        # Keeps the table's place.
+        # The table keeps its position in the order of tables.
         return dataclasses.replace(without, tables={**self.tables, table.id: table})
 
     def without_table(self, table_id: int, version: int) -> Root:
@@ -364,7 +358,7 @@ class Root(LazyValues):
         ))  # fmt: skip
 
     def with_tablets(self, changed: Mapping[int, TabletState], version: int | None = None) -> Root:
-        """A new root with these tablets replaced by id, in any table."""
+        """Return a new root in which these tablets, by id, replace the old ones."""
         by_table: dict[int, dict[int, TabletState]] = {}
         for tablet in changed.values():
             by_table.setdefault(tablet.entry.table_id, {})[tablet.id] = tablet
@@ -379,20 +373,18 @@ class Root(LazyValues):
         return sum(tablet.memory_bytes() for _, tablet in self.tablets())
 
     def memory_timestamp_min(self) -> int | None:
-        oldest: int | None = None
-        for _, tablet in self.tablets():
-            oldest = _older(oldest, tablet.memory_timestamp_min())
-        return oldest
+        """Return the oldest timestamp that is only in memory. The log is needed from it on (R3)."""
+        return _least(tablet.memory_timestamp_min() for _, tablet in self.tablets())
 
 
 def dropped_bytes(table: TableState) -> int:
-    """The bytes of the files of a dropped table, or of the dropped ranges of another."""
+    """Return the size of the files of a dropped table, or of a table's dropped ranges."""
     tablets = table.every_tablet if table.entry.dropped else table.dropped
     return sum(rowset.size_bytes for tablet in tablets for rowset in tablet.rowsets)
 
 
 def no_such_table(name: str, known: Mapping[str, object]) -> str:
-    """The message for a table that does not exist."""
+    """Return the message for a table that does not exist."""
     if not known:
         return f"no table {name!r}: the store has no tables yet; create one with create_table()"
     names = ", ".join(sorted(known)[:10]) + (", …" if len(known) > 10 else "")

@@ -4,15 +4,16 @@ nyala.json                the store's id and format
 checkpoints/<version>     the whole catalogue at one version
 wal/wal-000000001 …       the log's segments: batches, and changes of the catalogue
 wal/position              how far reader processes may read
-data/<tablet id>/         rowset and delta files, under names that are never used twice
+data/<tablet id>/         rowset and delta files; no name is used twice
 staging/<job>/            uncommitted files of running jobs
 leases/                   the readers' leases
 reserve/                  disk space for work on a full disk (`env/reserve.py`)
-lock, writer.sock         the writer's lock, and the socket that accepts commits of others
+lock, writer.sock         the writer's lock, and the socket for commits of other processes
 
-A bucket has the same names below its prefix, with objects for the log (`wal.objects.format`), and
+A bucket has the same names below its prefix. Its log consists of objects (`wal.objects.format`),
+and it also has
 
-lease-files/<lease>/      files that live as long as a job's lease
+lease-files/<lease>/      files that are kept as long as a job's lease
 inbox/, answers/, news    requests of other processes, and their answers
 """
 
@@ -43,10 +44,7 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):/")
 
 
 def check_folder_path(text: str) -> None:
-    """Reject URLs and Windows paths, which `os.path.abspath` would turn into folders here.
-
-    Raises: InvalidArgumentError.
-    """
+    """Raise InvalidArgumentError for URLs and Windows paths, which name no folder here."""
     if _DRIVE.match(text):
         raise InvalidArgumentError(
             f"{text!r} is a Windows path, but a store needs a folder on Linux or macOS: give its path there, for "
@@ -79,17 +77,15 @@ def tablet_directory(tablet_id: int) -> str:
 
 
 def new_data_path(env: Env, tablet_id: int, number: int, kind: str, job: str = "") -> str:
-    """Return the path of a new data file, relative to the store's folder:
+    """Return the path of a new data file, relative to the store's folder.
 
-        data/<tablet id>/<number>-<random token>.<kind>
+    The path is data/<tablet id>/<number>-<random token>.<kind>, and no two files have the same.
+    Otherwise a writer that lost its store, but does not know it yet, could overwrite a file of the
+    next writer, because both use the same next ids. Caches can also identify a file by its path.
 
-    No two files ever get the same name. Otherwise a writer that lost its store, but does not know
-    it yet, could overwrite or remove a file of its successor, because both count on from the same
-    ids. A reader also needs no other proof that a file in its cache is the file that it wants.
-
-    number: the id of the rowset or delta file; it only helps people who look into the folder.
+    number: the id of the rowset or delta file, for people who look into the folder.
     kind:   base, undo, redo or part.
-    job:    the token of the compaction that writes the file, by which its leftovers are found.
+    job:    the token of the compaction that writes the file, to find its files after a failure.
     """
     label = f"{number}-{job}" if job else f"{number}"
     return f"{tablet_directory(tablet_id)}/{label}-{env.randomness.token_hex(8)}.{kind}"
@@ -101,7 +97,7 @@ def is_log(relative: str) -> bool:
 
 
 def segment_of(relative: str) -> int:
-    """The number of a segment of the log, from its path relative to the store's folder."""
+    """Return the number of a segment of the log, from its path relative to the store's folder."""
     number = segment_number(os.path.basename(relative))
     assert number is not None, relative
     return number
@@ -112,13 +108,13 @@ def relative(path: str, inside: str) -> str:
 
 
 def prepare_folder(env: Env, path: str) -> None:
-    """Create the folder if needed. Raises: StorageError if it exists and holds something else."""
+    """Create the folder if needed. Raises: StorageError if it has other content than a store."""
     if not find_store(env, path):
         env.files.make_dirs(path)
 
 
 def require_store(env: Env, path: str) -> None:
-    """Raises: StorageError if there is no store at `path`; in a folder, as `find_store`."""
+    """Check that there is a store at `path`. Raises: StorageError, and as `find_store`."""
     if not (find_store(env, path) if env.is_local else env.files.exists(birth_path(path))):
         raise StorageError(
             f"there is no Nyala store at {path!r}: give a store's folder, or connect without read_only to create one",
@@ -127,7 +123,7 @@ def require_store(env: Env, path: str) -> None:
 
 
 def create_store(env: Env, path: str) -> None:
-    """Make the folder a store with its folders, if it is none. Call under the writer's lock."""
+    """Create the store's files and folders that do not exist yet. Requires the writer's lock."""
     if not env.files.exists(birth_path(path)):
         write_birth(env, path)
     for name in (WAL_NAME, DATA_NAME, STAGING_NAME, CHECKPOINTS_NAME):

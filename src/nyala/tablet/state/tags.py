@@ -1,19 +1,18 @@
-"""Tags: names of moments. The history of all tables that existed at a tag's moment is kept for it.
+"""Tags: names for moments. The history since a tag's moment is kept until the tag is dropped.
 
-    tag "before-load" at 40          oldest readable moment: 40, whatever the history says
+    tag "before-load" at 40               the oldest readable moment is 40, not the mark
     ───────────────┼──────────────────────┼───────────────────► time
                    40                     mark (now - history)
 
-A tag is an entry of the catalogue. Each table that existed at its moment has the moment among
-`TableEntry.tagged`, where `history.oldest_readable` finds it. So the tag holds for readers, backups
-and jobs without a word about tags.
+A tag is an entry of the catalogue. Each table that existed at the tag's moment also has the moment
+in `TableEntry.tagged`, which `history.oldest_readable` uses. So readers, backups and jobs respect
+tags without code for them.
 
 Invariants
     N1  A table that existed at a tag's moment, and still exists, can be read at that moment and at
         all later ones, until the tag is dropped.
-    N2  A tag's name is neither a moment nor a duration in any form that users give them.
+    N2  The name of a tag cannot be read as a moment or a duration.
 
-Everything here is pure.
 Source: docs/how-to/time-travel.md, "Tags".
 """
 
@@ -32,9 +31,9 @@ TAGS_MAX: Final = 10_000
 _NAME_MAX: Final = 128
 # Numbers, ISO times and durations begin with a digit or a sign.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-# Words that an option takes in a moment's place.
+# Options accept these words instead of a moment.
 _RESERVED: Final = frozenset({"now", "latest"})
-# Tags that an error message lists.
+# The number of tags in an error message.
 _SHOWN: Final = 10
 
 
@@ -57,9 +56,9 @@ def check_tag_name(name: object) -> str:
 
 
 def resolve_tag(at: Any, read_tags: Callable[[], Mapping[str, TagEntry]], name: str) -> Any:
-    """Return the timestamp of a tag that `at` names; any other `at` unchanged.
+    """Return the timestamp of the tag if `at` is the name of a tag; otherwise return `at`.
 
-    read_tags: gives the present tags; called only if `at` can be the name of a tag.
+    read_tags: returns the present tags; called only if `at` can be the name of a tag.
     name:      the argument's name, for the message.
     Raises: InvalidArgumentError for an unknown tag, and as `read_tags`.
     """
@@ -76,7 +75,7 @@ def resolve_tag(at: Any, read_tags: Callable[[], Mapping[str, TagEntry]], name: 
 
 
 def unknown_tag(name: str, tags: Mapping[str, TagEntry]) -> str:
-    """The end of a message about a tag that does not exist: which names are near, or which there are."""
+    """Return the end of a message about an unknown tag: a suggestion, or a list of all tags."""
     near = nearest(name, tags)
     if near is not None:
         return f"the store has no tag of this name (did you mean {near!r}?)"
@@ -88,12 +87,12 @@ def unknown_tag(name: str, tags: Mapping[str, TagEntry]) -> str:
 
 
 def tagged(entry: TableEntry, timestamp: int) -> TableEntry:
-    """The entry of a table whose history is kept since `timestamp`."""
+    """Return the entry of a table with a new tag at `timestamp`."""
     return dataclasses.replace(entry, tagged=tuple(sorted({*entry.tagged, timestamp})))
 
 
 def untagged(entries: Iterable[TableEntry], left: Iterable[TagEntry]) -> Iterator[TableEntry]:
-    """The changed entries of tables, after only the tags in `left` are left."""
+    """Yield the entries that change when only the tags in `left` remain."""
     moments = {tag.timestamp for tag in left}
     for entry in entries:
         kept = tuple(timestamp for timestamp in entry.tagged if timestamp in moments)

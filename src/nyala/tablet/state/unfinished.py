@@ -1,11 +1,10 @@
-"""Names of unfinished tables: a long job fills a table in several commits under a temporary name.
+"""Temporary names of tables that a long job fills in several commits.
 
-    unfinished_name("t", mark)    "t [restoring <mark of the process>-<8 digits>]"
-    created, filled
-    renamed to "t"                one catalogue change: the complete table appears
+The job creates the table as "t [restoring <process mark>-<8 digits>]", fills it, and renames it to
+"t" by one catalogue change. So only the complete table gets its name.
 
 A killed job leaves its table under the temporary name. The next open drops the table if the job's
-process has certainly ended (`env.is_gone`). Where that cannot be known, as on macOS, a user has to
+process has certainly ended (`env.is_gone`). Where this cannot be known, as on macOS, a user has to
 drop it.
 """
 
@@ -23,11 +22,11 @@ _NAME_CHARS: Final = 40
 
 
 def unfinished_name(env: Env, name: str) -> str:
-    """The temporary name of the table that will be called `name`; it belongs to this process."""
+    """Return a temporary name for the table `name`. It identifies this process."""
     owner = process_mark() or "by an unknown process"
     return f"{name[:_NAME_CHARS]} [restoring {owner}-{env.randomness.token_hex(4)}]"
 
 
 def abandoned(names: Iterable[str]) -> list[str]:
-    """The names of unfinished tables whose process has ended."""
+    """Return those of `names` that a process left which has ended."""
     return [name for name in names if (found := _NAME.fullmatch(name)) is not None and is_gone(found[1])]

@@ -1,7 +1,7 @@
-"""Validates data from outside that has a right checksum: tokens, requests, staged files.
+"""Validates data from outside: tokens, requests, descriptions of staged files.
 
-A right checksum says that the bytes arrived undamaged, not that this program wrote them. So the
-content is checked while it is decoded, and any failure of decoding becomes a `CorruptionError`.
+A right checksum shows that the bytes are undamaged, but not that Nyala wrote them. So decoders also
+check the content, and each error of a decoder becomes a `CorruptionError`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Entry = TypeVar("_Entry")
 
 @contextlib.contextmanager
 def validating(what: str, path: str | None = None) -> Iterator[None]:
-    """Turn errors of decoding `what` into CorruptionError."""
+    """A context that raises CorruptionError instead of the errors of decoding `what`."""
     try:
         yield
     except Error:
@@ -45,7 +45,7 @@ _TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 def checked(entry: _Entry) -> _Entry:
-    """Return a dataclass object after checking its plain fields' types. Raises: ValueError."""
+    """Check the types of a dataclass object's plain fields, and return it. Raises: ValueError."""
     fields: Any = entry
     for field in dataclasses.fields(fields):
         value = getattr(entry, field.name)

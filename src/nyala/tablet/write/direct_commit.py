@@ -119,7 +119,7 @@ def commit_files(
             write(changed, written)
             store.sync_directories(written)
         after = store.root.with_tablets(changed)
-        store.transact(change, lambda version: after.with_tablets({}, version))
+        store.transact(change, after.at_version)
     except BaseException:
         store.discard_files(written)
         raise
