@@ -134,8 +134,9 @@ def logged_rows(db: Database) -> int:
     return sum(record.row_count for record in batches(reader.read_to(end)))
 
 
-def compact_deltas(store: Store) -> None:
-    """Run all minor delta compactions that the number of REDO files calls for, at any cost."""
+def compact_deltas(store: Store) -> int:
+    """Run all minor delta compactions that the number of REDO files calls for; return how many."""
+    done = 0
     for table in list(store.root.tables.values()):
         for tablet_id in table.ordinal_of:
             while True:
@@ -148,3 +149,5 @@ def compact_deltas(store: Store) -> None:
                 plan = choose_minor(layouts, redo_ratio_min=float("inf"))
                 if plan is None or compact(store, table.id, tablet_id, plan, run_here(store)) is None:
                     break
+                done += 1
+    return done

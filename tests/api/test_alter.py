@@ -17,8 +17,7 @@ from nyala.api.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import MajorPlan
-from nyala.tablet.manual_maintenance import compact_deltas
-from tests.support import open_database
+from tests.support import compact_deltas, open_database
 
 
 def rows(table: Any, **scan: Any) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ from nyala.api.table import Table
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.state.root import TabletState
+from tests.support import compact_deltas
 
 Operation = Callable[[Database, random.Random], object]
 # So small that a batch of 40 rows is written as files and committed by the catalogue (W6).

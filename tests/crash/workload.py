@@ -13,8 +13,7 @@ import nyala
 from nyala.api.database import Database
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import MajorPlan, MergePlan, Plan
-from nyala.tablet.manual_maintenance import compact_deltas
-from tests.support import folder_in_memory, open_database
+from tests.support import compact_deltas, folder_in_memory, open_database
 
 Step = Callable[[Database], object]
 # Small enough that one step of the workload is a direct commit (W6).

@@ -28,12 +28,11 @@ from nyala.env import Env, PosixFiles
 from nyala.errors import CorruptionError
 from nyala.handover import commits as handover
 from nyala.tablet.jobs import staged_files, staging
-from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.scan import token
 from nyala.tablet.state import store_folder as layout
 from nyala.testing import ManualClock, SeededRandomness
 from nyala.wal.format import POSITION_FILE, segment_name
-from tests.support import key_value_table, open_database
+from tests.support import compact_deltas, key_value_table, open_database
 
 ROOT = Path(__file__).parents[2]
 FORMAT = ROOT / "docs" / "format"

@@ -592,7 +592,7 @@ def test_p1_p2_a_reader_process_keeps_its_files_and_sees_what_comes(tmp_path: Pa
     )
     assert child.stdin is not None and child.stdout is not None
     assert child.stdout.readline() == "ready\n"
-    from nyala.tablet.manual_maintenance import compact_deltas
+    from tests.support import compact_deltas
 
     assert compact_deltas(db._writer()) == 1
     table.insert({"k": [2], "v": [2]})

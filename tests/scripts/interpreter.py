@@ -81,9 +81,9 @@ from nyala.tablet.compaction.plans import (
     RowSetLayout,
 )
 from nyala.tablet.compaction.policy import best_plan
-from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
+from tests.support import compact_deltas
 
 COMPACTIONS = ("minor", "major", "merge", "merge-some", "expire")
 OPERATIONS = ("insert", "upsert", "update", "delete")

@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 import nyala
 from nyala.api.database import Database
-from nyala.tablet.manual_maintenance import compact_deltas
-from tests.support import open_database, rows
+from tests.support import compact_deltas, open_database, rows
 
 DIRECT_COMMIT_BYTES = 2_000
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import key_value_table, open_database, rows
+from tests.support import compact_deltas, key_value_table, open_database, rows
 
 import nyala
 from nyala.api.database import Database
 from nyala.delta.file_selection import FILES_MIN
 from nyala.env import system_files
 from nyala.errors import StorageError
-from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.testing.faulty_files import FaultyFiles
 
 

@@ -23,14 +23,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sampled import is_night
-from tests.support import open_database
+from tests.support import compact_deltas, open_database
 
 import nyala
 from nyala.api.database import Database
 from nyala.errors import InvalidArgumentError
 from nyala.tablet.changes.feed import change_batches
 from nyala.tablet.changes.spec import make_change_spec
-from nyala.tablet.manual_maintenance import compact_deltas, compact_table
+from nyala.tablet.manual_maintenance import compact_table
 
 Row = dict[str, Any]
 Change = tuple[Any, ...]  # key, values, type, timestamp

@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.sampled import in_turns
-from tests.support import folder_in_memory, key_value_table, open_database, rows
+from tests.support import compact_deltas, folder_in_memory, key_value_table, open_database, rows
 
 from nyala.api.database import Database
 from nyala.delta.run import DeltaRun, build_run, without_history
 from nyala.errors import HistoryExpiredError, StorageError
 from nyala.tablet import maintenance, store
 from nyala.tablet.maintenance import GIVES_WAY_S
-from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.store import LOG_FULL_SHARE, LOG_FULL_SHARE_MERGING
 from nyala.testing.clock import ManualClock
 

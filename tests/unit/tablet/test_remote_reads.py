@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.remote import DataInBucket
-from tests.support import open_database, rows
+from tests.support import compact_deltas, open_database, rows
 
 import nyala
 from nyala.env import SYSTEM, Env
@@ -22,7 +22,6 @@ from nyala.objects.chunk_cache import CHUNK_BYTES
 from nyala.objects.folder import FolderObjects
 from nyala.objects.memory import MemoryObjects
 from nyala.objects.open import open_objects
-from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.scan import parallel
 from nyala.tablet.scan.token import read_token
 from nyala.testing import S3Server

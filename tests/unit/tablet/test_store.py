@@ -58,7 +58,7 @@ def test_files_that_a_transaction_named_stay_when_something_fails_behind_it(
         table.insert({"k": list(range(10, 500)), "v": [0] * 490})
     else:
         db.flush()
-        from nyala.tablet.manual_maintenance import compact_deltas
+        from tests.support import compact_deltas
 
         assert compact_deltas(db._writer()) == 1
     assert "reader processes" in caplog.text
