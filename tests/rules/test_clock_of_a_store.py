@@ -14,9 +14,10 @@ from tests.support import folder_in_memory, key_value_table, open_database, rows
 HOUR_S, DAY_S = 3600, 24 * 3600
 
 
-def test_a_clock_that_steps_back_an_hour_is_warned_about_and_nothing_goes_back(
+def test_timestamps_increase_although_the_clock_steps_back_an_hour(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The logger warns."""
     clock = ManualClock()
     with folder_in_memory() as folder:
         with open_database(folder / "s", clock=clock) as db:
@@ -38,7 +39,7 @@ def test_a_clock_that_steps_back_an_hour_is_warned_about_and_nothing_goes_back(
             assert db.check().ok
 
 
-def test_a_clock_that_stands_still_gives_every_batch_its_own_moment() -> None:
+def test_batches_have_different_timestamps_although_the_clock_stands_still() -> None:
     clock = ManualClock()
     with folder_in_memory() as folder, open_database(folder / "s", clock=clock) as db:
         table = key_value_table(db)
@@ -69,9 +70,10 @@ def test_a_jump_ahead_of_more_than_a_day_is_refused_while_the_store_is_open() ->
         assert table.update({"k": [1], "v": [3]}).timestamp == from_physical(clock.now_us())
 
 
-def test_a_store_goes_on_after_a_write_under_a_clock_that_was_a_month_ahead() -> None:
-    """At open a wrong clock looks like a pause. Nothing is refused, no row is lost, and timestamps follow the clock
-    again once it has caught up."""
+def test_a_store_works_after_writes_with_a_clock_a_month_ahead() -> None:
+    """Nothing is refused, and no row is lost. Timestamps follow the clock again when it has caught
+    up.
+    """
     clock = ManualClock()
     right = clock.now_us()
     with folder_in_memory() as folder:
@@ -128,7 +130,7 @@ def test_a_time_of_day_misses_no_acknowledged_row_after_the_clock_was_ahead(ahea
             assert rows(table, at=now) == [(1, 1), (2, 2), (3, 3)], "later, too, no row of then is missed"
 
 
-def test_nothing_expires_by_a_clock_that_is_not_believed() -> None:
+def test_a_rejected_clock_makes_no_history_expire() -> None:
     clock = ManualClock()
     with folder_in_memory() as folder, open_database(folder / "s", clock=clock) as db:
         table = key_value_table(db)

@@ -1,7 +1,7 @@
-"""On a full disk writes are refused and change nothing. Freeing space, opening and reading work.
+"""On a full disk, writes are refused and change nothing. Freeing space, opening and reading work.
 
-`SmallDisk` counts all of the store's bytes and is full of bytes, of a quota or of inodes. It does not stop SQLite: for
-that the last test mounts a small file system.
+`SmallDisk` counts the bytes of a store. It is full of bytes, of a quota or of inodes. The last test
+mounts a small file system.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def small_disk(folder: Path, why: Why = "bytes") -> SmallDisk:
 
 
 def filled(db: Database) -> Any:
-    """A table of 200 rows in four rowsets over the same keys, and one (`u`) of a row in the log."""
+    """A table of 200 rows in four rowsets with the same keys, and a table `u` with a row in the
+    log.
+    """
     table = db.create_table("t", {"k": "int64", "b": "binary"}, "k", RANGES, history=0)
     rnd = random.Random(5)
     for _ in range(4):
@@ -73,7 +75,7 @@ FREEING: dict[str, Callable[[Database], object]] = {
 
 
 @pytest.mark.parametrize(("name", "why"), in_turns(FREEING, ["bytes", "quota"]))
-def test_what_frees_space_works_on_a_full_disk(folder: Path, name: str, why: Why) -> None:
+def test_operations_that_free_space_work_on_a_full_disk(folder: Path, name: str, why: Why) -> None:
     disk = small_disk(folder, why)
     with open_database(folder, files=disk) as db:
         before = rows(filled(db))
@@ -89,7 +91,7 @@ def test_what_frees_space_works_on_a_full_disk(folder: Path, name: str, why: Why
 
 
 @pytest.mark.parametrize("purge", ["drop_table", "drop_range", "purge_dropped"])
-def test_a_purge_frees_what_could_still_come_back(folder: Path, purge: str) -> None:
+def test_a_purge_frees_the_space_of_dropped_data(folder: Path, purge: str) -> None:
     """The table has a history, so a drop alone frees nothing."""
     disk = small_disk(folder, "bytes")
     with open_database(folder, files=disk) as db:
@@ -137,8 +139,8 @@ def test_a_write_is_refused_and_works_again_when_there_is_space(folder: Path, wh
 
 
 @pytest.mark.parametrize("durability", ["commit", "group", "os"])
-def test_a_batch_that_was_accepted_is_written_though_the_disk_fills_up(folder: Path, durability: Any) -> None:
-    """Another program takes all space between the check of the disk and the write."""
+def test_an_accepted_batch_is_written_although_the_disk_fills_up(folder: Path, durability: Any) -> None:
+    """Another program takes all space between the check and the write."""
     disk = small_disk(folder)
     with open_database(folder, files=disk, durability=durability) as db:
         table = filled(db)
@@ -198,7 +200,7 @@ def test_a_reader_opens_when_the_reserve_is_used_up(folder: Path) -> None:
 
 
 def test_a_compaction_that_does_not_fit_is_done_in_parts(folder: Path) -> None:
-    """Twelve rowsets of one megabyte over the same keys, and eight megabytes of reserve."""
+    """Twelve rowsets of 1 MB with the same keys, and a reserve of 8 MB."""
     disk = small_disk(folder)
     with open_database(folder, files=disk) as db:
         table = db.create_table("t", {"k": "int64", "b": "binary"}, "k", history=0)
@@ -213,8 +215,8 @@ def test_a_compaction_that_does_not_fit_is_done_in_parts(folder: Path) -> None:
         assert rows(table) == before and table.stats().rowsets == 1
 
 
-def test_a_small_store_on_a_small_disk_has_room_to_compact(folder: Path) -> None:
-    """27 MB on a disk of 64 MB: a compaction needs room for what it reads and a share of that."""
+def test_a_small_store_on_a_small_disk_can_be_compacted(folder: Path) -> None:
+    """27 MB on a disk of 64 MB."""
     disk = small_disk(folder)
     with open_database(folder, files=disk) as db:
         table = db.create_table("t", {"k": "int64", "b": "binary"}, "k", history=0)

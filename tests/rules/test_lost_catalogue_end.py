@@ -1,5 +1,7 @@
-"""After a power cut the end of the log is damaged, and with it a change of the catalogue: a batch that was committed
-as files, or a new column. The position record, which each change leaves durable, proves that it was there (R6).
+"""After a power cut the end of the log is damaged, with a change of the catalogue (R6).
+
+The change was a batch that was committed as files, or a new column. The durable position record
+proves that the change existed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ LARGE = {"k": range(100, 160), "v": range(60)}
 
 
 class Durable(FileWrapper):
-    """The oldest `wal/position` that a power cut may leave: its bytes at the last sync."""
+    """The oldest position record that a power cut may leave: its bytes at the last sync."""
 
     position = b""
 
@@ -49,7 +51,7 @@ STEPS: dict[str, Callable[[nyala.Database], object]] = {
 def test_r6_a_lost_change_of_the_catalogue_is_damage(
     tmp_path: Path, step: str, request: pytest.FixtureRequest
 ) -> None:
-    """The change is not taken for a torn tail, and its files are not removed as orphans."""
+    """It is not a torn tail, and its files are not removed as orphans."""
     files = Durable(system_files())
     db = open_database(tmp_path / "s", files=files, direct_commit_bytes=400)
     table = key_value_table(db)

@@ -1,5 +1,7 @@
-"""Rule R6 without a later record: the end of the log is lost or damaged, but the position record says that it was
-published as durable. So it is not a torn tail, and an open that refuses has changed nothing."""
+"""The end of the log is lost or damaged, but the position record says that it was durable (R6).
+
+So it is not a torn tail, and an open that refuses changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,6 @@ from tests.support import key_value_table, open_database, rows
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_r6_a_log_cut_off_at_its_very_end_is_damage(tmp_path: Path, read_only: bool) -> None:
-    """A log that lacks data that was published as synced has no torn tail: it is damaged."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -35,9 +36,8 @@ def test_r6_a_log_cut_off_at_its_very_end_is_damage(tmp_path: Path, read_only: b
         assert rows(db["t"]) == [(1, 1), (2, 2)]
 
 
-def test_r6_what_was_published_is_compared_before_anything_is_changed(tmp_path: Path) -> None:
-    """An open that refuses leaves every file as it was, the torn end and orphans included, so that the log's end can be
-    restored."""
+def test_r6_a_refused_open_changes_no_file(tmp_path: Path) -> None:
+    """Also the torn end and orphans stay, so that the log can be restored."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -68,11 +68,10 @@ def test_r6_what_was_published_is_compared_before_anything_is_changed(tmp_path: 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "whole segment gone"])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_r6_a_later_transaction_does_not_hide_that_the_log_lost_its_end(
+def test_r6_a_later_catalogue_change_does_not_hide_a_lost_end_of_the_log(
     tmp_path: Path, how: str, read_only: bool
 ) -> None:
-    """The catalogue reaches the published moment and the log does not: its last record is damaged. The position record
-    names the byte."""
+    """The error names the byte."""
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})
     key_value_table(db, "later")
@@ -93,8 +92,7 @@ def test_r6_a_later_transaction_does_not_hide_that_the_log_lost_its_end(
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut"])
-def test_r6_a_closed_log_whose_footer_is_damaged_is_no_torn_end(tmp_path: Path, how: str) -> None:
-    """A damaged footer holds no row, so no read finds it: the position record says that the segment was closed."""
+def test_r6_a_damaged_footer_of_a_closed_log_is_damage(tmp_path: Path, how: str) -> None:
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})
     db.close()
@@ -119,8 +117,8 @@ def test_r6_a_closed_log_whose_footer_is_damaged_is_no_torn_end(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("with_checkpoint", [False, True])
-def test_a_store_whose_log_is_gone_is_refused_and_left_alone(tmp_path: Path, with_checkpoint: bool) -> None:
-    """It would open as an older or an empty store, and its data files would go as orphans."""
+def test_a_store_without_its_log_is_refused_and_not_changed(tmp_path: Path, with_checkpoint: bool) -> None:
+    """It would otherwise open as an older or an empty store."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})

@@ -1,4 +1,4 @@
-"""Names cannot leave the store's folder, files get the user's umask, and nothing is unpickled."""
+"""Names cannot leave the store's folder, files get the user's umask, and no data is unpickled."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = [
 
 
 def test_names_of_tables_and_columns_cannot_escape_the_folder() -> None:
-    """Names are rows of the catalogue; paths are made of numbers only, never of user input."""
+    """Paths contain only numbers, never a user's text."""
     with folder_in_memory() as folder:
         with open_database(folder / "s", direct_commit_bytes=500) as db:
             for name in NAMES:
@@ -59,7 +59,7 @@ def test_names_of_tables_and_columns_cannot_escape_the_folder() -> None:
             assert db.check().ok
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_an_invalid_name_is_refused() -> None:
     with folder_in_memory() as folder, open_database(folder / "s") as db:
         for name in ("", "a\0b", "x" * 300):
             with pytest.raises(nyala.Error):
@@ -89,8 +89,7 @@ with nyala.connect(sys.argv[1], maintenance=False) as db:
 
 
 @pytest.mark.parametrize(("umask", "file", "folder"), [("027", "0o640", "0o750"), ("077", "0o600", "0o700")])
-def test_files_are_made_with_the_users_umask(umask: str, file: str, folder: str) -> None:
-    """Files are readable by exactly the users that the umask allows."""
+def test_files_are_created_with_the_users_umask(umask: str, file: str, folder: str) -> None:
     with folder_in_memory() as place:
         done = subprocess.run(
             [sys.executable, "-c", MAKE, str(place / "s"), umask], capture_output=True, text=True, check=False
@@ -120,7 +119,7 @@ CALLS = {"eval", "exec", "compile", "__import__"}
 
 
 def executed(source: str) -> list[str]:
-    """Imports and calls that could execute bytes as code."""
+    """Return the imports and calls that could execute bytes as code."""
     found = []
     for node in ast.walk(ast.parse(source)):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -140,8 +139,7 @@ def executed(source: str) -> list[str]:
     return found
 
 
-def test_nothing_that_comes_from_disk_or_wire_is_unpickled() -> None:
-    """No module uses a way in which a file or a peer could run code in this process."""
+def test_no_data_from_disk_or_network_is_unpickled() -> None:
     modules = [path for source in SOURCES for path in source.rglob("*.py")]
     assert {path.relative_to(SOURCE.parent).parts[0] for path in modules} == {"nyala", "pyspark_nyala"}
     found = {str(path): executed(path.read_text()) for path in modules}
@@ -157,13 +155,11 @@ def test_nothing_that_comes_from_disk_or_wire_is_unpickled() -> None:
         "eval('1')",
     ],
 )
-def test_what_would_execute_is_seen(source: str) -> None:
-    """The test above does find such imports and calls."""
+def test_the_search_finds_calls_that_execute_data(source: str) -> None:
     assert executed(source)
 
 
-def test_a_link_that_leads_outside_is_not_followed_when_files_are_removed() -> None:
-    """Removing orphans does not follow a symbolic link in the store's folder."""
+def test_removing_orphans_does_not_follow_links() -> None:
     with folder_in_memory() as folder:
         with open_database(folder / "s") as db:
             db.create_table("t", {"k": "int64"}, "k").insert({"k": [1]})

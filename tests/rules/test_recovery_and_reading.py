@@ -1,7 +1,7 @@
-"""The rules of docs/design/rules.md, each held against a whole store by the test that is named after it.
+"""The rules of docs/design/rules.md: each test checks the rule in its name on a whole store.
 
-The four histories of that page are scripts (`tests/scripts/recovery`), with a process that is killed. What the log does
-byte by byte (R6) is tested in `tests/unit/wal`.
+The four histories of that page are scripts (`tests/scripts/recovery`), in which a process is
+killed. Tests of single bytes of the log (R6) are in `tests/unit/wal`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _major(db: Database, *columns: str) -> None:
 
 
 class _HeldSync(PosixFiles):
-    """Holds syncs of the log until the test releases them."""
+    """Files in which syncs of the log wait until the test continues them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _HeldSync(PosixFiles):
 
 
 class _SlowSync(PosixFiles):
-    """The system's files with a slow sync, so that writers that come meanwhile wait for the next one."""
+    """The system's files with slow syncs, so that several writers wait for the next sync."""
 
     def create(self, path: str) -> AppendFile:
         file = super().create(path)
@@ -108,7 +108,7 @@ def log_records(path: Path) -> list[LogRecord]:
 
 
 def test_w1_visible_after_synced(tmp_path: Path) -> None:
-    """No reader sees a batch whose log record is not synced yet; writers already resolve keys against it."""
+    """A batch is visible to readers only when its log record is synced. Writers see it before."""
     files = _HeldSync()
     db = open_database(tmp_path / "s", files=files)
     table = key_value_table(db)
@@ -149,7 +149,7 @@ def test_w1_a_sync_covers_the_whole_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("durability", ["group", "os"])
 def test_w2_log_before_catalogue(tmp_path: Path, durability: str) -> None:
-    """A flush names no timestamp in the catalogue before the log is synced through it, whatever the durability."""
+    """A flush syncs the log before the catalogue names its files, with any durability."""
     recording = RecordingFiles(system_files(), str(tmp_path))
     db = open_database(tmp_path / "s", files=recording, durability=durability)
     table = key_value_table(db)
@@ -164,7 +164,7 @@ def test_w2_log_before_catalogue(tmp_path: Path, durability: str) -> None:
 
 
 def test_w2_log_before_a_compaction(tmp_path: Path) -> None:
-    """A merge carries over unsynced changes: the log is synced before the catalogue names the files."""
+    """A merge contains unsynced changes, so the log is synced before the catalogue names its files."""
     recording = RecordingFiles(system_files(), str(tmp_path))
     db = open_database(tmp_path / "s", files=recording, durability="os")
     table = key_value_table(db)
@@ -183,7 +183,7 @@ def test_w2_log_before_a_compaction(tmp_path: Path) -> None:
 
 
 def test_w3_after_a_failed_sync_no_write_and_no_flush_until_reopened(tmp_path: Path) -> None:
-    """A failed sync reports the outcome "unknown"; nothing more is written; the next open finds out what is durable."""
+    """The error has the outcome "unknown". The next open shows which batches are durable."""
     files = FaultyFiles(system_files(), only=lambda op: op.kind == "sync" and "/wal/" in op.path)
     db = open_database(tmp_path / "s", files=files)
     table = key_value_table(db)
@@ -206,8 +206,7 @@ def test_w3_after_a_failed_sync_no_write_and_no_flush_until_reopened(tmp_path: P
 
 
 def test_w4_one_key_has_at_most_one_effect_at_one_timestamp(tmp_path: Path) -> None:
-    """A batch that changes a key many times is one change, and delete + insert of a live key is an update of
-    all columns."""
+    """A delete and an insert of a live key are an update of all columns."""
     db = open_database(tmp_path / "s")
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": nyala.column("int64", default=7)}, "k")
     table.insert({"k": [1, 2], "v": [1, 2], "w": [1, 2]})
@@ -228,9 +227,10 @@ def test_w4_one_key_has_at_most_one_effect_at_one_timestamp(tmp_path: Path) -> N
     db.close()
 
 
-def test_w5_the_log_holds_settled_rows(tmp_path: Path) -> None:
-    """An upsert is logged as the insert and the update that it became; rows that failed, were ignored or changed
-    nothing are not logged."""
+def test_w5_the_log_has_resolved_rows(tmp_path: Path) -> None:
+    """An upsert is logged as insert or update. Rows that failed, were ignored or changed nothing
+    are not logged.
+    """
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
@@ -249,8 +249,7 @@ def test_w5_the_log_holds_settled_rows(tmp_path: Path) -> None:
 
 
 def test_w6_a_large_batch_goes_through_the_catalogue_only(tmp_path: Path) -> None:
-    """A batch above the limit is files and one catalogue change: no log record, one timestamp, read at
-    every moment."""
+    """Files and one catalogue change, no log record, and one timestamp."""
     db = open_database(tmp_path / "s", direct_commit_bytes=1000)
     table = key_value_table(db)
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
@@ -271,10 +270,10 @@ def test_w6_a_large_batch_goes_through_the_catalogue_only(tmp_path: Path) -> Non
     again.close()
 
 
-def test_w6_a_crash_before_the_catalogue_transaction_leaves_nothing(
+def test_w6_a_crash_before_the_catalogue_change_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of a direct commit that no transaction names are removed by the next open (P3)."""
+    """The next open removes the files (P3)."""
     db = open_database(tmp_path / "s", direct_commit_bytes=1000)
     table = key_value_table(db)
     store = db._writer()
@@ -292,11 +291,10 @@ def test_w6_a_crash_before_the_catalogue_transaction_leaves_nothing(
 
 
 def test_r1_replay_goes_by_key_and_timestamp(tmp_path: Path) -> None:
-    """After a kill the log is replayed: durable changes are skipped, the others find their row wherever it
-    is now.
+    """After a kill, durable changes are skipped, and other changes find their row where it is now.
 
-    The four histories that forced the rule are scripts (tests/scripts/recovery), with a process that is
-    killed for real.
+    The four histories that led to the rule are scripts (tests/scripts/recovery), in which a process
+    is killed.
     """
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
@@ -322,8 +320,9 @@ def test_r1_replay_goes_by_key_and_timestamp(tmp_path: Path) -> None:
 
 
 def test_r2_durable_marks(tmp_path: Path) -> None:
-    """A flush raises the tablet's and the rowset's marks to the moment of freezing; a direct commit leaves
-    the tablet's alone."""
+    """A flush raises the marks of tablet and rowset to the moment of freezing. A direct commit does
+    not raise the tablet's mark.
+    """
     db = open_database(tmp_path / "s", direct_commit_bytes=2000)
     table = key_value_table(db)
     frozen_at = table.insert({"k": [1], "v": [1]}).timestamp
@@ -343,7 +342,7 @@ def test_r2_durable_marks(tmp_path: Path) -> None:
 
 
 def test_r2_a_merge_is_durable_up_to_its_beginning(tmp_path: Path) -> None:
-    """Later changes of an input are in the log, and a replay finds their rows in the merged rowset by key."""
+    """Later changes of an input are in the log, and a replay finds their rows in the merged rowset."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     for k in (1, 2):
@@ -362,9 +361,8 @@ def test_r2_a_merge_is_durable_up_to_its_beginning(tmp_path: Path) -> None:
     again.close()
 
 
-def test_r3_the_log_keeps_what_is_in_memory_only(tmp_path: Path) -> None:
-    """Segments are deleted when nothing in them is needed: not while rows of one table are only in memory, and then
-    all at once."""
+def test_r3_the_log_keeps_rows_that_are_only_in_memory(tmp_path: Path) -> None:
+    """A segment is deleted when none of its rows is only in memory."""
     db = open_database(tmp_path / "s")
     quiet, busy = key_value_table(db, "quiet"), key_value_table(db, "busy")
     quiet.insert({"k": [1], "v": [1]})
@@ -382,8 +380,7 @@ def test_r3_the_log_keeps_what_is_in_memory_only(tmp_path: Path) -> None:
 
 
 def test_r3_a_running_merge_keeps_its_inputs_changes_in_memory_and_in_the_log(tmp_path: Path) -> None:
-    """A flush during a merge leaves changes of its inputs in memory and in the log until they are in a file of the
-    merged rowset."""
+    """A flush during the merge leaves them, until they are in a file of the merged rowset."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     for k in (1, 2):
@@ -413,7 +410,7 @@ def test_r3_a_running_merge_keeps_its_inputs_changes_in_memory_and_in_the_log(tm
     again.close()
 
 
-def test_r4_delta_stores_stand_in_time_order(tmp_path: Path) -> None:
+def test_r4_delta_stores_are_in_time_order(tmp_path: Path) -> None:
     """A direct commit first flushes the changes in memory, so its REDO file is the newest."""
     db = open_database(tmp_path / "s", direct_commit_bytes=2000)
     table = key_value_table(db)
@@ -459,9 +456,8 @@ def test_r4_a_major_delta_compaction_keeps_each_columns_stores_in_time_order(tmp
     again.close()
 
 
-def test_r4_a_direct_commit_ends_a_compaction_of_what_it_touches(tmp_path: Path) -> None:
-    """A direct commit adds a REDO file that a running compaction has not read: the compaction gives up, and no change
-    is lost."""
+def test_r4_a_direct_commit_ends_a_compaction_of_its_rowsets(tmp_path: Path) -> None:
+    """The compaction has not read the new REDO file. No change is lost."""
     db = open_database(tmp_path / "s", direct_commit_bytes=2000)
     table = key_value_table(db)
     table.insert({"k": list(range(50)), "v": [0] * 50})
@@ -477,8 +473,8 @@ def test_r4_a_direct_commit_ends_a_compaction_of_what_it_touches(tmp_path: Path)
     db.close()
 
 
-def test_r5_a_merge_makes_one_row_of_a_keys_lives(tmp_path: Path) -> None:
-    """A dead row stays dead whatever it is merged with; the key is found in the one place where it is live."""
+def test_r5_a_merge_makes_one_row_per_key(tmp_path: Path) -> None:
+    """A dead row stays dead, and the key is found in the rowset in which it is live."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     moments = []
@@ -500,8 +496,8 @@ def test_r5_a_merge_makes_one_row_of_a_keys_lives(tmp_path: Path) -> None:
     db.close()
 
 
-def test_r5_a_dead_key_on_disk_is_left_alone_and_the_row_is_new(tmp_path: Path) -> None:
-    """An insert of a key that is dead on disk is a new row in the MemRowSet; of one dead in memory, a REINSERT."""
+def test_r5_an_insert_of_a_dead_key_on_disk_adds_a_new_row(tmp_path: Path) -> None:
+    """If the dead row is in memory, it becomes alive again."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -521,7 +517,9 @@ def test_r5_a_dead_key_on_disk_is_left_alone_and_the_row_is_new(tmp_path: Path) 
 
 
 def test_r6_a_torn_tail_is_cut_and_damage_is_not(tmp_path: Path) -> None:
-    """Garbage behind the last record of a killed writer is cut off; a flipped byte in synced data stops the open."""
+    """Bytes after the last record of a killed writer are cut off. A flipped bit in synced data
+    stops the open.
+    """
     script = (
         "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
         "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k');"
@@ -542,7 +540,7 @@ def test_r6_a_torn_tail_is_cut_and_damage_is_not(tmp_path: Path) -> None:
 
 
 def test_r7_a_scan_keeps_the_root_it_began_with(tmp_path: Path) -> None:
-    """A scan and a snapshot return the same rows after a flush, a merge and a dropped table."""
+    """After a flush, a merge and a dropped table, a scan and a snapshot return the same rows."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
@@ -575,8 +573,8 @@ sys.stdin.readline()
 """
 
 
-def test_p1_p2_a_reader_process_keeps_its_files_and_sees_what_comes(tmp_path: Path) -> None:
-    """Files that a reader process still needs are not deleted; a killed reader holds nothing."""
+def test_p1_p2_a_reader_process_keeps_its_files_and_sees_new_batches(tmp_path: Path) -> None:
+    """A killed reader keeps nothing."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -614,7 +612,7 @@ def test_p1_p2_a_reader_process_keeps_its_files_and_sees_what_comes(tmp_path: Pa
 
 
 def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
-    """Unnamed files are removed; named ones, and staged files of a job that has not expired, stay."""
+    """Files that the catalogue names, and staged files of a running job, stay."""
     from nyala.handover.commits import new_staging
 
     db = open_database(tmp_path / "s")
@@ -640,8 +638,8 @@ def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
     again.close()
 
 
-def test_t1_timestamps_only_rise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No timestamp is given twice if the clock stands still or steps back, also after a reopen; a warning says so."""
+def test_t1_timestamps_only_increase(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also if the clock stands still or steps back, and after a reopen. The logger warns."""
     clock = ManualClock(10_000_000_000)
     db = open_database(tmp_path / "s", clock=clock)
     table = key_value_table(db)
@@ -658,7 +656,7 @@ def test_t1_timestamps_only_rise(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_t1_a_clock_that_is_days_behind_does_not_stop_writes(tmp_path: Path) -> None:
-    """Timestamps continue from the newest; once the clock has caught up they follow it again."""
+    """Timestamps follow the clock again when it has caught up."""
     day = 24 * 3600 * 1_000_000
     clock = ManualClock(10 * day)
     db = open_database(tmp_path / "s", clock=clock)
@@ -671,8 +669,8 @@ def test_t1_a_clock_that_is_days_behind_does_not_stop_writes(tmp_path: Path) -> 
     db.close()
 
 
-def test_t2_a_later_moment_is_answered_at_what_is_published(tmp_path: Path) -> None:
-    """A moment between the newest batch and the clock is answered at the newest batch; a later one is refused."""
+def test_t2_a_moment_after_the_newest_batch_reads_the_newest_batch(tmp_path: Path) -> None:
+    """A moment in the future is refused."""
     clock = ManualClock(1_000_000)
     db = open_database(tmp_path / "s", clock=clock)
     table = key_value_table(db)
@@ -687,8 +685,8 @@ def test_t2_a_later_moment_is_answered_at_what_is_published(tmp_path: Path) -> N
     db.close()
 
 
-def test_z1_no_block_is_skipped_past_a_delta_that_could_match(tmp_path: Path) -> None:
-    """A predicate on an updated column finds the row at each moment, although its block's zone map excludes it."""
+def test_z1_a_block_with_a_matching_delta_is_not_skipped(tmp_path: Path) -> None:
+    """The zone map of the block excludes the updated value."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     before = table.insert({"k": list(range(1000)), "v": list(range(1000))})
@@ -715,7 +713,7 @@ def test_z1_no_block_is_skipped_past_a_delta_that_could_match(tmp_path: Path) ->
 
 
 def test_a_database_is_closed_by_its_context(tmp_path: Path) -> None:
-    """After close every call raises an error that says so; the lock is free for the next writer."""
+    """Then every call raises an error, and the lock is free for the next writer."""
     with nyala.connect(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert(pa.table({"k": [1], "v": [1]}))

@@ -1,4 +1,4 @@
-"""Alterations beside writers, flushes, compactions and reader processes, and power cuts in them."""
+"""Alterations beside writers, flushes, compactions and readers, and power cuts during them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def widen(db: Database) -> None:
 
 
 class Late:
-    """Data whose first use runs other code before."""
+    """Data that calls a function when it is first used."""
 
     def __init__(self, data: pa.Table, happens: Callable[[], None]) -> None:
         self._data, self._happens = data, [happens]
@@ -61,8 +61,8 @@ class Late:
 # ------------------------------------------------------------------------------------------------ writers
 
 
-def test_a_write_checked_under_an_older_version_is_checked_again(path: Path) -> None:
-    """L2: the write uses the current defaults and types, or fails and writes nothing."""
+def test_l2_a_write_that_was_prepared_for_an_older_schema_is_prepared_again(path: Path) -> None:
+    """It uses the present defaults and types, or it fails and writes nothing."""
     with open_database(path) as db:
         t = table(db)
         result = t.insert(Late(pa.table({"k": [1], "v": [1]}), lambda: widen(db)))
@@ -86,8 +86,8 @@ def test_a_write_checked_under_an_older_version_is_checked_again(path: Path) -> 
 
 
 @pytest.mark.parametrize("directly", [False, True])
-def test_every_kind_of_batch_is_checked_again(path: Path, directly: bool) -> None:
-    """L2 of batches through the log, of those that are committed as files, and of batches over several tables."""
+def test_l2_every_kind_of_batch_is_prepared_again(path: Path, directly: bool) -> None:
+    """Batches in the log, batches that are committed as files, and batches of several tables."""
     with open_database(path, direct_commit_bytes=1 if directly else 1 << 26) as db:
         t = table(db)
         other = db.create_table("other", {"k": "int64"}, "k")
@@ -125,8 +125,8 @@ def test_a_write_into_a_range_that_was_dropped_meanwhile(path: Path) -> None:
         assert t.insert({"k": [15]}).inserted == 1
 
 
-def test_an_alteration_checks_its_steps_again(path: Path) -> None:
-    """L1: a step may become invalid before the block ends, or be valid on another table only."""
+def test_l1_an_alteration_applies_its_steps_to_the_present_table(path: Path) -> None:
+    """A step may have become invalid since it was given."""
     with open_database(path) as db:
         t = table(db)
         with pytest.raises(nyala.SchemaError, match="'new' already"), t.alter() as a:
@@ -146,7 +146,7 @@ def test_an_alteration_checks_its_steps_again(path: Path) -> None:
 
 
 def test_writers_readers_and_alterations_at_once(path: Path) -> None:
-    """Rows are written whole under one version, scans are of one version, no row is lost."""
+    """Rows are written under one version, scans have one version, and no row is lost."""
     with open_database(path) as db:
         t = db.create_table("t", {"k": "int64", "a": "int8"}, "k")
         failures: list[BaseException] = []
@@ -203,8 +203,8 @@ def test_writers_readers_and_alterations_at_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["frozen", "written"])
-def test_an_alteration_in_the_middle_of_a_flush(path: Path, at: str) -> None:
-    """Frozen rows of the old columns are installed under the new ones, with later changes."""
+def test_an_alteration_during_a_flush(path: Path, at: str) -> None:
+    """Frozen rows with the old columns, and later changes, are read under the new schema."""
     db = open_database(path)
     t = table(db)
     t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
@@ -229,8 +229,8 @@ def test_an_alteration_in_the_middle_of_a_flush(path: Path, at: str) -> None:
 
 
 @pytest.mark.parametrize("at", ["reserved", "written"])
-def test_an_alteration_in_the_middle_of_a_merge(path: Path, at: str) -> None:
-    """A compaction that began under the old columns writes them; changes in the new ones move over."""
+def test_an_alteration_during_a_merge(path: Path, at: str) -> None:
+    """The merge writes the old columns, and changes of new columns move to its rowsets."""
     db = open_database(path)
     t = table(db)
     for k in (1, 2):
@@ -258,7 +258,7 @@ def test_an_alteration_in_the_middle_of_a_merge(path: Path, at: str) -> None:
 
 
 def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> None:
-    """Spills and JSON jobs carry rows of several versions, and columns that were dropped."""
+    """Rows of several versions, and dropped columns."""
     db = open_database(path)
     t = table(db)
     t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
@@ -294,8 +294,8 @@ def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> Non
         assert rows(db["t"]) == expected and rows(db["t"], at=before) == old
 
 
-def test_a_range_dropped_in_the_middle_of_a_flush_and_a_merge(path: Path) -> None:
-    """Files written for the dropped range are removed, and the work goes on without an error."""
+def test_a_range_that_is_dropped_during_a_flush_and_a_merge(path: Path) -> None:
+    """Files for the dropped range are removed, and the work continues."""
     with open_database(path) as db:
         t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
         t.insert({"k": [1, 11]})
@@ -326,8 +326,8 @@ def test_a_range_dropped_in_the_middle_of_a_flush_and_a_merge(path: Path) -> Non
         assert not [file for file in (path / "data").rglob("*") if file.is_file()]
 
 
-def test_an_alteration_writes_as_much_whatever_the_table_holds(path: Path) -> None:
-    """Bytes, syncs and files of an alteration of a few rows, and of ten thousand times as many in as many tablets."""
+def test_an_alteration_writes_the_same_for_tables_of_any_size(path: Path) -> None:
+    """Bytes, syncs and files, for a few rows and for ten thousand times as many."""
     written = []
     for rows_in_tablet in (1, 10_000):
         recording = RecordingFiles(system_files(), str(path))
@@ -350,7 +350,7 @@ def test_an_alteration_writes_as_much_whatever_the_table_holds(path: Path) -> No
 
 
 def test_a_reader_process_follows_alterations(path: Path) -> None:
-    """A reader has the columns of the version that it has loaded, and never mixes two versions."""
+    """A reader has the columns of the version that it has loaded."""
     db = open_database(path)
     t = table(db)
     t.insert({"k": [1], "v": [1], "gone": ["a"]})
@@ -396,8 +396,7 @@ def test_a_reader_process_sees_a_purged_range(path: Path) -> None:
     db.close()
 
 
-def test_tokens_of_before_and_after(path: Path) -> None:
-    """A token made before an alteration is read with its own schema."""
+def test_a_token_is_read_with_its_own_schema(path: Path) -> None:
     with open_database(path) as db:
         t = table(db)
         t.insert({"k": [1], "v": [1], "gone": ["a"]})
@@ -454,7 +453,7 @@ def prepared(path: Path, files: Files | None = None) -> Database:
 
 
 def test_an_alteration_that_cannot_be_committed_changes_nothing(path: Path) -> None:
-    """A full disk at the log's sync or at the catalogue: the table is as it was, and is altered the next time."""
+    """The disk is full. The next try succeeds."""
     db = prepared(path)
     seen = everything(db)
     store = db._writer()
@@ -479,7 +478,7 @@ def test_an_alteration_that_cannot_be_committed_changes_nothing(path: Path) -> N
 
 
 def test_a_power_cut_at_every_event_of_an_alteration() -> None:
-    """L1: afterwards the alteration is complete or absent, and the store takes writes."""
+    """Afterwards all steps are applied, or none (L1), and the store takes writes."""
     with folder_in_memory() as folder:
         recording = RecordingFiles(system_files(), str(folder / "live"))
         (folder / "live").mkdir()
@@ -508,7 +507,7 @@ def test_a_power_cut_at_every_event_of_an_alteration() -> None:
 
 
 def test_a_power_cut_at_every_event_of_a_repartition() -> None:
-    """The table has its old tablets or its new ones, with the same rows, and no file of the other."""
+    """The table has its old tablets or its new ones, with the same rows and no other files."""
     with folder_in_memory() as folder:
         (folder / "live").mkdir()
         recording = RecordingFiles(system_files(), str(folder / "live"))

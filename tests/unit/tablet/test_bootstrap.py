@@ -1,8 +1,8 @@
 """Replay of the log (R1): gathering records gives the same state as replaying one by one.
 
-Each example makes a table in one store, writes and flushes, and takes the records in the log. They
-are replayed on the catalogue of that moment: flushed rows must not appear twice, and no other row
-may be missing.
+Each example creates a table, writes, flushes, and takes the records in the log. The records are
+replayed on the catalogue of that moment: no flushed row may appear twice, and no other row may be
+missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ALL_AT_ONCE = 1 << 18
 
 @dataclass
 class World:
-    """A store that keeps its log records as they are appended."""
+    """A store that records its log records."""
 
     db: Database
     records: list[LogRecord] = field(default_factory=list)
@@ -56,7 +56,7 @@ class World:
         log.append = kept  # type: ignore[method-assign]
 
     def table(self) -> Any:
-        """A new table with four tablets, without any record."""
+        """A new table with four tablets."""
         self.tables += 1
         self.records.clear()
         hashes, ranges = nyala.hash_partition("k", buckets=2), nyala.range_partition("k", splits=[2])
@@ -64,7 +64,7 @@ class World:
         return self.db.create_table(f"t{self.tables}", columns, "k", [hashes, ranges])
 
     def catalogue_root(self) -> Root:
-        """The root that an open builds from the catalogue: files, and empty memory."""
+        """Return the root that an open builds from the catalogue, with empty memory."""
         store = self.db._writer()
         store.log_sync_all()
         return open_root(store.env, store.root_path, store.state, BlockCache(1 << 20))
@@ -102,7 +102,7 @@ def rows_of(root: Root, name: str, at: int) -> list[tuple[Any, ...]]:
 
 
 def same_everywhere(world: World, name: str, roots: list[Root], moments: list[int]) -> None:
-    """Each root reads as the live store does, at every moment and just before it."""
+    """Check that each root reads like the store, at every moment and just before it."""
     live = world.db._writer().root
     for at in sorted({m - d for m in moments for d in (0, 1)}):
         expected = rows_of(live, name, at)
@@ -164,10 +164,8 @@ def _full(change: object) -> Any:
 
 @given(steps=STEPS)
 @settings(max_examples=settings().max_examples // 2 + 10)
-def test_r1_a_replay_in_one_gather_record_by_record_and_the_store_itself_are_the_same(
-    world: World, steps: Any
-) -> None:
-    """Any history, flushed anywhere: after a crash every moment reads as before, however replay groups its work."""
+def test_r1_gathered_replay_single_replay_and_the_store_are_the_same(world: World, steps: Any) -> None:
+    """For any history with flushes anywhere, a replay gives the same rows at every moment."""
     table = world.table()
     moments = perform(world, table, steps)
     roots = [world.replayed(drain_each=True)[0]]
@@ -181,8 +179,8 @@ def test_r1_a_replay_in_one_gather_record_by_record_and_the_store_itself_are_the
 
 @given(steps=STEPS, cut=st.integers(0, 14))
 @settings(max_examples=settings().max_examples // 2 + 5)
-def test_a_reader_that_follows_comes_to_the_same(world: World, steps: Any, cut: int) -> None:
-    """A reader process replays in parts and serves scans: no moment that it showed may change."""
+def test_a_reader_that_replays_in_parts_gets_the_same_rows(world: World, steps: Any, cut: int) -> None:
+    """No moment that the reader has shown changes later."""
     table = world.table()
     moments = perform(world, table, [step for step in steps if "flush" not in step[0]])
     root = world.catalogue_root()
@@ -203,8 +201,8 @@ def test_a_reader_that_follows_comes_to_the_same(world: World, steps: Any, cut: 
 
 
 @pytest.mark.parametrize("gather", [1, 2, ALL_AT_ONCE])
-def test_what_is_durable_is_passed_over(world: World, monkeypatch: pytest.MonkeyPatch, gather: int) -> None:
-    """A record at the durable mark is in the files, one behind it is not: neither is lost nor doubled."""
+def test_durable_records_are_skipped(world: World, monkeypatch: pytest.MonkeyPatch, gather: int) -> None:
+    """A record at the durable mark is in the files, a later record is not."""
     monkeypatch.setattr(bootstrap, "GATHER_ROWS", gather)
     table = world.table()
     first = table.insert({"k": [1, 2], "a": [1, 2]}).timestamp
@@ -223,8 +221,8 @@ def test_what_is_durable_is_passed_over(world: World, monkeypatch: pytest.Monkey
     same_everywhere(world, table.name, [root], [first, last, world.db.now()])
 
 
-def test_records_of_a_table_or_tablet_that_is_gone(world: World) -> None:
-    """A dropped table stays dropped and does not stop the replay of other tables."""
+def test_records_of_a_purged_table_or_tablet_are_skipped(world: World) -> None:
+    """They do not stop the replay of other tables."""
     gone = world.table()
     first_records = world.records
     gone.insert({"k": [1, 2, 3], "a": [1, 2, 3]})
@@ -255,14 +253,14 @@ def test_records_of_a_table_or_tablet_that_is_gone(world: World) -> None:
 
 
 def home_of(world: World, table: Any, key: int) -> int:
-    """The id of the tablet that houses the key."""
+    """Return the id of the key's tablet."""
     state = world.db._writer().root.table(table.name)
     ordinal = state.router.route({"k": pa.array([key], pa.int32())}, 1)[0]
     return int(state.tablets[ordinal].id)
 
 
-def test_idempotency_keys_come_back(world: World) -> None:
-    """After a crash a repeated job gets its recorded result, also if it changed nothing."""
+def test_idempotency_keys_are_replayed(world: World) -> None:
+    """A repeated job gets its recorded result after a crash, also if it changed nothing."""
     from nyala.tablet.write.write_path import Request, write
 
     table = world.table()
@@ -283,7 +281,7 @@ def test_idempotency_keys_come_back(world: World) -> None:
 def test_any_order_of_small_changes_is_replayed(
     world: World, compared_max: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gathering across deletes would give another row, or none, at some moment of the past."""
+    """Gathering across a delete of the same key would give wrong rows at some moment."""
     monkeypatch.setattr(bootstrap, "_COMPARED_ROWS_MAX", compared_max)
     chance = random.Random(int(request.config.getoption("hypothesis_seed")))
     table, moments = world.table(), []
@@ -296,8 +294,8 @@ def test_any_order_of_small_changes_is_replayed(
     same_everywhere(world, table.name, [root], moments)
 
 
-def test_a_record_of_a_key_that_lives_nowhere_is_passed_over(world: World) -> None:
-    """A change of a row that was flushed and deleted in files is durable and raises nothing."""
+def test_a_change_of_a_key_that_is_not_live_is_skipped(world: World) -> None:
+    """The row was flushed, and then deleted by a direct commit."""
     table = world.table()
     table.insert({"k": [1], "a": [1]})
     (record,) = world.records
@@ -315,8 +313,8 @@ def test_a_record_of_a_key_that_lives_nowhere_is_passed_over(world: World) -> No
 
 @pytest.mark.parametrize("kind", ["update", "delete"])
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_record_that_changes_a_row_twice_is_refused(world: World, kind: str, apart: bool) -> None:
-    """W4: the order of two changes at one timestamp is unknown. Two records may change one row."""
+def test_w4_a_record_with_two_changes_of_a_row_is_refused(world: World, kind: str, apart: bool) -> None:
+    """Their order is unknown. Two records may change one row."""
     table = world.table()
     table.insert({"k": [1, 2, 3], "a": [1, 2, 3]})
     (record,) = world.records

@@ -1,7 +1,7 @@
-"""A conflict is found wherever the other writer's change is by the time of the commit.
+"""A conflict is found in each place where the other writer's change can be at the commit.
 
-Each case begins with rows in one place, lets another writer change some of them after the transactions
-began, and lets the store move these changes to another place before the transactions commit.
+Each case begins with rows in one place. Another writer changes some of them after the transactions
+began, and the store moves the changes to another place before the transactions commit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _compact(db: Database, plan: Any) -> None:
 
 
 def _minor(db: Database) -> None:
-    """Two delta files more, and one of all."""
+    """Write two more delta files, and merge all into one."""
     db["t"].flush()
     for value in (6, 7):
         db["t"].update([{"k": BYSTANDER, "v": value}])
@@ -74,7 +74,7 @@ def _major(db: Database) -> None:
 
 
 def _merge(db: Database) -> None:
-    """All rowsets into three, so that neighbours part."""
+    """Merge all rowsets into three."""
     db["t"].flush()
     _compact(db, MergePlan(tuple(rowset.id for rowset in _tablet(db).rowsets), 1.0, 3))
 
@@ -86,7 +86,7 @@ def _replace(db: Database, k: int) -> None:
 
 
 def _frozen(db: Database) -> None:
-    """The commits come when the memory with the changes is frozen: see `_commits`."""
+    """The commits come while the memory with the changes is frozen (`_commits`)."""
 
 
 # What another writer does to one key.
@@ -135,12 +135,11 @@ MOVES: dict[str, Act] = {
 @pytest.mark.parametrize("history", ["forever", 0.0], ids=["all history", "no history"])
 @pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
 @pytest.mark.parametrize("begin", BEGINNINGS.values(), ids=BEGINNINGS)
-def test_a_change_is_found_wherever_it_is(
+def test_a_conflict_is_found_in_each_place(
     db: Database, clock: ManualClock, begin: Act, move: Act, history: Any
 ) -> None:
-    """With `history=0` as well: the transactions' pins keep the traces until they end.
-
-    A second transaction for each change writes the neighbour of its key, and has no conflict.
+    """Also with `history=0`, because pins keep the history. A second transaction writes a
+    neighbouring key, and has no conflict.
     """
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=history)
     table.insert(ROWS)
@@ -181,7 +180,7 @@ def test_a_change_is_found_wherever_it_is(
 
 
 def test_a_new_key_conflicts_with_the_same_new_key(db: Database) -> None:
-    """The key was absent when the transaction began, also where another life of it has come and gone."""
+    """Also if the key existed earlier."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     for moved in (lambda: None, table.flush, table.compact):
         for inserted in (True, False):
@@ -197,8 +196,8 @@ def test_a_new_key_conflicts_with_the_same_new_key(db: Database) -> None:
             table.delete(5, on_missing="ignore")
 
 
-def test_many_keys_among_many_changes(db: Database) -> None:
-    """More keys than a delta file is searched for one by one, in several rowsets; each conflict is named."""
+def test_many_keys_and_many_changes(db: Database) -> None:
+    """In several rowsets; the error has each conflicting key."""
     chance = random.Random(1)
     table = db.create_table(
         "t", {"k": "int64", "v": "int64", "w": "int64"}, "k", [nyala.hash_partition("k", buckets=3)]
@@ -229,7 +228,7 @@ def test_many_keys_among_many_changes(db: Database) -> None:
 
 
 def test_keys_that_had_no_effect_are_checked_too(db: Database) -> None:
-    """Otherwise the commit might decide otherwise than the transaction did."""
+    """Otherwise the commit could decide a row in another way than the transaction did."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     table.insert([(1, 0), (2, 0)])
     for write in (
@@ -246,8 +245,8 @@ def test_keys_that_had_no_effect_are_checked_too(db: Database) -> None:
 
 
 @pytest.mark.parametrize("operation", ["insert", "upsert", "update", "delete"])
-def test_a_load_of_a_job_is_found(folder: Path, operation: str) -> None:
-    """Its files were written by tasks, and the writer only named them."""
+def test_a_conflict_with_a_load_is_found(folder: Path, operation: str) -> None:
+    """Tasks in other processes wrote its files."""
     with loads.open_with_table(folder / "s") as db:
         db["t"].insert([(1, 1, "a"), (2, 2, "a"), (3, 3, "a")])
         db.flush()
@@ -296,7 +295,7 @@ def test_the_oldest_open_transaction_keeps_the_history(db: Database, clock: Manu
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "conflict", "error"])
-def test_each_end_gives_the_history_back(db: Database, clock: ManualClock, end: str) -> None:
+def test_the_end_of_a_transaction_releases_the_history(db: Database, clock: ManualClock, end: str) -> None:
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0.0)
     table.insert([(1, 1)])
     try:
@@ -320,7 +319,7 @@ def test_each_end_gives_the_history_back(db: Database, clock: ManualClock, end: 
     assert _oldest(db) > transaction.timestamp
 
 
-def test_an_idle_transaction_ends_and_gives_the_history_back(db: Database, clock: ManualClock) -> None:
+def test_an_idle_transaction_ends_and_releases_the_history(db: Database, clock: ManualClock) -> None:
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0.0)
     table.insert([(1, 1)])
     idle = db.transaction(timeout=10)
@@ -345,8 +344,8 @@ def test_an_idle_transaction_ends_and_gives_the_history_back(db: Database, clock
     assert rows(table) == [(1, 1)] and not db._writer().pins.held
 
 
-def test_a_commit_after_the_history_is_gone_is_refused(db: Database, clock: ManualClock) -> None:
-    """The pin may end between the check and the commit lock, which another writer holds for long."""
+def test_a_commit_after_the_history_was_discarded_is_refused(db: Database, clock: ManualClock) -> None:
+    """The pin may end while the commit waits for the commit lock."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0.0)
     table.insert([(1, 1)])
     transaction = db.transaction()

@@ -1,4 +1,4 @@
-"""Batches too large for the log: files and one catalogue change, and the same rows as through the log (W6)."""
+"""Batches that are too large for the log have the same result as batches in the log (W6)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def many(first: int, last: int, value: int = 0) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def both() -> Iterator[tuple[Database, Database]]:
-    """A store that sends everything through the log, and one that sends everything into files."""
+    """Return a store that uses only the log, and a store that commits all batches as files."""
     where = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
     with tempfile.TemporaryDirectory(prefix="nyala-unit-", dir=where) as folder:
         logged = open_database(Path(folder) / "logged")
@@ -62,8 +62,8 @@ TABLES = iter(range(10_000))
 
 @given(steps=OPERATIONS)
 @settings(max_examples=settings().max_examples // 2 + 5)
-def test_w6_the_rows_are_those_of_the_log_path(both: tuple[Database, Database], steps: Any) -> None:
-    """Whether a batch was large or small must not show: counts, errors, rows at every moment, invariants."""
+def test_w6_a_direct_commit_equals_a_commit_by_the_log(both: tuple[Database, Database], steps: Any) -> None:
+    """Counts, errors and rows at every moment are the same."""
     name = f"t{next(TABLES)}"
     hashes = nyala.hash_partition("k", buckets=2)
     columns = {"k": "int64", "a": "int64", "b": nyala.column("int8", nullable=False, default=7)}
@@ -109,8 +109,8 @@ def test_w6_the_rows_are_those_of_the_log_path(both: tuple[Database, Database], 
 
 
 @pytest.mark.parametrize("operation", ["insert", "upsert", "delete"])
-def test_b1_a_failure_leaves_nothing_and_the_store_goes_on(tmp_path: Path, operation: str) -> None:
-    """A disk that is full in the middle of a load costs neither rows nor files, wherever it is met."""
+def test_b1_a_failed_direct_commit_leaves_no_row_and_no_file(tmp_path: Path, operation: str) -> None:
+    """The disk is full at each possible write."""
     for fail_at in range(1, 40, 3):
         files = FaultyFiles(system_files(), kind="enospc", only=lambda op: "/data/" in op.path)
         folder = tmp_path / f"{operation}{fail_at}"
@@ -146,8 +146,8 @@ def test_b1_a_failure_leaves_nothing_and_the_store_goes_on(tmp_path: Path, opera
         raise AssertionError("more operations than the test looks at")
 
 
-def test_one_transaction_for_several_tables(db: Database) -> None:
-    """A batch that is large in one table commits all its tables with it, at one timestamp."""
+def test_a_direct_commit_of_several_tables_has_one_timestamp(db: Database) -> None:
+    """One table has a large part of the batch."""
     t, u = key_value_table(db, "t"), key_value_table(db, "u")
     u.insert({"k": [1, 2], "v": [1, 2]})
     version = db._writer().state.version
@@ -162,8 +162,7 @@ def test_one_transaction_for_several_tables(db: Database) -> None:
     assert (t.count(at=stamp - 1), rows(u, at=stamp - 1)) == (0, [(1, 1), (2, 2)])
 
 
-def test_b1_a_failure_in_one_of_several_threads_leaves_nothing(tmp_path: Path) -> None:
-    """Files that another thread was writing meanwhile would stay on a disk that is full already."""
+def test_b1_a_failure_in_one_thread_leaves_no_file_of_the_others(tmp_path: Path) -> None:
     refused = 0
     for fail_at in range(1, 60, 7):
         files = FaultyFiles(system_files(), kind="enospc", only=lambda op: "/data/" in op.path)
@@ -186,8 +185,7 @@ def test_b1_a_failure_in_one_of_several_threads_leaves_nothing(tmp_path: Path) -
     assert refused >= 3
 
 
-def test_keys_of_retried_jobs(db: Database) -> None:
-    """The idempotency key is committed with the files, in the same transaction."""
+def test_the_idempotency_key_is_committed_with_the_files(db: Database) -> None:
     table = key_value_table(db)
     store = db._writer()
     (first,) = write(store, [Request("t", "insert", many(0, 300))], idempotency_key="job")
@@ -196,8 +194,8 @@ def test_keys_of_retried_jobs(db: Database) -> None:
     assert second == first and table.count() == 300
 
 
-def test_dead_and_living_keys_meet_a_load(db: Database) -> None:
-    """Keys that are dead on disk become new rows, those in memory move to disk first, others are changed there."""
+def test_a_load_with_dead_and_live_keys(db: Database) -> None:
+    """Dead keys on disk become new rows. Keys in memory are flushed first."""
     table = key_value_table(db)
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     db.flush()

@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 
 
 def overwritten(number: int) -> pa.Table:
-    """All rows of the table with values that no encoding makes smaller."""
+    """All rows of the table, with values that cannot be compressed."""
     random = np.random.default_rng(number)
     return pa.table(
         {"k": np.arange(ROWS), "v": random.integers(0, 1 << 62, ROWS), "w": random.integers(0, 1 << 62, ROWS)}
@@ -43,7 +43,7 @@ def overwritten(number: int) -> pa.Table:
 
 
 def bytes_on_disk(db: Database) -> int:
-    """Bytes of data and log. The catalogue's journal (up to 4 MB, for any data) is not counted."""
+    """The size of data files and log."""
     return sum(
         path.stat().st_size
         for part in ("data", "wal")
@@ -74,13 +74,10 @@ def update_two_columns_apart(table: Any, batch: pa.Table) -> None:
         [(0, False), (0, True), ("1s", True), ("1s", False)],
     ),
 )
-def test_overwrites_take_the_live_rows_and_the_log(
+def test_overwrites_need_space_for_live_rows_and_the_log(
     folder: Path, overwrite: Callable[[Any, pa.Table], None], how: tuple[Any, bool]
 ) -> None:
-    """Neither a constantly overwritten table nor an idle one that keeps the log fills the disk.
-
-    How: with this history, and with or without a background.
-    """
+    """With several histories, with and without background work."""
     history, background = how
     clock = ManualClock()
     with open_database(folder / "s", clock=clock, log_limit_bytes=LOG_LIMIT) as db:
@@ -105,8 +102,8 @@ def test_overwrites_take_the_live_rows_and_the_log(
         assert table.scan(order_by_key=True).to_arrow().columns == overwritten(29).columns
 
 
-def test_vacuum_gives_back_the_log_too(folder: Path) -> None:
-    """Old versions of rows in the log are beyond the history as those in files are; other tables' rows keep them."""
+def test_vacuum_shortens_the_log(folder: Path) -> None:
+    """Old versions of rows in the log are expired too."""
     with open_database(folder / "s") as db:
         idle = key_value_table(db, "idle")
         idle.insert({"k": [1], "v": [1]})
@@ -122,7 +119,7 @@ def test_vacuum_gives_back_the_log_too(folder: Path) -> None:
 
 
 def test_redo_keeps_only_versions_within_the_history(folder: Path) -> None:
-    """Of ten updates of a row one record stays once the nine before have expired."""
+    """Of ten updates of a row, one record is left when the first nine have expired."""
     clock = ManualClock()
     with open_database(folder / "s", clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k", history="60s")
@@ -142,7 +139,6 @@ def test_redo_keeps_only_versions_within_the_history(folder: Path) -> None:
 
 
 def test_minor_compactions_keep_only_versions_within_the_history(folder: Path) -> None:
-    """Files written while the history was long are merged when it is over."""
     clock = ManualClock()
     with open_database(folder / "s", clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k", history="60s")
@@ -163,10 +159,7 @@ moments = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 20), st.integers(
 
 
 @given(moments, st.integers(0, 22), st.sampled_from(["redo", "undo"]))
-def test_what_is_within_the_history_reads_the_same(
-    records: list[tuple[int, int, int]], cut: int, kind: Any
-) -> None:
-    """Leaving out a record that some readable moment needs would change the past, or the present."""
+def test_readable_moments_stay_the_same(records: list[tuple[int, int, int]], cut: int, kind: Any) -> None:
     unique = {(row, time): value for row, time, value in records}
     vectors = [np.array([key[n] for key in unique], np.int64) for n in range(2)]
     run = build_run(kind, vectors[0], vectors[1], pa.array(list(unique.values()), pa.int64()))
@@ -181,8 +174,8 @@ def test_what_is_within_the_history_reads_the_same(
         assert len(short) == len({row for row, _ in unique}), "of each row the last"
 
 
-def test_a_snapshot_keeps_its_files_and_not_the_log(folder: Path) -> None:
-    """It has the log's rows in memory; otherwise a forgotten scan would keep an hour of log."""
+def test_a_snapshot_does_not_keep_the_log(folder: Path) -> None:
+    """It has the rows of the log in memory."""
     with open_database(folder / "s", log_limit_bytes=LOG_LIMIT) as db:
         table = db.create_table("t", overwritten(0).schema, primary_key="k")
         table.insert(overwritten(0))
@@ -199,7 +192,6 @@ def test_a_snapshot_keeps_its_files_and_not_the_log(folder: Path) -> None:
 
 
 def test_writers_wait_until_the_log_is_shorter(folder: Path) -> None:
-    """Writers that outrun the background's flushes would fill the disk with log."""
     with open_database(folder / "s", maintenance=True, log_limit_bytes=LOG_LIMIT) as db:
         table = db.create_table("t", overwritten(0).schema, primary_key="k", history=0)
         log = db._writer().log
@@ -211,8 +203,8 @@ def test_writers_wait_until_the_log_is_shorter(folder: Path) -> None:
         assert table.count() == ROWS
 
 
-def test_a_write_that_no_flush_makes_room_for_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a damaged disk the log must not grow without bound; in a pause it may."""
+def test_a_write_fails_if_no_flush_shortens_the_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not while background work is paused."""
 
     def broken(*_: object, **__: object) -> None:
         raise StorageError("no space left")
@@ -230,7 +222,6 @@ def test_a_write_that_no_flush_makes_room_for_says_so(folder: Path, monkeypatch:
 
 
 def test_pausing_wakes_a_writer_that_waits_for_the_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No flush would help the writer while paused; it would fail after 30 seconds."""
     monkeypatch.setattr(maintenance.Maintenance, "run_once", lambda self, store: None)
     with open_database(folder / "s", maintenance=True, log_limit_bytes=1000) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k")
@@ -242,8 +233,8 @@ def test_pausing_wakes_a_writer_that_waits_for_the_log(folder: Path, monkeypatch
         assert not writer.is_alive() and table.count() == 1001
 
 
-def test_a_merge_that_keeps_a_full_log_gives_way(folder: Path) -> None:
-    """A merge has some seconds to end by itself; then writers are first."""
+def test_a_merge_that_keeps_a_full_log_is_revoked(folder: Path) -> None:
+    """After some seconds."""
     clock = ManualClock()
     with open_database(folder / "s", clock=clock, log_limit_bytes=LOG_LIMIT) as db:
         table = db.create_table("t", overwritten(0).schema, primary_key="k")

@@ -1,4 +1,4 @@
-"""Flush: memory becomes files, and every read meanwhile gives the same rows."""
+"""Flush: reads return the same rows before, during and after it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def before_install(act: Callable[[], None]) -> Iterator[None]:
-    """Do something between the writing of a flush's files and their installation."""
+    """Call a function between the writing of a flush's files and their installation."""
     install = flush_module._install
 
     def late(*arguments: Any) -> Any:
@@ -63,7 +63,7 @@ def data_files(db: Database) -> set[str]:
 
 @pytest.fixture(scope="module")
 def both() -> Iterator[tuple[Database, Database]]:
-    """A store that is flushed, and one that never is."""
+    """Return a store that is flushed, and one that never is."""
     where = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
     with tempfile.TemporaryDirectory(prefix="nyala-unit-", dir=where) as folder:
         flushed, kept = open_database(Path(folder) / "flushed"), open_database(Path(folder) / "kept")
@@ -89,8 +89,8 @@ TABLES = iter(range(10_000))
 
 @given(rounds=ROUNDS)
 @settings(max_examples=settings().max_examples // 2 + 5)
-def test_a_flush_changes_nothing_that_can_be_read(both: tuple[Database, Database], rounds: Any) -> None:
-    """Writes before, during and after any number of flushes, failed ones too: every moment reads as without."""
+def test_a_flush_changes_no_row_at_any_moment(both: tuple[Database, Database], rounds: Any) -> None:
+    """A store with flushes, also failed ones, reads like a store without, at every moment."""
     name = f"t{next(TABLES)}"
     hashes = nyala.hash_partition("k", buckets=2)
     columns = {"k": "int64", "a": "int64", "b": nyala.column("int8", nullable=False, default=7)}
@@ -136,8 +136,8 @@ def test_a_flush_changes_nothing_that_can_be_read(both: tuple[Database, Database
         db.drop_table(name)
 
 
-def test_changes_during_a_flush_move_over_by_row_position(db: Database) -> None:
-    """An update, a delete and a delete with re-insert of rows that are on their way to disk: none is lost."""
+def test_changes_during_a_flush_move_to_the_new_rowset(db: Database) -> None:
+    """An update, a delete, and a delete with a new insert of rows that are being written."""
     table = key_value_table(db)
     table.insert({"k": [5, 3, 1, 2, 4], "v": [5, 3, 1, 2, 4]})
     table.delete({"k": [2]})
@@ -172,8 +172,8 @@ def test_changes_during_a_flush_move_over_by_row_position(db: Database) -> None:
 # --- marks, log, report ---------------------------------------------------------------------------------
 
 
-def test_f1_marks_rise_to_the_freeze_and_no_further(db: Database) -> None:
-    """A mark that were too high would make the next open pass over rows that no file has."""
+def test_f1_durable_marks_rise_to_the_moment_of_freezing(db: Database) -> None:
+    """With higher marks, the next open would skip rows that are in no file."""
     table = key_value_table(db)
     frozen_at = table.insert({"k": [1], "v": [1]}).timestamp
     with before_install(lambda: table.insert({"k": [2], "v": [2]})):
@@ -189,8 +189,7 @@ def test_f1_marks_rise_to_the_freeze_and_no_further(db: Database) -> None:
     assert tablets(db)[0].rowsets[0].meta.deltas_durable == changed
 
 
-def test_nothing_in_memory_is_nothing_to_do(db: Database) -> None:
-    """An idle store is not rewritten every two minutes."""
+def test_a_flush_without_rows_writes_nothing(db: Database) -> None:
     assert flush(db._writer()) == FlushReport()
     key_value_table(db).insert({"k": [1], "v": [1]})
     db.flush()
@@ -200,8 +199,7 @@ def test_nothing_in_memory_is_nothing_to_do(db: Database) -> None:
     assert db._writer().state.version == version
 
 
-def test_only_the_chosen_tablets(db: Database) -> None:
-    """Pressure of one table must not make small files of all others."""
+def test_only_the_chosen_tablets_are_flushed(db: Database) -> None:
     one, two = key_value_table(db, "one"), key_value_table(db, "two")
     one.insert({"k": [1], "v": [1]})
     two.insert({"k": [1], "v": [1]})
@@ -212,8 +210,8 @@ def test_only_the_chosen_tablets(db: Database) -> None:
     assert logged_rows(db) == 0
 
 
-def test_rows_that_never_lived_make_no_trouble(db: Database) -> None:
-    """A MemRowSet in which everything was deleted again: its past stays readable, its present is empty."""
+def test_a_memrowset_of_deleted_rows_is_flushed(db: Database) -> None:
+    """Its past stays readable, and its present is empty."""
     table = key_value_table(db)
     there = table.insert({"k": [1, 2], "v": [1, 2]}).timestamp
     table.delete({"k": [1, 2]})
@@ -228,8 +226,8 @@ def test_rows_that_never_lived_make_no_trouble(db: Database) -> None:
 
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
-def test_f2_a_failed_round_changes_nothing_and_the_next_takes_it_along(tmp_path: Path, kind: Any) -> None:
-    """Whichever write of a flush fails: rows stay, files that were begun go, and the next flush does it all."""
+def test_f2_a_failed_round_changes_nothing_and_the_next_flushes_all(tmp_path: Path, kind: Any) -> None:
+    """At each failing write of a flush, all rows stay and the new files are removed."""
     for fail_at in itertools.count(1, 2):
         files = FaultyFiles(system_files(), kind=kind, only=lambda op: "/data/" in op.path)
         folder = tmp_path / f"{fail_at}"
@@ -267,7 +265,7 @@ def test_f2_a_failed_round_changes_nothing_and_the_next_takes_it_along(tmp_path:
 
 
 def test_a_table_that_is_dropped_during_its_flush(db: Database) -> None:
-    """Its files are of no use and go; the other tables of the round are flushed all the same."""
+    """Its files are removed, and the other tables of the round are flushed."""
     gone, stays = key_value_table(db, "gone"), key_value_table(db, "stays")
     gone.insert({"k": [1], "v": [1]})
     db.flush()
@@ -283,7 +281,7 @@ def test_a_table_that_is_dropped_during_its_flush(db: Database) -> None:
 
 
 def test_a_broken_store_is_not_flushed(db: Database) -> None:
-    """W3: after a failure of unknown outcome no file may raise a durable mark."""
+    """After a failure with unknown outcome, no file may raise a durable mark (W3)."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     db._writer().poison(OSError("the disk is gone"))
     with pytest.raises(StorageError, match="takes no more writes"):
@@ -291,8 +289,8 @@ def test_a_broken_store_is_not_flushed(db: Database) -> None:
     assert not data_files(db)
 
 
-def test_a_store_that_breaks_during_a_flush_names_no_file(db: Database) -> None:
-    """The same for a failure that comes while files are written."""
+def test_a_store_that_breaks_during_a_flush_installs_no_file(db: Database) -> None:
+    """The failure comes while files are written."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     version = db._writer().state.version
     with before_install(lambda: db._writer().poison(OSError("gone"))):
@@ -302,7 +300,7 @@ def test_a_store_that_breaks_during_a_flush_names_no_file(db: Database) -> None:
 
 
 def test_two_flushes_at_once(db: Database) -> None:
-    """A flush by hand beside that of the background: one after the other, each row once."""
+    """They run one after the other, and each row is written once."""
     table = key_value_table(db)
     failures: list[BaseException] = []
 
@@ -329,8 +327,7 @@ def test_two_flushes_at_once(db: Database) -> None:
         rowset.check()
 
 
-def test_writers_and_readers_do_not_wait_for_the_files(db: Database) -> None:
-    """The long part of a flush holds no lock that a write or a scan needs."""
+def test_writes_and_scans_do_not_wait_while_a_flush_writes_files(db: Database) -> None:
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     seen: list[Any] = []
@@ -352,8 +349,8 @@ def test_writers_and_readers_do_not_wait_for_the_files(db: Database) -> None:
 # --- rolling --------------------------------------------------------------------------------------------
 
 
-def test_a_flush_of_much_makes_several_rowsets(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Late changes go to the rowset of their row."""
+def test_a_large_flush_writes_several_rowsets(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late changes move to the rowset of their row."""
     store = db._writer()
     monkeypatch.setattr(store, "options", dataclasses.replace(store.options, rowset_target_bytes=2000))
     table = key_value_table(db)

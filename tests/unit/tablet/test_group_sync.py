@@ -33,7 +33,7 @@ def until_synced(db: Database) -> None:
 
 @pytest.mark.parametrize("maintenance", [False, True])
 def test_a_batch_is_synced_within_100_milliseconds(tmp_path: Path, maintenance: bool) -> None:
-    """The contract's promise; also without background maintenance, which is about files and not about this."""
+    """Also without background maintenance."""
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability="group", maintenance=maintenance) as db:
         table = key_value_table(db)
@@ -44,8 +44,8 @@ def test_a_batch_is_synced_within_100_milliseconds(tmp_path: Path, maintenance: 
             until_synced(db)
 
 
-def test_it_is_due_after_half_of_that(tmp_path: Path) -> None:
-    """The interval and one look at the clock leave the rest of the 100 milliseconds for the sync itself."""
+def test_a_sync_is_due_after_50_milliseconds(tmp_path: Path) -> None:
+    """The rest of the 100 milliseconds is for the sync itself."""
     assert GROUP_SYNC_INTERVAL_S + POLL_S <= 0.075
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability="group") as db:
@@ -65,8 +65,7 @@ def test_it_is_due_after_half_of_that(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["commit", "os"])
-def test_the_other_durabilities_have_no_such_thread(tmp_path: Path, durability: str) -> None:
-    """ "commit" has nothing to sync later, and "os" promises nothing before flush and close."""
+def test_other_durabilities_have_no_sync_thread(tmp_path: Path, durability: str) -> None:
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability=durability) as db:
         assert db._open.group_sync is None
@@ -77,7 +76,7 @@ def test_the_other_durabilities_have_no_such_thread(tmp_path: Path, durability: 
 
 
 class _SlowFlush(PosixFiles):
-    """Creating a data file waits until the test allows it."""
+    """Files in which creating a data file waits until the test continues it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,8 +89,7 @@ class _SlowFlush(PosixFiles):
         super().make_dirs(path)
 
 
-def test_a_long_flush_does_not_hold_syncs_up(tmp_path: Path) -> None:
-    """Batches written during a flush of gigabytes are synced within 100 milliseconds too."""
+def test_a_long_flush_does_not_delay_syncs(tmp_path: Path) -> None:
     clock, files = ManualClock(), _SlowFlush()
     with open_database(tmp_path / "s", clock=clock, files=files, durability="group", maintenance=True,
                        log_limit_bytes=1200) as db:  # fmt: skip
@@ -107,8 +105,10 @@ def test_a_long_flush_does_not_hold_syncs_up(tmp_path: Path) -> None:
         assert rows(table) == [(1, 1), (2, 2)]
 
 
-def test_a_failed_sync_ends_the_writing_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No call waits for this sync, so the next write must raise; the reopened store is whole."""
+def test_after_a_failed_group_sync_the_next_write_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No call waits for this sync. The reopened store is intact."""
     clock = ManualClock()
     files = FaultyFiles(system_files(), only=lambda op: op.kind == "sync" and "/wal/" in op.path)
     db = open_database(tmp_path / "s", clock=clock, files=files, durability="group")
@@ -127,8 +127,7 @@ def test_a_failed_sync_ends_the_writing_and_says_so(tmp_path: Path, caplog: pyte
     again.close()
 
 
-def test_close_syncs_what_waits(tmp_path: Path) -> None:
-    """A program that ends in order loses no row, even if it wrote just before."""
+def test_close_syncs_the_last_batches(tmp_path: Path) -> None:
     db = open_database(tmp_path / "s", clock=ManualClock(), durability="group")
     key_value_table(db).insert({"k": [1], "v": [1]})
     log = db._writer().log

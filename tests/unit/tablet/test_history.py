@@ -1,4 +1,4 @@
-"""The history of a table: how far back it can be read, and which data is dropped."""
+"""The history of a table: how far back it can be read, and which data is discarded."""
 
 from __future__ import annotations
 
@@ -60,12 +60,14 @@ def data_files(db: Database) -> set[str]:
 
 
 def after(clock: ManualClock, seconds: float = 0) -> int:
-    """The last timestamp of the moment this number of seconds ago."""
+    """Return the last timestamp of the moment this number of seconds ago."""
     return from_physical(clock.now_us() - int(seconds * 1e6), LOGICAL_MAX)
 
 
 def old_table(db: Database, clock: ManualClock, history: Any = 3600) -> list[int]:
-    """A row a day for a week, each changed the next day, in one rowset with all of its past; the days' moments."""
+    """Return a table with a row per day of a week, each changed the next day, and the moments of
+    the days.
+    """
     table = table_of(db, history)
     table.insert({"k": [0], "v": [0]})
     moments = [db.now()]
@@ -85,11 +87,8 @@ def entry(history_us: int | None, created: int = 0, history_start: int = 0) -> T
     )  # fmt: skip
 
 
-def test_h1_older_moments_are_refused_with_the_oldest_that_is_not(db: Database, clock: ManualClock) -> None:
-    """The promise depends on the clock alone, even before data is dropped.
-
-    The error names a remedy.
-    """
+def test_h1_moments_before_the_mark_are_refused(db: Database, clock: ManualClock) -> None:
+    """The error names the oldest readable moment and a remedy, also before any data is discarded."""
     table = table_of(db, history=60)
     first = table.insert({"k": [1], "v": [1]})
     clock.advance(30)
@@ -124,8 +123,8 @@ def test_h1_older_moments_are_refused_with_the_oldest_that_is_not(db: Database, 
     assert len(table.history({"k": 1})) == 2, "since None: as far back as can be read"
 
 
-def test_other_tables_have_their_own_history(db: Database, clock: ManualClock) -> None:
-    """A snapshot over all tables is refused only where a table does not reach back so far."""
+def test_each_table_has_its_own_history(db: Database, clock: ManualClock) -> None:
+    """A snapshot of all tables refuses only the tables with a shorter history."""
     short, long = table_of(db, 60, "short"), table_of(db, "forever", "long")
     moment = short.insert({"k": [1], "v": [1]})
     long.insert({"k": [1], "v": [1]})
@@ -141,8 +140,8 @@ def alter_history(table: Any, history: Any) -> None:
         a.set_history(history)
 
 
-def test_h6_a_shorter_history_holds_at_once(folder: Path, db: Database, clock: ManualClock) -> None:
-    """It holds before data is dropped, also after a reopen; an existing view stays readable."""
+def test_h6_a_shorter_history_is_valid_at_once(folder: Path, db: Database, clock: ManualClock) -> None:
+    """Also before data is discarded, and after a reopen. An existing view stays readable."""
     table = table_of(db, history="forever")
     first = table.insert({"k": [1], "v": [1]})
     clock.advance(100)
@@ -166,10 +165,10 @@ def test_h6_a_shorter_history_holds_at_once(folder: Path, db: Database, clock: M
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_h6_a_longer_history_brings_back_what_is_still_there(
+def test_h6_a_longer_history_makes_kept_moments_readable(
     folder: Path, db: Database, clock: ManualClock, cut: bool
 ) -> None:
-    """Moments whose data was dropped stay refused, however long the history is then."""
+    """Moments with discarded data stay refused."""
     table = table_of(db, history=60)
     first = table.insert({"k": [1], "v": [1]})
     table.flush()
@@ -199,10 +198,8 @@ def test_h6_a_longer_history_brings_back_what_is_still_there(
     db.close()
 
 
-def test_h6_a_column_that_went_before_is_read_again_under_a_longer_history(
-    db: Database, clock: ManualClock
-) -> None:
-    """The schema of a moment is readable again with the moment, if no data for it was dropped."""
+def test_h6_a_longer_history_makes_a_dropped_column_readable(db: Database, clock: ManualClock) -> None:
+    """The schema of a moment is readable with the moment."""
     table = table_of(db, history=60)
     first = table.insert({"k": [1], "v": [1]})
     with table.alter() as a:
@@ -222,7 +219,6 @@ def test_an_invalid_history_is_refused(db: Database, wrong: Any) -> None:
 
 
 def test_history_is_seven_days_by_default(db: Database, clock: ManualClock) -> None:
-    """The default of the specification."""
     table = db.create_table("t", {"k": "int64"}, "k")
     first = table.insert({"k": [1]})
     clock.advance(7 * DAY_S)
@@ -236,7 +232,7 @@ def test_history_is_seven_days_by_default(db: Database, clock: ManualClock) -> N
 def test_h4_a_table_younger_than_its_history_can_be_read_from_its_beginning(
     db: Database, clock: ManualClock
 ) -> None:
-    """since=0 is a good beginning for a feed, until the first moment after which something may be missing."""
+    """A change feed may begin at 0, until history is discarded."""
     table = table_of(db, history=60)
     table.insert({"k": [1], "v": [1]})
     clock.advance(60)
@@ -254,8 +250,8 @@ def test_h4_a_table_younger_than_its_history_can_be_read_from_its_beginning(
             read()
 
 
-def test_h4_an_earlier_table_of_the_same_name_is_not_read(db: Database) -> None:
-    """The past of a purged one does not read as empty, in any call that takes a moment."""
+def test_h4_a_purged_table_of_the_same_name_does_not_read_as_empty(db: Database) -> None:
+    """Each call with an earlier moment raises an error."""
     table = table_of(db, "7d")
     before = table.insert({"k": [1], "v": [1]})
     db.drop_table("t", purge=True)
@@ -283,10 +279,8 @@ def test_h4_an_earlier_table_of_the_same_name_is_not_read(db: Database) -> None:
 
 
 @pytest.mark.parametrize("how", ["flush", "merge", "rewrite", "major", "expire"])
-def test_each_kind_of_work_throws_away_what_no_readable_moment_needs(
-    db: Database, clock: ManualClock, how: str
-) -> None:
-    """Every moment from the mark on reads as before; a moment before it is refused for good."""
+def test_each_kind_of_work_discards_expired_history(db: Database, clock: ManualClock, how: str) -> None:
+    """Each moment from the mark on reads as before. Earlier moments are refused."""
     table = table_of(db, history=3600)
     table.insert({"k": [0, 1, 2, 3], "v": [0, 0, 0, 0]})
     if how != "flush":
@@ -348,8 +342,8 @@ def test_each_kind_of_work_throws_away_what_no_readable_moment_needs(
     assert rows(table, at=cut) == [(0, 1), (2, 0), (3, 0)]
 
 
-def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None:
-    """They are dropped without reading a row, once no moment needs any of their rows."""
+def test_rowsets_of_dead_rows_are_dropped(db: Database, clock: ManualClock) -> None:
+    """They are not read for this."""
     table = table_of(db, history=3600)
     table.insert({"k": list(range(100)), "v": [0] * 100})
     db.flush()
@@ -376,8 +370,8 @@ def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None
     assert rows(table) == [(5, 5), (1000, 0)]
 
 
-def test_h3_no_history_is_cut_beyond_the_published_mark(db: Database, clock: ManualClock) -> None:
-    """A reader process reads at the published timestamp, so its files must keep that moment."""
+def test_h3_no_history_is_discarded_after_the_published_timestamp(db: Database, clock: ManualClock) -> None:
+    """A reader process reads at that timestamp."""
     table = table_of(db, history=0)
     table.insert({"k": [1], "v": [1]})
     store = db._writer()
@@ -398,8 +392,8 @@ def test_h3_no_history_is_cut_beyond_the_published_mark(db: Database, clock: Man
 # --- what is never thrown away ------------------------------------------------------------------------------
 
 
-def test_h2_whoever_has_a_view_reads_on_after_the_cut(db: Database, clock: ManualClock) -> None:
-    """Pinned snapshots, views, open scans and running change feeds keep their rows."""
+def test_h2_views_and_scans_stay_readable_when_history_is_discarded(db: Database, clock: ManualClock) -> None:
+    """Also pinned snapshots and running change feeds."""
     table = table_of(db, history=60)
     table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})
     clock.advance(30)
@@ -454,8 +448,8 @@ print(db["t"].count(), flush=True)
 """
 
 
-def test_h2_a_reader_process_keeps_what_it_has_taken(folder: Path) -> None:
-    """Its lease keeps the files; later views end where the writer's history ends."""
+def test_h2_a_reader_process_keeps_its_view(folder: Path) -> None:
+    """Its lease keeps the files."""
     with open_database(folder / "s") as db:
         table = table_of(db, history=60)
         table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})
@@ -488,10 +482,10 @@ def test_h2_a_reader_process_keeps_what_it_has_taken(folder: Path) -> None:
 # --- the mark and the catalogue -----------------------------------------------------------------------------
 
 
-def test_history_start_survives_a_reopen_and_a_clock_that_steps_back(
+def test_discarded_moments_stay_refused_after_a_reopen_and_a_clock_step(
     folder: Path, db: Database, clock: ManualClock
 ) -> None:
-    """Dropped history stays refused, whatever the clock shows: an empty answer would be wrong."""
+    """An empty result would be wrong."""
     old_table(db, clock)
     table = db["t"]
     table.compact()

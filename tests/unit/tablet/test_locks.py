@@ -1,4 +1,4 @@
-"""The lock that knows its owner, on which assertions of rules depend."""
+"""The lock that knows its owner; assertions of rules use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def in_thread(work: object) -> None:
 
 
 def test_a_lock_knows_the_thread_that_holds_it() -> None:
-    """Otherwise a write could take another thread's lock for its own."""
+    """A thread must not take another thread's lock for its own."""
     lock = OwnedLock()
     assert not lock.held()
     seen: list[bool] = []
@@ -27,8 +27,8 @@ def test_a_lock_knows_the_thread_that_holds_it() -> None:
     assert seen == [False] and not lock.held()
 
 
-def test_it_may_be_taken_again_by_its_owner() -> None:
-    """A direct commit flushes under locks that it has already."""
+def test_the_owner_may_take_the_lock_again() -> None:
+    """A direct commit flushes while it has the locks."""
     lock = OwnedLock()
     with lock:
         with lock:
@@ -42,8 +42,7 @@ def test_it_may_be_taken_again_by_its_owner() -> None:
     assert taken == [False, True]
 
 
-def test_an_exception_gives_it_back() -> None:
-    """A failed write must not block all others."""
+def test_an_exception_releases_the_lock() -> None:
     lock = OwnedLock()
     with pytest.raises(ZeroDivisionError), lock:
         raise ZeroDivisionError
@@ -52,8 +51,7 @@ def test_an_exception_gives_it_back() -> None:
     lock.release()
 
 
-def test_one_at_a_time() -> None:
-    """Batches are given their timestamps, logged and applied one after the other."""
+def test_only_one_thread_has_the_lock() -> None:
     lock, inside, most, total = OwnedLock(), [0], [0], [0]
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""A log longer than memory: the replay flushes in between, and a crash in it changes nothing."""
+"""A log longer than the memory limit: the replay flushes in between, and a crash changes nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def made() -> Iterator[tuple[Path, dict[int, list[tuple[object, ...]]]]]:
 def long_log(
     made: tuple[Path, dict[int, list[tuple[object, ...]]]],
 ) -> Iterator[tuple[Path, dict[int, list[tuple[object, ...]]]]]:
-    """A copy of it, which the test may change."""
+    """A copy of the store, which the test may change."""
     path, moments = made
     with folder_in_memory() as folder:
         shutil.copytree(path, folder / "s")
@@ -92,7 +92,7 @@ def test_a_long_log_is_replayed_in_bounded_memory(
 
 @dataclass(frozen=True)
 class Recovery:
-    """An open that replayed a long log, recorded: its events, up to the moment when the store could be used."""
+    """A recorded open that replays a long log."""
 
     recording: RecordingFiles
     events: int
@@ -127,7 +127,7 @@ def test_a_power_cut_in_the_replay_of_a_long_log_changes_nothing(
     recovery: Recovery,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The cut comes at some writes, syncs and renames; unsynced data is lost, torn or kept."""
+    """At some writes, syncs and renames. Unsynced data is lost, torn or kept."""
     assert recovery.events > 50
     for event in one_of(recovery.events // 2, range(8, recovery.events), request):
         check_power_cut(long_log, recovery, event, event)
@@ -148,7 +148,7 @@ def test_a_power_cut_at_any_event_of_the_replay_changes_nothing(
 def test_a_crash_in_the_replay_of_a_long_log_changes_nothing(
     long_log: tuple[Path, dict[int, list[tuple[object, ...]]]],
 ) -> None:
-    """The process dies: all of its writes so far are there."""
+    """The process ends, and all of its writes so far are there."""
     path, moments = long_log
     crashed = path.with_name("crashed")
     for fail_at in (14, 36)[:: 1 if is_night() else 2]:
@@ -163,10 +163,10 @@ def test_a_crash_in_the_replay_of_a_long_log_changes_nothing(
             assert db.check().ok
 
 
-def test_a_full_disk_does_not_keep_a_long_log_from_being_read(
+def test_a_store_with_a_long_log_opens_on_a_full_disk(
     long_log: tuple[Path, dict[int, list[tuple[object, ...]]]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then memory has to hold it after all: better than a store that does not open."""
+    """The rows then take more memory than the limit."""
     path, moments = long_log
     files = FaultyFiles(system_files(), 1, "enospc", lambda operation: operation.path.endswith(".base"))
     with open_database(path, files=files, memory_limit_bytes=LIMIT_BYTES) as db:
@@ -180,10 +180,7 @@ def test_a_full_disk_does_not_keep_a_long_log_from_being_read(
 def test_a_reader_refuses_a_log_above_its_limit(
     long_log: tuple[Path, dict[int, list[tuple[object, ...]]]],
 ) -> None:
-    """A reader cannot flush, so it refuses at once and names the remedy.
-
-    It goes on when the writer has flushed.
-    """
+    """A reader cannot flush. The error has a remedy. After a flush of the writer, the reader works."""
     path, moments = long_log
     newest = moments[max(moments)]
     with pytest.raises(

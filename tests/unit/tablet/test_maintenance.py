@@ -1,4 +1,4 @@
-"""The background: its choice of flushes; it runs, pauses and stops as requested."""
+"""Background work: which tablets it flushes; how it runs, pauses and stops."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def pressure(
     st.integers(16 * MB, 1000 * MB),
     st.integers(0, 100 * MB),
 )
-def test_whatever_is_chosen_makes_room(
+def test_the_chosen_tablets_free_enough_memory(
     tablets: list[tuple[int, int | None]], limit: int, log: int
 ) -> None:  # fmt: skip
-    """After a flush for memory at most a quarter of the limit stays, as far as tablets hold rows at all."""
+    """After a flush for memory, at most a quarter of the limit is used."""
     given_ = pressure([(n, size, oldest) for n, (size, oldest) in enumerate(tablets)], limit=limit, log=log)
     chosen = choose_flush(given_)
     held = {tablet.tablet_id for tablet in given_.tablets if tablet.timestamp_min is not None}
@@ -71,8 +71,8 @@ def test_whatever_is_chosen_makes_room(
     [(None, {1, 2}), (FRESH + 10, {1, 2}), (FRESH + 1, {1}), (FRESH, set()), (OLD, set())],
     ids=["no merge", "of later", "of a moment between", "of the same moment", "of earlier"],
 )
-def test_a_log_that_a_merge_keeps_is_no_reason_to_flush(kept_since: int | None, chosen: set[int]) -> None:
-    """Flushing rows newer than a running merge's changes frees no segment and makes tiny files."""
+def test_no_flush_for_a_log_that_a_merge_keeps(kept_since: int | None, chosen: set[int]) -> None:
+    """Flushing newer rows than the merge's changes would free no segment."""
     given_ = pressure([(1, 1, FRESH), (2, 1, FRESH + 1)], log=70 * MB)
     assert choose_flush(dataclasses.replace(given_, kept_since=kept_since)) == chosen
 
@@ -96,8 +96,8 @@ def once(db: Database) -> Maintenance:
     return db.maintenance
 
 
-def test_what_a_running_merge_keeps_in_memory_is_not_the_flushes_to_take(db: Database) -> None:
-    """R3: its inputs' changes count for the log, not for what a flush would free."""
+def test_changes_that_a_merge_keeps_do_not_count_as_flushable(db: Database) -> None:
+    """They count for the log (R3)."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -114,8 +114,8 @@ def test_what_a_running_merge_keeps_in_memory_is_not_the_flushes_to_take(db: Dat
     assert pressure_of(store) == free
 
 
-def test_writers_without_memory_come_before_a_merge(tmp_path: Path, clock: ManualClock) -> None:
-    """The merge is revoked, so that its inputs' memory can be flushed, and repeated later."""
+def test_a_merge_is_revoked_when_writers_need_memory(tmp_path: Path, clock: ManualClock) -> None:
+    """It runs again later."""
     with open_database(tmp_path / "full", clock=clock, memory_limit_bytes=1 << 20) as db:
         table = key_value_table(db)
         table.insert({"k": list(range(20_000)), "v": [0] * 20_000})
@@ -137,8 +137,8 @@ def test_writers_without_memory_come_before_a_merge(tmp_path: Path, clock: Manua
         assert table.count() == 20_000
 
 
-def test_old_rows_are_flushed_and_an_idle_store_is_all_files(db: Database, clock: ManualClock) -> None:
-    """A store that was left alone opens without a replay."""
+def test_old_rows_are_flushed(db: Database, clock: ManualClock) -> None:
+    """So an idle store opens without a replay."""
     table = key_value_table(db)
     table.insert({"k": list(range(100_000)), "v": list(range(100_000))})
     assert once(db).counters.flushes == 0
@@ -150,8 +150,8 @@ def test_old_rows_are_flushed_and_an_idle_store_is_all_files(db: Database, clock
     assert not db._writer().state.garbage
 
 
-def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the removal of old files makes space for the flush."""
+def test_garbage_is_removed_also_after_a_failed_flush(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk, this makes space for the next flush."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -172,8 +172,8 @@ def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.
 # --- scans that nobody reads ----------------------------------------------------------------------------
 
 
-def test_a_scan_unread_for_15_minutes_gives_back_its_files(db: Database, clock: ManualClock) -> None:
-    """A forgotten scan would keep dropped tables on the disk; the error has a remedy."""
+def test_a_scan_that_is_unread_for_15_minutes_releases_its_files(db: Database, clock: ManualClock) -> None:
+    """A later read raises an error with a remedy."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -202,8 +202,8 @@ def test_a_scan_unread_for_15_minutes_gives_back_its_files(db: Database, clock: 
         read.count()
 
 
-def test_a_stream_that_is_being_read_is_not_cut(db: Database, clock: ManualClock) -> None:
-    """A slow consumer, an hour between two batches, gets all of its rows."""
+def test_a_stream_with_a_slow_reader_is_not_released(db: Database, clock: ManualClock) -> None:
+    """An hour passes between two batches."""
     table = key_value_table(db)
     for first in range(0, 40, 10):
         table.insert({"k": list(range(first, first + 10)), "v": [0] * 10})
@@ -219,7 +219,7 @@ def test_a_stream_that_is_being_read_is_not_cut(db: Database, clock: ManualClock
 
 
 class Background:
-    """The background's threads, whose rounds the test observes and steps; the clock stands still.
+    """The background threads. The test runs and observes each round; the clock stands still.
 
     One thread at a time: `run_once` of nyala-flush, or `compact_once` of nyala-compaction.
     """
@@ -265,7 +265,7 @@ def either(
 
 
 def until(happened: Callable[[], bool]) -> None:
-    """Wait for another thread; the test's own timeout is the limit."""
+    """Wait for another thread. The test's own timeout is the limit."""
     event = threading.Event()
     for _ in range(20_000):
         if happened():
@@ -275,7 +275,6 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def test_a_flush_does_not_wait_for_a_compaction(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers wait for the memory that a flush gives back; a merge may take minutes."""
     background = Background(db._writer(), monkeypatch, "compact_once")
     flushed = threading.Event()
     monkeypatch.setattr(background.maintenance, "run_once", lambda store: flushed.set())
@@ -290,10 +289,9 @@ def test_a_flush_does_not_wait_for_a_compaction(db: Database, monkeypatch: pytes
 @pytest.mark.parametrize(
     "error", [StorageError("no space"), RuntimeError("a mistake of ours"), MemoryError()]
 )
-def test_the_thread_survives_a_failure(
+def test_the_threads_continue_after_an_error(
     either: Background, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the thread no memory would be freed, and every write would fail after 30 s."""
 
     def fail() -> None:
         raise error
@@ -314,8 +312,7 @@ def test_the_thread_survives_a_failure(
     )
 
 
-def test_pause_returns_once_nothing_is_running(either: Background) -> None:
-    """A copy of the folder after `pause` must not meet a running flush or compaction."""
+def test_pause_returns_when_running_work_has_ended(either: Background) -> None:
     either.wake.set()
     assert either.begun.acquire(timeout=20)
     paused = threading.Event()
@@ -333,7 +330,6 @@ def test_pause_returns_once_nothing_is_running(either: Background) -> None:
 
 
 def test_the_threads_end_with_their_store(db: Database, background: Background, clock: ManualClock) -> None:
-    """A closed store leaves no thread behind."""
     assert sorted(thread.name for thread in background.maintenance._threads) == [
         "nyala-compaction",
         "nyala-flush",
@@ -345,7 +341,6 @@ def test_the_threads_end_with_their_store(db: Database, background: Background, 
 
 
 def test_status_of_a_new_store(db: Database) -> None:
-    """All counters are zero."""
     status = db.maintenance.status()
     assert (status.compaction, status.waiting, status.recent, status.paused) == (
         None,
@@ -355,8 +350,8 @@ def test_status_of_a_new_store(db: Database) -> None:
     )
 
 
-def test_it_really_works_in_the_background(tmp_path: Path) -> None:
-    """With small limits, writes alone cause flushes and compactions, without any call."""
+def test_writes_cause_flushes_and_compactions(tmp_path: Path) -> None:
+    """With small limits and no call."""
     options: dict[str, Any] = {"log_limit_bytes": 20_000, "rowset_target_bytes": 32 << 10}
     with open_database(tmp_path / "s", maintenance=True, **options) as db:
         table = key_value_table(db)
@@ -371,8 +366,8 @@ def test_it_really_works_in_the_background(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_scan_stays_usable_while_it_is_read_slowly(db: Database, clock: ManualClock, ahead: bool) -> None:
-    """An hour over all batches, but less than 15 minutes over each: the scan is not released."""
+def test_a_slowly_read_scan_is_not_released(db: Database, clock: ManualClock, ahead: bool) -> None:
+    """It takes an hour in all, but less than 15 minutes for each batch."""
     table = key_value_table(db)
     for first in range(0, 50, 10):
         table.insert({"k": list(range(first, first + 10)), "v": [0] * 10})

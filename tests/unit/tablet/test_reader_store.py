@@ -52,8 +52,10 @@ def leases(db: Database) -> int:
 # --- it follows -----------------------------------------------------------------------------------------
 
 
-def test_it_sees_what_was_acknowledged_at_each_new_look(db: Database) -> None:
-    """Rows of memory and of files, through flush, compaction, direct commits, created and dropped tables."""
+def test_each_view_has_all_acknowledged_batches(db: Database) -> None:
+    """In memory and in files, after flushes, compactions, direct commits, and new and dropped
+    tables.
+    """
     table = key_value_table(db)
     with reader_of(db) as reader:
         steps: list[Callable[[], object]] = [
@@ -85,8 +87,8 @@ def test_it_sees_what_was_acknowledged_at_each_new_look(db: Database) -> None:
         assert rows(reader["u"]) == [(1, 1)]
 
 
-def test_a_snapshot_does_not_move_while_it_follows(db: Database) -> None:
-    """Replaying on into the same memory must not show through a snapshot that was taken before."""
+def test_following_the_log_does_not_change_a_snapshot(db: Database) -> None:
+    """The replay continues in the same memory."""
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
     with reader_of(db) as reader:
@@ -104,8 +106,9 @@ def test_a_snapshot_does_not_move_while_it_follows(db: Database) -> None:
         )
 
 
-def test_what_is_not_published_is_not_seen(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W1 across processes: a record that is in the log but not yet published does not count, though it is there."""
+def test_w1_a_record_that_is_not_published_is_not_visible(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
@@ -118,10 +121,10 @@ def test_what_is_not_published_is_not_seen(db: Database, monkeypatch: pytest.Mon
         assert rows(reader["t"]) == [(1, 1), (2, 2)]
 
 
-def test_p5_it_never_goes_back_while_the_writer_commits(
+def test_p5_a_view_never_goes_back_while_the_writer_commits(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A catalogue change in the moment of loading must not show an older state, or none at all."""
+    """The catalogue changes during a load."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
@@ -153,7 +156,7 @@ def test_p5_it_never_goes_back_while_the_writer_commits(
 def test_p3_a_newer_catalogue_is_loaded_before_its_log_is_read(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records behind a direct commit change rows that only the newer catalogue has."""
+    """Log records after a direct commit change rows that only the newer catalogue has."""
     db._writer().direct_commit_bytes = 100
     table = key_value_table(db)
     with reader_of(db) as reader:
@@ -174,8 +177,8 @@ def test_p3_a_newer_catalogue_is_loaded_before_its_log_is_read(
 # --- without a writer -----------------------------------------------------------------------------------
 
 
-def test_without_a_writer_it_reads_all_that_is_durable(tmp_path: Path) -> None:
-    """After a crash the last acknowledged batch is read, even beyond the position record."""
+def test_without_a_writer_all_durable_batches_are_visible(tmp_path: Path) -> None:
+    """Also batches after the position record."""
     script = (
         "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
         "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k');"
@@ -198,8 +201,7 @@ def test_without_a_writer_it_reads_all_that_is_durable(tmp_path: Path) -> None:
     assert before[segment] != segment.read_bytes()  # the writer has cut it since
 
 
-def test_it_changes_nothing_but_its_lease(db: Database) -> None:
-    """Readers may be many, and may have no right to write but in `leases/`."""
+def test_a_reader_writes_only_its_lease(db: Database) -> None:
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -221,8 +223,8 @@ def test_it_changes_nothing_but_its_lease(db: Database) -> None:
 # --- leases ---------------------------------------------------------------------------------------------
 
 
-def test_p4_a_lease_lives_as_long_as_what_was_read_under_it(db: Database) -> None:
-    """A scan from before a reload keeps its files and its lease until it ends."""
+def test_p4_a_lease_is_kept_as_long_as_its_scans(db: Database) -> None:
+    """A scan from before a reload keeps its files."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -242,10 +244,9 @@ def test_p4_a_lease_lives_as_long_as_what_was_read_under_it(db: Database) -> Non
     assert leases(db) == 0
 
 
-def test_a_reload_that_fails_gives_its_lease_back_and_is_tried_again(
+def test_a_failed_reload_releases_its_lease_and_is_repeated(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed reload (the file system is away for a moment) must leave no lease."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
         assert rows(reader["t"]) == [(1, 1)]
@@ -263,10 +264,8 @@ def test_a_reload_that_fails_gives_its_lease_back_and_is_tried_again(
         assert rows(reader["t"]) == [(1, 1)]
 
 
-def test_a_reload_whose_log_cannot_be_read_is_done_again(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After half a load the root has no lease that keeps its files, so it must not be used."""
+def test_a_reload_that_cannot_read_the_log_is_repeated(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half-loaded root has no lease, so no scan may use it."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
@@ -290,11 +289,11 @@ def test_a_reload_whose_log_cannot_be_read_is_done_again(
 
 
 class Stop(BaseException):
-    """Ctrl-C in the middle of a read."""
+    """An error in the place of Ctrl-C."""
 
 
-def test_a_read_that_is_interrupted_loses_nothing(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log was read and the batch is not in memory: the next view must not go on behind it."""
+def test_an_interrupted_view_loses_no_batch(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records were read, but they are not in memory. The next view must load again."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
@@ -313,8 +312,7 @@ def test_a_read_that_is_interrupted_loses_nothing(db: Database, monkeypatch: pyt
         assert leases(db) == 1
 
 
-def test_an_open_that_fails_leaves_no_lease(tmp_path: Path, db: Database) -> None:
-    """The same for the first load."""
+def test_a_failed_open_leaves_no_lease(tmp_path: Path, db: Database) -> None:
     shutil.copytree(db.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
     birth = tmp_path / "copy" / "nyala.json"
     birth.write_bytes(b"x" * len(birth.read_bytes()))
@@ -326,8 +324,8 @@ def test_an_open_that_fails_leaves_no_lease(tmp_path: Path, db: Database) -> Non
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_scan_of_a_reader_expires_too(db: Database) -> None:
-    """A reader has no background thread; forgotten scans are released at its next view."""
+def test_an_unused_scan_of_a_reader_is_released(db: Database) -> None:
+    """The next view releases it, because a reader has no background thread."""
     clock = ManualClock(SYSTEM.clock.now_us())
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -344,8 +342,8 @@ def test_a_scan_of_a_reader_expires_too(db: Database) -> None:
 # --- what it refuses ------------------------------------------------------------------------------------
 
 
-def test_it_does_not_write(db: Database) -> None:
-    """The error of every write names the way to open the store for writing."""
+def test_writes_of_a_reader_are_refused(db: Database) -> None:
+    """Each error says how to open the store for writing."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
         table = reader["t"]
@@ -364,10 +362,10 @@ def test_it_does_not_write(db: Database) -> None:
         assert rows(table) == [(1, 1)]
 
 
-def test_a_reader_that_is_closed_while_it_looks_leaves_no_lease(
+def test_closing_a_reader_during_a_load_leaves_no_lease(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease of a catalogue that another thread is loading would keep files for as long as the object lives."""
+    """Another thread is loading a catalogue."""
     table = key_value_table(db)
     reader = reader_of(db)
     table.insert({"k": [1], "v": [1]})
@@ -395,10 +393,8 @@ def test_a_reader_that_is_closed_while_it_looks_leaves_no_lease(
         reader.now()
 
 
-def test_a_reader_may_be_closed_by_the_thread_that_looks(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A signal handler may run inside a view and must not wait for its own thread."""
+def test_a_reader_can_be_closed_inside_its_own_view(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may run inside a view."""
     reader = reader_of(db)
     position = ReaderStore._position
 
@@ -415,8 +411,7 @@ def test_a_reader_may_be_closed_by_the_thread_that_looks(
         reader.now()
 
 
-def test_closed_and_forked(db: Database) -> None:
-    """A closed reader and a forked child raise errors with the remedy."""
+def test_errors_of_a_closed_and_a_forked_reader(db: Database) -> None:
     key_value_table(db)
     reader = reader_of(db)
     store = store_of(reader)
@@ -434,11 +429,12 @@ def test_closed_and_forked(db: Database) -> None:
         reader.now()
 
 
-def test_a_reader_is_never_behind_the_beginning_of_history(
+def test_p6_a_view_is_not_before_the_beginning_of_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P6. Between its look at the position and its look at the catalogue the writer wrote, flushed and threw the past
-    away; reading that catalogue at that position would give rows that were never there together."""
+    """The writer wrote, flushed and discarded history between the reader's reads of the position
+    record and of the catalogue.
+    """
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=0)
         table.insert({"k": [1, 2], "v": [1, 1]})

@@ -1,4 +1,4 @@
-"""Which rowsets a running compaction has taken: at most one has each, and it can be taken back."""
+"""Reservations: a rowset belongs to at most one compaction, and a reservation can be revoked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nyala.tablet.state.reservations import Reservations
 
 
 def test_v2_a_revoked_reservation_stays_revoked() -> None:
-    """A revoked holder ends much later; its release must not free the next holder's rowsets."""
+    """Its release, which comes later, must not free rowsets of the next reservation."""
     reservations = Reservations()
     first = reservations.take([1, 2, 3], holds_deltas=True)
     assert first is not None and not first.revoked.is_set()
@@ -26,8 +26,8 @@ def test_v2_a_revoked_reservation_stays_revoked() -> None:
     assert first.revoked.is_set()
 
 
-def test_revoke_held_takes_back_what_keeps_memory_from_being_flushed() -> None:
-    """Delta compactions do not keep memory, so they go on."""
+def test_revoke_held_revokes_only_reservations_that_keep_memory() -> None:
+    """Delta compactions do not keep memory, so they continue."""
     reservations = Reservations()
     merge = reservations.take([1, 2], holds_deltas=True)
     major = reservations.take([3], holds_deltas=False)
@@ -37,8 +37,7 @@ def test_revoke_held_takes_back_what_keeps_memory_from_being_flushed() -> None:
     assert reservations.revoke_held() == 0
 
 
-def test_wait_free_returns_when_the_last_of_them_is_given_back() -> None:
-    """Manual compactions wait for the background, and not longer."""
+def test_wait_free_returns_when_the_last_reservation_ends() -> None:
     reservations = Reservations()
     first = reservations.take([1], holds_deltas=True)
     second = reservations.take([2], holds_deltas=True)
@@ -67,7 +66,7 @@ IDS = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
     st.lists(st.tuples(st.sampled_from(["take", "take", "release", "revoke", "held"]), IDS, st.booleans()))
 )
 def test_any_order_of_calls_keeps_v1(steps: list[tuple[str, list[int], bool]]) -> None:
-    """Against a plain list of the reservations that are good."""
+    """Compared with a plain list of the valid reservations."""
     reservations, good, made = Reservations(), [], []
     for step, ids, holds in steps:
         if step == "take":

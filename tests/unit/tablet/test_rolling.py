@@ -1,4 +1,4 @@
-"""Loads, flushes and copies make rowsets of the target size on disk, which need no compaction."""
+"""Loads, flushes and copies write rowsets of the target size, which need no compaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNT = 120_000
 
 
 def rows_of(count: int) -> pa.Table:
-    """Small numbers, dictionary words and text: several times as large in memory as on disk."""
+    """Small numbers, repeated words and text: several times larger in memory than on disk."""
     rng = np.random.default_rng(3)
     words = pa.array([f"word number {number}" for number in range(50)])
     return pa.table(
@@ -38,7 +38,7 @@ def rows_of(count: int) -> pa.Table:
 
 
 def image_of(table: pa.Table, *, key: int = 1) -> tuple[RowSetImage, Schema]:
-    """The table as an image; its first columns are the key."""
+    """Return the table as an image; its first columns are the key."""
     schema = build_schema(table.schema, table.column_names[:key])
     columns = {column.id: table.column(column.name).combine_chunks() for column in schema.columns}
     keys = KeyCodec([column.type for column in schema.key_columns]).encode(
@@ -48,8 +48,7 @@ def image_of(table: pa.Table, *, key: int = 1) -> tuple[RowSetImage, Schema]:
 
 
 @given(st.integers(0, 500), st.integers(1, 4000))
-def test_every_row_is_in_one_rowset_in_order(count: int, target: int) -> None:
-    """The ranges cover all rows without gaps."""
+def test_ranges_cover_all_rows_without_gaps(count: int, target: int) -> None:
     image, schema = image_of(pa.table({"k": pa.array(range(count), pa.int64())}))
     pieces = list(roll(image, schema, target))
     assert [row for lower, upper in pieces for row in range(lower, upper)] == list(range(count))
@@ -65,8 +64,7 @@ def sizes(db: Database, name: str = "t") -> list[int]:
 
 
 @pytest.mark.parametrize("way", ["load", "flush", "copy"])
-def test_rowsets_have_the_targets_size_on_disk(tmp_path: Path, way: str) -> None:
-    """Compactions, which have the same target, leave them as they are."""
+def test_rowsets_have_the_target_size_on_disk(tmp_path: Path, way: str) -> None:
     table = rows_of(COUNT)
     directly = 1 if way == "load" else 1 << 40
     with open_database(tmp_path / "s", direct_commit_bytes=directly, rowset_target_bytes=TARGET) as db:
@@ -84,8 +82,8 @@ def test_rowsets_have_the_targets_size_on_disk(tmp_path: Path, way: str) -> None
         assert made.count() == COUNT
 
 
-def test_what_compresses_well_is_cut_by_its_bytes_in_memory() -> None:
-    """A merge holds all of it in memory, several times over."""
+def test_the_size_in_memory_limits_rowsets_that_compress_well() -> None:
+    """A merge has the whole rowset in memory."""
     text = pa.array(["the same text again and again " * 10] * 20_000)
     image, schema = image_of(pa.table({"k": pa.array(range(20_000), pa.int64()), "s": text}))
     pieces = list(roll(image, schema, 100_000))
@@ -99,5 +97,5 @@ def test_what_compresses_well_is_cut_by_its_bytes_in_memory() -> None:
     [(0, 0, 1), (300, 149, 1), (300, 151, 2), (900, 640, 6), (3200, 10, 4), (799, 99, 1)],
 )
 def test_the_number_of_rowsets_for_a_size(memory_bytes: int, on_disk_bytes: float, pieces: int) -> None:
-    """About the target on disk, and eight times that in memory at most, with no small rest."""
+    """The target on disk, and at most eight times that in memory."""
     assert rowset_count(memory_bytes, on_disk_bytes, 100) == pieces

@@ -1,8 +1,8 @@
-"""Settling a batch, compared with an oracle that works row by row in plain Python.
+"""Settling a batch, compared with a simple model that works row by row in Python.
 
-Settling changes nothing, so one store serves all examples. Its keys are in every phase of a row's
-life (in memory, on disk, dead here and alive there, in a frozen MemRowSet), in one tablet or
-several. Hypothesis draws batches over these keys; `oracle` computes the effect of each row.
+Settling changes nothing, so one store serves all examples. Its keys are in each possible state: in
+memory, on disk, dead here and live there, in a frozen MemRowSet, in one tablet or several.
+Hypothesis draws batches over these keys.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ DEFAULTS: Row = {"a": None, "b": 7}
 
 @dataclass
 class World:
-    """A store whose table has a key in each phase; settling does not change it."""
+    """A store with a table that has a key in each state."""
 
     db: Database
     key_names: tuple[str, ...]
@@ -190,7 +190,9 @@ class Expected:
 
 
 def oracle(world: World, operations: list[Operation]) -> Expected:
-    """Row by row: `now` is the state, `given` the columns that a key which lived before was given since."""
+    """The model. `now` is the state of each key, `given` the columns that were given since its last
+    insert.
+    """
     expected = Expected()
     now = {key: dict(row) for key, row in world.rows.items()}
     given: dict[Key, set[str]] = {}
@@ -254,7 +256,7 @@ def prepared(world: World, operations: list[Operation]) -> Settlement:
 
 
 def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
-    """The effect as key -> values, after checking the rules of any effect (S1, S3)."""
+    """Return an effect as key -> values, after checking the rules of all effects (S1, S3)."""
     schema = world.table.schema
     names: dict[int, str] = {column.id: column.name for column in schema.columns}
     arrays = {names[number]: array.to_pylist() for number, array in effect.columns.items()}
@@ -280,9 +282,8 @@ def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
 
 
 def check_places(world: World, settlement: Settlement, effect: Effect) -> None:
-    """Check the place of each effect.
-
-    An update or delete has the live row's place; an insert, the ghost's in the MemRowSet or none.
+    """Check the place of each row of an effect: the live row of an update or delete, and for an
+    insert the dead row in the MemRowSet or none.
     """
     for index in range(len(effect.keys)):
         key = effect.keys.slice(index, 1)
@@ -355,14 +356,14 @@ def spoken(world: World, drawn: list[tuple[str, bool, tuple[str, ...], list[Any]
 
 
 @given(drawn=drawn_operations(1))
-def test_one_operation_is_what_its_rows_do_one_by_one(world: World, drawn: Any) -> None:
-    """Counts, errors and changes of one call, with repeated keys, in every phase."""
+def test_one_operation_equals_the_model(world: World, drawn: Any) -> None:
+    """Counts, errors and effects of one call, with repeated keys, in each state."""
     compare(world, spoken(world, drawn))
 
 
 @given(drawn=drawn_operations(4))
-def test_several_operations_are_what_their_rows_do_one_by_one(world: World, drawn: Any) -> None:
-    """Later operations of a batch see earlier effects; each key has one effect (S1, S2, S4)."""
+def test_several_operations_equal_the_model(world: World, drawn: Any) -> None:
+    """Later operations of a batch see earlier ones; each key has one effect (S1, S2, S4)."""
     compare(world, spoken(world, drawn))
 
 
@@ -376,15 +377,15 @@ def test_several_operations_are_what_their_rows_do_one_by_one(world: World, draw
 
 
 def all_keys(world: World) -> tuple[Any, np.ndarray, list[Key]]:
-    """Every key of the world in (tablet, key) order."""
+    """Return every key of the world in (tablet, key) order."""
     data = pa.Table.from_pylist([{**world.key_row(key), "must": 1} for key in world.keys.values()])
     operation = prepare(world.table, "upsert", data, ignore=False)
     keys = list(world.keys.values())
     return operation.keys, operation.tablets, [keys[row] for row in operation.rows.tolist()]
 
 
-def test_one_key_by_itself_is_where_it_is_among_others(world: World) -> None:
-    """An insert of one row looks another way: it must neither miss a living row nor bring a dead one back wrongly."""
+def test_locating_one_key_equals_locating_many(world: World) -> None:
+    """A single key is looked up by other code."""
     keys, tablets, names = all_keys(world)
     together = locate(world.table, keys, tablets)
     ghosts = set()
@@ -400,9 +401,10 @@ def test_one_key_by_itself_is_where_it_is_among_others(world: World) -> None:
     assert ghosts, "some are dead in the memory that takes inserts"
 
 
-def test_r1_replay_passes_rowsets_that_hold_the_change_already(world: World) -> None:
-    """In replay a DiskRowSet is a candidate only for changes newer than its durable mark, a row in memory only for
-    those that came after its insertion: another row may have had the key before."""
+def test_r1_a_replay_searches_only_rowsets_without_the_change(world: World) -> None:
+    """A DiskRowSet is searched only for changes after its durable mark, and a row in memory only
+    for changes after its insertion.
+    """
     keys, tablets, _ = all_keys(world)
     live = locate(world.table, keys, tablets)
     rowsets = [live.rowsets[code][1] if code != ABSENT else None for code in live.codes.tolist()]

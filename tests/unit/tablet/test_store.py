@@ -1,4 +1,4 @@
-"""The open store: named files stay, failures raise errors, and reported results are true."""
+"""The open store: what failures leave, memory limits, recovery, publishing and garbage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nyala.wal.position import read_position
 
 
 class _Switchable(PosixFiles):
-    """Overwriting the position record fails while `broken` is set."""
+    """Files in which overwriting the position record fails while `broken` is set."""
 
     broken = False
 
@@ -39,10 +39,10 @@ class _Switchable(PosixFiles):
 
 
 @pytest.mark.parametrize("what", ["flush", "direct commit", "delta compaction"])
-def test_files_that_a_transaction_named_stay_when_something_fails_behind_it(
+def test_an_error_after_a_commit_removes_no_file(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise an error while publishing would delete rows that the catalogue has."""
+    """An error while publishing must not delete files that the catalogue names."""
     files = _Switchable()
     db = open_database(tmp_path / "s", files=files, direct_commit_bytes=1000)
     table = key_value_table(db)
@@ -71,8 +71,8 @@ def test_files_that_a_transaction_named_stay_when_something_fails_behind_it(
     again.close()
 
 
-def test_a_position_record_that_cannot_be_written_is_no_failure_of_a_write(tmp_path: Path) -> None:
-    """Otherwise a durable and visible batch would be reported as failed, and written twice."""
+def test_a_write_succeeds_although_the_position_record_cannot_be_written(tmp_path: Path) -> None:
+    """The batch is durable and visible, so the call must not raise an error."""
     files = _Switchable()
     db = open_database(tmp_path / "s", files=files)
     table = key_value_table(db)
@@ -89,10 +89,10 @@ def test_a_position_record_that_cannot_be_written_is_no_failure_of_a_write(tmp_p
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_interrupt_in_the_commit_removes_nothing_that_may_be_named(
+def test_ctrl_c_in_a_commit_removes_no_file_that_the_catalogue_may_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Ctrl-C while the catalogue commits a flush must not lose a row, whatever the outcome."""
+    """Ctrl-C during the commit of a flush loses no row, whatever its outcome."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -120,10 +120,8 @@ def test_an_interrupt_in_the_commit_removes_nothing_that_may_be_named(
     again.close()
 
 
-def test_a_refused_transaction_leaves_the_store_writable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a full disk in a flush nothing changed, and the written files are removed."""
+def test_the_store_is_writable_after_a_failed_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a full disk in a flush, nothing has changed and the written files are removed."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -143,8 +141,8 @@ def test_a_refused_transaction_leaves_the_store_writable(
     db.close()
 
 
-def test_a_write_that_outlives_its_store_leaves_the_next_writers_record_alone(tmp_path: Path) -> None:
-    """Otherwise readers would go back to the position of an earlier writer."""
+def test_a_closed_store_does_not_overwrite_the_next_writers_position_record(tmp_path: Path) -> None:
+    """Otherwise readers would go back to an older position."""
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})
     old = db._writer()
@@ -180,7 +178,7 @@ def _wait_in_thread(table: Any) -> tuple[threading.Thread, list[BaseException | 
 
 
 class _Waiting:
-    """A store with full memory and no running maintenance; it shows when a writer waits."""
+    """A store with full memory and without background work, which shows when a writer waits."""
 
     def __init__(self, path: Path) -> None:
         self.db = open_database(path)
@@ -192,7 +190,6 @@ class _Waiting:
 
 
 def test_a_write_at_the_memory_limit_waits_for_a_flush(tmp_path: Path) -> None:
-    """Otherwise memory would exceed its limit, or the write would fail without need."""
     waiting = _Waiting(tmp_path / "s")
     thread, outcome = _wait_in_thread(waiting.table)
     assert waiting.store.pressure.wait(10)
@@ -204,8 +201,10 @@ def test_a_write_at_the_memory_limit_waits_for_a_flush(tmp_path: Path) -> None:
     waiting.db.close()
 
 
-def test_a_write_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 30 seconds the write fails with a remedy and has changed nothing."""
+def test_a_write_without_memory_fails_after_30_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names a remedy, and nothing was written."""
     waiting = _Waiting(tmp_path / "s")
     monkeypatch.setattr(store_module, "WAIT_FOR_ROOM_S", 0.02)
     with pytest.raises(StorageError, match="raise memory_limit"):
@@ -215,8 +214,8 @@ def test_a_write_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("end", ["poison", "close"])
-def test_a_waiting_write_learns_at_once_that_no_room_will_come(tmp_path: Path, end: str) -> None:
-    """A store that is broken or closed meanwhile does not keep its writers for 30 seconds."""
+def test_a_waiting_write_ends_when_the_store_fails_or_closes(tmp_path: Path, end: str) -> None:
+    """It does not wait for the end of its 30 seconds."""
     waiting = _Waiting(tmp_path / "s")
     thread, outcome = _wait_in_thread(waiting.table)
     assert waiting.store.pressure.wait(10)
@@ -232,8 +231,7 @@ def test_a_waiting_write_learns_at_once_that_no_room_will_come(tmp_path: Path, e
     waiting.db.close()
 
 
-def test_without_maintenance_the_write_itself_makes_room(tmp_path: Path) -> None:
-    """Otherwise a store without maintenance would refuse all writes once memory is full."""
+def test_without_background_work_a_write_flushes_itself(tmp_path: Path) -> None:
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -247,8 +245,8 @@ def test_without_maintenance_the_write_itself_makes_room(tmp_path: Path) -> None
 # --- garbage --------------------------------------------------------------------------------------------
 
 
-def test_two_collections_at_once(tmp_path: Path) -> None:
-    """A collection by hand beside that of the background must not fail, nor end the background's thread."""
+def test_two_garbage_collections_at_once(tmp_path: Path) -> None:
+    """A collection by a user beside one of the background raises no error."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     store = db._writer()
@@ -286,7 +284,7 @@ def test_two_collections_at_once(tmp_path: Path) -> None:
 
 
 def test_garbage_waits_for_the_roots_and_leases_that_need_it(tmp_path: Path) -> None:
-    """An open scan keeps its files; they are removed after the last one ends (P2)."""
+    """An open scan keeps its files (P2). They are removed after the last scan ends."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
@@ -324,8 +322,10 @@ def test_garbage_waits_for_the_roots_and_leases_that_need_it(tmp_path: Path) -> 
         "HybridClock",
     ],
 )
-def test_an_open_that_fails_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Otherwise the store could not be opened again in this process."""
+def test_a_failed_open_releases_the_lock_and_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Otherwise this process could not open the store again."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db).insert({"k": [1], "v": [1]})
 
@@ -341,8 +341,8 @@ def test_an_open_that_fails_holds_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         assert rows(db["t"]) == [(1, 1)]
 
 
-def test_t1_timestamps_go_on_from_log_and_catalogue(tmp_path: Path) -> None:
-    """A clock that was set back while the store was closed gives no timestamp twice."""
+def test_t1_timestamps_continue_after_those_of_log_and_catalogue(tmp_path: Path) -> None:
+    """No timestamp is used twice, also if the clock was set back while the store was closed."""
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock) as db:
         table = key_value_table(db)
@@ -359,8 +359,8 @@ def test_t1_timestamps_go_on_from_log_and_catalogue(tmp_path: Path) -> None:
         assert db["t"].insert({"k": [3], "v": [3]}).timestamp > named
 
 
-def test_ids_are_never_given_twice(tmp_path: Path) -> None:
-    """A file of a new rowset must not have the name of one that a scan still reads."""
+def test_no_id_is_used_twice(tmp_path: Path) -> None:
+    """Otherwise a new file could have the name of a file that a scan still reads."""
     seen: list[int] = []
     for _ in range(3):
         with open_database(tmp_path / "s") as db:
@@ -378,7 +378,7 @@ def test_ids_are_never_given_twice(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Bytes that were never acknowledged are cut, and the user's log says how many."""
+    """The logger says how many bytes, which were never acknowledged, were cut off."""
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})
     shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
@@ -390,8 +390,8 @@ def test_a_torn_tail_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert "100 bytes of batches that were never acknowledged" in caplog.text
 
 
-def test_forked_and_closed(tmp_path: Path) -> None:
-    """A forked child gets an error with the remedy; its close leaves lock and log to the parent."""
+def test_errors_of_a_forked_and_a_closed_store(tmp_path: Path) -> None:
+    """A forked child gets an error with a remedy. Its `close` leaves lock and log to the parent."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     store = db._writer()
@@ -414,8 +414,8 @@ def test_forked_and_closed(tmp_path: Path) -> None:
 # --- recovery -------------------------------------------------------------------------------------------
 
 
-def test_an_open_finds_what_was_flushed_and_what_only_the_log_holds(tmp_path: Path) -> None:
-    """`close` does not flush: rows in memory are replayed, rows in files stay, none is twice."""
+def test_an_open_has_flushed_rows_and_rows_of_the_log(tmp_path: Path) -> None:
+    """`close` does not flush. Each row exists once after the open."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
@@ -435,8 +435,8 @@ def test_an_open_finds_what_was_flushed_and_what_only_the_log_holds(tmp_path: Pa
         assert db._writer().root.memory_timestamp_min() is None, "nothing was left to replay"
 
 
-def test_an_open_finds_the_keys_of_jobs_in_the_log(tmp_path: Path) -> None:
-    """A repeated job must not write its batch twice after the writer was killed."""
+def test_an_open_reads_idempotency_keys_from_the_log(tmp_path: Path) -> None:
+    """A job that repeats its batch after the writer was killed writes it only once."""
     db = open_database(tmp_path / "s")
     key_value_table(db)
     (written,) = write(db._writer(), [Request("t", "insert", {"k": [1], "v": [1]})], idempotency_key="job")
@@ -450,7 +450,7 @@ def test_an_open_finds_the_keys_of_jobs_in_the_log(tmp_path: Path) -> None:
 
 
 def test_a_repeated_batch_returns_its_recorded_result(tmp_path: Path) -> None:
-    """An entry without a result gives none; an entry with an invalid text is corruption."""
+    """A key without a stored result returns no counts. An invalid stored text is corruption."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         store = db._writer()
@@ -476,8 +476,10 @@ def test_a_repeated_batch_returns_its_recorded_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["commit", "group", "os"])
-def test_when_a_batch_becomes_visible(tmp_path: Path, durability: str) -> None:
-    """Here, and in reader processes, it is visible when its call returns; only `commit` has synced it by then."""
+def test_a_batch_is_visible_when_its_call_returns(tmp_path: Path, durability: str) -> None:
+    """This is true in this process and in reader processes. Only `commit` has synced the batch
+    then.
+    """
     with open_database(tmp_path / "s", durability=durability) as db:
         table = key_value_table(db)
         store = db._writer()
@@ -493,10 +495,10 @@ def test_when_a_batch_becomes_visible(tmp_path: Path, durability: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["finish", "transact", "sync_if_due"])
-def test_w3_a_sync_that_fails_ends_the_writing(
+def test_w3_after_a_failed_sync_the_store_takes_no_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """A disk that failed one sync may have lost pages, so later writes could rest on lost rows."""
+    """The disk may have lost rows on which later writes would depend."""
     db = open_database(tmp_path / "s", durability="group" if where == "sync_if_due" else "commit")
     table = key_value_table(db)
     store = db._writer()
@@ -522,8 +524,8 @@ def test_w3_a_sync_that_fails_ends_the_writing(
     open_database(tmp_path / "s").close()
 
 
-def test_ctrl_c_in_a_sync_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log still works: the next sync covers the batch, which is neither lost nor in doubt."""
+def test_ctrl_c_in_a_sync_does_not_break_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next sync covers the batch."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         store = db._writer()
@@ -543,9 +545,8 @@ def test_ctrl_c_in_a_sync_is_no_failure(tmp_path: Path, monkeypatch: pytest.Monk
 def test_w1_only_synced_batches_are_published_to_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that a power cut may take back is not published.
-
-    The position record also says that the rest is durable, or its loss would look like a torn tail.
+    """The position record names no batch that a power cut could remove. It also says whether all is
+    durable, so that a lost end of the log does not look like a torn tail.
     """
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
@@ -569,7 +570,7 @@ def test_w1_only_synced_batches_are_published_to_other_processes(
 
 
 def test_a_broken_store_removes_no_file(tmp_path: Path) -> None:
-    """After a transaction of unknown outcome the catalogue may name the files that its job would clear away."""
+    """After a commit with unknown outcome, the catalogue may name the files of the failed work."""
     db = open_database(tmp_path / "s")
     store = db._writer()
     for name in ("a", "b"):
@@ -581,10 +582,9 @@ def test_a_broken_store_removes_no_file(tmp_path: Path) -> None:
     db.close()
 
 
-def test_close_gives_the_lock_back_when_its_sync_fails(
+def test_close_releases_the_lock_although_its_sync_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise no process could open the store before this one ends."""
     db = open_database(tmp_path / "s", durability="os")
     key_value_table(db).insert({"k": [1], "v": [1]})
     store = db._writer()
@@ -603,8 +603,10 @@ def test_close_gives_the_lock_back_when_its_sync_fails(
 # --- root, log and transactions -------------------------------------------------------------------------
 
 
-def test_a_view_is_never_newer_than_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R7: a flush and a batch between the two halves of a look must not lose rows: the timestamp is taken first."""
+def test_r7_the_root_of_a_view_has_all_published_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush and a batch happen between the two reads of a view."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -625,8 +627,8 @@ def test_a_view_is_never_newer_than_its_root(tmp_path: Path, monkeypatch: pytest
     db.close()
 
 
-def test_r3_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
-    """A log that never shrank would fill the disk; one that shrank too early would lose rows in a crash."""
+def test_r3_unneeded_segments_of_the_log_are_removed(tmp_path: Path) -> None:
+    """Segments with rows that are only in memory stay."""
     with open_database(tmp_path / "s") as db:
         one, two = key_value_table(db, "one"), key_value_table(db, "two")
         log = db._writer().log
@@ -655,8 +657,8 @@ def test_r3_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
         assert rows(db["one"]) == [(1, 1), (2, 2), (3, 3)] and db.list_tables() == ["one"]
 
 
-def test_stats_tell_what_there_is(tmp_path: Path) -> None:
-    """Figures that a person looks at when the disk fills or memory grows."""
+def test_stats(tmp_path: Path) -> None:
+    """The counters that a user needs when the disk or the memory is full."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         empty = db.stats()
@@ -673,7 +675,7 @@ def test_stats_tell_what_there_is(tmp_path: Path) -> None:
 
 
 def test_tables_are_created_renamed_and_dropped_durably(tmp_path: Path) -> None:
-    """Each is one transaction, visible at once and after a reopen, at a timestamp of its own."""
+    """Each change is visible at once and after a reopen, and has its own timestamp."""
     with open_database(tmp_path / "s") as db:
         first = db.now()
         key_value_table(db, "a").insert({"k": [1], "v": [1]})

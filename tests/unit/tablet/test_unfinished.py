@@ -1,4 +1,4 @@
-"""Unfinished tables: the next open drops those of a killed job and keeps those of a live one."""
+"""Unfinished tables: an open drops those of a killed job, and keeps those of a running job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from nyala.tablet.state.unfinished import abandoned, unfinished_name
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks are Linux'")
 
 
-def test_an_unfinished_table_goes_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next open after a kill drops it with its files, and no other table."""
+def test_an_open_drops_the_unfinished_table_of_a_killed_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no other table."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     theirs = process_mark(process.pid)
     monkeypatch.setattr(unfinished, "process_mark", lambda: theirs)
@@ -40,6 +42,5 @@ def test_an_unfinished_table_goes_with_its_process(tmp_path: Path, monkeypatch: 
     assert len(list((tmp_path / "s" / "data").rglob("*.base"))) == 2
 
 
-def test_a_name_of_a_users_own_is_left_alone() -> None:
-    """However it is like one of ours: only a mark of a process that has certainly ended counts."""
+def test_a_users_table_with_a_similar_name_is_kept() -> None:
     assert abandoned(["t", "t [restoring x]", "t [restoring by an unknown process-00000000]", ""]) == []

@@ -1,4 +1,4 @@
-"""Writes that find their rows by a condition, under one lock with the change."""
+"""Writes that select their rows by a condition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_a_value_that_does_not_fit(db: Database) -> None:
-    """Raised: nothing changes. Collected: the other rows change, and the errors have the keys."""
+    """With "collect", the other rows change, and the errors have the keys."""
     table = db.create_table("t", {"k": "int64", "v": "int8"}, "k")
     table.insert({"k": [1, 2, 3], "v": [1, 100, 3]})
     with pytest.raises(InvalidValueError, match="1 of 3 rows failed") as error:
@@ -51,10 +51,9 @@ def test_a_value_that_does_not_fit(db: Database) -> None:
         (lambda t: t.delete(where="k ="), InvalidArgumentError, "k ="),
     ],
 )
-def test_mistakes_change_nothing_and_free_the_lock(
+def test_an_invalid_call_changes_nothing_and_releases_the_lock(
     db: Database, act: Callable[[Any], Any], kind: type[Exception], says: str
 ) -> None:
-    """They are met under the lock of all writers, which must be free again afterwards."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     with pytest.raises(kind) as error:
@@ -67,8 +66,7 @@ def test_mistakes_change_nothing_and_free_the_lock(
     assert rows(table) == [(1, 2)]
 
 
-def test_a_table_that_is_gone(db: Database) -> None:
-    """The table was dropped after the Table object was made."""
+def test_a_dropped_table_raises_an_error(db: Database) -> None:
     table = key_value_table(db)
     db.drop_table("t")
     acts: list[Callable[[], Any]] = [
@@ -80,8 +78,8 @@ def test_a_table_that_is_gone(db: Database) -> None:
             act()
 
 
-def test_no_other_write_comes_between_looking_and_changing(db: Database) -> None:
-    """A counter that many threads raise by `set={"v": nyala.expr("v + 1")}` loses no step."""
+def test_no_other_write_comes_between_reading_and_changing(db: Database) -> None:
+    """Many threads increment a counter by `set={"v": nyala.expr("v + 1")}`."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [0]})
     threads = [
@@ -97,8 +95,8 @@ def test_no_other_write_comes_between_looking_and_changing(db: Database) -> None
     assert rows(table) == [(1, 40)]
 
 
-def test_a_large_one_goes_into_files(tmp_path: Path) -> None:
-    """Above the log's limit the rows are selected again under both locks, and committed by the catalogue."""
+def test_a_large_change_is_committed_as_files(tmp_path: Path) -> None:
+    """The rows are selected again under both locks."""
     with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
         table = key_value_table(db)
         table.insert({"k": list(range(500)), "v": list(range(500))})
@@ -110,8 +108,7 @@ def test_a_large_one_goes_into_files(tmp_path: Path) -> None:
         assert table.count(at=before) == 500 and table.count(at=before, where="v >= 1000") == 0
 
 
-def test_a_failed_write_says_so(db: Database) -> None:
-    """A store that takes no more writes refuses before it looks for rows."""
+def test_a_broken_store_refuses_before_it_reads(db: Database) -> None:
     table = key_value_table(db)
     db._writer().poison(OSError("gone"))
     acts: list[Callable[[], Any]] = [

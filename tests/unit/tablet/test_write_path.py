@@ -1,4 +1,4 @@
-"""Writes are all or nothing, also under Ctrl-C, retries and concurrent alterations."""
+"""Writes are all or nothing, also with Ctrl-C, repeated calls and concurrent alterations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 class HeldSync(PosixFiles):
-    """Syncs of the log wait until the test lets them go."""
+    """Files in which syncs of the log wait until the test continues them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,10 +55,9 @@ class HeldSync(PosixFiles):
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_an_interrupt_in_the_log_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
-    """Ctrl-C before the log has the record changes nothing; later the outcome is unknown.
-
-    The row is never there twice.
+def test_ctrl_c_in_the_log_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    """Ctrl-C before the log has the record changes nothing. Later, the outcome is unknown. The row
+    never exists twice.
     """
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
@@ -91,10 +90,10 @@ def test_an_interrupt_in_the_log_append(tmp_path: Path, monkeypatch: pytest.Monk
     again.close()
 
 
-def test_w3_a_failure_while_applying_is_of_unknown_outcome(
+def test_w3_a_failure_while_applying_has_an_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch in the log but not in memory is not published; writes are refused until reopened."""
+    """The batch is not published, and writes are refused until the store is opened again."""
     db = open_database(tmp_path / "s")
     t, u = key_value_table(db, "t"), key_value_table(db, "u")
     t.insert({"k": [0], "v": [0]})
@@ -119,8 +118,8 @@ def test_w3_a_failure_while_applying_is_of_unknown_outcome(
         assert (rows(again["t"]), rows(again["u"])) == ([(0, 1)], [(1, 1)])
 
 
-def test_a_log_that_refuses_changes_nothing(tmp_path: Path) -> None:
-    """Without space for the record nothing is applied or published; with space writes go on."""
+def test_a_refused_log_record_changes_nothing(tmp_path: Path) -> None:
+    """The disk has no space for the record. With space, writes continue."""
 
     class Full(PosixFiles):
         full = False
@@ -146,7 +145,7 @@ def test_a_log_that_refuses_changes_nothing(tmp_path: Path) -> None:
 
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something when the next write has prepared its data and not yet the lock."""
+    """Call a function when the next write has prepared its data, before it takes the lock."""
     locked = write_path.locked
 
     def late(*arguments: Any, **options: Any) -> Any:
@@ -157,8 +156,10 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     monkeypatch.setattr(write_path, "locked", late)
 
 
-def test_a_table_that_was_created_again_meanwhile(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data is checked again against the table that is there when the lock is held: other columns, other limits."""
+def test_a_write_to_a_table_that_is_created_again_meanwhile(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data is checked again with the columns and limits of the new table."""
     table = key_value_table(db)
 
     def anew() -> None:
@@ -174,8 +175,9 @@ def test_a_table_that_was_created_again_meanwhile(db: Database, monkeypatch: pyt
     assert sum(tablet.rows for tablet in table.tablets()) == 2 and len(table.tablets()) == 3
 
 
-def test_a_table_that_is_gone_meanwhile(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the table is dropped or renamed during the write, it fails and no row is written."""
+def test_a_write_to_a_table_that_is_dropped_meanwhile_fails(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = key_value_table(db)
     between(monkeypatch, lambda: db.rename_table("t", "u"))
     with pytest.raises(nyala.TableNotFoundError, match="its tables are: u"):
@@ -186,8 +188,7 @@ def test_a_table_that_is_gone_meanwhile(db: Database, monkeypatch: pytest.Monkey
 # --- retries --------------------------------------------------------------------------------------------
 
 
-def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
-    """The recorded result is returned only when the first call's batch is durable."""
+def test_a_repeated_call_waits_until_the_first_is_durable(tmp_path: Path) -> None:
     files = HeldSync()
     with open_database(tmp_path / "s", files=files) as db:
         table = key_value_table(db)
@@ -228,8 +229,7 @@ def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
 # --- too large for the log ------------------------------------------------------------------------------
 
 
-def test_an_error_of_a_large_batch_is_the_users_error_only(tmp_path: Path) -> None:
-    """The traceback has no internal exception before the user's error."""
+def test_the_error_of_a_large_batch_shows_no_internal_exception(tmp_path: Path) -> None:
     with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
         table = key_value_table(db)
         store = db._writer()
@@ -255,8 +255,8 @@ def stream(*batches: list[tuple[int, int]]) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(SCHEMA, iter(made))
 
 
-def test_a_stream_is_a_batch_each(db: Database) -> None:
-    """Bounded memory: each record batch has its own timestamp, and the counts are those of all."""
+def test_each_batch_of_a_stream_is_one_commit(db: Database) -> None:
+    """The counts of the result are the sums."""
     table = key_value_table(db)
     result = table.upsert(stream([(1, 1), (2, 2)], [(2, 20)], [(3, 3), (1, 10)]))
     assert (result.inserted, result.updated, result.timestamp) == (3, 2, db.now())
@@ -271,8 +271,8 @@ def test_a_stream_is_a_batch_each(db: Database) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a failing row", "a failing disk"])
-def test_a_stream_that_fails_says_how_far_it_came(tmp_path: Path, kind: str) -> None:
-    """`.applied` rows stay written after any error, so the caller can continue after them."""
+def test_a_failed_stream_says_how_many_rows_were_written(tmp_path: Path, kind: str) -> None:
+    """The first `.applied` rows stay written, so the caller can continue after them."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [7], "v": [7]})
