@@ -1,7 +1,8 @@
-"""A fixed run of alterations, with writes between them so that each meets rows in memory, in files and in the log.
+"""A fixed list of alterations, with writes between them so that each meets rows in memory, in files
+and in the log.
 
-As with `workload.STEPS`: a crash within step i leaves the store as after step i-1 or as after step i. That is the whole
-of it, columns, ranges, names and rows: half an alteration is none of them.
+As in `workload.STEPS`: a crash within step i leaves the store as after step i - 1 or as after step
+i.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _several(a: nyala.Alteration) -> None:
 
 
 def _create_with_rows(db: Database, name: str, rows: dict[str, list[int]]) -> None:
-    """CREATE OR REPLACE TABLE … AS, without DuckDB, which does not survive a fork."""
+    """Do what CREATE OR REPLACE TABLE … AS does, without DuckDB, which does not work after a fork."""
     new = db._new_table(name, {"k": "int32", "w": "int64"}, "k", nyala.hash_partition("k", buckets=2))
     db._changing("create").create_table(new, [Request(name, "insert", rows)], replaces=True)
 
@@ -90,7 +91,7 @@ for _name, _step in ALTERATIONS.items():
 
 
 def whole_state(db: Database) -> dict[str, Any]:
-    """Of each table all that an alteration can change, and its rows."""
+    """Return for each table everything that an alteration can change, and its rows."""
     found = {}
     for name in db.list_tables():
         state = db._root().table(name)

@@ -1,7 +1,9 @@
-"""The process that `test_kill` lets kill itself: runs the workload, says after each step that it is acknowledged.
+"""The process that `test_kill` kills. It runs steps, and prints a line after each acknowledged one.
 
-child.py FOLDER N before|after KINDS RUN  a fixed run; killed at its N-th operation of these kinds (0: never)
-child.py FOLDER threads SEED              8 threads write until somebody kills it
+child.py FOLDER N before|after KINDS RUN   runs a fixed list of steps, and is killed at its N-th
+operation of these kinds (0: never)
+
+child.py FOLDER threads SEED   writes in 8 threads until it is killed
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def run_steps(folder: str, kill_at: int, when: str, kinds: str, run: str) -> Non
 
 
 def run_threads(folder: str, seed: str) -> None:
-    """Each thread writes chains of its own key: row n names row n-1, and the counter's row says n, in one batch."""
+    """Write in 8 threads: row n of a key names row n - 1, and a counter has n, in one batch."""
     db = open_database(
         folder,
         maintenance=True,

@@ -1,6 +1,7 @@
-"""Runs of `child` in processes that are forked from one that has imported everything: the imports cost more than a run.
+"""Runs `child` in processes that are forked from a process with all imports, because imports cost
+more than a run.
 
-Each run is a process of its own, and is killed as such. The one that forks has no thread and has opened nothing.
+The forking process has one thread and no open files.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Ended(NamedTuple):
-    """code: as of `subprocess`, -9 of a process that was killed. lines: what it printed."""
+    """The end of a process. code: as in `subprocess`, -9 if it was killed. lines: what it printed."""
 
     code: int
     lines: list[str]
 
 
 class Forks:
-    """The test's side: `with Forks() as forks: forks.run(folder, "27", "before", "sync", "workload")`."""
+    """The side of the test: `with Forks() as forks: forks.run(folder, "27", "before", "sync",
+    "workload")`.
+    """
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
@@ -46,7 +49,9 @@ class Forks:
         self._server.communicate()
 
     def run(self, *arguments: object, kind: str = "", number: int = 0) -> Ended:
-        """Run `child` with these arguments; killed before its n-th system call of a kind, if there is one."""
+        """Run `child` with these arguments. It is killed before its n-th system call of a kind, if
+        given.
+        """
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.write(json.dumps([[*map(str, arguments)], kind, number]) + "\n")
         self._server.stdin.flush()

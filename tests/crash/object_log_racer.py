@@ -1,11 +1,12 @@
-"""The processes of `test_object_log_races`: each takes over one log, and writes until somebody stops it.
+"""The processes of `test_object_log_races`: each takes over one log, and writes until it is
+stopped.
 
-Run as a program, it is a nursery: it reads one line of JSON for each process to fork, prints its
-pid, and reads "wait PID" to wait for one. It loads all modules once, and makes no request itself:
-a client of a bucket does not survive a fork.
+The program itself only forks: it reads one line of JSON for each process to start, prints its pid,
+and reads "wait PID" to wait for a process. It imports all modules once, and makes no request,
+because a client of a bucket does not work after a fork.
 
-A racer writes numbered records in three threads. Now and then it "flushes": a change in the log
-says that rows before a timestamp are in files, and a checkpoint holds these rows. It writes one
+A started process writes numbered records in three threads. Sometimes it "flushes": a change in the
+log says that rows before a timestamp are in files, and a checkpoint has these rows. It writes one
 line to its file for each record: "+ NAME" acknowledged, "! NAME" certainly not written, "? NAME"
 unknown.
 """
@@ -39,7 +40,7 @@ PATIENCE_S = 4.0
 
 @dataclass
 class Rows:
-    """The rows of the store: each record is a row, by its timestamp."""
+    """The rows of the store: each record is a row with its timestamp."""
 
     rows: list[tuple[int, str]] = field(default_factory=list)
     flushed: int = 0
@@ -56,7 +57,9 @@ class Rows:
             self.rows.append((timestamp, payload.decode()))
 
     def state(self) -> tuple[bytes, int | None]:
-        """Return the state for a checkpoint, and the timestamp of the oldest row in memory only."""
+        """Return the state for a checkpoint, and the timestamp of the oldest row that is only in
+        memory.
+        """
         files = [row for row in self.rows if row[0] < self.flushed]
         memory = min((row[0] for row in self.rows if row[0] >= self.flushed), default=None)
         return json.dumps({"rows": files, "flushed": self.flushed}).encode(), memory
@@ -82,7 +85,7 @@ def read_rows(objects: Objects) -> Rows:
 
 
 def plain_put(env: Env, objects: Objects, key: str, body: Bytes, **_: Any) -> None:
-    """A mutant: the last one counts."""
+    """A wrong rule: a put overwrites an object."""
     while True:
         try:
             return objects.put(key, body)
@@ -91,7 +94,7 @@ def plain_put(env: Env, objects: Objects, key: str, body: Bytes, **_: Any) -> No
 
 
 def believe(env: Env, objects: Objects, key: str, body: Bytes, **options: Any) -> bytes | None:
-    """A mutant: a request without an answer counts as done."""
+    """A wrong rule: a request without an answer counts as done."""
     try:
         if objects.create(key, body):
             return None
@@ -189,7 +192,7 @@ def run(config: dict[str, Any]) -> None:
         os._exit(0)
 
 
-def nursery() -> None:
+def starter() -> None:
     for line in sys.stdin:
         if line.startswith("wait "):
             os.waitpid(int(line[5:]), 0)
@@ -202,4 +205,4 @@ def nursery() -> None:
 
 
 if __name__ == "__main__":
-    nursery()
+    starter()

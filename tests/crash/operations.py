@@ -1,7 +1,8 @@
-"""Operations of which chance makes a workload: all that changes a store, a reader sees at most one change of each.
+"""Operations for random workloads: everything that changes a store. A reader sees at most one
+change of each operation.
 
-Each takes the database and a source of chance. What has nothing to do does nothing. Add one here, and every crash test
-meets it.
+Each operation gets the database and a source of random choices. It may do nothing. Each crash test
+uses all operations of this module.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ DIRECT_COMMIT_BYTES = 3000
 TABLES = ("r", "t", "u")
 
 
-def make_tables(db: Database) -> None:
-    """`t` in two tablets; `u` with a key of two columns, in ranges; `r` with a range that comes and goes."""
+def create_tables(db: Database) -> None:
+    """`t` in two tablets; `u` with a composite key, in ranges; `r` with a range that is dropped and
+    added.
+    """
     columns = {"k": "int64", "v": "int64", "s": nyala.column("string", default="-")}
     db.create_table("t", columns, "k", [nyala.hash_partition("k", buckets=2)])
     db.create_table(
@@ -78,7 +81,7 @@ def _batch(db: Database, chance: random.Random) -> None:
 
 
 def _transaction(db: Database, chance: random.Random) -> None:
-    """Statements that build on each other; sometimes too large for the log, sometimes in vain."""
+    """Statements that depend on each other; sometimes too large for the log, sometimes rolled back."""
     names = [name for name in db.list_tables() if name != "r"]  # a range may be gone
     with db.transaction() as tx:
         for name in names:
@@ -98,7 +101,7 @@ def _commit_directly(db: Database, chance: random.Random) -> None:
 
 
 def _compact(kind: str) -> Operation:
-    """One tablet of one table, where there is something to compact, with a write in the middle of it."""
+    """Compact one tablet of one table, if that is possible, with a write in the middle."""
 
     def operation(db: Database, chance: random.Random) -> object:
         store = db._writer()
@@ -145,7 +148,7 @@ def _make_or_drop(db: Database, chance: random.Random) -> None:
 
 
 def _alter_columns(db: Database, chance: random.Random) -> None:
-    """A column comes, or changes its name, its default and its nullability, or goes."""
+    """Add or drop a column, or change its name, its default and its nullability."""
     extra = [name for name in db["t"].schema.names if name not in ("k", "v", "s")]
     with db["t"].alter() as alteration:
         if not extra:
@@ -158,7 +161,7 @@ def _alter_columns(db: Database, chance: random.Random) -> None:
 
 
 def _alter_ranges(db: Database, chance: random.Random) -> None:
-    """The range [8, 16) goes with its rows, or comes without any."""
+    """Drop the range [8, 16) with its rows, or add it."""
     with db["r"].alter() as alteration:
         if len(db["r"].tablets()) == 2:
             alteration.drop_range(8, 16)

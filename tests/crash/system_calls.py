@@ -1,14 +1,9 @@
-"""A process that stops before chosen system calls, until another says go on, or kills it there.
+"""Stops a process before chosen system calls, until another process continues or kills it.
 
-    with stopped_before(["fdatasync"], child) as stops:
-        for number, _ in enumerate(stops, 1):
-            if number == 7:
-                os.kill(pid, signal.SIGKILL)
-
-It is a filter of Linux' seccomp that tells a listener of the calls it is asked for, and of no other: a run of ten
-thousand system calls stops at its hundred syncs only. strace stops at every one of them (with its own filter,
-`--seccomp-bpf`, it cannot kill: the kernel passes over signals that a tracer sends at a filter's stop). Needs Linux 5.5
-and no right to trace; where it is not to be had (another system, a container that forbids it) `why_not` says so.
+A filter of Linux' seccomp reports only the chosen calls: a run of ten thousand calls stops only at
+its hundred syncs. strace would stop at each call. (Its filter `--seccomp-bpf` cannot kill, because
+the kernel ignores signals at such a stop.) The filter needs Linux 5.5, and no right to trace. On
+other systems, and in containers that forbid it, `why_not` returns the reason.
 
 Source: man 2 seccomp_unotify; man 2 seccomp.
 """
@@ -50,7 +45,7 @@ _IOCTL_RECEIVE, _IOCTL_SEND = 0xC0502100, 0xC0182101
 
 
 def why_not() -> str | None:
-    """Why no process can be stopped here; None: it can."""
+    """Return why this machine cannot stop processes; None: it can."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return "no seccomp on this system"
     pid = os.fork()
@@ -64,8 +59,9 @@ def why_not() -> str | None:
 
 
 def listen(kind: str) -> int:
-    """From here on this process, all its threads to come, stops before such calls. Returns the listener's descriptor,
-    which another process must hold: `stops`. Call it while there is one thread."""
+    """Let this process and all its future threads stop before such calls. Return the listener's
+    descriptor, which another process must have for `stops`. Call it while there is one thread.
+    """
     which = _MACHINES.index(platform.machine())
     numbers = [number for pair in _NUMBERS[kind] if (number := pair[which]) is not None]
     program = [(_LOAD_WORD, 0, 0, 0)]
@@ -84,8 +80,9 @@ def listen(kind: str) -> int:
 
 
 def stops(listener: int) -> Iterator[Sequence[int]]:
-    """Each stop of a process that listens, as the call's arguments; it goes on when the next one is asked for. Ends
-    with the process."""
+    """Yield each stop of a listening process, as the call's arguments. The process continues at the
+    next iteration.
+    """
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     while True:

@@ -1,7 +1,8 @@
-"""The process ends at each request to the bucket, before it took effect or after, in every kind of work.
+"""The process ends at each request to the bucket, before or after its effect, in every kind of
+work.
 
-What was acknowledged is there at the next open, and the work that was cut off happened as a whole or
-not at all. The next open finds no damage, and goes on.
+Acknowledged batches exist at the next open, and the interrupted work happened completely or not at
+all. The next open finds no damage.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def alter(db: Database) -> None:
 
 
 def load(db: Database) -> None:
-    """An upsert whose tasks wrote rowset and delta files, as Spark's do."""
+    """An upsert with tasks that write rowset and delta files, as in Spark."""
     loads.run(db, "upsert", {"k": [3, 4, 500, 501], "v": ["of a load"] * 4})
 
 
@@ -103,7 +104,7 @@ WORK: dict[str, Callable[[Database], object]] = {
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints at once, garbage without a grace, and no requests but those of the work."""
+    """Options for checkpoints at once, no wait before garbage is removed, and no other requests."""
     monkeypatch.setattr(inbox, "POLL_S", 3600.0)
     monkeypatch.setattr(medium, "_SLOTS_MAX", 1)
     monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
@@ -111,7 +112,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def before_and_after(work: Callable[[Database], object], folder: Path) -> tuple[Contents, Contents, int]:
-    """What the tables hold before and after the work, and its number of requests."""
+    """Return the content of the tables before and after the work, and its number of requests."""
     objects = FaultyObjects(MemoryObjects())
     db = open_bucket(objects, folder / "cache")
     prepare(db)
@@ -159,7 +160,7 @@ def end_at(
 
 @pytest.mark.parametrize("name", WORK)
 def test_the_process_ends_at_a_request(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A sample of the requests; `make test-long` takes them all."""
+    """At some requests; `make test-long` takes all."""
     before, after, requests = before_and_after(WORK[name], tmp_path)
     assert requests > 0
     places = list(itertools.product(range(1, requests + 1), ("crash before", "crash after")))
@@ -168,7 +169,7 @@ def test_the_process_ends_at_a_request(name: str, tmp_path: Path, request: pytes
 
 
 def test_the_process_ends_at_a_request_of_an_open(tmp_path: Path) -> None:
-    """The store is created, or taken over from a writer that was killed; each open may end too."""
+    """The open creates the store, or takes it over from a killed writer."""
     for created in (False, True):
         for number in itertools.count(1, 3):
             bucket = MemoryObjects()

@@ -1,8 +1,8 @@
-"""Workloads that chance has chosen, over every operation, and power cuts anywhere in them; and in the recovery.
+"""Random workloads of all operations, with power cuts anywhere in them and in the recovery.
 
-After reopening every acknowledged write is there at every moment, no batch is half there, and `check` finds nothing. A
-failure prints its seed and the workload: `--hypothesis-seed=N` runs it again; what it found becomes a script under
-`tests/scripts/recovery`.
+After reopening, every acknowledged write exists at every moment, no batch exists in part, and
+`check` finds nothing. A failure prints its seed and the workload; `--hypothesis-seed=N` runs it
+again. A found fault becomes a script in `tests/scripts/recovery`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from nyala.env import system_files
 from nyala.testing.recording_files import RecordingFiles
 from nyala.wal.writer import Durability
-from tests.crash.operations import DIRECT_COMMIT_BYTES, OPERATIONS, make_tables
+from tests.crash.operations import DIRECT_COMMIT_BYTES, OPERATIONS, create_tables
 from tests.crash.workload import State, check_everything, state_of
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
@@ -34,7 +34,9 @@ RECOVERIES = 3
 
 @dataclass
 class Recorded:
-    """A run: after operation i there were `events[i]` events, and the store held `states[i]`, as of `moments[i]`."""
+    """A run: after operation i there were `events[i]` events, and the store had `states[i]` at
+    `moments[i]`.
+    """
 
     recording: RecordingFiles
     events: list[int] = field(default_factory=list)
@@ -42,7 +44,7 @@ class Recorded:
     moments: list[int] = field(default_factory=list)
 
     def acknowledged(self, event: int) -> int:
-        """The last operation that was over at the event; -1: not even the tables were made."""
+        """Return the last operation that had ended at the event; -1: the tables did not exist yet."""
         return sum(count <= event for count in self.events) - 1
 
 
@@ -58,7 +60,7 @@ def record(folder: Path, workload: list[tuple[str, int]], durability: Durability
         if name:
             OPERATIONS[name](db, random.Random(seed))
         else:
-            make_tables(db)
+            create_tables(db)
         if durability != "commit":
             db._writer().log_sync_all()  # what comes by itself within 100 ms: from here on it counts
         run.events.append(len(recording.events))
@@ -69,14 +71,16 @@ def record(folder: Path, workload: list[tuple[str, int]], durability: Durability
 
 
 def look(folder: Path, recording: RecordingFiles) -> State:
-    """Open, check and close; what there is now."""
+    """Open, check and close the store. Return its content."""
     with open_database(folder / "s", files=recording, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
         check_everything(db)
         return state_of(db)
 
 
 def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path, recoveries: int) -> int:
-    """One power cut in the workload, then so many in the recovery. Returns how many images were opened."""
+    """Cut the power once in the workload, then several times in the recovery. Return the number of
+    opened images.
+    """
     run.recording.crash_image(event, chance, str(folder / "0"))
     last = run.acknowledged(event)
     allowed = [run.states[last] if last >= 0 else {}]
@@ -138,14 +142,14 @@ def power_cuts(
 def test_a_power_cut_anywhere_in_any_workload_and_in_its_recovery(
     workload: list[tuple[str, int]], chance: random.Random, durability: Durability
 ) -> None:
-    """Hypothesis looks for the workload, the moment and the fate that lose something, and makes them small."""
+    """Hypothesis chooses the workload, the moment and what the disk keeps, and reduces a failure."""
     power_cuts(workload, chance, 6, durability)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_ten_thousand_power_cuts(part: int, request: pytest.FixtureRequest) -> None:
-    """250 workloads, 40 images each; the seed is the run's."""
+    """250 workloads with 40 images each."""
     chance = random.Random(f"{request.config.getoption('hypothesis_seed')} {part}")
     names = sorted(OPERATIONS)
     with counted("power cuts in chosen workloads, with their recoveries", "images") as tried:
@@ -168,12 +172,11 @@ HAS_DONE: dict[str, Callable[[Any], object]] = {
 
 
 def test_the_workloads_reach_every_operation() -> None:
-    """An operation that quietly does nothing would be tested by nothing."""
     with (
         folder_in_memory() as folder,
         open_database(folder / "s", direct_commit_bytes=DIRECT_COMMIT_BYTES) as db,
     ):
-        make_tables(db)
+        create_tables(db)
         chance = random.Random(7)
         missed = set(OPERATIONS)
         for _ in range(1000):

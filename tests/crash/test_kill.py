@@ -1,8 +1,8 @@
-"""A writer killed for real (SIGKILL) at its n-th sync, write or change of a name, or at any moment under 8 threads:
-what it acknowledged is there, what it did not is there wholly or not.
+"""A writer is killed (SIGKILL) at its n-th sync, write or rename, or at any moment with 8 threads.
 
-A killed process leaves what it handed to the system, so this says nothing about power cuts; it shows the real process,
-its real files, SQLite's included, and a real lock that the next writer takes over.
+Acknowledged batches exist afterwards, and any other batch exists completely or not at all. A killed
+process leaves all bytes that the operating system has, so these tests say nothing about power cuts.
+They use real processes, real files and a real lock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support import folder_in_memory, open_database
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory: what a killed process leaves there is the same, and a sync takes no time."""
+    """A folder in memory: a killed process leaves the same there, and syncs take no time."""
     with folder_in_memory() as folder:
         yield folder
 
@@ -51,7 +51,7 @@ def expected() -> list[State]:
 def kill_and_compare(
     forks: Forks, folder: Path, kill_at: int, when: str, kinds: str, expected: list[State]
 ) -> bool:
-    """False when the run ended before its n-th operation."""
+    """Return False if the run ended before its n-th operation."""
     code, lines = forks.run(folder, kill_at, when, kinds, "workload")
     if code == 0:
         return False
@@ -77,7 +77,7 @@ def kill_and_compare(
 def test_killed_at_a_sync(
     forks: Forks, tmp_path: Path, expected: list[State], kill_at: int, when: str, kinds: str
 ) -> None:
-    """Some of the run's syncs, writes and names; `make test-long` takes them all."""
+    """At some syncs, writes and renames of the run; `make test-long` takes all."""
     assert kill_and_compare(forks, tmp_path / "s", kill_at, when, kinds, expected)
 
 
@@ -88,7 +88,7 @@ def test_killed_at_a_sync(
 def test_killed_at_every_operation(
     forks: Forks, tmp_path: Path, expected: list[State], when: str, kinds: str
 ) -> None:
-    """Every sync, write and change of a name of the run, one process each."""
+    """One process for each sync, write and rename of the run."""
     with counted(f"killed {when} its n-th {kinds}", "processes") as tried:
         while kill_and_compare(forks, tmp_path / "s", len(tried) + 1, when, kinds, expected):
             shutil.rmtree(tmp_path / "s")
@@ -96,12 +96,12 @@ def test_killed_at_every_operation(
     assert len(tried) > (5 if kinds == "name" else 60)
 
 
-# ------------------------------------------------------------------------------------------------ alterations
+# ── alterations
 
 
 @pytest.fixture(scope="module")
 def altered() -> tuple[list[dict[str, Any]], list[int]]:
-    """The state after each step of the run of alterations, and how many syncs it took up to there."""
+    """The state after each step of the alterations, and the number of syncs up to there."""
     with folder_in_memory() as folder:
         files = KillingFiles(system_files())
         db = open_database(folder / "s", files=files, direct_commit_bytes=DIRECT_COMMIT_BYTES)
@@ -117,7 +117,7 @@ def altered() -> tuple[list[dict[str, Any]], list[int]]:
 def kill_at_a_step(
     forks: Forks, folder: Path, kill_at: int, when: str, kinds: str, states: list[dict[str, Any]]
 ) -> int | None:
-    """How many steps were acknowledged; None when the run ended before its n-th operation."""
+    """Return the number of acknowledged steps; None if the run ended before its n-th operation."""
     code, lines = forks.run(folder, kill_at, when, kinds, "alterations")
     if code == 0:
         return None
@@ -143,8 +143,9 @@ def kill_at_a_step(
 def test_killed_in_an_alteration(
     forks: Forks, tmp_path: Path, altered: tuple[list[dict[str, Any]], list[int]], name: str, place: str
 ) -> None:
-    """The old table or the new one, whole: the first sync is the log's, the last one the catalogue's commit. All kinds
-    of alterations, everywhere: `make test-long`."""
+    """The table is the old one or the new one, at the first sync (of the log) and the last (of the
+    catalogue). `make test-long` takes all.
+    """
     states, counts = altered
     step = alterations.PLACES[name]
     first, last = counts[step] + 1, counts[step + 1]
@@ -161,7 +162,7 @@ def test_killed_in_an_alteration(
 def test_killed_at_every_operation_of_alterations(
     forks: Forks, tmp_path: Path, altered: tuple[list[dict[str, Any]], list[int]], when: str, kinds: str
 ) -> None:
-    """Every sync, write and change of a name while tables are altered, one process each."""
+    """One process for each sync, write and rename during alterations."""
     with counted(f"killed {when} its n-th {kinds} of alterations", "processes") as tried:
         while kill_at_a_step(forks, tmp_path / "s", len(tried) + 1, when, kinds, altered[0]) is not None:
             shutil.rmtree(tmp_path / "s")
@@ -169,11 +170,13 @@ def test_killed_at_every_operation_of_alterations(
     assert len(tried) > (2 if kinds == "name" else 20)
 
 
-# ------------------------------------------------------------------------------------------------ threads
+# ── threads
 
 
 def kill_while_threads_write(folder: Path, chance: random.Random, rounds: int) -> int:
-    """Kill a writer of 8 threads again and again in one store. Returns how many rows were acknowledged."""
+    """Kill a writer with 8 threads several times in one store. Return the number of acknowledged
+    rows.
+    """
     acknowledged = 0
     for number in range(rounds):
         path = folder / str(number)
@@ -208,15 +211,15 @@ def kill_while_threads_write(folder: Path, chance: random.Random, rounds: int) -
     return acknowledged
 
 
-def test_killed_at_any_moment_under_eight_threads(tmp_path: Path) -> None:
-    """Flushes, compactions and direct commits run meanwhile."""
+def test_killed_at_any_moment_with_eight_threads(tmp_path: Path) -> None:
+    """Flushes, compactions and direct commits run at the same time."""
     assert kill_while_threads_write(tmp_path, random.Random(8), 1) >= THREADS
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(4))
-def test_killed_often_under_eight_threads(tmp_path: Path, request: pytest.FixtureRequest, part: int) -> None:
+def test_killed_often_with_eight_threads(tmp_path: Path, request: pytest.FixtureRequest, part: int) -> None:
     chance = random.Random(f"{request.config.getoption('hypothesis_seed')} {part}")
     with counted("killed at any moment under 8 threads", "processes") as tried:
         for number in range(50):

@@ -1,9 +1,10 @@
-"""Processes race for one log in a bucket. No acknowledged record is lost, and none is there twice.
+"""Several processes write to one log in a bucket. Each acknowledged record exists exactly once.
 
-Each trial starts a writer, and stops it in one of four ways: by kill -9; not at all (a *zombie*, which
-goes on while its heir writes); by SIGSTOP and later SIGCONT; or with two heirs at once. All of them
-write checkpoints, which delete the log behind them. The server loses requests and replies, answers
-503 and 409, and lets requests arrive after the client gave up. Afterwards a reader compares.
+Each trial starts a writer, and stops it in one of four ways: by kill -9; not at all, so that it
+continues beside the next writer; by SIGSTOP and later SIGCONT; or with two new writers at once. All
+of them write checkpoints, which delete old parts of the log. The server loses requests and replies,
+answers 503 and 409, and lets requests arrive after the client's timeout. Afterwards a reader
+compares.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ TIMEOUT_S = 0.25
 LATE_S = 0.4
 
 
-class Nursery:
-    """Starts racers; see `object_log_racer`."""
+class Starter:
+    """Starts the processes of `object_log_racer`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -70,10 +71,10 @@ class Nursery:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def starter() -> Iterator[Starter]:
+    starter = Starter()
+    yield starter
+    starter.close()
 
 
 def faults_of(seed: int, share: float) -> Any:
@@ -92,10 +93,10 @@ def faults_of(seed: int, share: float) -> Any:
 
 
 class Trial:
-    """One race, and what came of it."""
+    """One race and its result."""
 
-    def __init__(self, nursery: Nursery, folder: Path, seed: int, mutant: str, share: float) -> None:
-        self.nursery = nursery
+    def __init__(self, starter: Starter, folder: Path, seed: int, mutant: str, share: float) -> None:
+        self.starter = starter
         self.folder = folder
         self.seed = seed
         self.mutant = mutant
@@ -108,7 +109,7 @@ class Trial:
     def start(self, server: S3Server, seconds: float) -> int:
         name = f"w{len(self.outs)}"
         self.outs.append(self.folder / f"{self.seed}-{name}")
-        return self.nursery.start(
+        return self.starter.start(
             {
                 "name": name,
                 "url": server.url,
@@ -140,7 +141,7 @@ class Trial:
                 if self.kind == "two heirs":
                     pids.append(self.start(server, 0.4))
             for pid in pids:
-                self.nursery.wait(pid)
+                self.starter.wait(pid)
             time.sleep(LATE_S + 0.1)  # what is late has arrived
             server.faults = None
             objects = open_objects(server.url, server.options)
@@ -182,27 +183,29 @@ class Trial:
         self.counts["trials"] += 1
 
 
-def race(nursery: Nursery, folder: Path, seed: int, mutant: str = "", share: float = 0.1) -> Trial:
-    trial = Trial(nursery, folder, seed, mutant, share)
+def race(starter: Starter, folder: Path, seed: int, mutant: str = "", share: float = 0.1) -> Trial:
+    trial = Trial(starter, folder, seed, mutant, share)
     trial.run()
     return trial
 
 
 @pytest.mark.parametrize("seed", range(len(KINDS)))
-def test_no_acknowledged_record_is_lost_in_a_race(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    """Killed, stopped, or overtaken by one or two heirs, over a network that loses requests."""
-    trial = race(nursery, tmp_path, seed)
+def test_no_acknowledged_record_is_lost_in_a_race(starter: Starter, tmp_path: Path, seed: int) -> None:
+    """The writer is killed, stopped, or followed by one or two others, over a network that loses
+    requests.
+    """
+    trial = race(starter, tmp_path, seed)
     assert trial.problems == [], (trial.kind, trial.counts)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_no_acknowledged_record_is_lost_in_300_races(nursery: Nursery, tmp_path: Path) -> None:
-    """As above; prints what happened."""
+def test_no_acknowledged_record_is_lost_in_300_races(starter: Starter, tmp_path: Path) -> None:
+    """Prints what happened."""
     counts: Counter[str] = Counter()
     problems = []
     for seed in range(1000, 1300):
-        trial = race(nursery, tmp_path, seed, share=0.05 + 0.1 * (seed % 3))
+        trial = race(starter, tmp_path, seed, share=0.05 + 0.1 * (seed % 3))
         counts.update(trial.counts)
         problems += [(seed, trial.kind, problem) for problem in trial.problems]
     print(dict(counts))
@@ -214,12 +217,12 @@ def test_no_acknowledged_record_is_lost_in_300_races(nursery: Nursery, tmp_path:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", ["plain put", "believe", "seals deleted"])
 def test_the_races_catch_a_writer_that_breaks_the_rules(
-    nursery: Nursery, tmp_path: Path, mutant: str
+    starter: Starter, tmp_path: Path, mutant: str
 ) -> None:
-    """A put instead of put-if-absent; a missing answer counts as success; seals are deleted."""
+    """With put instead of put-if-absent; with a missing answer as success; with deleted seals."""
     for seed in range(120):
         # With few faults, a zombie is alive when its heir has deleted the seal.
-        trial = race(nursery, tmp_path, seed, mutant, share=0.02 if mutant == "seals deleted" else 0.15)
+        trial = race(starter, tmp_path, seed, mutant, share=0.02 if mutant == "seals deleted" else 0.15)
         if trial.problems:
             print(f"caught in trial {seed + 1}: {trial.kind}, {trial.problems}")
             return

@@ -1,8 +1,9 @@
-"""The power goes at any moment of a run: what was acknowledged is there, no batch is half there, nothing is wrong.
+"""After a power cut at any moment of a run, acknowledged batches exist, no batch exists in part,
+and no rule is broken.
 
-A recording of every write, sync and rename of a whole run gives, for each moment, the folders that a power
-cut there may leave: synced bytes, and of what was not synced any subset, torn or zeroed
-(`nyala.testing.power_cut`). Each is opened and compared.
+A recording of every write, sync and rename gives, for each moment, the folders that a power cut can
+leave: all synced bytes, and any part of the others, torn or as zeros (`nyala.testing.power_cut`).
+Each folder is opened and compared.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from tests.support import open_database
 
 @dataclass
 class Run:
-    """A recorded run: after step i there were `events[i]` events, and the store held `states[i]` at
-    `moments[i]`."""
+    """A recorded run: after step i there were `events[i]` events, and the store had `states[i]` at
+    `moments[i]`.
+    """
 
     recording: RecordingFiles
     events: list[int]
@@ -35,7 +37,7 @@ class Run:
     moments: list[int]
 
     def step_at(self, event: int) -> int:
-        """The last step that was acknowledged before the event; -1: none."""
+        """Return the last step that was acknowledged before the event; -1: no step."""
         return sum(1 for count in self.events if count <= event) - 1
 
 
@@ -86,7 +88,9 @@ def crash_and_compare(run: Run, event: int, choices: random.Random, folder: Path
 
 
 def test_every_moment(run: Run, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A power cut after each event of the run, with a few fates for what was not synced; in the gate each 36th."""
+    """A power cut after each event of the run, with a few choices for unsynced bytes; in the gate
+    after each 36th event.
+    """
     events = len(run.recording.events)
     assert events > 200
     first = run.recording.events[0]
@@ -99,7 +103,7 @@ def test_every_moment(run: Run, tmp_path: Path, request: pytest.FixtureRequest) 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_moment_with_every_seed(run: Run, seed: int, tmp_path: Path) -> None:
-    """After each and every event, with other fates for what was not synced then."""
+    """After each event, with other choices for unsynced bytes."""
     with counted("power cuts after every event of one run", "images") as tried:
         for event in range(len(run.recording.events) + 1):
             crash_and_compare(run, event, random.Random(f"{seed} {event}"), tmp_path / "image")
@@ -108,9 +112,9 @@ def test_every_moment_with_every_seed(run: Run, seed: int, tmp_path: Path) -> No
 
 @given(data=st.data(), chance=st.randoms(use_true_random=False))
 @settings(max_examples=settings().max_examples // 2)
-def test_any_moment_and_any_fate(
+def test_any_moment_and_any_unsynced_bytes(
     run: Run, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, chance: random.Random
 ) -> None:
-    """Hypothesis looks for the moment and the fate that lose something; it would shrink them to the mildest."""
+    """Hypothesis chooses the moment and what the disk keeps."""
     event = data.draw(st.integers(0, len(run.recording.events)))
     crash_and_compare(run, event, chance, tmp_path_factory.mktemp("image") / "i")

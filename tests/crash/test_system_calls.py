@@ -1,10 +1,7 @@
-"""A writer killed by the system itself before its n-th fdatasync, fsync, write, rename, truncate or unlink, those of
-SQLite among them.
+"""A writer is killed before its n-th fdatasync, fsync, write, rename, truncate or unlink.
 
-`test_kill` kills at the calls that go through `nyala.env`; here the process stops at the entry of the system call
-and is killed there, so also within a transaction of the catalogue. Two tools do so: strace, at a call of a thread, and
-a filter of our own (`system_calls`), at a call of the process; the second is an order of magnitude quicker, so it takes
-every call. Skipped where the system has neither, or gives no right to use it.
+`test_kill` kills at calls of `nyala.env`. Here the process is stopped at the system call itself, by
+strace or by a filter of the kernel (`system_calls`).
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ def expected() -> list[State]:
 
 
 def survived(folder: Path, ended: Ended, where: str, expected: list[State]) -> bool:
-    """Look at what a killed process has left; False: it came to its end before."""
+    """Check what a killed process has left. Return False if it ended before."""
     if ended.code == 0:
         return False
     assert ended.code in (-signal.SIGKILL, 128 + signal.SIGKILL), ended
@@ -66,7 +63,7 @@ def killed_before(forks: Forks, folder: Path, kind: str, number: int, expected: 
     [("fdatasync", 30), ("fsync", 5), ("write", 150), ("unlink", 12), ("rename", 1), ("truncate", 2)],
 )
 def test_killed_before_a_system_call(kind: str, number: int, forks: Forks, expected: list[State]) -> None:
-    """Some of the run's; `make test-long` takes them all."""
+    """At some calls; `make test-long` takes all."""
     with folder_in_memory() as folder:
         assert killed_before(forks, folder / "s", kind, number, expected)
 
@@ -81,7 +78,7 @@ PARTS = {"write": 4, "fdatasync": 1}
     ("kind", "part"), [(kind, part) for kind in system_calls.KINDS for part in range(PARTS.get(kind, 1))]
 )
 def test_killed_before_every_system_call(kind: str, part: int, forks: Forks, expected: list[State]) -> None:
-    """Every call of its kind, one process each."""
+    """One process for each call."""
     with counted(f"killed before its n-th {kind} of the system", "processes") as tried:
         with folder_in_memory() as folder:
             number = 1 + part
@@ -91,8 +88,7 @@ def test_killed_before_every_system_call(kind: str, part: int, forks: Forks, exp
     assert tried
 
 
-def test_a_run_that_nobody_kills_comes_to_its_end(forks: Forks) -> None:
-    """Where it stops and goes on, it does what it does otherwise."""
+def test_a_run_that_is_only_stopped_has_the_same_result(forks: Forks) -> None:
     with folder_in_memory() as folder:
         code, lines = forks.run(folder / "s", *RUN, kind="fdatasync", number=1_000_000)
         assert code == 0 and lines[-1].startswith("done")
@@ -113,7 +109,7 @@ def can_trace() -> bool:
     [("fdatasync", 30), *(("fsync", number) for number in range(2, 42, 4))],
 )
 def test_killed_by_strace(call: str, number: int, expected: list[State]) -> None:
-    """By a tool that is not ours, in a process that was not forked."""
+    """With a tool from outside, in a process that was not forked."""
     if not can_trace():
         pytest.skip("strace is not there, or may not trace")
     with counted("killed by strace at its n-th fdatasync or fsync", "processes") as tried:

@@ -1,7 +1,7 @@
-"""A fixed run through everything that changes a store, step by step, for tests that stop it somewhere.
+"""A fixed list of steps that change a store in every way, for tests that stop it somewhere.
 
-Each step is acknowledged when it returns. A crash within step i may leave the store as it was after step i-1
-or after step i, and nothing in between; what was acknowledged is there at every earlier timestamp too.
+Each step is acknowledged when it returns. A crash within step i leaves the store as after step i -
+1 or as after step i. Acknowledged steps can also be read at every earlier timestamp.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def _batch(db: Database) -> None:
 
 
 def _transaction(db: Database, count: int) -> None:
-    """Statements over two tables that build on each other; with many rows they are committed as files."""
+    """Statements on two tables that depend on each other; with many rows they are committed as
+    files.
+    """
     with db.transaction() as tx:
         tx["t"].upsert({"k": list(range(30, 30 + count)), "v": [1] * count})
         tx["t"].update(set={"v": nyala.expr("v + 1")}, where="k < 33")
@@ -44,7 +46,7 @@ def _create(db: Database) -> None:
 
 
 def _compact(db: Database, kind: str, when: str, write: Callable[[], object]) -> None:
-    """Compact the first tablet of `t`, all its rowsets or all its columns, with a write in the middle of it."""
+    """Compact all rowsets or all columns of the first tablet of `t`, with a write in the middle."""
     store = db._writer()
     table = store.root.table("t")
     tablet = table.tablets[0]
@@ -109,7 +111,7 @@ State = dict[str, list[dict[str, Any]]]
 
 
 def states() -> list[State]:
-    """The state after each step, from a run that nobody disturbs."""
+    """Return the state after each step, from a run without a crash."""
     with (
         folder_in_memory() as folder,
         open_database(folder / "s", direct_commit_bytes=DIRECT_COMMIT_BYTES) as db,
@@ -122,11 +124,11 @@ def states() -> list[State]:
 
 
 def state_of(db: Database, at: int | None = None) -> State:
-    """Every table's rows in key order."""
+    """Return every table's rows in key order."""
     return {name: db[name].scan(at=at, order_by_key=True).to_arrow().to_pylist() for name in db.list_tables()}
 
 
 def check_everything(db: Database) -> None:
-    """Every rule that can be held against a store (`nyala.check`)."""
+    """Check every rule that can be verified on a store (`nyala.check`)."""
     report = db.check()
     assert report.ok, "\n".join(problem.message for problem in report.problems)

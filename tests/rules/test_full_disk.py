@@ -243,7 +243,7 @@ def test_the_reserve_is_small_on_a_small_disk_and_grows_with_the_store(folder: P
         db["u"].insert({"k": [2]})
 
 
-# --- a real file system -------------------------------------------------------------------------------------
+# ── a real file system
 
 ON_A_MOUNT = """
 import os, random, sys

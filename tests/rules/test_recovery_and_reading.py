@@ -164,7 +164,7 @@ def test_w2_log_before_catalogue(tmp_path: Path, durability: str) -> None:
 
 
 def test_w2_log_before_a_compaction(tmp_path: Path) -> None:
-    """A merge contains unsynced changes, so the log is synced before the catalogue names its files."""
+    """A merge has unsynced changes, so the log is synced before the catalogue names its files."""
     recording = RecordingFiles(system_files(), str(tmp_path))
     db = open_database(tmp_path / "s", files=recording, durability="os")
     table = key_value_table(db)
@@ -342,7 +342,7 @@ def test_r2_durable_marks(tmp_path: Path) -> None:
 
 
 def test_r2_a_merge_is_durable_up_to_its_beginning(tmp_path: Path) -> None:
-    """Later changes of an input are in the log, and a replay finds their rows in the merged rowset."""
+    """Later changes of an input are in the log. A replay finds their rows in the merged rowset."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     for k in (1, 2):
@@ -429,7 +429,7 @@ def test_r4_delta_stores_are_in_time_order(tmp_path: Path) -> None:
 
 
 def test_r4_a_major_delta_compaction_keeps_each_columns_stores_in_time_order(tmp_path: Path) -> None:
-    """For one column UNDO is older than REDO; REDO of one column may be older than UNDO of another."""
+    """UNDO is older than REDO of the same column, but may be newer than REDO of another."""
     db = open_database(tmp_path / "s")
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "int64"}, "k")
     table.insert({"k": [1, 2], "v": [0, 0], "w": [0, 0]})

@@ -138,7 +138,7 @@ def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Bench]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_real_syncs() -> Iterator[None]:
-    """Power is cut only on recorded files; real syncs would take most of the time of these tests."""
+    """Syncs do nothing, to save time. Power is cut only on recorded files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdatasync", lambda fd: None)
         patch.setattr(os, "fsync", lambda fd: None)

@@ -11,7 +11,6 @@ Bench = Any  # of conftest.py, which pytest's importlib mode does not let us imp
 
 
 def test_every_segment_record_and_footer_is_listed(bench: Bench) -> None:
-    """The dump lists every segment, record and footer."""
     bench.write([1, 2], close=True)
     bench.write([3])
     lines = list(dump(bench.files, bench.directory))
@@ -25,7 +24,6 @@ def test_every_segment_record_and_footer_is_listed(bench: Bench) -> None:
 
 
 def test_damage_and_a_torn_tail_are_distinguished(bench: Bench) -> None:
-    """The dump distinguishes damage from a torn tail, which is harmless."""
     bench.write([1, 2], close=True)
     bench.write([3, 4], group_size=2)
     bench.store(bench.load(2)[:-1], 2)
@@ -42,6 +40,5 @@ def test_damage_and_a_torn_tail_are_distinguished(bench: Bench) -> None:
 
 
 def test_a_folder_without_a_log_is_an_error(bench: Bench) -> None:
-    """A folder without a log is an error, and not an empty log."""
     os.makedirs(bench.directory)
     assert list(dump(bench.files, bench.directory)) == [f"no log segments in {bench.directory}"]

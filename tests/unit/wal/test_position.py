@@ -20,15 +20,15 @@ UNSIGNED = st.integers(0, 2**64 - 1)
 
 
 @given(UNSIGNED, UNSIGNED, st.integers(-(2**63), 2**63 - 1), UNSIGNED)
-def test_a_record_comes_back(segment: int, offset: int, timestamp: int, version: int) -> None:
-    """A reader reads the position that was published."""
+def test_an_encoded_record_decodes_to_the_same(
+    segment: int, offset: int, timestamp: int, version: int
+) -> None:
     record = PositionRecord(LogPosition(segment, offset), timestamp, version)
     assert len(record.encode()) == 64
     assert PositionRecord.decode(record.encode()) == record
 
 
 def test_a_record_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
-    """A record with any flipped bit is refused."""
     path = str(tmp_path / "position")
     good = PositionRecord(LogPosition(3, 4096), 77, 12).encode()
     for bit in range(64 * 8):
@@ -46,7 +46,7 @@ def test_a_missing_record_is_none(tmp_path: Path) -> None:
 
 
 def test_a_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    """A record of a later version is refused, and the message advises to update."""
+    """The error advises to update."""
     record = format.POSITION.encode(
         {
             "magic": format.POSITION_MAGIC,
@@ -65,7 +65,6 @@ def test_a_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_reader_during_an_update_reads_again(tmp_path: Path) -> None:
-    """A reader that reads during an update reads again, and does not report a missing record."""
 
     class Halfway(PosixFiles):
         def __init__(self) -> None:
@@ -83,7 +82,7 @@ def test_a_reader_during_an_update_reads_again(tmp_path: Path) -> None:
 
 
 def test_a_reader_never_sees_a_part_of_an_update(tmp_path: Path) -> None:
-    """A reader never combines the segment of one update with the offset of another."""
+    """It never combines the segment of one update with the offset of another."""
     path = str(tmp_path / "position")
     stop = threading.Event()
     write_position(FILES, path, PositionRecord(LogPosition(0, 0), 0, 0))
@@ -105,8 +104,3 @@ def test_a_reader_never_sees_a_part_of_an_update(tmp_path: Path) -> None:
         stop.set()
         thread.join()
     assert os.path.getsize(path) == 64
-
-
-def test_positions_sort_in_log_order() -> None:
-    """Positions sort in log order, also at the border of two segments."""
-    assert LogPosition(1, 900) < LogPosition(2, 0) < LogPosition(2, 64)

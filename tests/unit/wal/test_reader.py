@@ -1,4 +1,4 @@
-"""Reading the log: a torn tail against damage (R6), and reading on from a position (P1)."""
+"""Reading the log: torn tail or damage (R6), and continuing at a position (P1)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_r6_a_flipped_bit_of_the_last_group_is_a_torn_tail(bench: Bench) -> None
 
 
 def test_a_log_cut_anywhere_in_its_last_group_opens(bench: Bench) -> None:
-    """The same if the file is shorter than it was."""
+    """The power cut may also leave a shorter file."""
     bench.write([1])
     bench.write([2, 3], group_size=2)
     good = bench.load(2)
@@ -191,7 +191,6 @@ def test_bytes_after_the_footer_are_damage(bench: Bench) -> None:
 
 
 def test_a_missing_segment_is_damage(bench: Bench) -> None:
-    """A gap in the sequence of segments is damage."""
     for timestamp in (1, 2, 3):
         bench.write([timestamp], close=True)
     os.unlink(bench.path(2))
@@ -227,8 +226,8 @@ def test_segments_of_two_stores_do_not_mix(bench: Bench, new_bench: NewBench) ->
     assert "belongs to another position" in recovery.torn.reason
 
 
-def test_a_log_inside_a_users_value_is_no_part_of_the_log(bench: Bench) -> None:
-    """L4: log files in a binary column cannot make a torn tail look like damage."""
+def test_l4_log_files_in_a_users_value_are_not_read_as_records(bench: Bench) -> None:
+    """They cannot make a torn tail look like damage."""
     bench.write([1, 2, 3], close=True)
     inner = bench.load()
     os.unlink(bench.path())
@@ -246,7 +245,7 @@ def test_a_log_inside_a_users_value_is_no_part_of_the_log(bench: Bench) -> None:
 
 
 def test_l4_a_header_with_another_salt_does_not_count(bench: Bench) -> None:
-    """The same for a forged header with the right log offset: a user cannot know the salt."""
+    """A forged header has the right log offset, but the user cannot know the salt."""
 
     def write(value: bytes) -> bytes:
         writer = LogWriter(
@@ -381,7 +380,7 @@ def test_log_offsets_continue_after_the_whole_log_was_dropped(bench: Bench) -> N
     assert bench.check(reader.read_to(position)) == [3]
 
 
-# ── reader processes ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reader processes
 
 
 def test_p1_a_reader_continues_where_it_stopped(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""A batch comes back from the log with all types, NULLs and slices."""
+"""A batch is decoded from the log with all types, NULLs and slices."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
 
 
 @given(batches(), st.sampled_from(["insert", "update", "delete"]), st.none() | st.text(max_size=20))
-def test_any_batch_comes_back(batch: pa.RecordBatch, kind: str, key: str | None) -> None:
-    """Every value and NULL comes back."""
+def test_any_encoded_batch_decodes_to_the_same(batch: pa.RecordBatch, kind: str, key: str | None) -> None:
     record = LogRecord(7, key, (group_of(batch, kind), group_of(batch.slice(0, 0))))
     again = round_trip(record)
     assert again == record
@@ -140,7 +139,7 @@ def test_s1_a_group_with_rows_of_no_tablet_is_refused(
 
 
 def test_bytes_outside_of_all_groups_are_corruption() -> None:
-    """A group that the JSON does not name is not dropped silently."""
+    """Rows of a group that the JSON does not name are not dropped silently."""
     payload = bytes(memoryview(payload_of(LogRecord(1, None, ()))))
     with pytest.raises(CorruptionError, match="8 bytes after"):
         decode_record(pa.py_buffer(payload + bytes(8)), 1)
@@ -165,7 +164,6 @@ def test_a_record_keeps_the_counts_of_its_batch() -> None:
 
 @pytest.mark.parametrize("told", [3, [], "x", {"inserted": "3"}, {"inserted": None}, {"inserted": 1.5}])
 def test_invalid_counts_are_corruption(told: Any) -> None:
-    """Counts that are no numbers raise CorruptionError, and not an error of Python."""
     record = LogRecord(5, "job-1", (), counts={"inserted": 3})
     meta = {"key": "job-1", "told": told, "groups": []}
     text = json.dumps(meta).encode()

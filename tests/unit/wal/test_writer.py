@@ -1,4 +1,4 @@
-"""Appending and group sync: who waits, when records are durable, and what follows a failure."""
+"""Appending and group sync: which threads wait, when records are durable, and failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class SlowSync(PosixFiles):
 
 
 def test_synced_records_exist_after_a_restart(bench: Bench) -> None:
-    """Synced records exist after a restart."""
     writer = bench.writer()
     for timestamp in (1, 2, 3):
         offset = writer.append(bench.record(timestamp, rows=timestamp, key=f"key {timestamp}"))
@@ -87,7 +86,7 @@ def test_every_open_starts_a_new_segment(bench: Bench) -> None:
 
 
 def test_one_sync_serves_all_waiting_threads(bench: Bench) -> None:
-    """Ten threads that write at once need two syncs, not ten."""
+    """Nine threads that write at once need two syncs."""
     files = SlowSync()
     writer = bench.with_files(files).writer()
     first = Waiter(lambda: writer.sync(writer.append(bench.record(1))))

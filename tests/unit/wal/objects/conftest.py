@@ -20,7 +20,7 @@ from nyala.wal.objects.writer import ObjectLog
 
 
 class Wrapper:
-    """Objects that do what another does; a test overrides one verb."""
+    """Objects that pass all calls on to others; a test overrides one method."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -30,7 +30,7 @@ class Wrapper:
 
 
 class HeldObjects(Wrapper):
-    """Holds each `create` of a slot until the test lets it go on."""
+    """Each `create` of a slot waits until the test continues it."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -51,7 +51,7 @@ class HeldObjects(Wrapper):
         return bool(self.inner.create(key, body))
 
     def wait_for(self, count: int) -> list[str]:
-        """Return the keys that are held, in order, once there are so many."""
+        """Return the keys of the waiting requests, in order, when there are `count` of them."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._held) >= count, timeout=20), self._held
             return sorted(self._held)
@@ -68,7 +68,7 @@ def name_of(entry: LogEntry) -> str:
 
 @dataclass
 class Bench:
-    """One bucket."""
+    """A bucket in memory."""
 
     bucket: MemoryObjects = field(default_factory=MemoryObjects)
     clock: ManualClock = field(default_factory=ManualClock)
@@ -95,12 +95,12 @@ class Bench:
         return log.append(kind, log.appended.timestamp + 1, [name.encode()])
 
     def write(self, log: ObjectLog, *names: str, kind: Kind = Kind.BATCH) -> None:
-        """Append each record, and sync it in a group of its own."""
+        """Append each record, and sync it in its own group."""
         for name in names:
             log.sync(self.append(log, name, kind))
 
     def checkpoint(self, log: ObjectLog, body: bytes = b"state", keep: int | None = None) -> None:
-        """Write a checkpoint; rows from timestamp `keep` on are in the log only."""
+        """Write a checkpoint; rows from timestamp `keep` on are only in the log."""
         log.checkpoint(log.border(), body, keep)
 
     def follower(self, objects: Any = None) -> LogFollower:

@@ -1,4 +1,4 @@
-"""Checkpoints, and what they let the writer delete."""
+"""Checkpoints, and the objects that the writer then deletes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from nyala.wal.objects.format import Record as LogRecord
 Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
 
 
-def test_the_state_is_that_of_the_border(bench: Bench) -> None:
-    """Records appended after the border come again after the checkpoint, although they wait together."""
+def test_a_checkpoint_has_the_state_of_its_border(bench: Bench) -> None:
+    """Records after the border are read again after the checkpoint, although they are in the same
+    group.
+    """
     log = bench.log()
     bench.append(log, "before", Kind.CHANGE)
     border = log.border()
@@ -42,8 +44,8 @@ def test_a_checkpoint_directly_after_the_open(bench: Bench) -> None:
     assert bench.names() == ["c"]
 
 
-def test_the_timestamp_survives_when_every_record_is_deleted(bench: Bench) -> None:
-    """An heir's clock must be after the log's, also if the log is empty."""
+def test_the_last_timestamp_is_in_the_checkpoint(bench: Bench) -> None:
+    """A new writer's clock must be after it, also if the log is empty."""
     log = bench.log()
     log.append(Kind.BATCH, 500, [b"x"])
     for _ in range(3):
@@ -57,8 +59,8 @@ def log_start_of(bench: Bench) -> tuple[int, int]:
     return place
 
 
-def test_the_log_starts_at_the_oldest_row_that_is_in_memory_only(bench: Bench) -> None:
-    """Also in a slot of the writer before, and in a slot that the checkpoint itself has to write."""
+def test_the_log_starts_at_the_oldest_row_that_is_only_in_memory(bench: Bench) -> None:
+    """Also in a slot of the writer before, and in a slot that the checkpoint itself writes."""
     log = bench.log()
     bench.write(log, "1", "2", "3")
     bench.checkpoint(log, keep=2)
@@ -73,8 +75,8 @@ def test_the_log_starts_at_the_oldest_row_that_is_in_memory_only(bench: Bench) -
     assert log_start_of(bench) == (2, 3)
 
 
-def test_s5_deletion_lags_by_one_checkpoint(bench: Bench) -> None:
-    """Two checkpoints stay, and the slots from the log start of the older one on; seals stay."""
+def test_s5_two_checkpoints_are_kept(bench: Bench) -> None:
+    """With the slots from the log start of the older one on, and all seals."""
     log = bench.log()
     seal = (0, 0)
     bench.write(log, "a", "b")
@@ -90,8 +92,8 @@ def test_s5_deletion_lags_by_one_checkpoint(bench: Bench) -> None:
     assert bench.slots() == [seal, (1, 3), (1, 4), (1, 5), (1, 6)], "slot 3 has a row in memory only"
 
 
-def test_s3_an_heirs_log_start_is_never_before_its_predecessors(bench: Bench) -> None:
-    """A zombie may still delete what its own last checkpoint allows."""
+def test_s3_a_new_writers_log_start_is_not_before_the_former_writers(bench: Bench) -> None:
+    """The former writer may still delete what its last checkpoint allows."""
     zombie = bench.log()
     bench.write(zombie, "a", "b", "c")
     bench.checkpoint(zombie)
@@ -103,8 +105,8 @@ def test_s3_an_heirs_log_start_is_never_before_its_predecessors(bench: Bench) ->
     assert log_start_of(bench) == (1, 5)
 
 
-def test_s3_an_heir_heeds_a_checkpoint_that_it_only_read_of(bench: Bench) -> None:
-    """The former writer wrote it after the heir began, and may still delete what it allows."""
+def test_s3_a_checkpoint_that_a_note_names_counts(bench: Bench) -> None:
+    """The former writer wrote it when the new writer had begun."""
     zombie = bench.log()
     bench.write(zombie, "a")
     bench.checkpoint(zombie, keep=1)
@@ -126,7 +128,7 @@ def test_s3_an_heir_heeds_a_checkpoint_that_it_only_read_of(bench: Bench) -> Non
 
 
 def test_s3_a_fenced_writer_deletes_nothing(bench: Bench) -> None:
-    """Its checkpoint is not noted in the log, and stays a file that nobody needs."""
+    """The log has no note of its checkpoint."""
     old = bench.log()
     bench.write(old, "a", "b")
     bench.checkpoint(old)
@@ -146,7 +148,7 @@ def test_s3_a_fenced_writer_deletes_nothing(bench: Bench) -> None:
 
 
 def test_leftovers_of_earlier_writers_are_deleted(bench: Bench) -> None:
-    """Groups behind a seal, and what a killed writer had no time to delete."""
+    """Groups after a seal, and objects that a killed writer had no time to delete."""
     old = bench.log()
     bench.write(old, "a")
     slot = Slot(old._start.epoch, 3)
@@ -190,13 +192,13 @@ def crash_at_every_request(bench: Bench, fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["crash before", "crash after"])
 def test_a_crash_at_any_request_of_a_checkpoint_leaves_a_store(bench: Bench, fault: str) -> None:
-    """The next open finds the old or the new checkpoint with what belongs to it."""
+    """The next open finds the old checkpoint or the new one, with its log."""
     crash_at_every_request(bench, fault)
 
 
 @pytest.mark.parametrize("fault", ["503", "drop before", "drop after", "late"])
 def test_every_request_of_a_checkpoint_may_fail_once(bench: Bench, fault: str) -> None:
-    """It is repeated, and the result is the same."""
+    """The request is repeated, and the result is the same."""
     for number in itertools.count(1):
         case = type(bench)()
         objects = case.faulty()
@@ -215,7 +217,7 @@ def test_every_request_of_a_checkpoint_may_fail_once(bench: Bench, fault: str) -
 
 
 def test_a_checkpoint_that_cannot_be_written_changes_nothing(bench: Bench) -> None:
-    """The log goes on, and so does the next checkpoint."""
+    """The log and the next checkpoint work."""
     objects = bench.faulty()
     log = bench.log(objects)
     bench.write(log, "a")
@@ -229,8 +231,8 @@ def test_a_checkpoint_that_cannot_be_written_changes_nothing(bench: Bench) -> No
     assert bench.names() == []
 
 
-def test_what_could_not_be_deleted_is_deleted_next_time(bench: Bench) -> None:
-    """The checkpoint counts all the same."""
+def test_a_failed_deletion_is_repeated_at_the_next_checkpoint(bench: Bench) -> None:
+    """The checkpoint is valid."""
     objects = bench.faulty()
     log = bench.log(objects)
     bench.write(log, "a", "b")

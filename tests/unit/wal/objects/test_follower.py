@@ -1,4 +1,4 @@
-"""Following the log: readers and heirs, from checkpoints, over seals and deleted slots."""
+"""Following the log from checkpoints, past seals and deleted slots."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def fill(bench: Bench, log: Any, first: int, last: int) -> None:
     bench.write(log, *(f"r{number}" for number in range(first, last + 1)))
 
 
-def test_a_reader_gets_each_record_once_as_the_writer_goes_on(bench: Bench) -> None:
-    """Each call returns what is new."""
+def test_a_reader_gets_each_record_once(bench: Bench) -> None:
+    """Each call returns the new records."""
     log = bench.log()
     follower = bench.follower()
     news = follower.read_new()
@@ -34,7 +34,7 @@ def test_a_reader_gets_each_record_once_as_the_writer_goes_on(bench: Bench) -> N
 
 
 def test_a_reader_follows_from_writer_to_writer(bench: Bench) -> None:
-    """Seals lead on, also over epochs without a record."""
+    """Also through epochs without a record."""
     follower = None
     for index in range(4):
         log = bench.log()
@@ -62,7 +62,7 @@ def test_a_reader_begins_at_the_newest_checkpoint(bench: Bench) -> None:
 
 
 def test_a_reader_that_keeps_up_does_not_begin_again(bench: Bench) -> None:
-    """A checkpoint deletes slots that it has read: it goes on."""
+    """A checkpoint deletes only slots that the reader has read."""
     log = bench.log()
     follower = bench.follower()
     seen: list[str] = []
@@ -78,7 +78,7 @@ def test_a_reader_that_keeps_up_does_not_begin_again(bench: Bench) -> None:
 
 
 def test_s2_a_stalled_reader_begins_again_when_its_slot_was_deleted(bench: Bench) -> None:
-    """It does not take the empty slot for the end."""
+    """An empty slot is not always the end."""
     log = bench.log()
     follower = bench.follower()
     follower.read_new()
@@ -92,8 +92,8 @@ def test_s2_a_stalled_reader_begins_again_when_its_slot_was_deleted(bench: Bench
     assert bench.names_of(news.entries) == ["r4", "r5"]
 
 
-def test_s2_a_stray_seal_in_a_deleted_slot_leads_nowhere(bench: Bench) -> None:
-    """A request of an heir that gave up arrives in a slot that was deleted since."""
+def test_s2_a_late_seal_in_a_deleted_slot_does_not_count(bench: Bench) -> None:
+    """A process gave up, but its request arrived later."""
     log = bench.log()
     follower = bench.follower()
     follower.read_new()
@@ -109,8 +109,8 @@ def test_s2_a_stray_seal_in_a_deleted_slot_leads_nowhere(bench: Bench) -> None:
     assert news.restarted and bench.names_of(news.entries) == ["r4", "r5"]
 
 
-def test_groups_behind_a_seal_are_not_part_of_the_log(bench: Bench) -> None:
-    """They were on their way when the heir sealed, and were never acknowledged."""
+def test_groups_after_a_seal_are_not_part_of_the_log(bench: Bench) -> None:
+    """They were never acknowledged."""
     old = bench.log()
     bench.write(old, "a")
     slot = Slot(old._start.epoch, 2)
@@ -122,10 +122,8 @@ def test_groups_behind_a_seal_are_not_part_of_the_log(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])
-def test_many_slots_are_read_with_few_waits(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    """Slots are read ahead, more and more at once; the order is that of the log."""
+def test_many_slots_are_read_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """In the order of the log."""
     log = bench.log()
     fill(bench, log, 1, count)
     rounds: list[int] = []
@@ -141,7 +139,7 @@ def test_many_slots_are_read_with_few_waits(
 
 
 def test_a_gap_before_a_later_group_is_the_end(bench: Bench) -> None:
-    """Groups are on their way at once; what follows a gap is read when the gap is filled."""
+    """The later group is read when the gap is filled."""
     log = bench.log()
     fill(bench, log, 1, 6)
     key = Slot(log._start.epoch, 3).key
@@ -153,8 +151,8 @@ def test_a_gap_before_a_later_group_is_the_end(bench: Bench) -> None:
     assert bench.names_of(follower.read_new().entries) == ["r4", "r5", "r6"]
 
 
-def test_a_reader_of_a_busy_writer_comes_to_an_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two records come during each of its waits. They may be left for the next call."""
+def test_reading_beside_a_busy_writer_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two records are added during each read. They may be left for the next call."""
     log = bench.log()
     fill(bench, log, 1, 3)
     written = [3]
@@ -174,8 +172,8 @@ def test_a_reader_of_a_busy_writer_comes_to_an_end(bench: Bench, monkeypatch: py
     assert [*names, *more] == [f"r{number}" for number in range(1, len(names) + len(more) + 1)]
 
 
-def test_f4_a_damaged_checkpoint_is_passed_over(bench: Bench) -> None:
-    """The one before it holds everything together with the log, and stays usable."""
+def test_f4_a_damaged_checkpoint_is_skipped(bench: Bench) -> None:
+    """The one before it and the log have the same state."""
     log = bench.log()
     for round_ in range(3):
         fill(bench, log, round_ * 2, round_ * 2 + 1)
@@ -196,7 +194,7 @@ def test_f4_a_damaged_checkpoint_is_passed_over(bench: Bench) -> None:
 
 
 def test_f4_the_first_checkpoint_may_be_damaged(bench: Bench) -> None:
-    """Nothing was deleted yet: the log is complete."""
+    """Nothing was deleted yet."""
     log = bench.log()
     fill(bench, log, 1, 2)
     bench.checkpoint(log)
@@ -207,7 +205,7 @@ def test_f4_the_first_checkpoint_may_be_damaged(bench: Bench) -> None:
 
 
 def test_two_damaged_checkpoints_are_damage(bench: Bench) -> None:
-    """The error names what is missing, and never is a shorter log returned."""
+    """The error names the missing object."""
     log = bench.log()
     for round_ in range(3):
         fill(bench, log, round_ * 2, round_ * 2 + 1)
@@ -221,7 +219,7 @@ def test_two_damaged_checkpoints_are_damage(bench: Bench) -> None:
 
 @pytest.mark.parametrize("which", ["in the checkpoint's tail", "seal", "all"])
 def test_f3_missing_objects_are_damage(bench: Bench, which: str) -> None:
-    """Another program deleted objects of the log: a rule of the bucket, or a person."""
+    """Another program deleted objects of the log."""
     bench.write(bench.log(), "a")
     log = bench.log()
     fill(bench, log, 1, 4)
@@ -236,8 +234,8 @@ def test_f3_missing_objects_are_damage(bench: Bench, which: str) -> None:
         bench.take_over()
 
 
-def test_f2_a_group_that_follows_another_is_damage(bench: Bench) -> None:
-    """An intact group from another history of the store, such as an old copy of the bucket."""
+def test_f2_a_group_of_another_history_is_damage(bench: Bench) -> None:
+    """For example from an old copy of the bucket."""
     log = bench.log()
     fill(bench, log, 1, 2)
     slot = Slot(log._start.epoch, 2)
@@ -248,7 +246,7 @@ def test_f2_a_group_that_follows_another_is_damage(bench: Bench) -> None:
 
 
 def test_f2_a_checkpoint_of_another_history_is_damage(bench: Bench) -> None:
-    """The chain is compared where the log meets the checkpoint."""
+    """CRCs are compared at the slot of the checkpoint."""
     log = bench.log()
     fill(bench, log, 1, 3)
     bench.checkpoint(log, keep=1)
@@ -263,7 +261,7 @@ def test_f2_a_checkpoint_of_another_history_is_damage(bench: Bench) -> None:
 
 
 def test_f2_a_seal_that_leads_past_the_checkpoint_is_damage(bench: Bench) -> None:
-    """The checkpoint is of one history, the seal of another."""
+    """The seal is from another history than the checkpoint."""
     old = bench.log()
     fill(bench, old, 1, 2)
     heir = bench.log()
@@ -290,7 +288,7 @@ def test_damage_in_a_group_names_the_object(bench: Bench) -> None:
 
 
 def test_objects_of_another_store_are_refused(bench: Bench) -> None:
-    """Also in a checkpoint, which is not passed over then."""
+    """Also checkpoints."""
     other = type(bench)()
     other.randomness.token_hex(3)
     log, theirs = bench.log(), other.log()
@@ -325,8 +323,8 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_replaced_by_a_newer_on
     assert news.checkpoint.body.to_pybytes() == b"state 3" and news.entries == []
 
 
-def test_a_bucket_that_lists_what_it_has_not_is_an_error(bench: Bench) -> None:
-    """Instead of an endless loop."""
+def test_a_bucket_that_lists_missing_objects_raises_an_error(bench: Bench) -> None:
+    """There is no endless loop."""
     log = bench.log()
     bench.write(log, "a")
     bench.checkpoint(log)
@@ -340,7 +338,7 @@ def test_a_bucket_that_lists_what_it_has_not_is_an_error(bench: Bench) -> None:
 
 
 def test_reads_are_repeated_while_the_bucket_does_not_answer(bench: Bench) -> None:
-    """And a minute without an answer is an error."""
+    """After a minute they raise an error."""
     log = bench.log()
     fill(bench, log, 1, 3)
     objects = bench.faulty()

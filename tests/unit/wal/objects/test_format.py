@@ -1,4 +1,4 @@
-"""Groups, seals, checkpoints and keys: what is written is what is read, and damage is an error."""
+"""Groups, seals, checkpoints and keys are decoded as they were encoded, and damage is an error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(data: bytes, slot: Slot = SLOT, store: str = STORE) -> list[tuple[Kind,
 
 
 def changed(data: bytes, layout: Layout, at: int, **values: int | bytes) -> bytes:
-    """Return an object with other values in a header, under a right CRC."""
+    """Return an object with other values in a header, and a right CRC."""
     fields = layout.decode(data, at, None, at)
     return data[:at] + layout.encode({**fields, **values}) + data[at + layout.size_bytes :]
 
@@ -59,7 +59,7 @@ def changed(data: bytes, layout: Layout, at: int, **values: int | bytes) -> byte
     )
 )
 def test_a_group_is_read_as_it_was_written(records: list[tuple[Kind, bytes]]) -> None:
-    """Kind, timestamp and payload of each record return, also of empty payloads."""
+    """Also with empty payloads."""
     written = [
         Record.of(kind, 5 + index, [payload[:3], payload[3:]])
         for index, (kind, payload) in enumerate(records)
@@ -102,7 +102,6 @@ def test_a_flip_of_any_bit_is_an_error(kind: str) -> None:
 
 
 def test_an_object_that_is_cut_off_or_too_long_is_damage() -> None:
-    """The length of the object is checked."""
     data = group_of(b"payload", b"more")
     for length in range(len(data)):
         with pytest.raises(CorruptionError):
@@ -115,13 +114,12 @@ def test_an_object_that_is_cut_off_or_too_long_is_damage() -> None:
     "slot", [Slot(EPOCH, 8), Slot(Epoch(4, EPOCH.token), 7), Slot(Epoch(3, "f" * 16), 7)]
 )
 def test_o2_a_group_of_another_slot_is_refused(slot: Slot) -> None:
-    """A copied object is not taken for the slot's own."""
     with pytest.raises(CorruptionError, match="another slot"):
         read(group_of(b"x"), slot)
 
 
 def test_a_group_of_another_store_is_refused() -> None:
-    """An intact object of another store is not damage, but the wrong object."""
+    """The error is not "damage"."""
     with pytest.raises(WrongStoreError, match="another store"):
         read(group_of(b"x"), store="f" * 32)
 
@@ -143,10 +141,8 @@ def test_a_newer_version_is_refused_and_not_called_damage() -> None:
     ("what", "values"),
     [("length", {"payload_length": 1 << 31}), ("length", {"payload_length": 9}), ("time", {"timestamp": 99})],
 )
-def test_contents_that_no_writer_makes_are_damage_under_a_right_checksum(
-    what: str, values: dict[str, int]
-) -> None:
-    """A length is checked before it is used; timestamps must not descend."""
+def test_invalid_content_with_a_right_checksum_is_damage(what: str, values: dict[str, int]) -> None:
+    """Lengths and timestamps are checked."""
     data = group_of(b"x" * 8, b"y")
     body = changed(data, RECORD, GROUP.size_bytes, **values)[GROUP.size_bytes :]
     bad = changed(data[: GROUP.size_bytes] + body, GROUP, 0, body_crc32c=crc32c(body))
@@ -154,8 +150,7 @@ def test_contents_that_no_writer_makes_are_damage_under_a_right_checksum(
         read(bad)
 
 
-def test_padding_that_is_not_zero_is_damage_under_a_right_checksum() -> None:
-    """No byte of an object may be anything."""
+def test_padding_that_is_not_zero_is_damage() -> None:
     data = group_of(b"x")
     body = data[GROUP.size_bytes : -1] + b"\1"
     with pytest.raises(CorruptionError, match="padding"):
@@ -163,7 +158,6 @@ def test_padding_that_is_not_zero_is_damage_under_a_right_checksum() -> None:
 
 
 def test_a_wrong_record_count_or_an_empty_group_is_damage() -> None:
-    """The header's count is compared."""
     data = group_of(b"x")
     with pytest.raises(CorruptionError, match="expected 2 records"):
         read(changed(data, GROUP, 0, record_count=2))
@@ -182,7 +176,7 @@ def test_a_seal_is_alone_in_its_group() -> None:
 
 @pytest.mark.parametrize("host", ["db-1", "x" * 300, "", "münchen"])
 def test_a_seal_names_the_next_epoch_and_its_process(host: str) -> None:
-    """Every seal has the same size, which no other group has, however long the host's name is (O5)."""
+    """All seals have the same size, which no other group has, with any host name (O5)."""
     seal = Seal(EPOCH.next("c" * 16), host, 4711, 1_764_000_000_000_000)
     data, crc = encode_seal(STORE, SLOT, 5, seal)
     group = decode_group(data, "p", STORE, SLOT)
@@ -203,7 +197,6 @@ def checkpoint_object() -> bytes:
 
 
 def test_a_checkpoint_is_read_as_it_was_written() -> None:
-    """Position, log start, CRC and timestamp return with the body."""
     header, body = decode_checkpoint(checkpoint_object(), "p", STORE, KEY)
     assert (header.position, header.previous_crc, header.timestamp) == (SLOT, 77, 1234)
     assert header.log_start == Slot(Epoch(2, "e" * 16), 4) and body.to_pybytes() == b"the state"
@@ -211,7 +204,6 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
 
 
 def test_a_checkpoint_under_another_key_or_of_another_store_is_refused() -> None:
-    """A copied checkpoint is not taken for another one."""
     with pytest.raises(CorruptionError, match="another checkpoint"):
         decode_checkpoint(checkpoint_object(), "p", STORE, CheckpointKey((3, 8), "d" * 16))
     with pytest.raises(WrongStoreError):
@@ -221,14 +213,13 @@ def test_a_checkpoint_under_another_key_or_of_another_store_is_refused() -> None
 @pytest.mark.parametrize(
     "values", [{"log_start_n": 8, "log_start_epoch": 3}, {"n": 10**12}, {"epoch": 10**10}]
 )
-def test_a_checkpoint_with_places_that_cannot_be_is_damage(values: dict[str, int]) -> None:
-    """Numbers that a key cannot hold, and a log start after the position, are refused."""
+def test_a_checkpoint_with_invalid_places_is_damage(values: dict[str, int]) -> None:
+    """Numbers that a key cannot have, and a log start after the position."""
     with pytest.raises(CorruptionError):
         CheckpointHeader.decode(changed(checkpoint_object(), format.CHECKPOINT, 0, **values), "p")
 
 
-def test_keys_sort_as_the_log_does() -> None:
-    """A list of the bucket is in the order of epochs and slots."""
+def test_keys_sort_in_log_order() -> None:
     slots = [Slot(Epoch(number, "a" * 16), n) for number in (1, 2, 10) for n in (0, 9, 10, 999_999)]
     assert sorted(slot.key for slot in slots) == [slot.key for slot in slots]
     assert [Slot.parse(slot.key) for slot in slots] == slots
@@ -238,7 +229,7 @@ def test_keys_sort_as_the_log_does() -> None:
 
 
 def test_the_birth_object_is_read_as_it_was_written() -> None:
-    """And anything else is an error that says what."""
+    """Invalid ones raise an error."""
     birth = Birth(STORE, Epoch(0, "a" * 16))
     assert Birth.decode(birth.encode(), "p") == birth
     newer = birth.encode().replace(b'"format_version": 1', b'"format_version": 2')
@@ -251,8 +242,7 @@ def test_the_birth_object_is_read_as_it_was_written() -> None:
         Birth.decode(b" " * 5000, "p")
 
 
-def test_a_writer_hint_that_is_none_is_ignored() -> None:
-    """The hint is never needed."""
+def test_an_invalid_writer_hint_is_ignored() -> None:
     hint = WriterHint("host", 7, EPOCH.name, 1, 2, False)
     assert WriterHint.decode(hint.encode()) == hint
     for bad in (b"", b"{}", b"null", hint.encode().replace(b"7", b'"7"')):

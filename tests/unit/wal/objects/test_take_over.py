@@ -1,4 +1,4 @@
-"""Becoming the writer of a store in a bucket, against writers and heirs that are alive."""
+"""Becoming the writer of a store in a bucket, beside other live writers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_first_seal(key: str, body: Bytes, epoch: int) -> bool:
 
 
 def test_the_first_open_creates_the_store(bench: Bench) -> None:
-    """And later ones find it."""
+    """Later opens find it."""
     assert read_birth(bench.env, bench.bucket) is None
     first, second = bench.take_over(), bench.take_over()
     assert first.checkpoint is None and first.entries == []
@@ -29,8 +29,7 @@ def test_the_first_open_creates_the_store(bench: Bench) -> None:
     assert first.log.epoch_name < second.log.epoch_name
 
 
-def test_two_processes_that_create_the_store_at_once_have_the_same(bench: Bench) -> None:
-    """The birth object of one of them counts."""
+def test_two_processes_that_create_a_store_at_once_use_one_birth_object(bench: Bench) -> None:
 
     class Late(bench.Wrapper):  # type: ignore[misc,name-defined]
         def create(self, key: str, body: Bytes) -> bool:
@@ -42,8 +41,8 @@ def test_two_processes_that_create_the_store_at_once_have_the_same(bench: Bench)
     assert birth == read_birth(bench.env, bench.bucket)
 
 
-def test_an_heir_has_everything_and_the_old_writer_nothing_more(bench: Bench) -> None:
-    """Also after a checkpoint, with the rows that are in the log only."""
+def test_the_new_writer_has_all_records_and_the_old_one_is_fenced(bench: Bench) -> None:
+    """Also after a checkpoint, with rows that are only in the log."""
     old = bench.log()
     bench.write(old, "a", "b", "c")
     bench.checkpoint(old, b"state", keep=2)
@@ -59,8 +58,8 @@ def test_an_heir_has_everything_and_the_old_writer_nothing_more(bench: Bench) ->
     assert taken.log.appended.timestamp == 5
 
 
-def test_an_heir_takes_in_records_that_come_while_it_seals(bench: Bench) -> None:
-    """The writer was faster: the heir seals the next slot."""
+def test_the_new_writer_has_records_that_were_written_while_it_sealed(bench: Bench) -> None:
+    """The old writer was faster, so the next slot is sealed."""
     old = bench.log()
     bench.write(old, "a")
 
@@ -79,8 +78,8 @@ def test_an_heir_takes_in_records_that_come_while_it_seals(bench: Bench) -> None
         bench.write(old, "e")
 
 
-def test_s7_a_writer_that_is_always_faster_meets_a_wall(bench: Bench) -> None:
-    """It fills each slot that the heir wants. After some slots it is fenced, and the heir has all."""
+def test_s7_a_writer_that_is_always_faster_is_fenced_by_a_wall(bench: Bench) -> None:
+    """It fills each slot before the seal is there."""
     old = bench.log()
     written: list[str] = []
 
@@ -99,8 +98,8 @@ def test_s7_a_writer_that_is_always_faster_meets_a_wall(bench: Bench) -> None:
     assert bench.names() == [*written, "mine"]
 
 
-def test_s7_a_wall_behind_an_empty_slot_ends_nothing(bench: Bench) -> None:
-    """The writer stopped before it reached the wall: the heir seals the slot where it stopped."""
+def test_s7_a_wall_after_an_empty_slot_has_no_effect(bench: Bench) -> None:
+    """The writer stopped before the wall, and the slot where it stopped is sealed."""
     old = bench.log()
     bench.write(old, "a")
 
@@ -121,8 +120,8 @@ def test_s7_a_wall_behind_an_empty_slot_ends_nothing(bench: Bench) -> None:
     assert bench.names() == ["a", "b", "c"] and bench.names_of(bench.take_over().entries) == ["a", "b", "c"]
 
 
-def test_of_two_heirs_the_later_one_is_the_writer(bench: Bench) -> None:
-    """Each follows the seal of the other."""
+def test_of_two_new_writers_the_later_one_is_the_writer(bench: Bench) -> None:
+    """It follows the seal of the other."""
     bench.write(bench.log(), "a")
     taken: list[Any] = []
 
@@ -146,7 +145,7 @@ def test_of_two_heirs_the_later_one_is_the_writer(bench: Bench) -> None:
 
 
 class Emptied:
-    """An heir whose seal comes so late that its slot has been written and deleted meanwhile."""
+    """A bucket in which a slot is written and deleted before the seal arrives there."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -172,7 +171,7 @@ class Emptied:
 
 
 def test_s1_a_seal_in_a_deleted_slot_does_not_count(bench: Bench) -> None:
-    """The heir begins again, from the newest checkpoint, and has every record."""
+    """The process begins again at the newest checkpoint, and has every record."""
     case = Emptied(bench)
     taken = case.take_over()
     assert taken.checkpoint.body.to_pybytes() == b"a0 a1 a2 a3"
@@ -183,10 +182,10 @@ def test_s1_a_seal_in_a_deleted_slot_does_not_count(bench: Bench) -> None:
     assert bench.names() == ["a4", "b0"]
 
 
-def test_s1_without_the_rule_the_heir_loses_acknowledged_records(
+def test_without_s1_the_new_writer_loses_acknowledged_records(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hole that the rule closes: of two writers, one writes where nobody reads."""
+    """This shows why the rule exists."""
     case = Emptied(bench)
     plain = LogFollower.must_begin_again
     sealed: list[bool] = []
@@ -207,8 +206,7 @@ def test_s1_without_the_rule_the_heir_loses_acknowledged_records(
     assert "b0" not in bench.names(), "an acknowledged record that no open finds"
 
 
-def test_s4_a_zombie_meets_the_seal_after_its_heir_cleaned_up(bench: Bench) -> None:
-    """The heir has deleted everything around the seal, but not the seal."""
+def test_s4_a_former_writer_finds_the_seal_after_old_objects_were_deleted(bench: Bench) -> None:
     zombie = bench.log()
     bench.write(zombie, "a")
     heir = bench.log()
@@ -221,8 +219,8 @@ def test_s4_a_zombie_meets_the_seal_after_its_heir_cleaned_up(bench: Bench) -> N
     assert seals == [(0, 0), (1, 1)]
 
 
-def test_a_claimer_without_an_answer_is_not_the_writer(bench: Bench) -> None:
-    """Its seal may still arrive: then the former writer is fenced, and an open goes on from there."""
+def test_a_process_whose_seal_has_no_answer_is_not_the_writer(bench: Bench) -> None:
+    """The seal may arrive later. Then the former writer is fenced, and the next open continues."""
     old = bench.log()
     bench.write(old, "a")
     objects = bench.faulty(lambda request: "late" if request.verb == "create" else None)
@@ -237,7 +235,7 @@ def test_a_claimer_without_an_answer_is_not_the_writer(bench: Bench) -> None:
 
 @pytest.mark.parametrize("fault", ["503", "drop before", "drop after", "409", "late"])
 def test_every_request_of_a_take_over_may_fail_once(bench: Bench, fault: str) -> None:
-    """Whichever request it is, the heir has everything, and the bucket one history."""
+    """The new writer has all records."""
     number = 1
     while True:
         case = type(bench)()
@@ -261,7 +259,7 @@ def test_every_request_of_a_take_over_may_fail_once(bench: Bench, fault: str) ->
 
 
 def test_a_damaged_birth_object_is_an_error(bench: Bench) -> None:
-    """And the store is not created anew over it."""
+    """The store is not created again."""
     bench.log()
     bench.damage("nyala.json", 0)
     with pytest.raises(CorruptionError):

@@ -1,4 +1,4 @@
-"""Group commit into numbered objects: what is acknowledged when, and what follows a failure."""
+"""Group commit into numbered objects: when records are acknowledged, and failures."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def test_synced_records_are_found_by_the_next_open(bench: Bench) -> None:
     assert {entry.slot.n for entry in entries} == {0}, "one group"
 
 
-def test_append_makes_no_request(bench: Bench) -> None:
-    """Only `sync` reaches the bucket."""
+def test_append_sends_no_request(bench: Bench) -> None:
     objects = bench.faulty()
     log = bench.log(objects)
     before = len(objects.requests)
@@ -52,7 +51,7 @@ def test_append_makes_no_request(bench: Bench) -> None:
 
 
 def test_records_that_wait_are_written_together(bench: Bench) -> None:
-    """While a group is on its way, others gather; each is acknowledged with its group."""
+    """Each is acknowledged with its group."""
     objects = bench.held()
     log = bench.log(objects)
     objects.holds = True
@@ -67,7 +66,7 @@ def test_records_that_wait_are_written_together(bench: Bench) -> None:
 
 
 def test_g1_a_later_group_is_acknowledged_only_after_the_earlier_one(bench: Bench) -> None:
-    """Slot 1 exists, but an heir would seal the empty slot 0: nothing of both is acknowledged."""
+    """If only slot 1 exists, a new writer would seal the empty slot 0."""
     objects = bench.held()
     log = bench.log(objects)
     objects.holds = True
@@ -86,8 +85,7 @@ def test_g1_a_later_group_is_acknowledged_only_after_the_earlier_one(bench: Benc
     assert bench.names() == ["r0", "r1"]
 
 
-def test_g2_at_most_four_groups_are_on_their_way(bench: Bench) -> None:
-    """Also if later ones exist already: so few objects are left behind an heir's seal."""
+def test_g2_at_most_four_groups_are_sent_at_once(bench: Bench) -> None:
     objects = bench.held()
     log = bench.log(objects)
     objects.holds = True
@@ -110,7 +108,7 @@ def test_g2_at_most_four_groups_are_on_their_way(bench: Bench) -> None:
 
 
 def test_a_group_has_at_most_8_mb_of_records(bench: Bench) -> None:
-    """And a larger record is a group by itself."""
+    """A larger record has its own group."""
     log = bench.log()
     half = bytes(GROUP_MAX_BYTES // 2 + 1)
     for index, payload in enumerate((half, half, bytes(GROUP_MAX_BYTES + 1), b"small")):
@@ -125,7 +123,7 @@ def test_a_group_has_at_most_8_mb_of_records(bench: Bench) -> None:
 
 
 def test_the_group_interval_bounds_the_number_of_requests(bench: Bench) -> None:
-    """The first record after a pause does not wait; the next ones do, together."""
+    """The first record after a pause does not wait."""
 
     class Clock(type(bench.clock)):  # type: ignore[misc]
         waits: list[float]
@@ -150,7 +148,7 @@ def test_the_group_interval_bounds_the_number_of_requests(bench: Bench) -> None:
 
 @pytest.mark.parametrize("fault", ["503", "drop before", "drop after", "late", "409"])
 def test_a_request_without_an_answer_is_repeated(bench: Bench, fault: str) -> None:
-    """The record is written once, whatever became of the first request."""
+    """The record is written once."""
     objects = bench.faulty()
     log = bench.log(objects)
     creates = iter([fault])
@@ -161,7 +159,7 @@ def test_a_request_without_an_answer_is_repeated(bench: Bench, fault: str) -> No
 
 
 def test_g3_a_fenced_writer_knows_that_nothing_was_written(bench: Bench) -> None:
-    """The error names the process that took over, and its outcome is known."""
+    """The error names the process that took over."""
     old, new = bench.log(), bench.log()
     offset = bench.append(old, "lost")
     with pytest.raises(FencedError, match="nothing of this call was written") as caught:
@@ -180,7 +178,7 @@ def test_g3_a_fenced_writer_knows_that_nothing_was_written(bench: Bench) -> None
 
 
 def test_g3_a_group_before_the_seal_is_acknowledged_when_its_reply_comes(bench: Bench) -> None:
-    """An heir found slot 0, whose reply is still missing, and sealed slot 1."""
+    """Another process found slot 0, whose reply is late, and sealed slot 1."""
     objects = bench.held()
     log = bench.log(objects)
     objects.holds = True
@@ -197,8 +195,8 @@ def test_g3_a_group_before_the_seal_is_acknowledged_when_its_reply_comes(bench: 
     assert first.end() is None
 
 
-def test_a_fence_leaves_nothing_unknown_after_it(bench: Bench) -> None:
-    """Slot 0 gets no answer: unknown. Slot 1 holds a seal: its record was certainly not written."""
+def test_records_after_a_seal_were_certainly_not_written(bench: Bench) -> None:
+    """Slot 0 gets no answer, so its outcome is unknown. Slot 1 has a seal."""
     inner = bench.faulty()
     objects = bench.held(inner)
     log = bench.log(objects, patience_s=0.0)
@@ -219,7 +217,7 @@ def test_a_fence_leaves_nothing_unknown_after_it(bench: Bench) -> None:
 
 
 def test_g4_without_an_answer_the_outcome_is_unknown_and_the_writer_dead(bench: Bench) -> None:
-    """After a minute. The record may be in the log, as the next open finds out."""
+    """After a minute."""
     objects = bench.faulty()
     log = bench.log(objects)
     bench.write(log, "a")
@@ -238,7 +236,7 @@ def test_g4_without_an_answer_the_outcome_is_unknown_and_the_writer_dead(bench: 
 
 
 def test_records_before_the_failed_group_are_still_acknowledged(bench: Bench) -> None:
-    """Group 1 gets no answer; group 0 gets one later."""
+    """Group 1 gets no answer, and group 0 gets one later."""
     inner = bench.held()
     objects = FaultyObjects(inner)
     log = bench.log(objects, patience_s=0.0)
@@ -255,7 +253,7 @@ def test_records_before_the_failed_group_are_still_acknowledged(bench: Bench) ->
 
 
 def test_a_refused_request_ends_the_writer_with_a_known_outcome(bench: Bench) -> None:
-    """For example if the credentials were withdrawn: nothing was written."""
+    """For example, the credentials are not valid any more."""
 
     class Forbidden(bench.Wrapper):  # type: ignore[misc,name-defined]
         forbidden = False
@@ -273,8 +271,7 @@ def test_a_refused_request_ends_the_writer_with_a_known_outcome(bench: Bench) ->
     assert caught.value.outcome is None
 
 
-def test_a_slot_with_something_else_is_an_error(bench: Bench) -> None:
-    """Bytes that are no seal must not be taken for one."""
+def test_an_invalid_object_in_a_slot_is_an_error(bench: Bench) -> None:
     log = bench.log()
     bench.bucket.put(slot_keys(log, 0)[0], b"not ours")
     with pytest.raises(StorageError, match="the slot is taken"):
@@ -285,7 +282,7 @@ def test_a_slot_with_something_else_is_an_error(bench: Bench) -> None:
 def test_g5_an_interrupted_leader_loses_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Ctrl-C ends the wait, but the group is written by the next thread, once."""
+    """The next thread writes the group."""
     log = bench.log()
     name = {"encoding": "encode_group", "creating": "settle"}[moment]
     plain = getattr(writer, name)
@@ -304,10 +301,9 @@ def test_g5_an_interrupted_leader_loses_nothing(
     assert bench.names() == ["a", "b"]
 
 
-def test_the_first_waiter_of_a_later_group_takes_over_an_interrupted_one(
+def test_a_thread_that_waits_for_a_later_group_leads_an_interrupted_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that already waits behind the interrupted group is not left waiting."""
     objects = bench.held()
     log = bench.log(objects)
     objects.holds = True
@@ -333,7 +329,7 @@ def test_the_first_waiter_of_a_later_group_takes_over_an_interrupted_one(
 
 
 def test_an_interrupted_append_ends_the_writer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not known whether the record would be written, so nothing is written any more."""
+    """The state in memory may be incomplete."""
     log = bench.log()
     bench.write(log, "a")
     monkeypatch.setattr(bench.clock, "monotonic_s", lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
@@ -376,7 +372,7 @@ def test_sync_if_due_syncs_records_that_have_waited(bench: Bench) -> None:
 
 
 def test_close_syncs_and_says_that_nobody_writes(bench: Bench) -> None:
-    """A closed log takes no record; closing again does nothing."""
+    """A closed log accepts no record."""
     log = bench.log()
     hint = WriterHint.decode(bench.bucket.get("writer"))
     assert hint is not None and (hint.pid, hint.epoch) == (os.getpid(), log.epoch_name) and not hint.closed
@@ -390,7 +386,6 @@ def test_close_syncs_and_says_that_nobody_writes(bench: Bench) -> None:
 
 
 def test_a_hint_that_cannot_be_written_is_left_out(bench: Bench) -> None:
-    """It is for people and other programs only."""
     objects = bench.faulty(lambda request: "503" if request.key == "writer" else None)
     log = bench.log(objects)
     bench.write(log, "a")
@@ -399,7 +394,7 @@ def test_a_hint_that_cannot_be_written_is_left_out(bench: Bench) -> None:
 
 
 def test_the_size_is_what_the_next_open_reads(bench: Bench) -> None:
-    """It grows with what is appended, and shrinks with a checkpoint."""
+    """A checkpoint makes it smaller."""
     log = bench.log()
     empty = log.size_bytes
     bench.append(log, "x" * 1000)
@@ -412,7 +407,6 @@ def test_the_size_is_what_the_next_open_reads(bench: Bench) -> None:
 
 
 def test_timestamps_must_not_descend(bench: Bench) -> None:
-    """An heir continues after the log's last timestamp."""
     log = bench.log()
     log.append(Kind.BATCH, 100, [b"x"])
     log.sync()
