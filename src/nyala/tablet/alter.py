@@ -106,22 +106,22 @@ Step: TypeAlias = Callable[[Draft], Draft]
 
 
 def add_column(name: str, spec: ColumnSpec) -> Step:
-    """See `nyala.schema.alteration.add_column`."""
+    """Return a step that adds a column (`schema.alteration.add_column`)."""
     return lambda draft: _with_schema(draft, alteration.add_column(draft.schema, name, spec, draft.limits))
 
 
 def drop_column(name: str) -> Step:
-    """See `nyala.schema.alteration.drop_column`."""
+    """Return a step that drops a column (`schema.alteration.drop_column`)."""
     return lambda draft: _with_schema(draft, alteration.drop_column(draft.schema, name))
 
 
 def rename_column(old: str, new: str) -> Step:
-    """See `nyala.schema.alteration.rename_column`."""
+    """Return a step that renames a column (`schema.alteration.rename_column`)."""
     return lambda draft: _with_schema(draft, alteration.rename_column(draft.schema, old, new, draft.limits))
 
 
 def change_column(name: str, **changes: Any) -> Step:
-    """See `nyala.schema.alteration.change_column`."""
+    """Return a step that changes a column (`schema.alteration.change_column`)."""
     return lambda draft: _with_schema(
         draft, alteration.change_column(draft.schema, name, **changes, limits=draft.limits)
     )
@@ -164,7 +164,7 @@ def set_history(history_us: int | None) -> Step:
 
 
 def add_range(bound: RangeBound) -> Step:
-    """See `nyala.partition.alteration.added_partitions`."""
+    """Return a step that adds a range (`partition.alteration.added_partitions`)."""
 
     def step(draft: Draft) -> Draft:
         added = added_partitions(bound, draft.partition_schema, draft.partitions, draft.schema, draft.limits)

@@ -162,7 +162,7 @@ class LogFollower:
         return self._checkpoint
 
     def live_slots(self) -> list[LiveSlot]:
-        """Return the slots that were read since the last start, seals included."""
+        """Return the slots from the log start of the first checkpoint on, seals included."""
         return list(self._live)
 
     def restart(self) -> None:

@@ -216,7 +216,7 @@ class Slot:
 
     @classmethod
     def parse(cls, key: str) -> Slot | None:
-        """Return None for a key of another form."""
+        """Return the slot with this key; None for any other key."""
         match = _SLOT_KEY.fullmatch(key)
         return None if match is None else cls(Epoch(int(match[1]), match[2]), int(match[3]))
 
@@ -238,7 +238,7 @@ class CheckpointKey:
 
     @classmethod
     def parse(cls, key: str) -> CheckpointKey | None:
-        """Return None for a key of another form."""
+        """Return the checkpoint key with this text; None for any other text."""
         match = _CHECKPOINT_KEY.fullmatch(key)
         return None if match is None else cls((int(match[1]), int(match[2])), match[3])
 
