@@ -70,14 +70,8 @@ def test_the_module_has_the_names_of_pep_249():
         ),
     }  # fmt: skip
     assert all(below.__base__ is above for above, listed in tree.items() for below in listed)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["Warning", "Error", *(n for n in dir(dbapi) if n.endswith("Error") and n != "Error")],
-)
-def test_the_connection_has_the_errors_as_attributes(connection, name):
-    assert getattr(connection, name) is getattr(dbapi, name)
+    for error in (dbapi.Warning, dbapi.Error, *tree[dbapi.Error], *tree[dbapi.DatabaseError]):
+        assert getattr(dbapi.Connection, error.__name__) is error
 
 
 def test_constructors_of_pep_249():

@@ -1,15 +1,10 @@
-"""The SQLAlchemy dialect `nyala` over existing tables: statements, reflection, the ORM."""
+"""The SQLAlchemy dialect `nyala` over existing tables: connections, statements, keys, reflection and text."""
 
-import datetime as dt
-import decimal
 import itertools
 
 import duckdb
-import pandas as pd
-import polars as pl
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import orm
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -19,18 +14,13 @@ from tests.processes import children
 
 registry.register("nyala", "nyala.sqlalchemy.dialect", "NyalaDialect")
 
-Base = orm.declarative_base()
-
-
-class Item(Base):
-    __tablename__ = "items"
-    id = sa.Column(sa.BigInteger, primary_key=True)
-    name = sa.Column(sa.String(20), nullable=False)
-    price = sa.Column(sa.Numeric(9, 2))
-    seen = sa.Column(sa.DateTime)
-
-
-ITEMS = Item.__table__
+ITEMS = sa.Table(
+    "items", sa.MetaData(),
+    sa.Column("id", sa.BigInteger, primary_key=True),
+    sa.Column("name", sa.String(20), nullable=False),
+    sa.Column("price", sa.Numeric(9, 2)),
+    sa.Column("seen", sa.DateTime),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -86,15 +76,6 @@ def test_a_block_commits_or_rolls_back(engine, db):
         assert db["items"].count() == 2
 
 
-def test_errors_are_those_of_sqlalchemy(engine):
-    with engine.connect() as connection:
-        connection.execute(ITEMS.insert(), {"id": 1, "name": "pen"})
-        with pytest.raises(sa.exc.IntegrityError):
-            connection.execute(ITEMS.insert(), {"id": 1, "name": "ink"})
-        with pytest.raises(sa.exc.ProgrammingError):
-            connection.execute(sa.text("SELECT * FROM nothing"))
-
-
 def test_the_first_of_two_commits_wins(engine, db):
     db["items"].insert([{"id": 1, "name": "pen"}])
     change = ITEMS.update().where(ITEMS.c.id == 1)
@@ -108,17 +89,6 @@ def test_the_first_of_two_commits_wins(engine, db):
 
 
 # -------------------------------------------------------------------------------------------------- statements
-
-
-def test_values_of_each_type_are_returned_unchanged(engine):
-    row = {
-        "id": 1, "name": "pen", "price": decimal.Decimal("1.50"), "seen": dt.datetime(2026, 1, 2, 3, 4, 5, 6),
-    }  # fmt: skip
-    with engine.begin() as connection:
-        connection.execute(ITEMS.insert(), row)
-        assert dict(connection.execute(sa.select(ITEMS)).mappings().one()) == row
-        found = connection.scalars(sa.select(ITEMS.c.id).where(ITEMS.c.seen == row["seen"])).all()
-        assert found == [1]
 
 
 def test_update_delete_and_returning(engine):
@@ -234,24 +204,7 @@ def test_tables_without_a_key_are_reflected_without_a_key(engine, db):
         assert sorted(connection.scalars(sa.select(table.c.auto_incrementing_id))) == [1, 2, 3]
 
 
-# -------------------------------------------------------------------------------------------------- the ORM
-
-
-def test_the_orm(engine, db):
-    with orm.Session(engine) as session:
-        session.add_all(
-            [Item(name="pen"), Item(name="ink", price=decimal.Decimal("2.5")), Item(id=7, name="pad")]
-        )
-        session.commit()
-        pen = session.scalars(sa.select(Item).where(Item.name == "pen")).one()
-        pen.price = decimal.Decimal("3.25")
-        session.delete(session.get(Item, 7))
-        session.commit()
-        assert dict(session.execute(sa.select(Item.name, Item.price)).all()) == {
-            "pen": decimal.Decimal("3.25"),
-            "ink": decimal.Decimal("2.50"),
-        }
-    assert db["items"].count() == 2
+# -------------------------------------------------------------------------------------------------- text
 
 
 def test_floor_division_of_integers_is_exact(engine):
@@ -279,9 +232,6 @@ def test_floor_division_of_other_numbers():
     columns = [sa.column("d", sa.Numeric(9, 2)), sa.column("f", sa.Float), sa.column("i", sa.Integer)]
     for a, b in itertools.permutations(columns, 2):
         assert str((a // b).compile(dialect=NyalaDialect())) == f"FLOOR({a.name} / {b.name})"
-
-
-# -------------------------------------------------------------------------------------------------- tables
 
 
 def test_text_of_create_table():
@@ -339,16 +289,3 @@ def test_constraints_that_a_store_does_not_check_are_refused(given):
     table = sa.Table("t", sa.MetaData(), sa.Column("n", sa.Integer, primary_key=True), given)
     with pytest.raises(sa.exc.CompileError, match="a store has no"):
         CreateTable(table).compile(dialect=NyalaDialect())
-
-
-# -------------------------------------------------------------------------------------------------- callers
-
-
-def test_pandas_and_polars(engine, db):
-    frame = pd.DataFrame({"id": [1, 2], "name": ["a", "b"]})
-    assert frame.to_sql("items", engine, if_exists="append", index=False) == 2
-    assert pd.read_sql_table("items", engine)["name"].tolist() == ["a", "b"]
-    found = pd.read_sql(sa.select(ITEMS.c.id).where(ITEMS.c.id > 1), engine)
-    assert found["id"].tolist() == [2]
-    pl.DataFrame({"id": [3], "name": ["c"]}).write_database("items", engine, if_table_exists="append")
-    assert pl.read_database("SELECT count(*) AS n FROM items", engine)["n"].to_list() == [3]
