@@ -240,6 +240,19 @@ def test_explain_says_what_would_be_written_and_writes_nothing(
         db.sql("EXPLAIN UPDATE t SET nothing = 1")
 
 
+def test_explain_of_other_statements(db: nyala.Database, t: nyala.Table) -> None:
+    ((key, plan),) = db.sql("EXPLAIN SELECT v FROM t WHERE id = 1").fetchall()
+    assert key == "physical_plan" and "Projections" in plan
+    analyzed = dict(db.sql("EXPLAIN ANALYZE SELECT v FROM t WHERE id = ?", [1]).fetchall())
+    assert set(analyzed) == {"analyzed_plan", "scan"}
+    rows = dict(db.sql("EXPLAIN CREATE TABLE nothing AS SELECT v FROM t").fetchall())
+    assert "would create the table" in rows["statement"] and "physical_plan" in rows
+    assert db.list_tables() == ["t"]
+    for text in ("EXPLAIN SHOW TABLES", "EXPLAIN"):
+        with pytest.raises(nyala.InvalidArgumentError, match="EXPLAIN takes a statement"):
+            db.sql(text)
+
+
 @pytest.mark.parametrize(
     ("statement", "operation"),
     [
