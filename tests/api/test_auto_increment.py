@@ -86,7 +86,7 @@ def test_invalid_calls_are_refused(db: Database) -> None:
         (lambda: db.create_table("u", {}), "no columns"),
         (
             lambda: db.create_table("u", {"v": "int64"}, partition_by=nyala.hash_partition(ID, buckets=2)),
-            "whose values each tablet gives itself",
+            "which the store fills with numbers",
         ),
     ):
         with pytest.raises(nyala.Error, match=message):

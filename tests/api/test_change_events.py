@@ -293,13 +293,13 @@ def test_numbers_of_json_keep_their_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "bad", "says"),
     [
-        ("price", "ten", r"column 'price': 'ten' is no number of type decimal\(9,2\)"),
+        ("price", "ten", r"column 'price': 'ten' is not a number of type decimal\(9,2\)"),
         ("price", "1.005", r"column 'price': .*1.005 "),
         ("price", "1234567890", "column 'price': .*does not fit"),
         (
             "day",
             2**40,
-            "column 'day': 1099511627776 is no number of days, which units= gives for this column",
+            "column 'day': 1099511627776 is not a number of days, the unit that units= gives for this column",
         ),
         ("seen", 2**62, "column 'seen': .*is beyond 64 bits of microseconds"),
     ],
@@ -562,7 +562,7 @@ CREATE = envelope("c", None, {"k": 1, "v": "a"}, 1)
         ([CREATE, envelope("t", None, None)], {}, "event 1: field 'op' has the unknown operation 't': pass oper"),
         (as_arrow([CREATE, {"op": None}]), {}, "event 1: field 'op' has the unknown operation NULL"),
         ([CREATE, {"after": {"k": 1}}], {}, "event 1: field 'op' has the unknown operation NULL"),
-        ([{"op": ["c"], "k": 1}], {}, "field 'op' of event 0 is not the word of an operation"),
+        ([{"op": ["c"], "k": 1}], {}, "event 0: field 'op' must be the name of an operation"),
         ([CREATE, envelope("d", None, None)], {}, "event 1 is a delete without `before`, so its key is unknown"),
         (as_arrow([CREATE, envelope("d", None, None)]), {}, "event 1 is a delete without `before`"),
         ([CREATE, envelope("u", {"k": 1}, None)], {}, "event 1 is an insert or update without `after`"),

@@ -147,7 +147,7 @@ def read_events(events: Any, schema: Schema, format: EventFormat) -> tuple[Mixed
     """Return the rows with their operations, and the position in `events` of each row's event.
 
     Raises: InvalidArgumentError, ColumnNotFoundError, SchemaError for events that do not have the
-        format. Single values that cannot be read are errors of their rows.
+    format. A single value that cannot be read is an error of its row.
     """
     sequence = sequence_column(schema, format)
     if isinstance(events, list | tuple) and all(
@@ -183,7 +183,7 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
     for number, word in zip(numbers, words, strict=True):
         if isinstance(word, list | Mapping):
             raise InvalidArgumentError(
-                f"field {word_field!r} of event {number} is not the word of an operation"
+                f"event {number}: field {word_field!r} must be the name of an operation, not an object or a list"
             )
     kinds = _kinds(set(words), lambda word: numbers[words.index(word)], word_field, format)
     own = _own_fields(schema, word_field, format)
@@ -510,7 +510,7 @@ def _parsed(values: Any, column: ColumnSchema, unit: str | None, errors: RowErro
     """
     where = f"column {column.name!r}: "
     if unit is not None:
-        what = f"is no number of {'days' if unit == 'd' else unit}, which units= gives for this column"
+        what = f"is not a number of {'days' if unit == 'd' else unit}, the unit that units= gives for this column"
         return _each_cast(values, lambda part: _times(part, unit), errors, where, what)
     kinds = set(map(type, values)) if isinstance(values, list) else {values.type}
     if column.type.name == "timestamp" and any(
@@ -524,7 +524,7 @@ def _parsed(values: Any, column: ColumnSchema, unit: str | None, errors: RowErro
         kind is str or kind in (pa.string(), pa.large_string()) for kind in kinds
     ):
         scale = column.type.scale
-        what = f"is no number of type {column.type}"
+        what = f"is not a number of type {column.type}"
         return _each_cast(values, lambda part: _decimals(part, scale), errors, where, what)
     if column.type.is_floating and decimal.Decimal in kinds:
         return [float(value) if isinstance(value, decimal.Decimal) else value for value in values]

@@ -214,7 +214,7 @@ def _key_columns(names: Sequence[str], schema: Schema, kind: str) -> tuple[Colum
             )
         if name == AUTO_INCREMENT:
             raise InvalidArgumentError(
-                f"{kind}_partition cannot specify {name!r}, whose values each tablet gives itself: partition by "
+                f"{kind}_partition cannot specify {name!r}, which the store fills with numbers: partition by "
                 "columns of primary_key, with unique=False"
             )
         if names.count(name) > 1:

@@ -6,8 +6,9 @@ __all__ = ["pickle_error"]
 
 
 def pickle_error(given: object) -> TypeError:
-    """Return the error for `__reduce__`; pickle's own message would name something inside the
-    object.
+    """Return the error that `__reduce__` raises.
+
+    Without it, the message of pickle would name an inner object that users do not know.
     """
     return TypeError(
         f"a {type(given).__name__} belongs to the store that this process has open and cannot be pickled: open the "

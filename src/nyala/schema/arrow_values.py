@@ -245,8 +245,8 @@ def decode_runs(array: pa.Array) -> pa.Array:
 def repeated(value: pa.Scalar, count: int) -> pa.Array:
     """Return an array of `count` equal values.
 
-    Raises: ArrowInvalid for more than 2 GiB of text. There, `pa.repeat` would return wrong offsets
-    without an error.
+    Raises: ArrowInvalid for more than 2 GiB of text. For so much, `pa.repeat` would return wrong
+    offsets without an error.
     """
     if value.is_valid and value.type in (pa.string(), pa.binary()):
         size = len(value.as_buffer()) * count

@@ -552,9 +552,7 @@ def are_finite_times(array: pa.Array) -> bool:
 
 
 def _finite_times(array: pa.Array) -> Cast:
-    """Fail DuckDB's `infinity` and `-infinity`, because other readers would take them for ordinary
-    distant times.
-    """
+    """Reject DuckDB's `infinity` and `-infinity`: other programs would read ordinary distant times."""
     if are_finite_times(array):
         return array, []
     ticks = _int_values(array.view(pa.int64()))

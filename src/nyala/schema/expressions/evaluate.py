@@ -228,8 +228,9 @@ class BoundCompare(_OneColumn):
         return true_mask(ARROW_COMPARE[self.op](array, self._scalar))
 
     def _compare_floats(self, values: npt.NDArray[Any]) -> Mask:
-        """Compare by E3. In NumPy, NaN is neither less than, equal to nor greater than another
-        value.
+        """Compare floats in the order of E3.
+
+        For NumPy, NaN is neither less than, equal to nor greater than any value.
         """
         op, value = self.op, self.value
         mask: Mask

@@ -21,6 +21,7 @@ NULL too.
 from __future__ import annotations
 
 import decimal
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -331,13 +332,13 @@ def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]
     empty = schema.arrow_schema().empty_table()
     try:
         result = evaluate.evaluate_expression(empty, expression)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
         if "No match for FieldRef" in str(error):
             reason = str(error).splitlines()[0]
             raise ColumnNotFoundError(f"the pyarrow expression {expression}: {reason}") from None
-        raise InvalidArgumentError(f"the pyarrow expression {expression} is refused: {error}") from None
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
-        raise InvalidArgumentError(f"the pyarrow expression {expression} is refused: {error}") from None
+        raise InvalidArgumentError(
+            f"Arrow cannot evaluate the pyarrow expression {expression} on this table: {error}"
+        ) from None
     if result.type != pa.bool_():
         raise InvalidArgumentError(f"the pyarrow expression {expression} gives {result.type}, not bool")
     if "FieldPath(" in str(expression):  # it refers to a column by its position, so no column may be missing
@@ -576,28 +577,23 @@ def _condition_of_like(
 
 
 def _all(parts: list[Bound]) -> Bound:
-    if any(part == _FALSE for part in parts):
+    if _FALSE in parts:
         return _FALSE
-    flat = [
-        inner
-        for part in parts
-        for inner in (part.parts if isinstance(part, BoundAnd) else (part,))
-        if inner != _TRUE
-    ]
+    flat = _flat(BoundAnd, parts, _TRUE)
     return flat[0] if len(flat) == 1 else BoundAnd(tuple(flat)) if flat else _TRUE
 
 
 def _any(parts: list[Bound]) -> Bound:
-    if any(part == _TRUE for part in parts):
+    if _TRUE in parts:
         return _TRUE
-    flat = [
-        inner
-        for part in parts
-        for inner in (part.parts if isinstance(part, BoundOr) else (part,))
-        if inner != _FALSE
-    ]
-    flat = _merge_equalities(flat)
+    flat = _merge_equalities(_flat(BoundOr, parts, _FALSE))
     return flat[0] if len(flat) == 1 else BoundOr(tuple(flat)) if flat else _FALSE
+
+
+def _flat(kind: type[BoundAnd] | type[BoundOr], parts: list[Bound], neutral: Bound) -> list[Bound]:
+    """Return the parts, with the parts of each `kind` in place of it, and without `neutral`."""
+    inner = itertools.chain(*(part.parts if isinstance(part, kind) else (part,) for part in parts))
+    return [part for part in inner if part != neutral]
 
 
 def _merge_equalities(parts: list[Bound]) -> list[Bound]:
