@@ -177,7 +177,7 @@ def test_a_request_that_no_process_survives(path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(handover, "send", ended)
     monkeypatch.setattr(attempts, "AGAIN_MAX", 2)
     with pytest.raises(
-        StorageError, match=r"send it again with the same key \(it was sent again 2 times\)"
+        StorageError, match=r"send it again with the same key \(the request was sent again 2 times\)"
     ) as raised:
         handover.commit_staged(str(path), staged(path))
     assert (sent, raised.value.outcome, type(raised.value)) == (["commit"] * 3, "unknown", StorageError)

@@ -90,15 +90,15 @@ class Birth:
             fields = json.loads(data)
             if "first_epoch" in fields:
                 raise StorageError(
-                    f"{os.path.dirname(path)} is a store as buckets have them: connect with its URL, file:///folder, "
-                    "or copy it with `nyala fs copy`",
+                    f"{os.path.dirname(path)} is a store with the layout of buckets: connect with its URL, "
+                    "file:///folder, or copy it with `nyala fs copy`",
                     path=path,
                 )
             found = fields.pop("crc32c")
             version, store_id, created_us = fields["format_version"], fields["store_id"], fields["created_us"]
             expected = _crc(fields)
             if found != expected:
-                raise ValueError(f"its checksum is {expected}, but it says {found!r:.40}")
+                raise ValueError(f"expected the checksum {expected}, found {found!r:.40}")
             if type(version) is not int or type(created_us) is not int or not _STORE_ID.fullmatch(store_id):
                 raise ValueError("a field has an invalid value")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -66,7 +66,7 @@ def with_writer(
         except WriterEndedError as error:
             if again == AGAIN_MAX:
                 raise StorageError(
-                    f"{error} (it was sent again {again} times)", path=path, outcome="unknown"
+                    f"{error} (the request was sent again {again} times)", path=path, outcome="unknown"
                 ) from error
             again += 1
             logger.info("%s: sending the request %r again", error, name)

@@ -588,7 +588,8 @@ def answer_call(
     call = CALLS.get(name) if isinstance(name, str) else None
     if call is None or not isinstance(name, str):
         raise InvalidArgumentError(
-            f"the process that writes the store knows no call {name!r}: use the same version of Nyala in both processes"
+            f"the process that writes the store does not know the call {name!r}: use the same version of Nyala in both "
+            "processes"
         )
     store = writer.store
     with validating(f"request to {name.replace('_', ' ')}"):

@@ -219,7 +219,7 @@ class Connection:
         except (ConnectionError, EOFError, BrokenFrame) as error:
             raise WriterEndedError(
                 f"the process that writes {directory} ended while it executed the request, and it is not known "
-                "whether it was done: send it again with the same key",
+                "whether the request was done: send it again with the same key",
                 path=directory,
                 outcome="unknown",
             ) from error

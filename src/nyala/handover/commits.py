@@ -305,7 +305,9 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     if condition is not None:
         check_operation(condition, operation)
         if job.get("overwrite"):
-            raise InvalidArgumentError("overwriting all rows takes no when and no newest_by")
+            raise InvalidArgumentError(
+                "a job that overwrites all rows cannot have when or newest_by: leave them out"
+            )
     from nyala.tablet.jobs.staged_files import read_staged
 
     staged = read_staged(store.env, staging_folder(store.root_path, job["key"]), job)

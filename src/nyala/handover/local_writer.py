@@ -330,7 +330,9 @@ class LocalWriter:
             made = self.store.change_once(key, lambda: self.store.tag(name, at))
         found = self.store.tags().get(name) if made is None else made
         if found is None:
-            raise InvalidArgumentError(f"the tag {name!r} was set, and was dropped since by another process")
+            raise InvalidArgumentError(
+                f"another process has dropped the tag {name!r} since it was set: set it again"
+            )
         return found.timestamp
 
     def drop_tag(self, name: str, *, key: str | None = None) -> None:
