@@ -1,12 +1,14 @@
-"""Contents that nobody of ours made, in forms that are right: every checksum is right, every frame is whole, every JSON
-is JSON, and what it says is not so. An answer or an error of ours, never one of Python's or Arrow's, and no assertion.
+"""Forged contents with right checksums and a valid form give a result or an error of Nyala.
 
-    rows of the catalogue      one value of one row is another           opened, read, checked, written to, compacted
-    records of the log         columns of other types, with NULLs, of other ids, tablets and versions       replayed
-    tokens                     any value of their JSON, their schemas and files too; other Arrow streams in them    read
-    requests to the writer     any value of any request; staged files of strange columns            carried out
+An error of Python or Arrow, or an assertion, is a failure. Forged are:
 
-(Bytes that are changed without more: `test_fuzz`.) A failure prints the case; `--hypothesis-seed=N` runs it again.
+    rows of the catalogue    one value of one row            the store is opened, read, checked, written, compacted
+    records of the log       types, NULLs, ids, versions     the log is replayed
+    tokens                   any value of their JSON, and    the token is read
+                             their Arrow streams
+    requests to the writer   any value, and staged files     the request is carried out
+
+`test_fuzz` changes single bytes. A failure prints the case; `--hypothesis-seed=N` runs it again.
 """
 
 from __future__ import annotations
@@ -46,16 +48,16 @@ from nyala.tablet.jobs.staged_files import ROW, TABLET
 from nyala.tablet.write.prepare import OPERATION_NAMES
 from nyala.wal.record import LogRecord, SettledGroup
 from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same, tamper
-from tests.fuzz.test_fuzz import only_errors_of_ours, reseal
+from tests.fuzz.test_fuzz import only_own_errors, reseal
 from tests.loads import stage
 from tests.sampled import one_of
 from tests.support import folder_in_memory, open_database
 
-# A failure names the whole store, which is long: that is no reason to say nothing but that.
+# A failure prints the whole store, which is long. Hypothesis should not warn of that.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
 SEEDS = st.integers(0, 2**32)
-# Each makes a whole store anew.
+# Each example creates a whole store.
 FEWER = settings(max_examples=max(settings().max_examples // 5, 3))
 STRANGE: list[Any] = [
     None, "", "x", "t", "../x", "é\0", -1, 0, 1, 7, 2**31, 2**63 - 1, 2**63, 10**30, 1.5, True, [], {}, [[]], ["k"],
@@ -63,7 +65,7 @@ STRANGE: list[Any] = [
 
 
 def another(value: Any, chance: random.Random) -> Any:
-    """A value near to this one, or of the same kind, or any."""
+    """Return a value close to this one, or one of the same kind, or any value."""
     kind = chance.randrange(3)
     if isinstance(value, bool) and kind:
         return not value
@@ -79,7 +81,7 @@ def another(value: Any, chance: random.Random) -> Any:
 
 
 def forged(value: Any, chance: random.Random) -> Any:
-    """JSON with one value, anywhere in it, gone, doubled or another."""
+    """Return JSON in which one value, at any depth, is removed, doubled or replaced."""
     if isinstance(value, dict) and value and chance.random() < 0.93:
         name = chance.choice(sorted(value))
         if chance.random() < 0.05:
@@ -94,7 +96,7 @@ def forged(value: Any, chance: random.Random) -> Any:
 
 
 def strange_column(count: int, chance: random.Random) -> pa.Array:
-    """Values of any type, sometimes NULLs among them."""
+    """Return values of any type, sometimes with a NULL."""
     values = [chance.randrange(-3, 70) for _ in range(count)]
     kinds = {
         "int64": lambda: pa.array(values, pa.int64()),
@@ -129,7 +131,7 @@ def strange_batch(names: list[str], chance: random.Random, count: int = 3) -> pa
     return pa.RecordBatch.from_arrays([strange_column(count, chance) for _ in names], names=names)
 
 
-# ── a whole store to begin with ─────────────────────────────────────────────────────────────────────────────────────
+# --- a whole store to begin with
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +147,8 @@ def copied(origin: Origin) -> Iterator[Path]:
 
 
 def use(origin: Origin, path: Path) -> None:
-    """Whatever a user might do with a store: each either works or says why not."""
-    only_errors_of_ours(lambda: nyala.check(path).ok)
+    """Do what a user might do with a store. Each operation must work or raise an error of Nyala."""
+    only_own_errors(lambda: nyala.check(path).ok)
     try:
         db = open_database(path, direct_commit_bytes=4_000)
     except Error:
@@ -155,11 +157,9 @@ def use(origin: Origin, path: Path) -> None:
         for name in db.list_tables():
             table = db[name]
             for at in origin.moments:
-                only_errors_of_ours(
-                    lambda table=table, at=at: table.scan(at=at, order_by_key=True).to_arrow()
-                )
-            only_errors_of_ours(lambda table=table: table.scan(where="v > 10").to_arrow())
-            only_errors_of_ours(lambda table=table: table.changes(since=origin.moments[0]).to_arrow())
+                only_own_errors(lambda table=table, at=at: table.scan(at=at, order_by_key=True).to_arrow())
+            only_own_errors(lambda table=table: table.scan(where="v > 10").to_arrow())
+            only_own_errors(lambda table=table: table.changes(since=origin.moments[0]).to_arrow())
         for work in (
             lambda: db["t"].upsert({"k": [1, 1000], "v": [1, 2]}),
             lambda: db["u"].upsert({"a": ["x", "q"], "b": [1, 1], "v": [0.0, 1.0]}),
@@ -170,16 +170,16 @@ def use(origin: Origin, path: Path) -> None:
             lambda: [db[name].vacuum() for name in db.list_tables()],
             lambda: db.check().ok,
         ):
-            only_errors_of_ours(work)
+            only_own_errors(work)
     finally:
-        only_errors_of_ours(db.close)
+        only_own_errors(db.close)
 
 
-# ── the catalogue ───────────────────────────────────────────────────────────────────────────────────────────
+# --- the catalogue
 
 
 def forge_checkpoint(path: Path, chance: random.Random) -> str:
-    """Write a checkpoint of the whole catalogue in which one value is forged; its checksums are right."""
+    """Write a checkpoint of the whole catalogue with one forged value and right checksums."""
     folder = str(path)
     state, _ = read_catalogue(SYSTEM, folder, f"{folder}/wal", None)
     strange = json.dumps(forged(json.loads(encode_state(state)), chance)).encode()
@@ -191,14 +191,14 @@ def forge_checkpoint(path: Path, chance: random.Random) -> str:
 
 @given(seed=SEEDS)
 @FEWER
-def test_any_checkpoint_under_a_right_checksum(origin: Origin, seed: int) -> None:
+def test_any_checkpoint_with_a_right_checksum(origin: Origin, seed: int) -> None:
     with copied(origin) as path:
         print(forge_checkpoint(path, random.Random(seed)))
         use(origin, path)
 
 
-def test_keys_that_end_before_they_begin_are_no_catalogue(origin: Origin) -> None:
-    """Compactions go by them. Found by the test above, with 64383."""
+def test_a_rowset_whose_last_key_precedes_its_first_is_refused(origin: Origin) -> None:
+    """Compactions choose rowsets by these keys. Found by the test above, with seed 64383."""
     with copied(origin) as path:
 
         def turn_round(state: CatalogState) -> dict[str, Any]:
@@ -212,8 +212,8 @@ def test_keys_that_end_before_they_begin_are_no_catalogue(origin: Origin) -> Non
         assert problem.kind == "log"
 
 
-def test_more_rows_than_a_file_has_room_for_are_no_catalogue(origin: Origin) -> None:
-    """A scan would go through windows for years. Found by the test above, with 21989."""
+def test_a_rowset_with_more_rows_than_its_file_can_have_is_refused(origin: Origin) -> None:
+    """A scan would read splits for years. Found by the test above, with seed 21989."""
     with copied(origin) as path:
 
         def swell(state: CatalogState) -> dict[str, Any]:
@@ -225,11 +225,14 @@ def test_more_rows_than_a_file_has_room_for_are_no_catalogue(origin: Origin) -> 
             open_database(path)
 
 
-def test_a_file_of_changes_of_another_rowset_is_rows_or_corruption(
+def test_a_delta_file_of_another_rowset_is_rows_or_corruption(
     origin: Origin, request: pytest.FixtureRequest
 ) -> None:
-    """Each file is whole by itself; a compaction puts them together. Found by the test above, with 1554. In the gate a
-    twelfth of the pairs."""
+    """Each file is valid by itself, and a compaction combines them. Found by the test above, with
+    seed 1554.
+
+    The gate tests a twelfth of the pairs.
+    """
     pairs: list[tuple[int, int]] = []
     with copied(origin) as path, open_database(path) as db:
         state = db._writer().state
@@ -245,19 +248,19 @@ def test_a_file_of_changes_of_another_rowset_is_rows_or_corruption(
             use(origin, path)
 
 
-def test_numbers_that_leave_no_room_are_no_catalogue(origin: Origin) -> None:
-    """The next transaction would be the last, and fail. Found by the test above, with 48592."""
+def test_a_timestamp_near_the_limit_is_refused(origin: Origin) -> None:
+    """No transaction could follow. Found by the test above, with seed 48592."""
     with copied(origin) as path:
         tamper(path, lambda state: {"timestamp": (1 << 63) - 2})
         with pytest.raises(nyala.CorruptionError, match="too close to the limit"):
             open_database(path)
 
 
-# ── records of the log ──────────────────────────────────────────────────────────────────────────────────────────────
+# --- records of the log
 
 
 def strange_record(db: Database, timestamp: int, chance: random.Random) -> LogRecord:
-    """What passes for a record, of a table that is there or not."""
+    """Return a record of a table that exists or not, with values that may not fit the table."""
     state = db._root().table(chance.choice(["t", "t", "u"]))
     columns = list(state.schema.columns)
     chance.shuffle(columns)
@@ -287,8 +290,8 @@ def strange_record(db: Database, timestamp: int, chance: random.Random) -> LogRe
 
 @given(seed=SEEDS)
 @FEWER
-@example(seed=758)  # a key twice in an update
-def test_any_log_record_under_a_right_checksum(origin: Origin, seed: int) -> None:
+@example(seed=758)  # an update that has a key twice
+def test_any_log_record_with_a_right_checksum(origin: Origin, seed: int) -> None:
     chance = random.Random(seed)
     with copied(origin) as path:
         db = open_database(path)
@@ -301,7 +304,7 @@ def test_any_log_record_under_a_right_checksum(origin: Origin, seed: int) -> Non
         use(origin, path)
 
 
-# ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# --- tokens
 
 
 @pytest.fixture(scope="module")
@@ -312,8 +315,10 @@ def db(origin: Origin) -> Iterator[Database]:
 
 
 @pytest.mark.parametrize("length", [1 << 31, 1 << 40, (1 << 63) - 1])
-def test_a_length_in_a_token_takes_no_memory(db: Database, length: int) -> None:
-    """The place of a column in its file comes with the token: it would be allocated before a byte is read."""
+def test_a_huge_length_in_a_token_allocates_no_memory(db: Database, length: int) -> None:
+    """A token has the places of columns in a file. Memory of this length must not be allocated
+    before the file is read.
+    """
     token = next(data for data in db["t"].scan().tokens() if b'"places"' in data)
     size = int.from_bytes(token[16:20], "little")
     meta = json.loads(token[20 : 20 + size])
@@ -331,9 +336,9 @@ def test_a_length_in_a_token_takes_no_memory(db: Database, length: int) -> None:
 
 
 @given(seed=SEEDS)
-@example(seed=659)  # keys that end before they begin
-def test_any_scan_token_under_a_right_checksum(db: Database, seed: int) -> None:
-    """Its schema, its files and its rows in memory too."""
+@example(seed=659)  # a last key that precedes the first one
+def test_any_scan_token_with_a_right_checksum(db: Database, seed: int) -> None:
+    """Its schema, files and rows in memory may be forged."""
     chance = random.Random(seed)
     table = db[chance.choice(["t", "u"])]
     scan = table.scan(where=chance.choice([None, "v > 3"]), order_by_key=chance.random() < 0.5)
@@ -356,12 +361,12 @@ def test_any_scan_token_under_a_right_checksum(db: Database, seed: int) -> None:
     text = json.dumps(meta).encode()
     data = token[:16] + struct.pack("<I", len(text)) + text
     data += b"".join(struct.pack("<Q", len(body)) + body for body in bodies)
-    only_errors_of_ours(lambda: list(read_token(reseal(data, 12, 16))))
+    only_own_errors(lambda: list(read_token(reseal(data, 12, 16))))
 
 
 @given(seed=SEEDS)
-def test_any_change_token_under_a_right_checksum(db: Database, seed: int) -> None:
-    """Its schema and its files too."""
+def test_any_change_token_with_a_right_checksum(db: Database, seed: int) -> None:
+    """Its schema and files may be forged."""
     chance = random.Random(seed)
     store = db._writer()
     state = store.root.table("t")
@@ -380,11 +385,11 @@ def test_any_change_token_under_a_right_checksum(db: Database, seed: int) -> Non
     for _ in range(1 + chance.randrange(2)):
         meta = forged(meta, chance)
     text = json.dumps(meta).encode()
-    only_errors_of_ours(lambda: list(read_change_token(reseal(token[:head] + text, 12, head))))
+    only_own_errors(lambda: list(read_change_token(reseal(token[:head] + text, 12, head))))
 
 
-def test_a_change_token_without_the_keys_columns_is_refused(db: Database) -> None:
-    """Rows of several rowsets are put together by their keys. Found by the test above, with 505078."""
+def test_a_change_token_without_key_columns_is_refused(db: Database) -> None:
+    """Rows of several rowsets are merged by their keys. Found by the test above, with seed 505078."""
     store = db._writer()
     state = store.root.table("t")
     flushed_until = min(rowset.meta.deltas_durable for rowset in state.tablets[0].rowsets)
@@ -397,11 +402,13 @@ def test_a_change_token_without_the_keys_columns_is_refused(db: Database) -> Non
             list(read_change_token(reseal(token[:head] + text, 12, head)))
 
 
-# ── requests to the writer ──────────────────────────────────────────────────────────────────────────────────────────
+# --- requests to the writer
 
 
 def staged(path: Path, chance: random.Random, names: list[str]) -> tuple[str, str]:
-    """A staging folder with a file of strange columns in it: (key, name of the file)."""
+    """Create a staging folder with a file of strange columns, and return (key of the folder, name
+    of the file).
+    """
     key, folder = handover.new_staging(str(path), 3600)
     columns = [name for name in names if chance.random() < 0.9]
     count = chance.randrange(5)
@@ -437,7 +444,9 @@ def a_commit(path: Path, chance: random.Random) -> dict[str, Any]:
 
 
 def a_load(db: Database, chance: random.Random) -> dict[str, Any]:
-    """A commit of what the tasks of a load have staged: new rows, changes, and rows that change nothing."""
+    """Return a request to commit what tasks of a load have staged: new rows, changes, and rows
+    without effect.
+    """
     store = db._writer()
     begin = {"do": "begin load", "table": "t", "lease": None, "holder": "a job"}
     _, (attachment,) = handover.answer_request(store, begin)
@@ -459,7 +468,9 @@ def a_load(db: Database, chance: random.Random) -> dict[str, Any]:
 @given(seed=SEEDS)
 @FEWER
 def test_any_request_to_the_writer(origin: Origin, seed: int) -> None:
-    """It is carried out, or refused by an error of ours; a refused one has changed nothing."""
+    """A request is carried out, or refused with an error of Nyala. A refused request has changed
+    nothing.
+    """
     chance = random.Random(seed)
     with copied(origin) as path, open_database(path, direct_commit_bytes=4_000) as db:
         store = db._writer()
@@ -490,7 +501,7 @@ def test_any_request_to_the_writer(origin: Origin, seed: int) -> None:
                 )
                 raise
 
-        only_errors_of_ours(ask)
+        only_own_errors(ask)
         store.check_writable()
-        only_errors_of_ours(lambda: contents(db, origin.moments))
-        only_errors_of_ours(lambda: db.check().ok)
+        only_own_errors(lambda: contents(db, origin.moments))
+        only_own_errors(lambda: db.check().ok)
