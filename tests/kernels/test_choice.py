@@ -1,4 +1,4 @@
-"""The choice of kernels; nothing needs the compiled ones."""
+"""The choice of kernels. Everything works without the compiled ones."""
 
 from __future__ import annotations
 

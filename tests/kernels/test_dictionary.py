@@ -29,6 +29,7 @@ def starts_of(entries: list[bytes]) -> npt.NDArray[np.int32]:
 def test_entries_are_copied_back_to_back(
     kernels: ModuleType, entries: list[bytes], data: st.DataObject, padding: int
 ) -> None:
+    """The entries of the codes are copied one after another."""
     codes = np.array(data.draw(st.lists(st.integers(0, len(entries) - 1), max_size=60)), np.int32)
     starts = starts_of(entries)
     ends = np.full(len(codes) + 3, -7, np.int32)
@@ -43,14 +44,14 @@ def test_entries_are_copied_back_to_back(
 
 
 def test_a_size_beyond_32_bits_is_returned(kernels: ModuleType) -> None:
-    """The caller must see the real size; truncated to 32 bits it would allocate too little."""
+    """The caller gets the real size. A size cut to 32 bits would allocate too little memory."""
     codes, starts = np.zeros(5000, np.int32), np.array([0, 1 << 20], np.int32)
     assert kernels.entry_ends(codes, starts, np.empty(5001, np.int32)) == 5000 << 20
 
 
 @pytest.mark.parametrize("code", [2, -1, 1 << 30, -(1 << 31)])
 def test_a_code_without_an_entry_is_an_error(kernels: ModuleType, code: int) -> None:
-    """Otherwise the length would be read from foreign memory."""
+    """A code without an entry raises an error, because its length would come from other memory."""
     with pytest.raises(ValueError, match="expected codes below 0"):
         kernels.entry_ends(np.zeros(1, np.int32), starts_of([]), np.empty(2, np.int32))
     codes = np.array([0, code, 1], np.int32)
@@ -77,6 +78,7 @@ def test_a_code_without_an_entry_is_an_error(kernels: ModuleType, code: int) -> 
 def test_inconsistent_arguments_touch_no_foreign_memory(
     compiled_kernels: ModuleType, change: dict[str, Any]
 ) -> None:
+    """Inconsistent arguments raise an error instead of reading or writing other memory."""
     given: dict[str, Any] = {
         "codes": [0, 1, 1], "starts": [0, 2, 5], "ends": [0, 2, 5, 8], "entries": b"abcde", "room": 8,
     } | change  # fmt: skip

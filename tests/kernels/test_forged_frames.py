@@ -82,7 +82,7 @@ def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     some=st.lists(st.integers(0, 1 << 32), min_size=1, max_size=9),
 )
 def test_a_forged_frame_is_refused_or_read_as_defined(type: str, block: Forged, some: list[int]) -> None:
-    """No value is wrong or overflows, and no foreign memory is read."""
+    """A forged frame raises CorruptionError, or gives the values of the definition. No sum overflows."""
     rows, data, sums, proved, is_allowed = block
     form = form_of(type)
     least, greatest = value_bounds(form)

@@ -80,7 +80,7 @@ def test_a_line(
     deltas = deltas_of(bits, count, seed)
     sums = [base + step * row + unit * delta for row, delta in enumerate(deltas)]
     if width == 16 or not -(1 << 8 * width - 1) <= min(sums) <= max(sums) < 1 << 8 * width - 1:
-        # FOR-fits: sums are values of the type. Of what does not fit, the part of a narrower line that does.
+        # Sums must be values of the type (FOR-fits), so replace the line by a narrower one.
         base, step, unit = signed(base, min(width, 8)) >> 1, 0, 1
         bits = min(bits, 8 * min(width, 8) - 2)
         deltas = deltas_of(bits, count, seed)
@@ -94,7 +94,7 @@ def test_a_line(
     assert numbers(out, width) == untouched * at + sums[lower:upper] + untouched * 2
     rng = np.random.default_rng(seed)
     some = rng.integers(0, count, 17)
-    for first in (0, -3, 1 << 40):  # what the rows count the frame's first as
+    for first in (0, -3, 1 << 40):  # the number of the frame's first row
         out = pa.py_buffer(bytearray(17 * width))
         kernels.fill([job._replace(rows=some + first, first=first, out=out, at=0)])
         assert numbers(out, width) == [sums[row] for row in some.tolist()], "the same rows, one by one"
@@ -103,7 +103,7 @@ def test_a_line(
 @pytest.mark.parametrize("bits", [0, 1, 3, 12, 23, 32, 33])
 @pytest.mark.parametrize("step", [0, 5])
 def test_gathering_nearby_rows(kernels: ModuleType, bits: int, step: int) -> None:
-    """Also if a filter leaves every third or seventh row, with a large gap now and then."""
+    """Rows that a filter selected are gathered right, in any order, and also after a large gap."""
     count, rng = 20_000, np.random.default_rng(bits)
     deltas = deltas_of(bits, count, 1)
     data = packed(deltas, bits, 0)
@@ -128,7 +128,7 @@ def test_gathering_nearby_rows(kernels: ModuleType, bits: int, step: int) -> Non
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_planes_of_less_than_a_byte(kernels: ModuleType, bits: int) -> None:
-    """A plane of less than a byte begins in its own first byte."""
+    """Numbers are gathered right at the borders of a plane that has several numbers per byte."""
     for count in (8, 100, 4099, 150_001):
         deltas = deltas_of(bits, count, count)
         borders = np.arange(0, count, -(-count * bits // 8))
@@ -141,7 +141,7 @@ def test_planes_of_less_than_a_byte(kernels: ModuleType, bits: int) -> None:
 
 
 def test_many_jobs_fill_one_or_several_buffers(kernels: ModuleType) -> None:
-    """The rows of a split may be in two blocks, and its columns in several buffers."""
+    """One call may write the rows of two blocks to one buffer, and other columns to other buffers."""
     first, second, other = ([1, 2, 3], [4, 5], [7, 6, 5, 4, 3])
     out, wide = pa.py_buffer(bytearray(20)), pa.py_buffer(bytearray(80))
     kernels.fill(
@@ -172,7 +172,7 @@ def test_in_range(
 
 @given(rows=ranges(), bits=st.integers(0, 16), seed=st.integers(0, 1 << 32))
 def test_in_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, seed: int) -> None:
-    """The mask has exactly the rows in the list of values."""
+    """The mask has exactly the rows with a delta in the table."""
     count, lower, upper = rows
     deltas = deltas_of(bits, count, seed)
     table = np.random.default_rng(seed).integers(0, 2, 1 << bits).astype(np.uint8)
@@ -183,7 +183,7 @@ def test_in_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, se
 
 @given(count=COUNTS, bits=BITS, seed=st.integers(0, 1 << 32))
 def test_max_delta(kernels: ModuleType, count: int, bits: int, seed: int) -> None:
-    """The greatest delta proves that every value of a line fits its type."""
+    """The greatest delta of a block is found. It proves that every value of a line fits its type."""
     deltas = [delta >> 1 for delta in deltas_of(bits, count, seed)]
     assert kernels.max_delta(packed(deltas, bits, 2), 2, bits, count) == max(deltas)
 
@@ -192,7 +192,9 @@ def test_max_delta(kernels: ModuleType, count: int, bits: int, seed: int) -> Non
 def test_delta_at(
     kernels: ModuleType, count: int, bits: int, start: int, seed: int, data: st.DataObject
 ) -> None:
-    """`get` shows the row's own value."""
+    """A look-up of one row returns the row's own delta, and a row outside of the block raises an
+    error.
+    """
     deltas = deltas_of(bits, count, seed)
     block = packed(deltas, bits, start)
     for row in (0, count - 1, *data.draw(st.lists(st.integers(0, count - 1), max_size=9))):
@@ -209,47 +211,47 @@ def fill_job(**other: Any) -> Fill:
 
 
 OUTSIDE: dict[str, dict[str, Any]] = {
-    "the block ends before the planes do": {"start": 1},
+    "a block that ends before its planes": {"start": 1},
     "a start before the block": {"start": -1},
-    "more bits than lie there": {"bits": 3},
-    "more bits than a number has": {"bits": 65},
-    "a start that no addition reaches": {"start": (1 << 63) - 1},
-    "fewer bits than none": {"bits": -1},
-    "more rows than lie there": {"block_rows": 5, "upper": 5},
-    "fewer rows than none": {"block_rows": -1},
-    "from before the first row": {"lower": -1},
-    "from behind to before": {"lower": 3, "upper": 2},
-    "to behind the last row": {"upper": 5},
-    "too little room": {"out": pa.py_buffer(bytearray(31))},
-    "room between two places of numbers": {"out": pa.py_buffer(memoryview(bytearray(40))[1:33])},
-    "too little room from there on": {"at": 1},
-    "a place before the room": {"at": -1},
-    "a place that is no size": {"at": 1 << 62},
-    "wider numbers than there is room for": {"width": 16},
+    "more bits than the block has": {"bits": 3},
+    "more than 64 bits": {"bits": 65},
+    "a start at which additions overflow": {"start": (1 << 63) - 1},
+    "a negative number of bits": {"bits": -1},
+    "more rows than the block has": {"block_rows": 5, "upper": 5},
+    "a negative number of rows": {"block_rows": -1},
+    "a range from before the first row": {"lower": -1},
+    "a range that ends before it begins": {"lower": 3, "upper": 2},
+    "a range beyond the last row": {"upper": 5},
+    "a short output": {"out": pa.py_buffer(bytearray(31))},
+    "an output that is not aligned": {"out": pa.py_buffer(memoryview(bytearray(40))[1:33])},
+    "an output that is short from the position on": {"at": 1},
+    "a negative position": {"at": -1},
+    "a position at which multiplications overflow": {"at": 1 << 62},
+    "numbers that are too wide for the output": {"width": 16},
     "numbers of three bytes": {"width": 3},
-    "numbers of no bytes": {"width": 0},
-    "a row behind the last": {"rows": np.array([0, 4], np.int64)},
+    "numbers of zero bytes": {"width": 0},
+    "a row beyond the last": {"rows": np.array([0, 4], np.int64)},
     "a row before the first": {"rows": np.array([-1], np.int64)},
-    "a row before what counts as the first": {"rows": np.array([6, 7, 8], np.int64), "first": 7},
-    "a row behind the last from what counts as the first": {"rows": np.array([7, 11], np.int64), "first": 7},
-    "a row that is 2^32 rows away": {"rows": np.array([1 << 32], np.int64)},
-    "a row behind the last among many": {
+    "a row before the number of the first row": {"rows": np.array([6, 7, 8], np.int64), "first": 7},
+    "a row beyond the last, counted from the first row": {"rows": np.array([7, 11], np.int64), "first": 7},
+    "a row 2^32 rows away": {"rows": np.array([1 << 32], np.int64)},
+    "a row beyond the last among many": {
         "rows": np.append(np.arange(4).repeat(99), 4),
         "out": pa.py_buffer(bytearray(8000)),
     },
-    "more rows than there is room for": {"rows": np.arange(4).repeat(2)},
+    "more rows than the output has room for": {"rows": np.arange(4).repeat(2)},
 }
 
 
 @pytest.mark.parametrize("other", OUTSIDE.values(), ids=OUTSIDE.keys())
 def test_no_job_reaches_outside_its_memory(compiled_kernels: ModuleType, other: dict[str, Any]) -> None:
-    """A bug or a forged block never reads or writes foreign memory."""
+    """A forged job raises an error instead of reading or writing other memory."""
     with pytest.raises(ValueError, match="expected"):
         compiled_kernels.fill([fill_job(), fill_job(**other)])
 
 
 def test_no_comparison_reaches_outside_its_memory(compiled_kernels: ModuleType) -> None:
-    """The same for comparisons."""
+    """Forged arguments of a comparison raise an error instead of reading or writing other memory."""
     data = packed([1, 2, 3, 0], 2, 0).slice(0, 1)
     out, table = np.zeros(4, np.uint8), np.zeros(4, np.uint8)
     places: list[tuple[Any, ...]] = [
@@ -273,7 +275,7 @@ def test_no_comparison_reaches_outside_its_memory(compiled_kernels: ModuleType) 
 
 
 def test_kernels_release_the_interpreter_lock(compiled_kernels: ModuleType) -> None:
-    """Several threads decode at once, and the user's own threads continue."""
+    """Other threads run while a kernel works."""
     bits, rows = 12, 1 << 17
     data, out = packed([5] * rows, bits, 0), pa.py_buffer(bytearray(8 * rows))
     jobs = [Fill(data, 0, bits, rows, 1, 0, 1, None, 0, rows, out, 0, 8, False)] * 64
@@ -290,7 +292,7 @@ def test_kernels_release_the_interpreter_lock(compiled_kernels: ModuleType) -> N
     sys.setswitchinterval(1000.0)  # so no other thread takes the lock
     try:
         begun.release()
-        # The other thread may run in each round; a busy machine may not schedule it within one
+        # The other thread may run in each round. A busy machine may not schedule it within one
         # round.
         fills = 0
         while not moved.is_set() and fills < 300:
@@ -304,7 +306,7 @@ def test_kernels_release_the_interpreter_lock(compiled_kernels: ModuleType) -> N
 
 
 def test_kernels_do_not_change_the_block(kernels: ModuleType) -> None:
-    """Other threads read the same bytes at the same time."""
+    """A kernel changes no byte of a block, which other threads may read at the same time."""
     data = packed(list(range(256)) * 9, 8, 0)
     before = data.to_pybytes()
     out: npt.NDArray[np.uint8] = np.zeros(2304, np.uint8)
@@ -330,7 +332,7 @@ def test_the_positions_of_a_mask(kernels: ModuleType, mask: list[bool], offset: 
 
 
 def test_positions_need_space_for_one_more(compiled_kernels: ModuleType) -> None:
-    """The kernel writes one position too many."""
+    """The kernel may write one position more than the mask has rows, so it needs space for that."""
     with pytest.raises(ValueError, match="expected room for 9 rows, found 8"):
         compiled_kernels.mask_positions(np.ones(8, np.uint8), np.empty(8, np.int64))
 
@@ -345,7 +347,7 @@ def test_views_are_those_of_the_entries(kernels: ModuleType, codes: list[int]) -
 
 
 def test_a_code_without_an_entry_gives_any_entry(kernels: ModuleType) -> None:
-    """The code of a NULL row may be any number."""
+    """The code of a NULL row may be any number. Its result does not matter, but must be an entry."""
     words = np.frombuffer(bytes(range(32)), "V16")
     out = pa.allocate_buffer(16 * 4)
     kernels.gather_views(np.array([-1, 2, 1 << 30, -(1 << 31)], np.int32), words, out)
@@ -397,7 +399,7 @@ def test_offsets_of_dense_text_are_scattered_to_their_rows(
 
 @pytest.mark.parametrize("count", [0, 2, 4, 100])
 def test_the_number_of_values_must_match_the_bitmap(kernels: ModuleType, count: int) -> None:
-    """Otherwise the kernel would read past the values."""
+    """With another number of values, the kernel would read past the values."""
     bitmap = pa.py_buffer(bytes([0b0001_0011]))
     with pytest.raises(ValueError, match=f"one value per 1-bit of the bitmap, found {count}"):
         kernels.scatter(bitmap, 8, pa.py_buffer(bytes(4 * count)), 4, pa.py_buffer(bytearray(32)))
@@ -406,6 +408,7 @@ def test_the_number_of_values_must_match_the_bitmap(kernels: ModuleType, count: 
 
 
 def test_scattering_reaches_no_other_memory(compiled_kernels: ModuleType) -> None:
+    """Forged sizes raise an error instead of reading or writing other memory."""
     full, room = pa.py_buffer(b"\xff"), pa.py_buffer(bytearray(64))
     for bitmap, rows, values, width, out in (
         (full, 9, bytes(36), 4, room),
@@ -446,13 +449,14 @@ def test_runs_are_repeated_to_their_rows(
     "ends", [[3, 3, 8], [4, 2, 8], [0, 4, 8], [-1, 4, 8], [2, 4, 7], [2, 9, 8], [2, 4, 9]]
 )
 def test_runs_must_end_with_the_rows(kernels: ModuleType, ends: list[int]) -> None:
-    """Otherwise some rows would not be written, or too many would be."""
+    """With other ends, some rows would not be written, or too many would be."""
     out = pa.py_buffer(bytearray(16))
     with pytest.raises(ValueError, match="ends of runs that ascend to 8"):
         kernels.repeat_runs(pa.py_buffer(bytes(6)), 2, np.array(ends, np.int64), out)
 
 
 def test_runs_reach_no_other_memory(compiled_kernels: ModuleType) -> None:
+    """Forged sizes raise an error instead of reading or writing other memory."""
     ends, room = np.array([4, 8], np.int64), pa.py_buffer(bytearray(16))
     for values, width, out in (
         (bytes(3), 2, room),
@@ -484,7 +488,7 @@ def test_hashes_are_inserted_into_a_filter(
 
 
 def test_a_filter_needs_blocks(compiled_kernels: ModuleType) -> None:
-    """Otherwise the kernel would set bits in foreign memory."""
+    """Without blocks, the kernel would set bits in other memory."""
     hashes, salts = np.ones(1, np.uint64), np.ones(8, np.uint32)
     for words in (np.zeros((0, 8), np.uint32), np.zeros((1, 4), np.uint32)):
         with pytest.raises(ValueError, match="blocks"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
 
@@ -48,19 +46,6 @@ def written(
 ENCODINGS = ["auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix"]
 
 
-@pytest.mark.parametrize("type", TYPE_SPECS)
-def test_every_type_in_every_encoding(files: MemoryFiles, type: str) -> None:
-    """Every value, NULL and sign of zero comes back with every encoding."""
-    forms = [("none", 0.3), ("default", 0.0), ("zlib", 1.0), ("zlib", 0.3)]
-    for encoding, (compression, null_share) in itertools.product(ENCODINGS, forms):
-        array = make_values(type, 1000, null_share=null_share)
-        column = written(files, array, type, encoding, compression, block_size_bytes=2048)
-        read = column.decode(0, 1000)
-        assert read.type == parse_type(type).arrow
-        assert same(read, array)
-        assert (column.row_count, column.null_count) == (1000, array.null_count)
-
-
 @pytest.mark.parametrize("compression", ["none", "lz4", "snappy", "zlib", "zstd"])
 def test_every_compression(files: MemoryFiles, compression: str) -> None:
     """A column with any compression can be read, and is smaller."""
@@ -91,7 +76,6 @@ def columns(draw: st.DrawFn) -> tuple[str, pa.Array, str, str, int]:
     return type, array, encoding, compression, draw(st.sampled_from([512, 600, 4096]))
 
 
-@settings(max_examples=settings().max_examples)
 @given(columns(), st.data())
 def test_any_part_of_any_column(column_of: tuple[str, pa.Array, str, str, int], data: st.DataObject) -> None:
     """A range or scattered rows of any column come back as written."""

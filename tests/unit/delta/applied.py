@@ -1,4 +1,4 @@
-"""Bring a column to a snapshot in the two steps of a rowset: `resolve`, then `patch`."""
+"""Brings a column to a snapshot in the two steps of a rowset: `resolve`, then `patch`."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def same(left: DeltaRun | None, right: DeltaRun) -> bool:
 @pytest.mark.parametrize("kind", ["redo", "undo"])
 @given(data=st.data())
 def test_every_run_comes_back(kind, data, tmp_path_factory):
-    """For any columns, alone or together, with and without NULLs."""
+    """Runs of any columns come back from a file: alone or together, with and without NULLs."""
     cells = {
         10: st.none() | st.integers(-9, 9),
         11: st.none() | st.text(max_size=4),
@@ -139,7 +139,7 @@ def test_a_file_that_does_not_match_its_entry_is_corruption(changed, words, tmp_
 
 @pytest.mark.parametrize("changed", [{"timestamp_min": 6}, {"timestamp_max": 8}, {"column_ids": (10, 11)}])
 def test_reads_without_timestamps_also_detect_a_wrong_file(changed, tmp_path):
-    """A scan of the present reads only the last record of each row."""
+    """`newest`, which reads no timestamps, also detects a file that does not match its entry."""
     meta = write(tmp_path, {10: run_of("redo", (0, 5, 1), (0, 9, 2))})
     file = DeltaFile.open(FILES, str(tmp_path), dataclasses.replace(meta, **changed))
     with pytest.raises(CorruptionError):
@@ -163,7 +163,7 @@ def test_newest_returns_the_last_record_of_each_row(tmp_path):
 
 
 def test_newest_detects_rowids_out_of_order(tmp_path, monkeypatch):
-    """Patches rely on ascending rowids."""
+    """`newest` raises an error for rowids out of order, because patches need ascending rowids."""
     monkeypatch.setattr(DeltaRun, "check", lambda _: None)
     for number, rowids in enumerate(([3, 2], [-1, 2])):
         run = DeltaRun("redo", ints(*rowids), ints(5, 6), pa.array([1, 2], pa.int32()))
@@ -173,7 +173,7 @@ def test_newest_detects_rowids_out_of_order(tmp_path, monkeypatch):
 
 
 def test_records_out_of_order_are_corruption(tmp_path):
-    """F1: an error names the record, also if the checksum is right."""
+    """F1: records out of order raise an error that names the record, also with a right checksum."""
     good = run_of("redo", (0, 5, 1), (0, 9, 2))
     broken = DeltaRun("redo", good.rowids, good.timestamps[::-1].copy(), good.values)
     with pytest.raises(AssertionError, match="D1"):
@@ -190,8 +190,8 @@ def test_records_out_of_order_are_corruption(tmp_path):
 
 @pytest.mark.parametrize("window", [1, 2, 3, 100])
 def test_a_check_in_parts_finds_every_problem(window, tmp_path, monkeypatch):
-    """F1 and F2 are checked inside and between parts, in the first and the last. A good file has
-    the bounds of all.
+    """F1 and F2 are checked inside of parts and between parts. A good file gives the bounds of all
+    parts.
     """
     monkeypatch.setattr(memory, "_RANGE_ROWS_MAX", window)
     good = [(n // 2, 5 + n, n) for n in range(8)]
@@ -311,7 +311,9 @@ def large(tmp_path_factory) -> tuple[DeltaFile, DeltaRun]:
      (4_000_000, 5_000_000)],
 )  # fmt: skip
 def test_a_range_has_the_records_of_its_rows(large, lower: int, upper: int) -> None:
-    """Also at the bounds of blocks, for no rows, and after the last row."""
+    """A range has exactly the records of its rows, also at the borders of blocks and after the last
+    row.
+    """
     file, run = large
     assert same(file.run_of_rows(10, lower, upper), run.of_rows(lower, upper))
     assert file.run_of_rows(11, lower, upper) is None

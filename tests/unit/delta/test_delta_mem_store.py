@@ -66,7 +66,9 @@ def check_cells(store: DeltaMemStore, expected: Mapping[tuple[int, int, int], ob
 @given(appends, st.data())
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_appended_records_are_read_at_every_snapshot(history, data):
-    """With and without reads in between, one or many timestamps, and whole or shared arrays."""
+    """Appends are read right at every snapshot: after reads or not, with one or many timestamps,
+    and of whole or shared arrays.
+    """
     store = DeltaMemStore()
     expected: dict[tuple[int, int, int], object] = {}
     for time, (rows, column_ids, shared) in enumerate(history, start=1):
@@ -122,7 +124,7 @@ def test_batches_after_returns_every_later_record(history, border):
 
 
 def test_m1_appends_out_of_time_order_are_sorted():
-    """Replay appends inserts, updates and deletes separately; the newest value still wins."""
+    """M1: the newest value wins although replay appends inserts, updates and deletes separately."""
     store = DeltaMemStore()
     store.append(np.array([0, 1]), np.array([5, 9]), {10: pa.array([50, 90])})
     store.append(np.array([0, 1]), np.array([7, 3]), {10: pa.array([70, 30])})
@@ -136,7 +138,7 @@ def test_m1_appends_out_of_time_order_are_sorted():
 
 
 def test_run_includes_every_append():
-    """A flush writes `run`, which includes appends since an earlier call."""
+    """`run` includes appends that came after an earlier call. A flush writes its result."""
     store = DeltaMemStore()
     store.append(np.arange(100), 1, {10: pa.array([1] * 100)})
     for time in (2, 3):
@@ -147,7 +149,7 @@ def test_run_includes_every_append():
 
 
 def test_m3_readers_see_whole_appends_during_writes():
-    """Every append changes all rows to one new value, so a snapshot never shows two values."""
+    """M3: every append changes all rows to one new value, so no snapshot shows two values."""
     store, rows = DeltaMemStore(), np.arange(50)
     store.append(rows, 1, {10: pa.array([1] * 50)})
     published = [1]
@@ -175,7 +177,9 @@ def test_m3_readers_see_whole_appends_during_writes():
 
 
 def test_many_small_appends_are_read_the_same():
-    """Appends of few rows with changing columns, in any order of rows, one out of time order."""
+    """Many small appends, with changing columns and one out of time order, give the values of their
+    rows.
+    """
     random = np.random.default_rng(5)
     store, expected = DeltaMemStore(), {}
     times = [*range(1, 40), 39, *range(41, 200)]

@@ -71,7 +71,9 @@ def layout(
 @given(histories, st.integers(0, TIMES), st.lists(st.integers(1, TIMES), max_size=4))
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_every_snapshot_reads_the_last_change_up_to_it(history, base_at, borders):
-    """For any division of a history into UNDO, base and REDO."""
+    """Each snapshot reads the last change before it, for any division of a history into UNDO, base
+    and REDO.
+    """
     base, undo, redo = layout(history, base_at, borders)
     shuffled = rowids_of(3, 0, 5, 5, 1)
     for snapshot in (*range(TIMES + 1), MAX_TIMESTAMP):
@@ -103,7 +105,7 @@ def test_changed_rows_has_every_row_that_a_snapshot_changes(history, base_at, sn
 @given(st.lists(histories, min_size=1, max_size=4), st.booleans())
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_merged_runs_have_every_record_in_order(parts, undo):
-    """Runs may overlap in time."""
+    """Merged runs have every record in order, also if the runs overlap in time."""
     kind = "undo" if undo else "redo"
     seen: dict[tuple[int, int], int | None] = {}
     runs = []
@@ -120,7 +122,7 @@ def test_merged_runs_have_every_record_in_order(parts, undo):
 @pytest.mark.parametrize("kind", ["redo", "undo"])
 @pytest.mark.parametrize("newest_first", [True, False])
 def test_runs_without_overlap_in_time_merge_in_any_order(kind, newest_first):
-    """Such runs are merged without a sort by time only if they are in the order of their kind."""
+    """Runs that do not overlap in time are merged right in any order of the arguments."""
     parts = [
         run_of(kind, [(1, 5, 50), (2, 5, 51)]),
         run_of(kind, [(1, 7, 70)]),
@@ -133,7 +135,7 @@ def test_runs_without_overlap_in_time_merge_in_any_order(kind, newest_first):
 
 
 def test_d1_redo_ascends_and_undo_descends_in_time():
-    """This order is on disk; the other would return the oldest value instead of the newest."""
+    """D1: this order is on disk. With another order, the oldest value would be read as the newest."""
     records = [(1, 5, 50), (0, 9, 90), (1, 7, 70)]
     assert run_of("redo", records).timestamps.tolist() == [9, 5, 7]
     assert run_of("undo", records).timestamps.tolist() == [9, 7, 5]
@@ -153,13 +155,13 @@ def test_d1_redo_ascends_and_undo_descends_in_time():
     ],
 )
 def test_disorder_returns_the_first_record_out_of_order(kind, rowids, timestamps, wrong):
-    """A damaged delta file is reported with the position of its record."""
+    """An error about a damaged delta file has the position of the first wrong record."""
     run = DeltaRun(kind, rowids_of(*rowids), rowids_of(*timestamps), pa.array([0] * len(rowids)))
     assert run.disorder() == wrong
 
 
 def test_without_relevant_records_nothing_is_copied():
-    """History costs the present no copy."""
+    """A snapshot to which no change applies copies no values."""
     undo = build_run("undo", rowids_of(1), 5, pa.array([9]))
     redo = build_run("redo", rowids_of(1), 9, pa.array([7]))
     assert resolve([undo], [redo], 6)[1] is None and resolve_at([undo], [redo], 6, rowids_of(1, 0))[1] is None
@@ -209,7 +211,7 @@ def _array(type: pa.DataType, numbers: list[int | None]) -> pa.Array:
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_patch_replaces_exactly_the_named_positions(type, data):
-    """For each type, with and without NULL, in slices."""
+    """A patch replaces exactly its positions: for each type, with and without NULL, in slices."""
     number = st.integers(0, 40)
     cell = data.draw(st.sampled_from([number, st.none() | number]))
     numbers = data.draw(st.lists(cell, min_size=1, max_size=40))
@@ -230,7 +232,7 @@ def test_patch_replaces_exactly_the_named_positions(type, data):
 
 
 def test_patch_keeps_the_payload_of_a_nan():
-    """Values are copied bit by bit."""
+    """A patch copies values bit by bit, so a NaN keeps its payload."""
     odd = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)
     patched = patch(pa.array([1.0, 2.0]), rowids_of(1), pa.array(odd))
     assert patched.to_numpy().view(np.uint64)[1] == 0x7FF8DEADBEEF0001

@@ -210,7 +210,7 @@ def test_a_separator_in_the_next_key_does_not_count() -> None:
 
 
 def test_a_null_key_on_disk_is_corruption() -> None:
-    """A validity bit that was flipped to NULL is no empty key."""
+    """NULL among keys on disk raises CorruptionError and is not read as an empty key."""
     with pytest.raises(CorruptionError):
         KeyCodec([parse_type("string")]).from_binary(pa.array([b"a", None], pa.large_binary()))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -221,7 +220,7 @@ def test_hash64_golden_vectors(key: bytes, expected: int) -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=10))
 def test_a_single_hash_agrees_with_a_hash_of_many(keys: list[bytes]) -> None:
-    """A key that is looked up alone has the same hash."""
+    """A key that is looked up alone has the same hash as in a vector."""
     assert make(CODECS[-1], keys).hash64().tolist() == [hash_one(key) for key in keys]
 
 
@@ -229,7 +228,7 @@ def test_a_single_hash_agrees_with_a_hash_of_many(keys: list[bytes]) -> None:
 def test_integers_are_the_bytes_at_a_distance_from_the_end(
     drawn: tuple[KeyCodec, list[list[bytes]]], behind: int, width: int
 ) -> None:
-    """The result is the same whether the last bytes were computed before or not."""
+    """`integers` returns these bytes, whether the tails were computed before or not."""
     codec, (listed_keys,) = drawn
     keys = [key for key in listed_keys if len(key) >= behind + width]
     if codec.width is not None and codec.width < behind + width:
@@ -240,39 +239,6 @@ def test_integers_are_the_bytes_at_a_distance_from_the_end(
     assert vector.slice(1).integers(behind, width).tolist() == expected[1:]
     vector.prepare_search()
     assert vector.integers(behind, width).tolist() == expected
-
-
-def test_hash64_of_fixed_layouts() -> None:
-    """Other layouts have the same hash function, computed here byte by byte."""
-
-    def murmur64a(key: bytes) -> int:
-        m, mask = 0xC6A4A7935BD1E995, (1 << 64) - 1
-        h = len(key) * m & mask
-        for at in range(0, len(key) - 7, 8):
-            k = int.from_bytes(key[at : at + 8], "little") * m & mask
-            h = (h ^ ((k ^ k >> 47) * m & mask)) * m & mask
-        if tail := key[len(key) // 8 * 8 :]:
-            h = (h ^ int.from_bytes(tail, "little")) * m & mask
-        h = (h ^ h >> 47) * m & mask
-        return h ^ h >> 47
-
-    for codec in CODECS[:-1]:
-        assert codec.width is not None
-        keys = [bytes((7 * i + j) % 256 for j in range(codec.width)) for i in range(50)]
-        assert make(codec, keys).hash64().tolist() == [murmur64a(key) for key in keys]
-        assert make(codec, []).hash64().tolist() == []
-
-
-def test_sort_indices_of_sorted_keys_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sorting a file that is already sorted costs one pass."""
-
-    def never(self: Any) -> Any:
-        raise AssertionError("sorted although it was")
-
-    for codec in (CODECS[2], CODECS[4], CODECS[-1]):
-        keys = make(codec, sorted(bytes([i]).rjust(codec.width or 3, b"\1") for i in range(50)))
-        monkeypatch.setattr(type(keys), "_sort_indices", never)
-        assert keys.sort_indices().tolist() == list(range(50))
 
 
 def test_nbytes_counts_the_keys_of_a_slice_only() -> None:

@@ -152,10 +152,9 @@ def test_the_upper_bound_of_a_text_key_includes_only_that_key() -> None:
 
 
 @pytest.mark.parametrize("column", ["k0", "v"])
-@pytest.mark.parametrize("constraint", [EMPTY])
-def test_contradictions_give_an_empty_range(column: str, constraint: Constraint) -> None:
-    """A scan whose predicates contradict each other reads nothing."""
-    assert key_range_of({column: constraint}, schema_of(["int8"])).is_empty
+def test_contradictions_give_an_empty_range(column: str) -> None:
+    """A scan with predicates that contradict each other reads nothing."""
+    assert key_range_of({column: EMPTY}, schema_of(["int8"])).is_empty
 
 
 def test_is_null_on_a_key_column_gives_an_empty_range() -> None:

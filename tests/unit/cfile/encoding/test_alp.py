@@ -88,7 +88,7 @@ def test_rising_values_have_no_outliers() -> None:
 
 
 def test_nulls_are_no_exceptions() -> None:
-    """NULLs are no exceptions, so a column that is mostly NULL is small."""
+    """NULLs do not become exceptions, so a column that is mostly NULL is small."""
     there = RANDOM.random(N) < 0.1
     array = pa.array(decimals(1), mask=~there)
     assert said(back("alp", "double", array)) == ("decimals", 1, 0)
@@ -141,6 +141,7 @@ def test_each_block_has_its_own_exponent() -> None:
 def test_any_decimals_come_back(
     numbers: list[int], exponent: int, others: list[tuple[int, float | None]], kind: str
 ) -> None:
+    """Values with any number of digits come back bit by bit."""
     values: list[float | None] = [float(f"{number}e-{exponent}") for number in numbers]
     for place, other in others:
         values[place % len(values)] = other
@@ -154,6 +155,7 @@ def test_any_decimals_come_back(
 
 
 def test_auto_uses_alp_only_for_floats_with_few_digits() -> None:
+    """`auto` chooses ALP for floats with few digits, and another encoding for others."""
     for array, taken in [
         (doubles(decimals(1)), "alp"),
         (doubles(np.where(RANDOM.random(N) < 0.02, math.nan, decimals(2))), "alp"),
@@ -202,6 +204,7 @@ def test_invalid_bytes_are_refused(data: bytes, why: str) -> None:
 
 
 def test_the_numbers_of_a_block_by_hand() -> None:
+    """A block has exactly the bytes that were computed by hand."""
     values = doubles([0.0, 0.01, 0.02, 0.0])
     found = decoded("alp", "double", block(1, 2, [3], LINE), values)
     assert found.equals(values)

@@ -31,7 +31,7 @@ from nyala.errors import CorruptionError
 from nyala.schema.types import MAX_CELL_BYTES, parse_type
 
 COLUMN = ColumnKey(BASE, 0, 10)
-# For each type in each encoding.
+# The tests run for each type in each encoding, so each has few examples.
 FEW = settings(max_examples=max(5, settings().max_examples // 10))
 
 
@@ -120,14 +120,16 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
 def test_mutations_are_refused_or_harmless(type: str, encoding: str) -> None:
-    """The same for bytes that are nearly right, which get further into a decoder."""
+    """Bytes that differ little from valid ones, and so get further into a decoder, give an error or
+    values.
+    """
     array = make_values(type, 100, null_share=0.1)
     mutate(encoding, type, encoded(encoding, type, array).to_pybytes(), array)
 
 
 @pytest.mark.parametrize(("encoding", "type", "array", "layout"), LAYOUTS)
 def test_mutations_of_every_layout(encoding: str, type: str, array: pa.Array, layout: int) -> None:
-    """The same for blocks of each layout."""
+    """Mutated blocks of each layout give an error or values."""
     array = array.drop_null()
     encoder = encoding_of(encoding).prepare(form_of(type), form_of(type).stored_array(array))
     assert encoder is not None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import arrow_of, back, decoded, encoded, int64
 
 from nyala.cfile import format
-from nyala.cfile.bit_packing import pack_bits, packed_size, unpack_bits
+from nyala.cfile.bit_packing import pack_bits
 
 HEADER = format.FOR_HEADER.size
 
@@ -34,18 +34,6 @@ def test_planes_are_those_of_the_page() -> None:
     # Nine values of one bit: two bytes, the first with values 0, 2, 4, 6, 8, the second with 1, 3, 5, 7.
     assert pack_bits(np.array([1, 0, 0, 1, 1, 0, 0, 0, 1], np.uint8), 1).hex() == "1502"
     assert pack_bits(np.array([3, 2, 1], np.uint8), 2).hex() == "1b"
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 100])
-def test_every_number_of_bits(count: int) -> None:
-    """Numbers of each width from 0 to 64 bits come back."""
-    for bits in range(65):
-        top = (1 << bits) - 1
-        some = np.random.default_rng(bits).integers(0, top, count, np.uint64, endpoint=True)
-        some[0] = top
-        data = pack_bits(some, bits)
-        assert len(data) == packed_size(bits, count) <= -(-count * bits // 8) + 3, bits
-        assert np.array_equal(unpack_bits(pa.py_buffer(b"##" + data), 2, bits, count), some), bits
 
 
 # -- layouts -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Prefix: restart points, suffixes, and lists that a reader refuses."""
+"""Prefix: groups with a common prefix, and lists that a reader refuses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_prefixes_are_those_of_the_definition(parts: list[tuple[int, int]], is_s
 
 
 def test_other_group_sizes_are_read() -> None:
-    """Files of a later version with another distance of restart points can be read."""
+    """Files of a later version with groups of another size can be read."""
     rows = pa.array(["ax", "ay", "bz"])
     assert decoded("prefix", "string", block([b"a", b"b"], [b"x", b"y", b"z"], 1), rows).equals(rows)
     assert decoded("prefix", "string", block([b""], [b"ax", b"ay", b"bz"], 20), rows).equals(rows)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import blocks, encoded, form_of, int64
 
-from nyala.cfile.bit_packing import gather_bits, pack_bits
 from nyala.cfile.forms.frame import Frame
 from nyala.cfile.forms.frame_block import FrameBlock
 from nyala.cfile.forms.number_set import NOTHING, NumberSet
@@ -71,7 +70,7 @@ def test_frames_filter_and_gather_as_their_values(type: str, data: st.DataObject
     ],
 )
 def test_every_layout_filters_and_gathers(values: list[int], layout: str) -> None:
-    """The same for layouts that random columns seldom have."""
+    """Layouts that random columns seldom have filter and gather as their values."""
     frame = frame_of("int64", int64(values))
     for value in (*values, 101, 50, 0):
         for constraint in (
@@ -100,13 +99,3 @@ def test_a_frame_with_its_own_bytes_is_equal(values: list[int]) -> None:
     assert gathered(own, np.arange(len(values))).equals(array)
     assert not around.address <= own.data.address < around.address + around.size
     assert own.nbytes >= data.size
-
-
-@pytest.mark.parametrize("count", [1, 7, 9, 100])
-def test_gathered_numbers_come_from_all_planes(count: int) -> None:
-    """The upper bits of a gathered number are its own."""
-    rows = np.array([count - 1, 0, count // 2, 0])
-    for bits in range(65):
-        some = np.random.default_rng(bits).integers(0, (1 << bits) - 1, count, np.uint64, endpoint=True)
-        picked = gather_bits(pa.py_buffer(b"##" + pack_bits(some, bits)), 2, bits, count, rows)
-        assert np.array_equal(picked, some[rows]), bits

@@ -28,7 +28,9 @@ def check(numbers: NumberSet, expected: list[bool]) -> None:
 
 @given(st.lists(BEYOND, max_size=12))
 def test_a_list_contains_its_values(values: list[int]) -> None:
-    """A list may also have values beyond 64 bits, from a decimal with many digits."""
+    """A list contains its values. Values beyond 64 bits, from a decimal with many digits, are left
+    out.
+    """
     check(NumberSet.of(Constraint.one_of(values)), [number in values for number in NUMBERS.tolist()])
 
 
@@ -71,7 +73,7 @@ def test_a_mask_selects_numbers_from_0_on(mask: list[bool]) -> None:
 def test_deltas_of_a_line_match_as_its_numbers(
     what: list[int] | list[bool], base: int, unit: int, most: int
 ) -> None:
-    """A delta that the frame has bits for may mean a number beyond 64 bits, which is in no set."""
+    """Deltas match exactly if their numbers do, also deltas that would mean a number beyond 64 bits."""
     if isinstance(what[0], bool):
         numbers = NumberSet.of_mask(np.array(what, np.bool_))
         wanted = {place for place, is_in in enumerate(what) if is_in}

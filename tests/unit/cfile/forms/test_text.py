@@ -30,7 +30,9 @@ def codes_of(words: pa.Array, count: int) -> pa.Array:
 @pytest.mark.parametrize("count", [0, 1, 10_000])
 @pytest.mark.parametrize("words", (WORDS | OTHERS).values(), ids=WORDS | OTHERS)
 def test_a_dictionary_array_decodes_to_one_value_per_row(words: pa.Array, count: int) -> None:
-    """For few and many rows, with all index types, and with NULLs among the rows and the entries."""
+    """A dictionary array decodes to its values: few and many rows, any index type, NULLs in rows
+    and entries.
+    """
     codes = codes_of(words, count)
     for indices in (
         codes,
@@ -44,7 +46,7 @@ def test_a_dictionary_array_decodes_to_one_value_per_row(words: pa.Array, count:
 
 
 def test_too_much_text_is_refused_before_memory_is_allocated() -> None:
-    """A few bytes of codes may mean gigabytes of text, which is refused first."""
+    """Some bytes of codes may mean gigabytes of text. They are refused before memory is allocated."""
     words = pa.array(["x" * (1 << 20), "y"])
     codes = pa.array([0] * 5000, pa.int32())
     before = pa.default_memory_pool().max_memory()

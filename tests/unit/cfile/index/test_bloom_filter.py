@@ -54,19 +54,6 @@ def test_a_single_look_up_agrees_with_a_look_up_of_many(there: list[int], asked:
     assert [bloom.may_contain_one(key) for key in hashes] == expected
 
 
-def test_a_single_look_up_reads_the_keys_own_block() -> None:
-    keys = hashes(1000)
-    words = bloom_words(keys)
-    assert len(words) > 50
-    for key in keys[:100].tolist():
-        only_its_own = np.zeros_like(words)
-        block = (key >> 32) * len(words) >> 32
-        only_its_own[block] = words[block]
-        for given_words, there in ((only_its_own, True), (words ^ only_its_own, False)):
-            bloom = filter_of(given_words)
-            assert bloom.may_contain_one(key) == there == bloom.may_contain(np.array([key], np.uint64))[0]
-
-
 def test_most_absent_keys_are_excluded() -> None:
     """Most absent keys are excluded, so inserts do not search every rowset."""
     words = bloom_words(hashes(100_000))

@@ -93,7 +93,7 @@ def test_cut_text_bounds_hold(text: str, more: str) -> None:
 @settings(max_examples=settings().max_examples)
 @given(st.binary(max_size=80))
 def test_cut_binary_bounds_hold(value: bytes) -> None:
-    """The same for binary values, which need not be characters."""
+    """Long binary values, which need not be characters, are within bounds that were cut."""
     lower, upper = cut_lower(value, False), cut_upper(value, False)
     assert lower <= value and len(lower) <= 32
     assert upper is None or (value <= upper and len(upper) <= 32)
