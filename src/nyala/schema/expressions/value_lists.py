@@ -1,18 +1,15 @@
-"""Long IN lists: converts a whole list to a column's values in a few Arrow calls, not value by
-value.
+"""Long IN lists: converts all values to those of a column in a few Arrow calls.
 
     as_array(values)                    a list, tuple, array or Series as an Arrow array
     values_for_column(column, array)    the values that the column can hold, ascending and distinct
     canonical(type, array)              these values in canonical form (`nyala.schema.types`)
 
-The first two functions return None for a list that they do not support. The caller then converts
-the list value by value with `literals`, which also raises the errors. The rules are the same: a
+The first two functions return None for a list that they do not support, such as one with floats.
+The caller then converts the list value by value with `literals`, which also raises the errors. A
 value that the column cannot hold equals no row, so it is left out.
 
 Invariants
-    L1  `values_for_column` returns exactly the values that placing each literal separately gives.
-
-Source: `literals`; Arrow's compute functions.
+    L1  `values_for_column` returns the values that `literals` gives for the items one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.schema.arrow_values import STORAGE, decimal_doubles, fixed_values, has_fixed_values
+from nyala.schema.arrow_values import STORAGE, fixed_values, has_fixed_values
 from nyala.schema.expressions.literals import Literal, to_literal
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, from_canonical, to_canonical
@@ -38,14 +35,14 @@ __all__ = ["as_array", "canonical", "literals_of", "supported_array", "values_fo
 _LONG: Final = 32
 _US_PER_DAY: Final = 86_400_000_000
 _NANOSECONDS: Final = 1000
-_PYTHON_TYPES: Final = frozenset((int, float, str, bytes, decimal.Decimal, dt.date, dt.datetime))
+_PYTHON_TYPES: Final = frozenset((int, str, bytes, decimal.Decimal, dt.date, dt.datetime))
 _ISO_DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 # Holds every decimal(38, s) and every integer.
 _WIDE_DIGITS: Final = 76
 
 
 def as_array(values: Iterable[Any]) -> pa.Array | None:
-    """Convert many values of one kind to an Arrow array; None becomes NULL.
+    """Convert a long list of values of one kind to an Arrow array; None becomes NULL.
 
     Returns: None for few values, for values of several kinds, and for kinds that are rare in long
     lists.
@@ -60,7 +57,7 @@ def as_array(values: Iterable[Any]) -> pa.Array | None:
         return None
     try:
         if isinstance(values, np.ndarray):
-            array = pa.array(values, from_pandas=False) if values.dtype.kind in "iuf" else None
+            array = pa.array(values, from_pandas=False) if values.dtype.kind in "iu" else None
         elif isinstance(values, pa.Array):
             array = values
         else:
@@ -98,8 +95,6 @@ def supported_array(array: pa.Array) -> pa.Array | None:
         return array.cast(pa.decimal128(kind.precision, kind.scale))
     known = (
         types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
         or types.is_decimal(kind)
         or types.is_string(kind)
         or types.is_binary(kind)
@@ -114,13 +109,6 @@ def literals_of(array: pa.Array) -> tuple[Literal, ...]:
     if pa.types.is_timestamp(array.type) and array.type.unit == "us":
         type = ColumnType("timestamp")
         return tuple(from_canonical(type, value) for value in array.view(pa.int64()).to_pylist())
-    if pa.types.is_float32(array.type):
-        # A float becomes the Decimal of its shortest text, 0.1 and not 0.10000000149011612.
-        shortest = [None if value is None else np.float32(value) for value in array.to_pylist()]
-        return tuple(
-            to_literal(decimal.Decimal(str(value)) if value is not None and np.isfinite(value) else value)
-            for value in shortest
-        )
     return tuple(map(to_literal, array if pa.types.is_timestamp(array.type) else array.to_pylist()))
 
 
@@ -150,14 +138,8 @@ def values_for_column(column: ColumnSchema, array: pa.Array) -> pa.Array | None:
         numbers = _numbers(type, array)
         if numbers is None:
             return None
-        numbers = np.sort(
-            numbers.astype(STORAGE[type.name], copy=False) + STORAGE[type.name](0)
-        )  # turns -0.0 into 0.0
-        repeats = numbers[1:] == numbers[:-1]
-        if type.is_floating:
-            repeats |= np.isnan(numbers[:-1])  # NumPy sorts NaN last
-        distinct = numbers[np.concatenate(([True], ~repeats))] if repeats.any() else numbers
-        return pa.array(distinct, from_pandas=False).view(type.arrow)
+        distinct = np.unique(numbers.astype(STORAGE[type.name], copy=False))
+        return pa.array(distinct).view(type.arrow)
     except (pa.ArrowException, OverflowError):
         return None
 
@@ -176,9 +158,7 @@ def _texts(type: ColumnType, array: pa.Array) -> pa.Array | None:
 
 
 def _numbers(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
-    """Return canonical numbers of an integer, date, timestamp, float or double column."""
-    if type.is_floating:
-        return _floats(type, array)
+    """Return canonical values of an integer, date or timestamp column; None for other types."""
     if type.is_integer:
         if not pa.types.is_integer(array.type):
             return None
@@ -225,21 +205,6 @@ def _micros(array: pa.Array) -> npt.NDArray[np.int64] | None:
     micros = array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64())
     found: npt.NDArray[np.int64] = micros.to_numpy(zero_copy_only=False)
     return found
-
-
-def _floats(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
-    if pa.types.is_decimal(array.type):
-        doubles = decimal_doubles(array)
-    elif pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-        doubles = array.to_numpy(zero_copy_only=False).astype(np.float64)
-    else:
-        return None
-    if type.name == "double":
-        return doubles
-    with np.errstate(over="ignore", under="ignore"):
-        floats = doubles.astype(np.float32)
-    # A finite number beyond the finite floats is not infinity.
-    return floats[np.isfinite(floats) | ~np.isfinite(doubles)]
 
 
 def _decimals(type: ColumnType, array: pa.Array) -> pa.Array | None:
