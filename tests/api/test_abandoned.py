@@ -4,7 +4,6 @@ Nobody can call its `close()`, so the next `connect` of the same process does (r
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ def test_connect_closes_a_store_that_a_function_left_open(tmp_path: Path) -> Non
     with db:
         assert db["t"].count() == 1
         db["t"].insert({"k": [2]})
-
-
-def test_connect_by_another_name_of_the_folder_closes_it_too(tmp_path: Path) -> None:
-    written_and_left(tmp_path / "s")
-    (tmp_path / "link").symlink_to(tmp_path / "s")
-    with pytest.warns(ResourceWarning), nyala.connect(tmp_path / "link") as db:
-        assert db["t"].count() == 1
 
 
 def test_a_lost_database_in_a_reference_cycle_is_closed_too(tmp_path: Path) -> None:
@@ -60,33 +52,8 @@ def test_a_store_in_use_stays_open(tmp_path: Path) -> None:
         del kept, again
 
 
-def test_a_closed_database_causes_no_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    nyala.connect(tmp_path / "s").close()
-    nyala.connect(tmp_path / "s").close()
-    assert not recwarn.list
-
-
 def test_a_lost_reader_is_no_obstacle_for_a_writer(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     nyala.connect(tmp_path / "s").close()
     nyala.connect(tmp_path / "s", read_only=True)
     nyala.connect(tmp_path / "s").close()
     assert not recwarn.list
-
-
-def test_a_forked_child_does_not_close_what_its_parent_has_open(tmp_path: Path) -> None:
-    db = nyala.connect(tmp_path / "s")
-    table = db.create_table("t", {"k": "int64"}, "k")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            del db, table  # no variable of the child refers to it
-            nyala.connect(tmp_path / "s", share=False)
-        except nyala.LockedError:
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-    table.insert({"k": [1]})
-    assert table.count() == 1
-    db.close()
