@@ -256,8 +256,7 @@ def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
         and (
             layout.expired_rows
             or layout.superseded_bytes
-            or layout.expired_undo_bytes
-            > sum(size for size, _ in layout.undo_files[: layout.expired_undo_files])
+            or layout.expired_undo_bytes > layout.expired_file_bytes
         )
     ]
 

@@ -565,7 +565,7 @@ def test_c1_a_merge_refuses_a_key_that_is_alive_twice(db: Database) -> None:
 def test_a_major_delta_compaction_leaves_at_most_one_redo_and_adds_one_undo_file(
     db: Database, columns: tuple[str, ...], redo_left: int
 ) -> None:
-    """REDO of the columns moves to base and UNDO, the rest is one file, and row ids stay."""
+    """REDO of the columns moves to base and UNDO, other REDO becomes one file, and rowids stay."""
     recorded = two_rowsets(db)
     before = rowsets(db)[0]
     assert len(before.redo) == 4

@@ -47,7 +47,10 @@ def key(value: int) -> bytes:
 
 
 def layout(number: int, low: int | bytes, high: int | bytes, size: int = 32 * MB, **rest) -> RowSetLayout:
-    """Return a rowset with `size` bytes of base, a row per 100 bytes, and these REDO files and columns."""
+    """Return a rowset with `size` bytes of base, a row per 100 bytes, and these REDO files and columns.
+
+    It also has three columns without REDO.
+    """
     files = rest.setdefault("redo_files", ())
     fields = {
         "row_count": max(1, size // 100),
@@ -57,6 +60,8 @@ def layout(number: int, low: int | bytes, high: int | bytes, size: int = 32 * MB
         "redo_columns": {},
         **rest,
     }
+    columns = [100, 101, 102, *(column for column in fields["redo_columns"] if column != LIVENESS)]
+    fields.setdefault("base_columns", dict.fromkeys(columns, size // len(columns)))
     low = key(low) if isinstance(low, int) else low
     high = key(high) if isinstance(high, int) else high
     return RowSetLayout(number, low, high, **fields)
@@ -304,7 +309,11 @@ def test_plans_of_different_kinds_are_compared():
 
 def test_plan_full():
     """Overlapping rowsets are merged, small ones joined, REDO is applied, and expired data dropped."""
-    redo = {"redo_files": ((1000, 10),), "redo_columns": {2: 5, LIVENESS: 5}}
+    redo = {
+        "redo_files": ((1000, 10),),
+        "redo_columns": {2: 5, LIVENESS: 5},
+        "base_columns": {1: 30 * MB, 2: 2 * MB},
+    }
     rowsets = [
         layout(1, 0, 10, **redo),
         layout(2, 10, 20),  # bounds are inclusive: key 10 may be in both

@@ -34,9 +34,9 @@ class RowSetLayout:
     row_count:        rows in the base, including dead ones.
     redo_files:       (bytes, records) of each file, oldest first.
     redo_columns:     number of REDO records on disk, or an estimate, by column id (also LIVENESS).
-    base_columns:     bytes of base by column id; 0 for a column that the base does not store. If
-                      empty, the policy divides the base equally among the columns.
-    undo_files:       (bytes, records) of each file, oldest first; empty: do not merge them.
+    base_columns:     about how many bytes of base a column has, by its id; none for a column that the
+                      base does not store.
+    undo_files:       (bytes, records) of each file, oldest first.
     expired_rows:     rows that died before the mark. A rewrite drops them.
     expired_undo_bytes: a lower bound of the UNDO that only moments before the mark need, including
                       `expired_undo_files`.
@@ -86,6 +86,11 @@ class RowSetLayout:
         live_base = self.base_bytes - self.superseded_bytes
         rows_bytes = live_base * self.expired_rows // max(1, self.row_count)
         return min(self.size_bytes, rows_bytes + self.expired_undo_bytes + self.superseded_bytes)
+
+    @property
+    def expired_file_bytes(self) -> int:
+        """The bytes of the expired UNDO files."""
+        return sum(size for size, _ in self.undo_files[: self.expired_undo_files])
 
     @property
     def kept_base_bytes(self) -> int:

@@ -129,7 +129,7 @@ def choose_expire(
     manual: return it in any case, unless nothing has expired.
     """
     chosen = [r for r in rowsets if r.available and (r.all_expired or r.expired_undo_files)]
-    freed = sum(r.size_bytes if r.all_expired else _expired_file_bytes(r) for r in chosen)
+    freed = sum(r.size_bytes if r.all_expired else r.expired_file_bytes for r in chosen)
     files = sum(0 if r.all_expired else r.expired_undo_files for r in chosen)
     due = manual or any(r.all_expired for r in chosen)
     if not chosen or not (due or files >= EXPIRED_FILES_MIN or freed >= open_bytes(target_bytes)):
@@ -197,7 +197,7 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
     for group in _joined(_connected(live), reserved, target_bytes):
         if len(group) > 1 or group[0].outdated:
             plans.append(_merge_plan(group, target_bytes))
-        elif group[0].expired_bytes - _expired_file_bytes(group[0]) > SPACE_RATIO_FULL * group[0].size_bytes:
+        elif group[0].expired_bytes - group[0].expired_file_bytes > SPACE_RATIO_FULL * group[0].size_bytes:
             plans.append(_merge_plan(group, target_bytes))
         elif group[0].redo_files:
             major = _major_plan(group[0], sorted(group[0].redo_columns), target_bytes)
@@ -317,12 +317,8 @@ def _redo_column_bytes(rowset: RowSetLayout, column: int) -> float:
 
 def _base_column_bytes(rowset: RowSetLayout, column: int) -> float:
     """Return the bytes of the column's base after the compaction; LIVENESS then has at most a bit per row."""
-    if column == LIVENESS:
-        return max(rowset.base_columns.get(column, 0), rowset.row_count / 8)
-    if rowset.base_columns:
-        return rowset.base_columns.get(column, 0)
-    # Unknown: assume one key column besides the changed columns.
-    return rowset.base_bytes / (1 + sum(other != LIVENESS for other in rowset.redo_columns))
+    base = rowset.base_columns.get(column, 0)
+    return max(base, rowset.row_count / 8) if column == LIVENESS else base
 
 
 def _minor_of(
@@ -343,10 +339,3 @@ def _minor_of(
     saved = open_bytes(target_bytes) * (len(merged) - 1) * FILES_MIN / files_min
     cost = sum(size for size, _ in merged) + work_bytes(target_bytes)
     return MinorPlan(rowset.id, slice(first + chosen, len(files)), saved / cost, kind)
-
-
-def _expired_file_bytes(rowset: RowSetLayout) -> int:
-    """Return the bytes of the expired UNDO files. Without file sizes: all expired UNDO, if a file has expired."""
-    if not rowset.undo_files:
-        return rowset.expired_undo_bytes if rowset.expired_undo_files else 0
-    return sum(size for size, _ in rowset.undo_files[: rowset.expired_undo_files])
