@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -299,17 +300,8 @@ class StorageError(Error, OSError):
         self.outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_storage_error, (type(self), self.args[0], self.path, self.errno, self.outcome))
-
-
-def _storage_error(
-    cls: type[StorageError],
-    message: str,
-    path: str | None,
-    errno: int | None,
-    outcome: Literal["unknown"] | None,
-) -> StorageError:
-    return cls(message, path=path, errno=errno, outcome=outcome)
+        make = partial(type(self), path=self.path, errno=self.errno, outcome=self.outcome)
+        return (make, (self.args[0],))
 
 
 class FencedError(StorageError):

@@ -26,8 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
-__all__ = ["LazyValues", "lazy_value", "share_lazy_values"]
-
 _Value = TypeVar("_Value")
 
 

@@ -44,7 +44,8 @@ from nyala.tablet.changes.change_token import make_change_tokens, read_change_to
 from nyala.tablet.changes.spec import ChangeSpec
 from nyala.tablet.jobs.load_commit import LoadCommit
 from nyala.tablet.jobs.load_job import LoadPlan
-from nyala.tablet.jobs.staged_files import ROW, TABLET
+from nyala.tablet.jobs.load_write import ROW
+from nyala.tablet.jobs.staged_files import TABLET
 from nyala.tablet.write.prepare import OPERATION_NAMES
 from nyala.wal.record import LogRecord, SettledGroup
 from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same, tamper

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from nyala.api.database import Database
     from nyala.api.table import Table
 
-__all__ = ["Alteration"]
-
 # Why an alteration does not have a method, by a word in the method's name.
 _IMPOSSIBLE: Final = {
     "key": "the primary key cannot change, except the names of its columns; create another table and insert this "

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from nyala.api.types import Moment
     from nyala.objects.open import StorageOptions
 
-__all__ = ["clean_backups", "list_backups", "restore_backup"]
-
 
 def restore_backup(
     folder: str | os.PathLike[str],

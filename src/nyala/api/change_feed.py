@@ -22,8 +22,6 @@ from nyala.tablet.changes.spec import ChangeSpec, Versions
 from nyala.tablet.state.history import has_rows
 from nyala.tablet.state.root import Root, TableState
 
-__all__ = ["DROPPED_RANGES", "RESTORED_RANGES", "ChangeFeed"]
-
 # Keys in the metadata of a feed's Arrow schema, for range partitions that were dropped or brought back.
 DROPPED_RANGES: Final = b"nyala.dropped_ranges"
 RESTORED_RANGES: Final = b"nyala.restored_ranges"

@@ -15,8 +15,6 @@ from nyala.schema.types import from_canonical
 from nyala.tablet.scan.column_stats import column_stats
 from nyala.tablet.state.root import TableState
 
-__all__ = ["ColumnDescription", "TableDescription", "describe_table"]
-
 
 @dataclass(frozen=True)
 class ColumnDescription:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nyala.api.scan import Scan
     from nyala.tablet.state.root import TableState
 
-__all__ = ["EngineScan"]
-
 _Made = TypeVar("_Made")
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-__all__ = ["UNREAD_LIMIT_S", "PinnedRows", "ScannedStore", "not_looped_over"]
-
 UNREAD_LIMIT_S: Final = 15 * 60.0
 """Seconds without a read after which the files may be removed."""
 

@@ -34,28 +34,11 @@ if TYPE_CHECKING:
     from nyala.api.results import CommitList
     from nyala.api.types import DataLike, KeyLike, Moment, PredicateLike
 
-__all__ = ["ReadableTable", "SchemaOf", "TableView", "since_after_until", "with_schema_of"]
-
 SchemaOf = Literal["at", "current"]
-_ONLY_TABLES_HAVE: Final = frozenset(
-    (
-        "insert",
-        "upsert",
-        "update",
-        "delete",
-        "flush",
-        "compact",
-        "vacuum",
-        "purge",
-        "purge_status",
-        "restore",
-        "alter",
-        "add_column",
-        "drop_column",
-        "rename_column",
-        "repartition",
-    )
-)
+_ONLY_TABLES_HAVE: Final = (
+    "insert upsert update delete apply apply_changes flush compact vacuum purge purge_status restore alter "
+    "add_column drop_column rename_column repartition"
+).split()
 
 
 class ReadableTable(abc.ABC):

@@ -20,28 +20,6 @@ from nyala.tablet.state.root import TableState, dropped_bytes
 if TYPE_CHECKING:
     from nyala.backup.layout import Backup
 
-__all__ = [
-    "BackupResult",
-    "ColumnStats",
-    "Commit",
-    "CommitList",
-    "CompactionResult",
-    "DroppedTable",
-    "FlushResult",
-    "PurgeResult",
-    "PurgeStatus",
-    "RestoredTable",
-    "StoreStats",
-    "TableBackup",
-    "TableStats",
-    "TabletStats",
-    "Tag",
-    "VacuumResult",
-    "describe_dropped",
-    "table_backup",
-]
-
-
 _COMMITS_SHOWN: Final = 10
 
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from nyala.api.types import Moment, PredicateLike
 
-__all__ = ["Readable", "Scan", "read_token"]
-
 
 class Readable(Protocol):
     """The table, or view of a table at a moment, that made a scan."""

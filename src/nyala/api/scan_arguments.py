@@ -17,8 +17,6 @@ from nyala.schema.types import parse_type
 from nyala.tablet.scan.read_path import ScanSpec
 from nyala.tablet.state.root import TableState
 
-__all__ = ["make_spec", "resolve_columns", "row_limit"]
-
 
 def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[ColumnSchema, ...]:
     """Return the named columns; None: all. Raises: ColumnNotFoundError, InvalidArgumentError."""

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from nyala.schema.schema import ColumnSpec
     from nyala.schema.types import ColumnType
 
-__all__ = ["Table"]
-
 _WAIT_MAX_S: Final = 365 * 86_400.0
 
 

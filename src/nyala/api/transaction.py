@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from nyala.api.database import Database
     from nyala.sql.result import Result
 
-__all__ = ["Transaction", "TransactionTable", "run"]
-
 # Tries of `run` during which other writers can commit.
 OPTIMISTIC_TRIES: Final = 3
 _Made = TypeVar("_Made")

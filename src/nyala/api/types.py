@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 
 from nyala.schema.expressions.nodes import Expr
 
-__all__ = ["ArrowArray", "ArrowStream", "DataLike", "KeyLike", "Moment", "PredicateLike"]
-
 
 class ArrowStream(Protocol):
     """A table with Arrow's C stream protocol: of pyarrow, polars, pandas, DuckDB, ADBC and others."""

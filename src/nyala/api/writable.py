@@ -28,8 +28,6 @@ from nyala.tablet.write.write_path import Request
 if TYPE_CHECKING:
     from nyala.api.types import DataLike, KeyLike, PredicateLike
 
-__all__ = ["Errors", "WritableTable", "choice", "collect"]
-
 Errors = Literal["raise", "collect"]
 
 

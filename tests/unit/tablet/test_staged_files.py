@@ -17,7 +17,8 @@ from nyala.errors import TableNotFoundError
 from nyala.handover import commits as handover
 from nyala.handover.routing_plans import routing_plan
 from nyala.tablet.jobs import staged_files
-from nyala.tablet.jobs.staged_files import ROW, TABLET, read_staged, write_routed
+from nyala.tablet.jobs.load_write import ROW
+from nyala.tablet.jobs.staged_files import TABLET, read_staged, write_routed
 from nyala.tablet.write.prepare import routed_ordinals
 
 PARTITIONS = [nyala.hash_partition("s", buckets=3), nyala.range_partition("k", bounds=[(0, 50), (50, 80)])]

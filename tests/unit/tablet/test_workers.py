@@ -23,8 +23,8 @@ from nyala import _worker, errors
 from nyala.env import MissingFileError
 from nyala.errors import CorruptionError, Error, StorageError
 from nyala.tablet.workers import process as workers
-from nyala.tablet.workers.process import JobCancelled, JobFailedError, NoWorkerError, Worker
-from nyala.tablet.workers.protocol import decode_error, encode_error
+from nyala.tablet.workers.process import JobCancelled, NoWorkerError, Worker
+from nyala.tablet.workers.protocol import JobFailedError, decode_error, encode_error
 
 CHILD = Path(__file__).parent / "worker_child.py"
 COMMAND = [sys.executable, "-P", str(CHILD)]

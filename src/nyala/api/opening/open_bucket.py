@@ -15,9 +15,6 @@ from nyala.objects.remote_files import RemoteFiles
 from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.store import Store, StoreOptions
 
-__all__ = ["open_address_for_reading", "open_bucket_for_reading", "open_bucket_for_writing"]
-
-
 MEMORY_LIMIT_BYTES: Final = 1 << 30
 _LOCK_POLL_S: Final = 1.0
 

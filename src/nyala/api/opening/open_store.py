@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
 
-__all__ = ["Handle", "OpenStore", "ThreadSlot", "open_for_writing", "share_or_open"]
-
 logger = logging.getLogger("nyala.store")
 
 _SCANS_CHECKED_EVERY_S: Final = 60.0

@@ -55,8 +55,14 @@ from nyala.spark.source.writer import check_no_feed, failure_text, failures_text
 from nyala.spark.types import arrow_schema
 from nyala.tablet.jobs.load_commit import LoadCommit
 from nyala.tablet.jobs.load_job import LoadPlan, StagedTablet
-from nyala.tablet.jobs.load_write import check_columns, check_columns_of, check_keys_given, write_tablet
-from nyala.tablet.jobs.staged_files import ROW, TABLET, check_names, with_tablets
+from nyala.tablet.jobs.load_write import (
+    ROW,
+    check_columns,
+    check_columns_of,
+    check_keys_given,
+    write_tablet,
+)
+from nyala.tablet.jobs.staged_files import TABLET, check_names, with_tablets
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.messages import check_message

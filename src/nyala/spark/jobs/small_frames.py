@@ -25,7 +25,7 @@ from nyala import compute as pc
 from nyala.spark.internals import looks_small
 from nyala.spark.jobs.progress import watching
 from nyala.spark.types import arrow_schema
-from nyala.tablet.jobs.staged_files import ROW
+from nyala.tablet.jobs.load_write import ROW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

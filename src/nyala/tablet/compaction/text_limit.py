@@ -29,8 +29,6 @@ from nyala.schema.schema import ColumnSchema, Schema
 from nyala.tablet.compaction.file_jobs import slices
 from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan
 
-__all__ = ["limit_text", "slice_bounds", "text_bytes"]
-
 # How many keys per rowset to sample in order to find the middle of a slice.
 _SAMPLES: int = 32
 

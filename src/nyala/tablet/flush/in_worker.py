@@ -20,8 +20,8 @@ from nyala.env import Env
 from nyala.env.files import Files
 from nyala.errors import Error, StorageError
 from nyala.tablet.flush.file_jobs import Piece, Written, decode_written, spill, write_pieces
-from nyala.tablet.workers.process import JobFailedError, Worker
-from nyala.tablet.workers.protocol import placed
+from nyala.tablet.workers.process import Worker
+from nyala.tablet.workers.protocol import JobFailedError, placed
 
 logger = logging.getLogger("nyala.flush")
 

@@ -23,8 +23,6 @@ from nyala.errors import StorageError
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["Holder", "JobReservations"]
-
 
 @dataclass(frozen=True)
 class Holder:

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from nyala.tablet.jobs.load_commit import LoadCommit
     from nyala.tablet.store import Store
 
-__all__ = ["check_staged", "gone", "open_staged"]
-
 
 def check_staged(store: Store, job: LoadCommit, table: TableState) -> None:
     """Check all staged files of the job.

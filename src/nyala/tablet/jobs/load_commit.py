@@ -78,9 +78,6 @@ from nyala.tablet.write.write_path import (
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["LoadCommit", "commit_load"]
-
-
 # How many files are linked at the same time in a bucket.
 _LINKS_AT_ONCE: Final = 16
 

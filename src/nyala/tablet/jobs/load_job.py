@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from nyala.delta.delta_file import WrittenDelta
     from nyala.tablet.store import Store
 
-__all__ = ["LoadPlan", "StagedDelta", "StagedTablet", "TabletFiles", "begin_load"]
-
 _COUNTS: Final = ("inserted", "updated", "deleted", "ignored")
 # How long to wait for a running merge. If it takes longer, it is revoked.
 _WAIT_FOR_MERGES_S: Final = 5.0

@@ -58,8 +58,6 @@ from nyala.tablet.write.prepare import PreparedOperation, prepare
 from nyala.tablet.write.settle import settle
 from nyala.tablet.write.write_path import Request, prepare_request
 
-__all__ = ["ROW", "write_tablet"]
-
 UNKNOWN: Final = 1
 ROW: Final = "_nyala_row"
 """The column with each row's number in the job. It is used in messages, and to order rows with one key."""

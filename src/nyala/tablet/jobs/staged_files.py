@@ -43,19 +43,6 @@ from nyala.tablet.state.root import TableState, no_such_table
 from nyala.tablet.state.validation import validating
 from nyala.tablet.write.prepare import prepare
 
-__all__ = [
-    "ROW",
-    "TABLET",
-    "StagedRows",
-    "check_names",
-    "read_rows",
-    "read_staged",
-    "routing_plan_of",
-    "with_tablets",
-    "write_routed",
-    "write_staged",
-]
-
 TABLET: Final = "_nyala_tablet"
 _RUN_BYTES: Final = 64 << 20
 _NO_TABLET: Final = -1

@@ -41,8 +41,6 @@ from nyala.tablet.write.write_path import (
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["apply_changes", "replace_content"]
-
 # Change types, of Nyala's and of other change feeds, whose rows have the values after the change.
 _AFTER: Final = ("insert", "update", "update_postimage")
 _DELETE: Final = "delete"

@@ -20,8 +20,6 @@ from nyala.wal.reader import SegmentInfo
 from nyala.wal.record import ChangeRecord, LogRecord
 from nyala.wal.writer import LogMark
 
-__all__ = ["Checkpoints", "Leases", "Medium", "Publishing", "SpaceReserve", "StoreLog", "WriterLock"]
-
 _T = TypeVar("_T")
 
 

@@ -46,8 +46,6 @@ from nyala.wal.reader import SegmentInfo
 from nyala.wal.record import ChangeRecord, LogRecord, decode_record, encode_change_record, encode_record
 from nyala.wal.writer import GROUP_SYNC_INTERVAL_S, LogMark
 
-__all__ = ["RefuseLivingWriter", "count_records", "damaged_checkpoints", "living_writer", "open_bucket"]
-
 logger = logging.getLogger("nyala.store")
 
 _T = TypeVar("_T")

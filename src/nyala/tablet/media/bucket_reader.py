@@ -44,8 +44,6 @@ from nyala.tablet.state.root import Root
 from nyala.wal.objects.follower import LogEntry, LogFollower, News, read_birth
 from nyala.wal.record import LogRecord
 
-__all__ = ["BucketReader"]
-
 
 class BucketReader:
     """A store in a bucket that is open for reading only. Create it with `open`, end it with `close`."""

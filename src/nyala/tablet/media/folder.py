@@ -13,8 +13,6 @@ from nyala.catalog.model import CatalogState
 from nyala.env import Env, Reserve
 from nyala.tablet.state import store_folder as layout
 
-__all__ = ["FolderCheckpoints", "FolderLeases"]
-
 
 class FolderCheckpoints:
     """Checkpoint files. One thread at a time."""

@@ -40,8 +40,6 @@ from nyala.tablet.tables.restore import restore
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["clone_table"]
-
 logger = logging.getLogger("nyala.store")
 
 

@@ -62,8 +62,6 @@ from nyala.tablet.write.settle import settle
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["copy_table", "repartition"]
-
 logger = logging.getLogger("nyala.store")
 
 

@@ -41,8 +41,6 @@ from nyala.tablet.write.write_path import Request, failure, prepare_request
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["NewTable", "create_table", "name_in_use"]
-
 
 @dataclass(frozen=True)
 class NewTable:

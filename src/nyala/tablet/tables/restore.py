@@ -41,8 +41,6 @@ from nyala.tablet.write.write_path import Request, commit, once, results_of, set
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["restore"]
-
 
 def restore(
     store: Store,

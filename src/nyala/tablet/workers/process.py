@@ -40,14 +40,11 @@ from nyala.env import SYSTEM
 from nyala.errors import StorageError
 from nyala.tablet.workers.protocol import (
     LINE_MAX_BYTES,
-    JobFailedError,
     Report,
     decode_error,
     encode,
     version,
 )
-
-__all__ = ["JobCancelled", "JobFailedError", "NoWorkerError", "Worker"]
 
 logger = logging.getLogger("nyala.worker")
 

@@ -25,19 +25,6 @@ from nyala.errors import Error, StorageError
 if TYPE_CHECKING:
     from nyala.env import Files
 
-__all__ = [
-    "LINE_MAX_BYTES",
-    "Handler",
-    "JobFailedError",
-    "Report",
-    "check_placed",
-    "decode_error",
-    "encode",
-    "encode_error",
-    "placed",
-    "version",
-]
-
 Report: TypeAlias = "Callable[[dict[str, Any]], None]"
 """Sends progress to the parent. It may raise to end the job; the handler does not catch that."""
 
