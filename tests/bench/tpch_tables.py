@@ -28,7 +28,7 @@ def tables() -> dict[str, pa.Table]:
     def words(rows: int, *choice: str) -> pa.Array:
         return pa.array(choice).take(pa.array(between(0, len(choice) - 1, rows)))
 
-    def named(what: str, keys: Numbers) -> pa.Array:
+    def errors_name(what: str, keys: Numbers) -> pa.Array:
         return pa.array([f"{what}#{key:09d}" for key in keys])
 
     def phones(rows: int) -> pa.Array:
@@ -82,8 +82,8 @@ def tables() -> dict[str, pa.Table]:
         },
         "supplier": {
             "s_suppkey": pa.array(suppliers),
-            "s_name": named("Supplier", suppliers),
-            "s_address": named("Street", suppliers),
+            "s_name": errors_name("Supplier", suppliers),
+            "s_address": errors_name("Street", suppliers),
             "s_nationkey": pa.array(suppliers % len(nations)),
             "s_phone": phones(SUPPLIERS),
             "s_acctbal": money(between(0, 2, SUPPLIERS) * 100_000),
@@ -112,8 +112,8 @@ def tables() -> dict[str, pa.Table]:
         },
         "customer": {
             "c_custkey": pa.array(customers),
-            "c_name": named("Customer", customers),
-            "c_address": named("Street", customers),
+            "c_name": errors_name("Customer", customers),
+            "c_address": errors_name("Street", customers),
             "c_nationkey": pa.array(between(0, len(nations) - 1, CUSTOMERS)),
             "c_phone": phones(CUSTOMERS),
             "c_acctbal": money(between(-99_999, 999_999, CUSTOMERS)),
@@ -127,7 +127,7 @@ def tables() -> dict[str, pa.Table]:
             "o_totalprice": money(between(100_000, 50_000_000, ORDERS)),
             "o_orderdate": days(ordered),
             "o_orderpriority": words(ORDERS, "1-URGENT", "2-HIGH", "3-MEDIUM", "4-NOT SPECIFIED", "5-LOW"),
-            "o_clerk": named("Clerk", orders % 10),
+            "o_clerk": errors_name("Clerk", orders % 10),
             "o_shippriority": small(orders * 0),
             "o_comment": comments(ORDERS),
         },

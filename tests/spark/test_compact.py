@@ -61,7 +61,7 @@ def test_reads_and_writes_go_on_beside_a_compaction(
     assert [summed(df) for df in reads] == [wanted] * 2
     files = set((store / "data").rglob("*.base"))
     meanwhile: list[Future[tuple[int, ...]]] = []
-    watching = compact_module.watching
+    showing_progress = compact_module.showing_progress
 
     @contextlib.contextmanager
     def beside(session: SparkSession, what: str) -> Iterator[None]:
@@ -71,10 +71,10 @@ def test_reads_and_writes_go_on_beside_a_compaction(
                 meanwhile.extend(threads.submit(summed, df) for df in reads)
                 table.upsert({"k": [0, 1, ROWS], "v": [100, 100, 100]})
                 table.delete({"k": [2]})
-            with watching(session, what):
+            with showing_progress(session, what):
                 yield
 
-    monkeypatch.setattr(compact_module, "watching", beside)
+    monkeypatch.setattr(compact_module, "showing_progress", beside)
     assert nyala.spark.compact(spark, table)["compactions"] >= TABLETS
     assert [future.result() for future in meanwhile] == [wanted] * 2
     assert [summed(df) for df in reads] == [wanted] * 2

@@ -172,8 +172,8 @@ def size_bytes(frame: DataFrame) -> int:
 
 def test_a_scan_has_no_more_tasks_than_its_work_is_worth() -> None:
     """A task costs as much as half a million cells; more than one a core only evens out the end of a large scan."""
-    assert frames.tasks_wanted(0, 5, 4) == 1
-    assert frames.tasks_wanted(frames.CELLS_PER_TASK, 1, 4) == 1
-    assert frames.tasks_wanted(frames.CELLS_PER_TASK, 3, 4) == 3
-    assert frames.tasks_wanted(frames.CELLS_PER_TASK, 16, 4) == 4
-    assert frames.tasks_wanted(10**9, 16, 4) == 8
+    assert frames.task_count(0, 5, 4) == 1
+    assert frames.task_count(frames.CELLS_PER_TASK, 1, 4) == 1
+    assert frames.task_count(frames.CELLS_PER_TASK, 3, 4) == 3
+    assert frames.task_count(frames.CELLS_PER_TASK, 16, 4) == 4
+    assert frames.task_count(10**9, 16, 4) == 8

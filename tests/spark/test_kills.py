@@ -90,7 +90,7 @@ STEPS = {
         f"{SOURCE}.commit:before",
         f"{SOURCE}.commit:after",
         f"{SOURCE}.commit:after:3",
-        "nyala.spark.source.changes:_give_back:after",
+        "nyala.spark.source.changes:_end_lease:after",
     ],
     "open flow": [f"{step}:2" for step in HANDED_OVER],
     "large flow": [

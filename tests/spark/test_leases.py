@@ -77,13 +77,13 @@ def test_a_job_has_the_lease_that_was_asked_for(
         asked.append(("made", seconds_left(lease.expires_us)))
         return lease
 
-    def renewing(path: str, lease: str, ttl_s: float) -> contextlib.nullcontext[None]:
+    def renewing_lease(path: str, lease: str, ttl_s: float) -> contextlib.nullcontext[None]:
         asked.append(("renewed", int(ttl_s)))
         return contextlib.nullcontext()
 
     monkeypatch.setattr(handover, "remote_lease", made)
     for module in (load_module, backup_jobs):
-        monkeypatch.setattr(module, "renewing", renewing)
+        monkeypatch.setattr(module, "renewing_lease", renewing_lease)
     folder = tmp_path / "backups"
     df = spark.range(10, 20, 1, 1).selectExpr("id AS k", "id AS v")
 

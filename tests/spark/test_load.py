@@ -183,13 +183,13 @@ def test_rows_go_to_their_tablets_without_python(
         "both": [nyala.hash_partition("k", buckets=2), nyala.range_partition("k", splits=[100])],
     }
     plans: list[str] = []
-    named = load_module._plainly_named
+    with_plain_names = load_module._with_plain_names
 
     def spied(frame: DataFrame) -> DataFrame:
         plans.append(frame._jdf.queryExecution().executedPlan().toString())
-        return named(frame)
+        return with_plain_names(frame)
 
-    monkeypatch.setattr(load_module, "_plainly_named", spied)
+    monkeypatch.setattr(load_module, "_with_plain_names", spied)
     for name, levels in ways.items():
         table = db.create_table(name, {"k": "int64", "v": "int64", "w": "string"}, "k", levels)
         assert nyala.spark.load(ids(spark, 0, 300, 1), table, tasks=3).inserted == 300
@@ -396,7 +396,7 @@ def test_a_job_that_takes_longer_than_its_lease_goes_on(
     df = ids(spark, 0, 10, 1, 1)
     slow = df.mapInArrow(slowly, df.schema)
     assert nyala.spark.upsert(slow, table, lease=10).updated == 10
-    monkeypatch.setattr(load_module, "renewing", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(load_module, "renewing_lease", lambda *_: contextlib.nullcontext())
     with pytest.raises(HistoryExpiredError):
         nyala.spark.upsert(slow.selectExpr("k", "7L AS v"), table, lease=10)
     assert table.scan(where="v = 7").count() == 1, "of the first job"
@@ -419,7 +419,7 @@ def test_a_long_job_says_how_far_it_is(
             time.sleep(0.01)
         yield from batches
 
-    with progress.watching(spark, "load of t", show):
+    with progress.showing_progress(spark, "load of t", show):
         assert spark.range(0, 10, 1, 2).mapInArrow(wait, "id bigint").count() == 10
     assert re.fullmatch(r"load of t: 0 of [23] tasks done, \d running", said[0]), said
 
@@ -495,20 +495,20 @@ def test_each_long_job_is_watched(
     """Every helper that runs jobs says how far they are: what it says, and that a job ran while it said so."""
     told: list[str] = []
     context = spark.sparkContext
-    watching = progress.watching
+    showing_progress = progress.showing_progress
 
     @contextlib.contextmanager
     def seen(session: SparkSession, what: str) -> Iterator[None]:
         group = f"test-{len(told)}"
         context.setLocalProperty("spark.jobGroup.id", group)  # a group of the program's own stays
-        with watching(session, what):
+        with showing_progress(session, what):
             yield
         assert context.statusTracker().getJobIdsForGroup(group), f"no job of {what}"
         told.append(what)
 
     modules = ("load", "small_frames", "write", "compact", "backup")
     for module in (importlib.import_module(f"nyala.spark.jobs.{name}") for name in modules):
-        monkeypatch.setattr(module, "watching", seen)
+        monkeypatch.setattr(module, "showing_progress", seen)
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
 
     def says(job: Callable[[], object], *wanted: str) -> None:

@@ -320,11 +320,11 @@ def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
         sizes: list[int] = []
 
         def placed(*given: object, **named: bool) -> object:
-            made = reader.place(*given, **named)
+            made = reader.store_tokens(*given, **named)
             sizes.append(len(pickle.dumps(made)))
             return made
 
-        monkeypatch.setattr(frames, "place", placed)
+        monkeypatch.setattr(frames, "store_tokens", placed)
         monkeypatch.setattr(backup_jobs, "place_tokens", placed)
         monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
         assert table.scan().to_spark(spark).agg({"k": "sum"}).first() == (199990000,)

@@ -124,8 +124,8 @@ def test_pythons_of_one_environment_are_told_from_those_of_others(tmp_path: Path
 
 def test_other_versions_are_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each executor's Python is asked, and what differs from this program's is said with both versions."""
-    mine = cluster._mine()
-    monkeypatch.setattr(cluster, "_mine", lambda: mine | {"pyarrow": "1.2.3"})
+    mine = cluster._own_versions()
+    monkeypatch.setattr(cluster, "_own_versions", lambda: mine | {"pyarrow": "1.2.3"})
     with pytest.warns(
         UserWarning, match=r"have pyarrow \d[\d.]*, but this program has 1\.2\.3: set the environment"
     ):

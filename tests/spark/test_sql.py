@@ -380,7 +380,7 @@ def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
 
 def test_rows_in_the_plan_are_added_up_without_an_exchange(spark: SparkSession, db: nyala.Database) -> None:
     """Many stand in one partition. Few stay as they are: Spark answers for those without a job, if nothing is added."""
-    more = frames.ANSWERED_WITHOUT_A_JOB + 1
+    more = frames.ROWS_WITHOUT_JOB + 1
     db["t"].upsert({"k": range(1, more + 1), "v": range(more), "w": ["x"] * more})
     for text, rows, way in (
         ("SELECT sum(v) FROM t", [(more * (more - 1) // 2,)], "Coalesce"),

@@ -59,7 +59,7 @@ def test_an_idle_reader_is_closed_and_one_in_use_is_not(store: Path, monkeypatch
     with nyala.connect(store):
         monkeypatch.setattr(warm, "IDLE_S", 0.0)
         address = Address(str(store))
-        with warm.reading(address) as db:
+        with warm.shared_reader(address) as db:
             reader = warm._readers[address]
             warm._close_if_idle(address, reader)
             assert db.list_tables() == []
@@ -130,7 +130,7 @@ def test_a_store_that_takes_long_to_open_holds_up_no_other(
         return connect(path, **options)
 
     def use(name: str) -> nyala.Database:
-        with warm.reading(Address(str(tmp_path / name))) as db:
+        with warm.shared_reader(Address(str(tmp_path / name))) as db:
             return db
 
     for name in ("long", "other"):

@@ -5,25 +5,29 @@
 
     registration  `register(spark)`
     jobs/         `write`, `load`, `upsert`, `compact`, `backup`, `restore`
-    statements/   `sql`: a SELECT that reads only what it needs
+    statements/   `sql`: a SELECT that reads only the columns and rows that it needs
     frames        `scan.to_spark(spark)`: a scan as a DataFrame, read by the driver or by tasks
     source/       `format("nyala")`: the classes that Spark calls to read and write, also in streams
     internals/    all code that uses Spark's private classes; a setting switches it off
-    errors        turns the errors of workers back into Nyala's; `plain_errors`
+    errors        finds Nyala's errors in Spark's exceptions; `plain_errors`
     arguments     checks the arguments of the functions above
     cluster       facts about a session: classic or Connect, cores, the Python of its executors
-    types         maps Spark's types to Nyala's, and casts Arrow batches to the exact schema that Spark expects
+    types         maps Spark's types to Nyala's, and casts Arrow batches to the exact schema that
+                  Spark expects
 
 The code runs in three kinds of processes:
 
     the driver's Python      `nyala.spark.*`. If the driver has the store open, the driver commits.
-    a planner worker         data_source, reader.partitions, writer.__init__, .commit, .abort: another process on
-    (a child of the JVM)     the driver's machine. `commit` runs on a pickled copy of the object that planned:
-                             it does not see attributes that were set in between.
-    an executor's worker     reader.read, writer.write: one process per core, possibly on another machine
+    a planner worker         data_source, reader.partitions, writer.__init__, .commit, .abort: a
+                             child of the JVM on the driver's machine. `commit` runs on a pickled
+                             copy of the writer, which does not have attributes that were set after
+                             `__init__`.
+    an executor's worker     reader.read, writer.write: one process per core, possibly on another
+                             machine
 
-Nyala accepts no filters from Spark (`pushFilters`). Up to and including Spark 4.3, a filter pushed for one use
-of a DataFrame is applied to all its other uses, which gives wrong rows. The option `where` is safe.
+Nyala accepts no filters from Spark (`pushFilters`). Up to and including Spark 4.3, a filter pushed
+for one use of a DataFrame is applied to all its other uses, which gives wrong rows. The option
+`where` is safe.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """

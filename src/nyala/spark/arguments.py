@@ -1,7 +1,7 @@
-"""Checks the arguments of the functions of `nyala.spark`: a Spark DataFrame, a Table, a Database, or a folder.
+"""Checks the arguments of the functions of `nyala.spark`.
 
-`load`, `upsert`, `compact` and `backup` work through an open Database, so they take one of its Tables. `write` and
-`sql` need no open Database, so they take the store's folder. The error for a wrong argument says which is needed.
+`load`, `upsert`, `compact` and `backup` take a Table, because they work through its open Database.
+`write` and `sql` take the store's folder. The error for a wrong argument says what is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def check_table(table: Any, call: str) -> None:
-    """Raise InvalidArgumentError if `table` is not a Table, StorageError if its Database is closed."""
+    """Raise InvalidArgumentError if `table` is not a Table, and StorageError if its Database is closed."""
     if not isinstance(table, Table):
         raise InvalidArgumentError(
             f"{call} expects a Table of an open Database, got {_shown(table)}: pass nyala.connect(folder)[name]"
@@ -50,15 +50,15 @@ def check_frame(df: Any, call: str) -> None:
 
 
 def address_of_database(database: Database) -> Address:
-    """Return where the store of an open Database is."""
+    """Return the address of the store of an open Database."""
     return address_of(database._handle.env, database._handle.root_path)
 
 
 def address_of_store(store: Any, call: str, storage_options: Mapping[str, Any] | None = None) -> Address:
-    """Return where a store is, given as a path, a URL or an open Database.
+    """Return the address of a store, given as a path, a URL or an open Database.
 
-    Raises: InvalidArgumentError for others, and for secret storage options; StorageError for a
-        Database that is closed.
+    Raises InvalidArgumentError for anything else and for secret storage options, and StorageError
+    for a closed Database.
     """
     if isinstance(store, Database):
         if storage_options is not None:
@@ -82,12 +82,12 @@ def address_of_store(store: Any, call: str, storage_options: Mapping[str, Any] |
 
 
 def text_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return storage options as Spark carries them: as texts."""
+    """Return storage options as text, which is the only type of options in Spark."""
     return {str(name): str(value) for name, value in options.items() if value is not None}
 
 
 def spark_options(address: Address) -> dict[str, str]:
-    """Return the options of `format("nyala")` that name this address."""
+    """Return the options of `format("nyala")` for this address."""
     return {"path": address.path, **{f"storage.{name}": str(value) for name, value in address.options}}
 
 

@@ -1,16 +1,16 @@
-"""Facts about a session: classic or Connect, number of concurrent tasks, and the Python of its executors.
+"""Facts about a session: classic or Connect, number of concurrent tasks, and the Python of its
+executors.
 
-    register(spark) → check_workers
-                        runs a job in which every slot reports its Python, the versions of pyspark, pyarrow and
-                        nyala, and modules that Nyala's tasks would miss
-                        problems(mine, theirs) → one sentence per problem that would cause an error, with the fix
-    first scan by tasks in a local session → check_python
-                        the same check, only if the workers' Python is not this program's
+`register(spark)` calls `check_workers`. It runs a job in which every slot (a task that can run at
+the same time as others) reports its Python, its versions of pyspark, pyarrow and nyala, and missing
+modules. `problems` compares the reports with this program. The job's function is pickled by value
+and uses nothing of this package, so that it also runs where Nyala is not installed.
 
-The job's function is pickled by value and uses nothing of this package, so it runs where Nyala is not installed.
+The first scan by tasks of a local session calls `check_python`, which does the same if the workers'
+Python differs.
 
-With Spark Connect the program is a client, and the server's executors have another Python. They are compared with the
-client's Python, because functions are sent from the client to the executors.
+With Spark Connect, the program is a client. Executors are compared with the client's Python,
+because the client sends them its functions.
 """
 
 from __future__ import annotations
@@ -40,44 +40,49 @@ __all__ = [
     "cores_of",
     "is_classic",
     "is_local",
-    "missing_in_workers",
     "problems",
-    "tell",
+    "warn_of",
+    "worker_problem",
 ]
 
-_CURE: Final = (
+_ADVICE: Final = (
     "set the environment variable PYSPARK_PYTHON to a Python with nyala[spark] of these versions before the session "
     "starts, or install it there"
 )
 _MISSING: Final = re.compile(r"No module named '([\w.]+)'")
-# The third-party modules that Nyala's tasks import. A missing module of another name is the user's problem.
-_OURS: Final = ("nyala", "pyspark_nyala", "pyspark", "pyarrow", "numpy", "google_crc32c")
+# The modules that Nyala's tasks import. An error about another missing module is not about Nyala.
+_NEEDED_MODULES: Final = ("nyala", "pyspark_nyala", "pyspark", "pyarrow", "numpy", "google_crc32c")
 _SLOTS_MAX: Final = 64
 _cores: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _checked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Whether the session is classic. A client of Spark Connect has no SparkContext."""
+    """Whether the session is classic, with a SparkContext in this process, and not a client of
+    Spark Connect.
+    """
     return type(spark).__module__.startswith("pyspark.sql.session")
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether tasks run in the session's own JVM. False for Connect, where the client cannot find out."""
+    """Whether tasks run in the session's own JVM. False for Connect, where a client cannot know it."""
     master = str(spark.sparkContext.master) if is_classic(spark) else ""
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Return how many tasks the session runs at a time. A Connect session runs a small job once to find out."""
+    """Return how many tasks the session runs at the same time.
+
+    A Connect session runs a small job once for this.
+    """
     if is_classic(spark):
         return int(spark.sparkContext.defaultParallelism)
     if spark not in _cores:
         try:
-            # A range has as many partitions as the session has slots.
+            # Spark gives a range as many partitions as the session has slots.
             numbered = spark.range(0, 1 << 14).select(F.spark_partition_id().alias("n"))
             _cores[spark] = int(numbered.agg(F.max("n")).collect()[0][0]) + 1
-        except Exception:  # the next job raises the same error; until then a guess is enough
+        except Exception:  # the next job raises the same error, so a guess is enough here
             return os.cpu_count() or 1
     return _cores[spark]
 
@@ -85,31 +90,38 @@ def cores_of(spark: SparkSession) -> int:
 def check_workers(spark: SparkSession) -> list[str]:
     """Return the problems of the executors' Python, one sentence each.
 
-    Cost: a job with one task per slot. The first time, Spark starts a Python worker for each.
+    Cost: a job with one task per slot, for which Spark may have to start Python workers.
     """
-    # In local mode, all workers are forks of one Python.
+    # In local mode all workers are forks of one process, so one report is enough.
     slots = 1 if is_local(spark) else min(cores_of(spark), _SLOTS_MAX)
     try:
         rows = (
             spark.range(0, slots, 1, slots)
             .mapInArrow(
-                _look(),
+                _report_function(),
                 "host string, executable string, python string, pyspark string, pyarrow string, nyala string, "
                 "missing string",
             )
             .collect()
         )
     except Exception as error:
-        return [_cannot_run(spark, error)]
-    return problems(_mine(), [row.asDict() for row in rows])
+        return [_check_problem(spark, error)]
+    own = {
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "pyarrow": pa.__version__,
+        "nyala": nyala.__version__,
+    }
+    return problems(own, [row.asDict() for row in rows])
 
 
 def check_python(spark: SparkSession) -> None:
     """Warn once per local SparkContext if its workers' Python cannot run this program's functions.
 
-    Without PYSPARK_PYTHON, the workers run the first python3 on the PATH. The warning comes before `collect()` fails
-    with a long traceback. On a cluster, paths prove nothing; `register` checks the workers there.
-    Cost: comparing two paths; if they differ, `check_workers`.
+    Without PYSPARK_PYTHON, the workers run the first python3 on the PATH, and `collect()` fails
+    with a long traceback. Has no effect on a cluster, where the paths of both Pythons say nothing;
+    there `register` checks the workers. Cost: comparing two paths, and `check_workers` if they
+    differ.
     """
     if not is_local(spark):
         return
@@ -118,28 +130,34 @@ def check_python(spark: SparkSession) -> None:
         return
     _checked.add(context)
     if not same_python(sys.executable, shutil.which(context.pythonExec)):
-        tell(check_workers(spark))
+        warn_of(check_workers(spark))
 
 
 def same_python(mine: str, theirs: str | None) -> bool:
-    """Whether both Pythons are in one environment. Compares folders too, as several venvs link to one executable."""
+    """Whether both paths are the Python of one environment.
+
+    Several environments may link to one executable.
+    """
     if theirs is None or os.path.realpath(mine) != os.path.realpath(theirs):
         return False
     return os.path.realpath(os.path.dirname(mine)) == os.path.realpath(os.path.dirname(theirs))
 
 
-def tell(problems: Sequence[str]) -> None:
-    """Issue a warning for each problem, at the line of the program that called Nyala."""
+def warn_of(problems: Sequence[str]) -> None:
+    """Issue a UserWarning for each problem, at the line of the program that called Nyala."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "nyala":
         frame = frame.f_back
     for problem in problems:
-        # An empty registry makes Python repeat the warning. Otherwise a notebook cell shows it only the first time.
+        # With an empty registry Python repeats the warning. Otherwise a notebook shows it only the
+        # first time.
         warnings.warn_explicit(problem, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry={})
 
 
-def _look() -> Any:
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _report_function() -> Any:
+    """Return the function of the job: each task returns one row about its Python."""
+
+    def report(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import importlib
         import platform
         import socket
@@ -174,23 +192,15 @@ def _look() -> Any:
             }
         )
 
-    return look
-
-
-def _mine() -> dict[str, str]:
-    return {
-        "python": platform.python_version(),
-        "pyspark": pyspark.__version__,
-        "pyarrow": pa.__version__,
-        "nyala": nyala.__version__,
-    }
+    return report
 
 
 def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]) -> list[str]:
-    """Return the relevant differences between the executors' Pythons and this program's, each once. Pure.
+    """Return the differences between the executors and this program that would cause errors, each
+    once.
 
-    Compared: Python's minor version (pickled functions need it), pyspark's and nyala's full versions (tasks write
-    files), and pyarrow's major version.
+    Compares Python's minor version (pickled functions need it), the full versions of pyspark and
+    nyala (tasks write files), and pyarrow's major version.
     """
     parts = {"python": 2, "pyspark": 3, "pyarrow": 1, "nyala": 3}
     found: dict[str, None] = {}
@@ -200,29 +210,31 @@ def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]
             theirs = worker[name]
             title = "Python" if name == "python" else name
             if theirs is None:
-                found[f"{where} have no {title}: {_CURE}"] = None
+                found[f"{where} have no {title}: {_ADVICE}"] = None
             elif theirs.split(".")[:count] != mine[name].split(".")[:count]:
-                found[f"{where} have {title} {theirs}, but this program has {mine[name]}: {_CURE}"] = None
+                found[f"{where} have {title} {theirs}, but this program has {mine[name]}: {_ADVICE}"] = None
         lost = worker.get("missing")
         if lost is not None and worker["nyala"] is not None:
-            found[f"{where} have no {lost}: {_CURE}"] = None
+            found[f"{where} have no {lost}: {_ADVICE}"] = None
     return list(found)
 
 
-def missing_in_workers(text: str) -> str | None:
-    """Return a sentence with the fix if Spark's error says that the workers' Python cannot run Nyala's tasks.
+def worker_problem(text: str) -> str | None:
+    """Return a message with advice if Spark's error says that the workers' Python cannot run
+    Nyala's tasks.
 
     None for other errors, also for a missing module that Nyala's tasks do not need.
     """
-    why = _why(text)
-    return (
-        None if why is None else f"Spark's Python workers {why}; this program runs {sys.executable}: {_CURE}"
-    )
+    problem = _problem_of(text)
+    if problem is None:
+        return None
+    return f"Spark's Python workers {problem}; this program runs {sys.executable}: {_ADVICE}"
 
 
-def _why(text: str) -> str | None:
+def _problem_of(text: str) -> str | None:
+    """Return what is wrong with the workers, to follow "Spark's Python workers", or None."""
     missing = _MISSING.search(text)
-    if missing is not None and (missing[1] in _OURS or missing[1].startswith("nyala.")):
+    if missing is not None and (missing[1] in _NEEDED_MODULES or missing[1].startswith("nyala.")):
         return f"have no {missing[1]}"
     if re.search(r"DATA_SOURCE_NOT_FOUND\b.*\bnyala\b", text):
         return "do not find the format 'nyala'"
@@ -232,14 +244,16 @@ def _why(text: str) -> str | None:
     return None if cannot is None else f"do not start: {cannot[1]} does not exist"
 
 
-def _cannot_run(spark: SparkSession, error: Exception) -> str:
-    """Return one sentence that says why the check of the executors' Python could not run."""
+def _check_problem(spark: SparkSession, error: Exception) -> str:
+    """Return a message that says why the job of `check_workers` failed."""
     text = str(error)
-    why = _why(text)
-    if why is None:
-        why = f"do not start ({text.strip().splitlines()[0][:300] if text.strip() else type(error).__name__})"
+    problem = _problem_of(text)
+    if problem is None:
+        problem = (
+            f"do not start ({text.strip().splitlines()[0][:300] if text.strip() else type(error).__name__})"
+        )
     which = ""
     if is_classic(spark):
         worker = spark.sparkContext.pythonExec
         which = f", {shutil.which(worker) or worker},"
-    return f"Spark's Python workers{which} {why}; this program runs {sys.executable}: {_CURE}"
+    return f"Spark's Python workers{which} {problem}; this program runs {sys.executable}: {_ADVICE}"

@@ -1,14 +1,13 @@
-"""Errors of Spark's workers, raised in the driver as Nyala's own errors.
+"""Finds the Nyala error of a worker in Spark's exception, and raises it in the driver.
 
-    worker        raises a Nyala error whose message names table and tablet (`naming`)
-    Spark         turns the error into text, inside its own exception, below a long traceback
-    driver        `ours` finds class and message in that text; the functions of `nyala.spark` raise the error again,
-                  in one line (`plain_errors`). If no worker could start, because its Python differs, the error says so
+    worker     raises a Nyala error; `add_place` adds the table and the tablet to its message
+    Spark      raises its own exception in the driver, whose text contains the error below a long
+               traceback
+    driver     `nyala_error` finds class and message in that text, and `plain_errors` raises the
+               error again
 
-`df.write…save()`, `df.collect()` and `query.awaitTermination()` raise Spark's exception, which contains our message.
-Inside `with plain_errors():` they raise Nyala's error.
-
-Messages name a tablet by its id, as `Table.tablets()` does. If the id is not known, it is taken from the file's path.
+`df.write…save()`, `df.collect()` and `query.awaitTermination()` raise Spark's exception. In a block
+of `with plain_errors():` they raise Nyala's error. So do the functions of `nyala.spark`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from typing import Final, TypeVar
 import nyala.errors
 from nyala.catalog.leases import no_store_here
 from nyala.env import SYSTEM, MissingFileError
-from nyala.errors import CorruptionError, Error, InvalidArgumentError, StorageError, WriteError
-from nyala.spark.cluster import missing_in_workers
+from nyala.errors import CorruptionError, Error, InvalidArgumentError, StorageError
+from nyala.spark.cluster import worker_problem
 
-__all__ = ["named", "naming", "ours", "place_of", "plain_errors"]
+__all__ = ["add_place", "errors_naming", "nyala_error", "place_text", "plain_errors"]
 
-_SENTENCE: Final = re.compile(r"nyala\.errors\.(\w+): ([^\n]*)")
-_LONGEST: Final = 4000
-# The path of a tablet's file (`nyala.tablet.state.store_folder`).
+_ERROR_LINE: Final = re.compile(r"nyala\.errors\.(\w+): ([^\n]*)")
+_MESSAGE_MAX: Final = 4000
+# The path of a file of a tablet: data/<tablet id>/<name>.
 _FILE: Final = re.compile(r"\bdata/(\d+)/[\w.\-]+")
 _TABLET: Final = re.compile(r"\btablet \d")
 _TABLE: Final = re.compile(r"table (?:'[^']*'|\"[^\"]*\")")
@@ -43,11 +42,11 @@ _NO_MODE: Final = (
 _E = TypeVar("_E", bound=Error)
 
 
-def naming(error: _E, where: str) -> _E:
-    """Put `where` before the error's message, unless the message contains it or begins with a table.
+def add_place(error: _E, where: str) -> _E:
+    """Put `where` before the error's message, unless the message already names a table.
 
-    where: "table 't'" or "table 't', tablet 5". If neither `where` nor the message names a tablet, the tablet is
-           taken from the file path in the message.
+    where: "table 't'" or "table 't', tablet 5". If neither `where` nor the message names a tablet,
+           the tablet is taken from the path of a file in the message.
     """
     text = str(error)
     files = _FILE.findall(text)
@@ -58,57 +57,59 @@ def naming(error: _E, where: str) -> _E:
     return error
 
 
-def place_of(table: str, tablet: int | None) -> str:
-    """Return the `where` of `naming`. tablet: None if it is unknown or there are several."""
+def place_text(table: str, tablet: int | None) -> str:
+    """Return the text `where` of `add_place`. tablet: None if it is unknown or there are several."""
     return f"table {table!r}" + ("" if tablet is None else f", tablet {tablet}")
 
 
 @contextlib.contextmanager
-def named(where: str) -> Iterator[None]:
-    """Apply `naming` to errors that are raised in the block."""
+def errors_naming(where: str) -> Iterator[None]:
+    """Add a table, or a table and tablet, to the messages of errors that the block raises."""
     try:
         yield
     except MissingFileError as error:
-        # A task's host may not see the store's folder.
+        # A missing file may mean that this machine does not see the store's folder at all.
         missing = None if error.path is None else no_store_here(SYSTEM, error.path)
         if missing is None:
-            naming(error, where)
+            add_place(error, where)
             raise
-        raise naming(missing, where) from error
+        raise add_place(missing, where) from error
     except Error as error:
-        naming(error, where)
+        add_place(error, where)
         raise
 
 
-def ours(error: BaseException) -> Error | None:
-    """Return the Nyala error that a worker raised and Spark wrapped, or None. The last one if the text has several."""
+def nyala_error(error: BaseException) -> Error | None:
+    """Return the Nyala error in Spark's exception, or None. If the text has several, return the last one."""
     if isinstance(error, Error):
         return error
-    found = _SENTENCE.findall(str(error))
+    found = _ERROR_LINE.findall(str(error))
     if not found:
         return None
-    name, sentence = found[-1]
+    name, message = found[-1]
     cls = getattr(nyala.errors, name, None)
-    sentence = sentence.strip()[:_LONGEST]
+    message = message.strip()[:_MESSAGE_MAX]
     if not (isinstance(cls, type) and issubclass(cls, Error)):
-        return Error(sentence)
-    if issubclass(cls, WriteError | CorruptionError):
-        return cls(sentence)
-    return cls(sentence) if not issubclass(cls, StorageError) else StorageError(sentence)
+        return Error(message)
+    if issubclass(cls, StorageError) and not issubclass(cls, CorruptionError):
+        return StorageError(message)  # subclasses need more arguments than a message
+    return cls(message)
 
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn Spark's exceptions about Nyala errors in workers into those Nyala errors, in one line.
+    """Raise the Nyala errors of workers instead of Spark's exceptions that contain them.
 
-    A context manager for calls of Spark. The message names the table and, if they are known, the tablet,
-    the file and the first failing row. Spark's exception is the error's `__context__` and is not printed.
+    A context manager for calls of Spark. The message names the table and, if they are known, the
+    tablet, the file and the first failing row. Spark's exception is the error's `__context__` and
+    is not printed.
 
     Raises
     ------
     Error
-        The Nyala error of the worker, with its class (`DuplicateKeyError`, …). Or: the workers' Python has no
-        Nyala or another version; the message says how to make Spark use this program's Python.
+        The error of the worker, with its class (`DuplicateKeyError`, …). Also if the workers'
+        Python has no Nyala or another version; the message then says how to make Spark use this
+        program's Python.
     InvalidArgumentError
         `df.write` has no `.mode(…)`. Spark's own message would suggest `overwrite`, which replaces all rows.
 
@@ -128,11 +129,11 @@ def plain_errors() -> Iterator[None]:
     except Error:
         raise
     except Exception as error:
-        found = ours(error)
+        found = nyala_error(error)
         if found is None and _SAVE_MODE_ERROR.search(str(error)) is not None:
             found = InvalidArgumentError(_NO_MODE)
-        if found is None and (unable := missing_in_workers(str(error))) is not None:
-            found = Error(unable)
+        if found is None and (problem := worker_problem(str(error))) is not None:
+            found = Error(problem)
         if found is None:
             raise
         raise found from None

@@ -1,23 +1,26 @@
-"""A scan as a DataFrame: `scan.to_spark(spark)`, and each table of `nyala.spark.sql`.
+"""Makes a DataFrame of a scan, for `scan.to_spark(spark)` and for each table of `nyala.spark.sql`.
 
-    few rows     the driver reads them at once, and Spark's plan holds them: no task, no lease
-    otherwise    scan tokens, packed into few tasks, which `mapInArrow` reads on the executors
+    few rows     the driver reads the rows at once and puts them into Spark's plan: no task, no
+                 lease
+    otherwise    the scan becomes scan tokens, and a few tasks read them on the executors
+                 (`mapInArrow`)
 
-Both return the rows of the scan's snapshot. A Python task costs 50 ms before it reads a byte, and a stage of tasks
-costs 20 ms more. The driver reads a few rows faster than that.
+The driver is faster for few rows: a Python task takes 50 ms before it reads a byte, and its stage
+20 ms more.
 
-If Spark allows it, the rows of a task travel as arrays (`internals`). Some thousands of rows are then one row for
-Spark, and its generated code unrolls them.
+If Spark allows it (`internals`), tasks return rows as arrays: some thousand rows are one row of
+arrays for Spark. Spark's generated code turns the arrays into rows again:
 
-    range ─► mapInArrow, binary columns ─► the same rows, declared as arrays ─► posexplode ─► one row for each place
-             └── Python ──────────────┘    └─ LogicalRDD ─────────────────┘  └─ generated code ────────────────┘
+    range ─► mapInArrow: binary columns ─► LogicalRDD: the same bytes, as arrays ─► posexplode: one row per element
 
 Invariants
     F1  The DataFrame's schema and rows are the same in all cases.
-    F2  The driver holds at most LOCAL_MAX_BYTES of a scan. If a scan is larger than estimated, tasks read it.
-    F3  Arrays are unrolled below every join and aggregate, so no row carries its arrays through one.
+    F2  The driver holds at most LOCAL_MAX_BYTES of a scan. If a scan is larger than estimated,
+        tasks read it.
+    F3  Arrays become rows below every join and aggregate, so that no row carries arrays through
+        them.
     F4  Spark estimates the size of a scan by tasks as if its rows were in Parquet files, so
-        `spark.sql.autoBroadcastJoinThreshold` means the same as for Parquet.
+        `spark.sql.autoBroadcastJoinThreshold` has the same effect as for Parquet.
 
 Source: docs/design/spark.md, "Rows are passed as arrays".
 """
@@ -36,7 +39,7 @@ from nyala.env import process_mark
 from nyala.objects.address import address_of
 from nyala.spark import internals
 from nyala.spark.cluster import check_python, cores_of
-from nyala.spark.errors import named
+from nyala.spark.errors import errors_naming
 from nyala.spark.source.options import LEASE_DEFAULT_S, lease_seconds
 from nyala.spark.source.reader import (
     CELLS_PER_TASK,
@@ -45,8 +48,8 @@ from nyala.spark.source.reader import (
     in_task,
     lease_of_version,
     pack,
-    place,
     read_tokens,
+    store_tokens,
 )
 from nyala.spark.types import arrow_schema, conform, spark_schema
 
@@ -55,22 +58,23 @@ if TYPE_CHECKING:
 
     from nyala.api.scan import Scan
 
-__all__ = ["LeasedFrame", "leased_frame", "scan_to_spark", "tasks_wanted"]
+__all__ = ["LeasedFrame", "leased_frame", "scan_to_spark", "task_count"]
 
-# The driver reads this much with one core in the time that a stage of Python tasks costs, about 70 ms.
+# With one core, the driver reads this much in the 70 ms that a stage of Python tasks takes at least.
 LOCAL_MAX_ROWS: Final = 20_000
 LOCAL_MAX_BYTES: Final = 4 << 20
-# More than one task per core balances the load, but only pays off if the tasks are long.
+# Several tasks per core balance the load better. They pay off if each task has this many cells
+# (rows × columns).
 CELLS_PER_SPARE_TASK: Final = 8_000_000
-# Spark returns up to this number of local rows without a job. More rows are put into one partition, so that an
-# aggregate over them needs no exchange.
-ANSWERED_WITHOUT_A_JOB: Final = 256
+# Spark returns up to this many rows of a plan without a job. More rows are put into one partition,
+# so that an aggregate over them needs no shuffle.
+ROWS_WITHOUT_JOB: Final = 256
 
 
 def scan_to_spark(spark: SparkSession, scan: Scan, lease: float = LEASE_DEFAULT_S) -> DataFrame:
-    """Return a Spark DataFrame of a scan, like `Scan.to_spark`. The order of the rows is not kept.
+    """Return a Spark DataFrame of a scan, like `Scan.to_spark`. The rows have no particular order.
 
-    It reads faster than `format("nyala")`, which passes each row through more steps.
+    It is faster than `format("nyala")`, which passes each row through more steps.
 
     Parameters
     ----------
@@ -79,8 +83,8 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease: float = LEASE_DEFAULT_
     scan
         The scan to read.
     lease
-        Seconds for which the files are kept after the last read of the DataFrame. A read renews the lease
-        when a quarter of it has passed.
+        Seconds for which the files are kept after the last read of the DataFrame. A read renews the
+        lease when a quarter of it has passed.
 
     Raises
     ------
@@ -99,7 +103,7 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease: float = LEASE_DEFAULT_
 
 @dataclass(frozen=True)
 class LeasedFrame:
-    """A scan as a DataFrame, and the lease that keeps its files. lease is None if the plan holds the rows."""
+    """A DataFrame of a scan, and the lease that keeps its files. lease: None if the plan has the rows."""
 
     frame: DataFrame
     lease: HeldLease | None = None
@@ -115,33 +119,36 @@ def leased_frame(
 ) -> LeasedFrame:
     """Like `scan_to_spark`, but also return the lease.
 
-    shared: whether other frames of the same version may use the lease. If False, the caller may end the lease.
-    arrays: whether rows may travel as arrays. False for a statement that Spark rejects over arrays.
+    shared: whether other DataFrames may use the same lease. If False, the caller may end the lease.
+    arrays: whether tasks may return rows as arrays. False for a statement that Spark rejects over
+    arrays.
     """
-    with named(f"table {scan.name!r}"):
+    with errors_naming(f"table {scan.name!r}"):
         if not scan.schema.names:
-            # Neither an Arrow batch nor a Spark task can represent a number of rows without columns.
-            found = leased_frame(spark, _with_a_column(scan), lease_s, shared=shared, arrays=arrays)
+            # Arrow batches and Spark tasks cannot have rows without columns, so read a column and drop it.
+            found = leased_frame(spark, _with_key_column(scan), lease_s, shared=shared, arrays=arrays)
             return LeasedFrame(found.frame.select(), found.lease)
         rows = scan._engine().rows_planned()
         local = _local(spark, scan) if rows <= LOCAL_MAX_ROWS else None
         return _by_tasks(spark, scan, rows, lease_s, shared, arrays) if local is None else LeasedFrame(local)
 
 
-def _with_a_column(scan: Scan) -> Scan:
-    """The same rows with the first column of the key."""
+def _with_key_column(scan: Scan) -> Scan:
+    """Return the scan of the same rows with the first column of the key."""
     return scan._derived(columns=scan._spec.schema.key_columns[:1])
 
 
-def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:
-    """Return the number of tasks for a scan: one per core; fewer for a small scan, more for a very large one."""
+def task_count(rows: int, columns: int, cores: int | None) -> int:
+    """Return the number of tasks for a scan: one per core, fewer for a small scan, more for a very
+    large one.
+    """
     cells, cores = rows * max(columns, 1), cores or os.cpu_count() or 1
     needed = min(cores, -(-cells // CELLS_PER_TASK))
     return max(1, needed, min(PARTITIONS_PER_CORE * cores, cells // CELLS_PER_SPARE_TASK))
 
 
 def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
-    """Return a DataFrame whose plan holds the rows; None if there are more rows than estimated (F2)."""
+    """Return a DataFrame with the rows in its plan; None if the rows are larger than estimated (F2)."""
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
     batches, size = [], 0
@@ -151,8 +158,8 @@ def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
             return None
         batches.append(conform(batch, exact))
     rows = pa.Table.from_batches(batches, exact)
-    made = spark.createDataFrame(rows, schema=schema)
-    return made.coalesce(1) if rows.num_rows > ANSWERED_WITHOUT_A_JOB else made
+    frame = spark.createDataFrame(rows, schema=schema)
+    return frame.coalesce(1) if rows.num_rows > ROWS_WITHOUT_JOB else frame
 
 
 def _by_tasks(
@@ -166,11 +173,13 @@ def _by_tasks(
     address = address_of(scan._store.env, scan._store.root_path)
     name = lease_of_version(address, root.version, lease_s, process_mark(), shared=shared)
     lease = HeldLease(address, name, lease_s)
-    wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
-    groups = place(address, lease.name, pack(scan._engine().tokens(wanted), wanted), together=True)
+    tasks = task_count(rows, len(schema.fields), cores_of(spark))
+    groups = store_tokens(address, lease.name, pack(scan._engine().tokens(tasks), tasks), together=True)
     del root
 
-    def tasks(convert: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]], types: StructType) -> DataFrame:
+    def frame_of(
+        convert: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]], types: StructType
+    ) -> DataFrame:
         def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
@@ -179,11 +188,11 @@ def _by_tasks(
 
         return spark.range(0, len(groups), 1, len(groups)).mapInArrow(in_task(read), types)
 
-    made = None
-    if arrays and internals.arrays_wanted(spark, schema):
-        of_bytes = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-        packed = tasks(internals.as_arrays, of_bytes)
-        made = internals.rows_of_arrays(packed, schema, rows, scan._engine().text_bytes())
-    if made is None:
-        made = tasks(lambda batch: (batch,), schema)
-    return LeasedFrame(made if limit is None else made.limit(limit), lease)
+    frame = None
+    if arrays and internals.can_use_arrays(spark, schema):
+        binary = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
+        packed = frame_of(internals.as_arrays, binary)
+        frame = internals.rows_of_arrays(packed, schema, rows, scan._engine().text_bytes())
+    if frame is None:
+        frame = frame_of(lambda batch: (batch,), schema)
+    return LeasedFrame(frame if limit is None else frame.limit(limit), lease)

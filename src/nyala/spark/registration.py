@@ -1,4 +1,6 @@
-"""`nyala.spark.register`: registers `format("nyala")` with a session and checks its executors."""
+"""`nyala.spark.register`: registers `format("nyala")` with a session, and checks the Python of its
+executors.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nyala.spark.arguments import address_of_store, spark_options
-from nyala.spark.cluster import check_workers, cores_of, tell
+from nyala.spark.cluster import check_workers, cores_of, warn_of
 from nyala.spark.source.data_source import NyalaDataSource
 
 if TYPE_CHECKING:
@@ -26,8 +28,9 @@ def register(
 ) -> None:
     """Register `format("nyala")` with a session and check the Python of its executors.
 
-    Call it on a cluster after the executors have started: reads then use the session's number of cores.
-    It runs one small job. The name `nyala` itself needs no call: Spark finds a Nyala that pip installed.
+    On a cluster, call it after the executors have started: reads then use as many tasks as the
+    session has cores. It runs one small job. `format("nyala")` also works without this call,
+    because Spark finds a Nyala that pip installed.
 
     Parameters
     ----------
@@ -37,19 +40,19 @@ def register(
         The store that `format("nyala")` uses when its options name none: a folder, a URL or an open
         Database.
     storage_options
-        For a URL: those options of `nyala.connect` that are no secrets. Credentials do not belong here:
-        every executor takes them from its own environment, or from the `credentials_file`.
+        For a URL: options of `nyala.connect`, without credentials. Every executor takes credentials
+        from its own environment, or from the `credentials_file`.
 
     Raises
     ------
     InvalidArgumentError
-        `path` is no store's place, or a storage option is unknown or a secret.
+        `path` is not a folder, URL or Database, or a storage option is unknown or a secret.
 
     Warns
     -----
     UserWarning
-        One warning for each problem, at each call: Spark's Python workers do not start, lack Nyala or
-        one of its dependencies, or have other versions of Python, pyspark, pyarrow or nyala.
+        One warning for each problem, at each call: Spark's Python workers do not start, lack Nyala
+        or one of its dependencies, or have other versions of Python, pyspark, pyarrow or nyala.
 
     Examples
     --------
@@ -61,12 +64,12 @@ def register(
     spark.read.format("nyala").option("table", "flights").load().count()
     ```
     """
-    home = (
+    default_store = (
         {} if path is None else spark_options(address_of_store(path, "nyala.spark.register", storage_options))
     )
     problems = check_workers(spark)
     # After the check, so that the executors have started and `cores` counts them.
-    # Spark pickles a class that no module holds by value, so the workers get `cores` too.
-    known = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores_of(spark), "home": home})
-    spark.dataSource.register(known)
-    tell(problems)
+    # Spark pickles a class without a module by value, so the workers get these attributes.
+    attributes = {"cores": cores_of(spark), "default_store": default_store}
+    spark.dataSource.register(type("RegisteredDataSource", (NyalaDataSource,), attributes))
+    warn_of(problems)

@@ -10,9 +10,10 @@
     varchar(n) string          string                     string
     binary                     binary                     binary
 
-Spark reads the bytes of an Arrow batch without checking them. So the schema must be exactly equal: order, names,
-types, time zone, and each field's nullable flag. Spark 4.2 and later rejects a wrong first batch. For later batches,
-and in older versions, Spark reads wrong memory.
+Spark reads the bytes of an Arrow batch without checking them. So the schema of a batch must be
+exactly the one that Spark expects: order, names, types, time zone, and each field's nullable flag.
+Spark 4.2 and later rejects a wrong first batch. In other batches, and in older versions, Spark
+would read wrong memory.
 """
 
 from __future__ import annotations
@@ -71,28 +72,28 @@ _SPARK_TYPE: dict[pa.DataType, DataType] = {
 }
 
 
-# Metadata key of a schema's first field: the options of the table (its identity).
+# A schema's identity: the options of its table, which Spark's catalogue would lose. Its metadata
+# key in the first field.
 IDENTITY: Final = "nyala"
-# Key in the identity: names and types of all fields when the schema was made.
+# The key in the identity for the names and types of all fields when the schema was made.
 COLUMNS: Final = "made-with"
-# Spark's own metadata key for a column's declared type; here it is the column's type. Spark removes the key only when
-# it adapts a query's columns to those of the target table of a write.
+# Spark's own metadata key for the declared type of a column. Spark removes the key when it adapts
+# the columns of a query to the target table of a write. So a field with this key is from a read.
 _AS_READ: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -> StructType:
     """Convert the schema of a Nyala table (canonical Arrow types) to Spark's.
 
-    identity: options that Spark's catalogue would lose. Spark keeps the metadata of fields, so the first field has
-              them. `is_as_read` tells whether they belong to the table that is read. Spark's schemas have no metadata
-              of their own, so the last field has a change feed's metadata.
+    identity: stored in the metadata of the first field, which Spark's catalogue keeps. The metadata
+    of a change feed's schema goes to the last field, because Spark's schemas have no metadata.
     """
     fields = [StructField(f.name, _spark_type(f.type), nullable=f.nullable) for f in schema]
-    told = {
+    ranges = {
         key: text for key, text in (schema.metadata or {}).items() if key in (DROPPED_RANGES, RESTORED_RANGES)
     }
-    if told:
-        fields[-1].metadata = {key.decode(): text.decode() for key, text in told.items()}
+    if ranges:
+        fields[-1].metadata = {key.decode(): text.decode() for key, text in ranges.items()}
     if identity is not None and fields:
         kept = {**identity, COLUMNS: _columns_text(StructType(fields))}
         fields[0].metadata = {
@@ -103,17 +104,20 @@ def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -
 
 
 def _declared(type: DataType) -> str:
-    """Return the type as text that does not depend on the session. `timestamp` would depend on a setting."""
+    """Return the type as text.
+
+    For a timestamp, the text "timestamp" would mean another type in some sessions.
+    """
     return "timestamp_ltz" if isinstance(type, TimestampType) else str(type.simpleString())
 
 
 def is_as_read(schema: StructType) -> bool:
-    """Whether the schema's identity belongs to the table from which the rows were read, not to a write's target."""
+    """Whether the schema's identity is that of the table that was read, and not of the target of a write."""
     return any(IDENTITY in (field.metadata or {}) and _AS_READ in field.metadata for field in schema.fields)
 
 
 def identity_of(schema: StructType) -> dict[str, str] | None:
-    """Return the identity that `spark_schema` stored, in whichever field it now is; None for another schema."""
+    """Return the identity that `spark_schema` stored, from any field; None if no field has one."""
     for field in schema.fields:
         text = (field.metadata or {}).get(IDENTITY)
         if isinstance(text, str):
@@ -123,11 +127,10 @@ def identity_of(schema: StructType) -> dict[str, str] | None:
 
 
 def check_unaltered(schema: StructType) -> None:
-    """Check that a table of Spark's catalogue still has the columns of its CREATE TABLE.
+    """Raise SchemaError if a table of Spark's catalogue has other columns than at its CREATE TABLE.
 
-    ALTER TABLE changes Spark's own catalogue and does not call the data source. So the change is detected here, at
-    the next use of the table.
-    Raises: SchemaError if the columns differ.
+    ALTER TABLE changes only Spark's catalogue, without a call of the data source. So this is
+    checked when the table is used next.
     """
     identity = identity_of(schema) or {}
     if identity.get(COLUMNS, made := _columns_text(schema)) != made:
@@ -151,24 +154,27 @@ def _spark_type(type: pa.DataType) -> DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark requires for batches of `schema`. It does not depend on the time zone."""
+    """Return the Arrow schema that Spark requires for batches of `schema`.
+
+    It does not depend on the time zone.
+    """
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def check_schema(wanted: StructType, table: str, schema: pa.Schema) -> None:
-    """Check the user's schema (`.schema(...)`): it may only leave out, reorder and widen columns.
+def check_schema(requested: StructType, table: str, schema: pa.Schema) -> None:
+    """Check the user's schema (`.schema(...)`), which may only omit, reorder and widen columns.
 
-    Raises: ColumnNotFoundError or SchemaError, with the column, its type and the requested type.
+    Raises ColumnNotFoundError, or SchemaError with the column's type and the requested type.
     """
-    requested = arrow_schema(wanted)
-    for field in wanted.fields:
+    requested_types = arrow_schema(requested)
+    for field in requested.fields:
         if field.name not in schema.names:
             raise ColumnNotFoundError(
                 f"table {table!r} has no column {field.name!r}; it has {', '.join(schema.names)}"
             )
         own = schema.field(field.name)
         found = _spark_type(own.type)
-        if found != field.dataType and not _widens(own.type, requested.field(field.name).type):
+        if found != field.dataType and not _widens(own.type, requested_types.field(field.name).type):
             raise SchemaError(
                 f"column {field.name!r} of table {table!r} has type {found.simpleString()} and cannot be read as "
                 f"{field.dataType.simpleString()}: read it with its own type, then cast in Spark"
@@ -187,7 +193,7 @@ def _widens(own: pa.DataType, requested: pa.DataType) -> bool:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cast a batch to exactly `schema`. Columns of equal type are not copied."""
+    """Cast a batch to exactly `schema`, without copying columns that have the type already."""
     columns = [batch.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(
         [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)],

@@ -29,7 +29,7 @@ from nyala.spark.source import reader as spark_reader
 from nyala.spark.source.changes import NyalaChangeStream, next_end
 from nyala.spark.source.data_source import NyalaDataSource
 from nyala.spark.source.options import ChangeOptions
-from nyala.spark.source.reader import FilePart, load_placed
+from nyala.spark.source.reader import FileRange, load_token
 from nyala.spark.types import spark_schema
 from nyala.tablet.changes import change_token
 
@@ -557,7 +557,7 @@ def test_rows_that_are_damaged_or_gone_on_their_way_are_told_with_their_table(
 ) -> None:
     """Inside a partition or in the file beside the lease: a wrong byte is an error, and never a wrong row."""
     if filed:
-        monkeypatch.setattr(spark_reader.place, "__defaults__", (0,))
+        monkeypatch.setattr(spark_reader.store_tokens, "__defaults__", (0,))
     table = db["t"]
     begun = db.now()
     table.insert({"k": list(range(10)), "v": list(range(10))})
@@ -569,10 +569,10 @@ def test_rows_that_are_damaged_or_gone_on_their_way_are_told_with_their_table(
     for since, until in ((0, flushed), (begun, flushed), (flushed, db.now())):
         (part,) = stream.partitions({"timestamp": since}, {"timestamp": until})
         placed = part.tokens[0]
-        assert isinstance(placed, FilePart) is filed
-        token = bytearray(load_placed(placed, Address("")))
+        assert isinstance(placed, FileRange) is filed
+        token = bytearray(load_token(placed, Address("")))
         token[-9] ^= 1
-        if isinstance(placed, FilePart):
+        if isinstance(placed, FileRange):
             file = Path(placed.path)
             good = file.read_bytes()
             file.write_bytes(good[: placed.offset] + bytes(token) + good[placed.offset + placed.size :])

@@ -17,7 +17,7 @@ from nyala.errors import (
     StorageError,
     TableNotFoundError,
 )
-from nyala.spark.errors import named, naming, ours
+from nyala.spark.errors import add_place, errors_naming, nyala_error
 from nyala.tablet.compaction import file_jobs
 
 FILE = "/srv/data/9/store/data/3/14.base"
@@ -25,27 +25,27 @@ FILE = "/srv/data/9/store/data/3/14.base"
 
 def test_the_tablet_is_that_of_the_file() -> None:
     """Whoever wraps the error may not know it, as a commit over all tablets."""
-    error = naming(CorruptionError("expected 5, found 6", FILE, 32), "table 't'")
+    error = add_place(CorruptionError("expected 5, found 6", FILE, 32), "table 't'")
     assert str(error) == f"table 't', tablet 3: {FILE} at offset 32: expected 5, found 6"
     assert (error.path, error.offset) == (FILE, 32)
-    assert str(naming(CorruptionError("no", FILE), "table 't', tablet 7")).startswith(
+    assert str(add_place(CorruptionError("no", FILE), "table 't', tablet 7")).startswith(
         "table 't', tablet 7: /srv"
     )
-    assert str(naming(StorageError("the disk is full"), "table 't'")) == "table 't': the disk is full"
+    assert str(add_place(StorageError("the disk is full"), "table 't'")) == "table 't': the disk is full"
     # A backup may lie anywhere.
     backup = "backup of table 's', tablet 7: /srv/data/2026/s/100/part-00001.parquet: no"
-    assert str(naming(CorruptionError(backup), "table 't'")) == f"table 't': {backup}"
+    assert str(add_place(CorruptionError(backup), "table 't'")) == f"table 't': {backup}"
 
 
 def test_what_is_named_is_not_named_again() -> None:
     """On its way an error passes several places that know the table, some of them less well."""
-    once = naming(CorruptionError("no", FILE), "table 't'")
+    once = add_place(CorruptionError("no", FILE), "table 't'")
     text = str(once)
-    assert str(naming(once, "table 't'")) == str(naming(once, "table 'u', tablet 5")) == text
+    assert str(add_place(once, "table 't'")) == str(add_place(once, "table 'u', tablet 5")) == text
     for said in ("no table 't' in this store", "table 't' has rows: drop it"):
-        assert str(naming(TableNotFoundError(said), "table 't'")) == said
-    assert str(naming(Error("no"), 'table "it\'s"')) == 'table "it\'s": no'
-    with pytest.raises(Error, match=r"^table 't': no$"), named("table 't'"):
+        assert str(add_place(TableNotFoundError(said), "table 't'")) == said
+    assert str(add_place(Error("no"), 'table "it\'s"')) == 'table "it\'s": no'
+    with pytest.raises(Error, match=r"^table 't': no$"), errors_naming("table 't'"):
         raise Error("no")
 
 
@@ -75,7 +75,7 @@ def test_workers_of_another_python_are_told_with_the_cure(text: str, said: str) 
     """Else the user reads of a module that he knows to be installed, in forty lines of Spark's."""
     with (
         pytest.raises(Error, match=rf"^table 't': Spark's Python workers .*{said}.*PYSPARK_PYTHON"),
-        named("table 't'"),
+        errors_naming("table 't'"),
         nyala.spark.plain_errors(),
     ):
         raise RuntimeError(text)
@@ -125,10 +125,13 @@ def test_an_error_is_found_in_what_spark_made_of_it() -> None:
         raise RuntimeError(text)
     assert str(raised.value) == "table 't': 1 of 2 rows failed: row 0 (k=1)"
     assert isinstance(raised.value.__context__, RuntimeError) and raised.value.__cause__ is None
-    assert ours(RuntimeError("nyala.errors.Nothing: x")) is not None and ours(RuntimeError("x")) is None
+    assert (
+        nyala_error(RuntimeError("nyala.errors.Nothing: x")) is not None
+        and nyala_error(RuntimeError("x")) is None
+    )
     own = InvalidArgumentError("mine")
     with pytest.raises(InvalidArgumentError) as kept, nyala.spark.plain_errors():
         raise own
     assert kept.value is own
-    found = ours(RuntimeError(f"nyala.errors.CorruptionError: {FILE} at offset 32: no"))
+    found = nyala_error(RuntimeError(f"nyala.errors.CorruptionError: {FILE} at offset 32: no"))
     assert isinstance(found, CorruptionError) and "no" in str(pickle.loads(pickle.dumps(found)))

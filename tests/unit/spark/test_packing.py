@@ -24,7 +24,7 @@ from nyala.objects.address import Address
 from nyala.spark.source import reader
 from nyala.spark.source.changes import change_schema, plan_changes, read_changes
 from nyala.spark.source.options import ChangeOptions, ReadOptions
-from nyala.spark.source.reader import FilePart, load_placed, pack, place
+from nyala.spark.source.reader import FileRange, load_token, pack, store_tokens
 from nyala.spark.types import arrow_schema, spark_schema
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.token import Token
@@ -62,11 +62,11 @@ def test_a_read_has_two_partitions_a_core_unless_it_is_small() -> None:
     """A task costs as much as half a million cells: a small table is read by one, a large one by all cores."""
     cells = reader.CELLS_PER_TASK
     wanted = [
-        reader.partitions_wanted(rows, 1, cores=4) for rows in (0, 1, cells, cells + 1, 3 * cells, 10**10)
+        reader.partition_count(rows, 1, cores=4) for rows in (0, 1, cells, cells + 1, 3 * cells, 10**10)
     ]
     assert wanted == [1, 1, 1, 2, 3, 8]
-    assert reader.partitions_wanted(cells, 16, cores=4) == 8
-    assert reader.partitions_wanted(10, 0, cores=4) == 1
+    assert reader.partition_count(cells, 16, cores=4) == 8
+    assert reader.partition_count(10, 0, cores=4) == 1
 
 
 def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,12 +116,12 @@ def test_large_tokens_go_by_file_which_lives_as_long_as_the_lease(tmp_path: Path
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64"}, ["k"])
     lease = handover.remote_lease(path, 60)
-    (group,) = place(Address(path), lease.name, [[b"small", b"x" * 100]], inline_max_bytes=150)
+    (group,) = store_tokens(Address(path), lease.name, [[b"small", b"x" * 100]], inline_max_bytes=150)
     assert group[0] == b"small"
-    assert isinstance(group[1], FilePart) and load_placed(group[1], Address(path)) == b"x" * 100
+    assert isinstance(group[1], FileRange) and load_token(group[1], Address(path)) == b"x" * 100
     open_remote_lease(SYSTEM, path, lease.name).release()
     with pytest.raises(HistoryExpiredError, match="load again"):
-        load_placed(group[1], Address(path))
+        load_token(group[1], Address(path))
     assert list((tmp_path / "s" / "leases").iterdir()) == []
 
 
@@ -137,14 +137,14 @@ def test_what_is_pickled_is_bounded_for_each_partition(
     """Of many small tokens too: the same ones come out in the same order, and no group needs more than one file."""
     path = str(tmp_path)
     lease = handover.remote_lease(path, 60)
-    placed = place(Address(path), lease.name, groups, limit, together=together)
-    assert [[load_placed(one, Address(path)) for one in group] for group in placed] == groups
+    placed = store_tokens(Address(path), lease.name, groups, limit, together=together)
+    assert [[load_token(one, Address(path)) for one in group] for group in placed] == groups
     for group in [list(itertools.chain(*placed))] if together else placed:
         inline = [one for one in group if isinstance(one, bytes)]
         assert not inline or len(pickle.dumps(inline)) <= limit
-        assert len({one.path for one in group if isinstance(one, FilePart)}) <= 1
+        assert len({one.path for one in group if isinstance(one, FileRange)}) <= 1
         # What is in the file would not have had room besides.
-        filed = [one.size for one in group if isinstance(one, FilePart)]
+        filed = [one.size for one in group if isinstance(one, FileRange)]
         assert not filed or sum(map(len, inline)) + min(filed) + 64 * len(group) > limit
     lease.release()
 

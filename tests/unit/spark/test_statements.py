@@ -33,7 +33,7 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
     statements._known.clear()
     found = find_uses(text, TABLES.get)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(needs, "_of_one_table", lambda tree, described: None)
+        patched.setattr(needs, "_qualified_single_table", lambda tree, described: None)
         statements._known.clear()
         for short, long in zip(found, find_uses(text, TABLES.get), strict=True):
             assert set(short.columns) >= set(long.columns)
@@ -196,7 +196,12 @@ def test_names_that_stand_for_something_else_are_not_taken_for_columns() -> None
         "SELECT y AS k FROM t |> WHERE k > 5",
     ):
         (use,) = find_uses(text, {("t",): whole}.get)
-        assert (use.columns, use.where, use.met, use.open) == (("k", "current_date", "y"), None, (), ()), text
+        assert (use.columns, use.where, use.applied, use.pending) == (
+            ("k", "current_date", "y"),
+            None,
+            (),
+            (),
+        ), text
     (use,) = find_uses("SELECT k FROM t WHERE y > 5 AND upper('y') = 'Y'", {("t",): whole}.get)
     assert (use.columns, str(use.where)) == (("k",), "y > 5")
 
@@ -218,7 +223,7 @@ def test_a_later_moment_may_lower_a_value_by_a_day_where_it_goes_by_the_calendar
         ("TIMESTAMP '2026-01-01' - INTERVAL 1 MONTH", 0),
     ):
         (use,) = find_uses(f"SELECT k FROM t WHERE t >= {value}", TABLES.get)
-        assert [term.slack_us for term in use.open] == [steps * SLACK_US], value
+        assert [term.slack_us for term in use.pending] == [steps * SLACK_US], value
     # A day that is lost may become a month.
     for value in (
         "now() - INTERVAL 1 MONTH + INTERVAL 2 HOURS - INTERVAL 1 MONTH",
@@ -226,7 +231,7 @@ def test_a_later_moment_may_lower_a_value_by_a_day_where_it_goes_by_the_calendar
         "CAST(now() - INTERVAL 1 MONTH + INTERVAL 2 HOURS AS DATE)",
     ):
         (use,) = find_uses(f"SELECT k FROM t WHERE t >= {value}", TABLES.get)
-        assert use.open == (), value
+        assert use.pending == (), value
 
 
 @pytest.mark.parametrize(
@@ -275,8 +280,8 @@ def test_constant_expressions_are_left_open_for_spark_to_say(
 ) -> None:
     (use,) = find_uses(f"SELECT k FROM t WHERE {where}", {**TABLES, ("u",): None}.get)
     assert use.where is None if closed is None else str(use.where) == closed
-    assert [f"{term.column} {term.op} {term.text}" for term in use.open] == opened
-    assert all(term.type == T.field(term.column).type for term in use.open)
+    assert [f"{term.column} {term.op} {term.text}" for term in use.pending] == opened
+    assert all(term.type == T.field(term.column).type for term in use.pending)
 
 
 def test_the_text_is_changed_only_where_tables_stand() -> None:
@@ -387,7 +392,7 @@ def test_a_term_of_a_joined_side_stays_where_it_is() -> None:
         "SELECT t.v FROM t LEFT JOIN u ON t.k = u.k WHERE u.x = 1",
         "SELECT t.v FROM t RIGHT JOIN u ON t.k = u.k WHERE t.k = 1",
     ):
-        assert not any(use.met for use in find_uses(text, TABLES.get)), text
+        assert not any(use.applied for use in find_uses(text, TABLES.get)), text
 
 
 def test_where_double_quotes_are_names_nothing_is_known_of_a_text() -> None:
@@ -396,4 +401,4 @@ def test_where_double_quotes_are_names_nothing_is_known_of_a_text() -> None:
     assert [str(use.where) for use in find_uses(text, TABLES.get)] == ["v = 'w'"]
     for _ in range(2):
         (use,) = find_uses(text, TABLES.get, double_quoted_names=True)
-        assert (use.columns, use.where, use.met) == (tuple(T.names), None, ())
+        assert (use.columns, use.where, use.applied) == (tuple(T.names), None, ())

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from nyala.errors import ColumnNotFoundError, TableNotFoundError
-from nyala.spark.statements.unknown_names import telling_names
+from nyala.spark.statements.unknown_names import rewriting_unknown_names
 
 TABLES = ["orders", "customers", "Läger"]
 COLUMNS = ["id", "price", "customer"]
@@ -77,7 +77,7 @@ def test_an_unknown_name_is_one_sentence(
     logged: Any, condition: str, parameters: dict[str, str], kind: type[Exception], says: str
 ) -> None:
     """And nothing of Spark's is printed: neither its plan, nor pyspark's record of the JVM's trace."""
-    with pytest.raises(kind) as error, telling_names("s", lambda: TABLES, COLUMNS):
+    with pytest.raises(kind) as error, rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
         raise Said(condition, **parameters)
     assert says in str(error.value) and len(str(error.value).splitlines()) == 1
     assert error.value.__suppress_context__ and isinstance(error.value.__context__, AnalysisException)
@@ -89,20 +89,23 @@ def test_without_a_store_its_folder_is_asked_for() -> None:
     with pytest.raises(
         TableNotFoundError, match="no table or view 'orders'; for tables of a store pass store=folder"
     ):
-        with telling_names(None, lambda: TABLES, COLUMNS):
+        with rewriting_unknown_names(None, lambda: TABLES, COLUMNS):
             raise Said(NO_TABLE, relationName="`orders`")
-    with pytest.raises(TableNotFoundError, match="; the store has no tables$"), telling_names("s", list, []):
+    with (
+        pytest.raises(TableNotFoundError, match="; the store has no tables$"),
+        rewriting_unknown_names("s", list, []),
+    ):
         raise Said(NO_TABLE, relationName="`orders`")
 
 
 def test_all_else_is_sparks(logged: Any) -> None:
     """An error that is none of a name stays what it is, with its record in the log; so does what other threads say."""
-    with pytest.raises(Said) as raised, telling_names("s", lambda: TABLES, COLUMNS):
+    with pytest.raises(Said) as raised, rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
         raise Said("MISSING_GROUP_BY")
     assert raised.value.getCondition() == "MISSING_GROUP_BY" and len(logged) == 1
-    with pytest.raises(ValueError, match="^x$"), telling_names("s", lambda: TABLES, COLUMNS):
+    with pytest.raises(ValueError, match="^x$"), rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
         raise ValueError("x")
-    with telling_names("s", lambda: TABLES, COLUMNS):
+    with rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
         other = threading.Thread(target=Said, args=(NO_TABLE,))
         other.start()
         other.join()

@@ -1,27 +1,32 @@
-"""Arrow columns in the memory layout of Spark's arrays, so that thousands of rows travel as one row.
+"""Converts Arrow columns to the bytes of Spark's arrays, so that Spark receives thousands of rows
+as one row.
 
-    Arrow, n rows                one row for Spark: binary columns                 the type that the plan gives them
+    Arrow column of n rows       bytes of one array                                type in Spark's plan
     k  int64                     n | null bits | n × 8 bytes                       array<bigint>
-    s  string                    n | null bits | n × (place, length) | text        array<string>
+    s  string                    n | null bits | n × (position, length) | text     array<string>
 
-Spark reads the rows of a Python task one by one, through iterators that its generated code cannot inline. A Spark row
-(`UnsafeRow`) stores an array (`UnsafeArrayData`) like a binary value: as position and length of its bytes. So the task
-returns bytes, and the plan declares them as arrays (`plans`). Spark's generated code reads the values in place.
+Spark reads the rows of a Python task one by one, through iterators that its generated code cannot
+inline. A row with arrays is read once for thousands of values. Spark stores an array
+(`UnsafeArrayData`) in a row like a binary value, by the position and length of its bytes. So the
+task returns binary values in this layout, and the plan declares them as arrays (`plans`).
 
-    offset  size            field
+    offset  size            field of an array of n values
     0       8               n, little-endian
-    8       8 × ceil(n/64)  one bit for each value, the lowest first: 1 is NULL
-    …       n × width       1 boolean tinyint, 2 smallint, 4 int date float, 8 bigint timestamp double, decimals of up
-                            to 18 digits (as integers), and for text, binary and longer decimals: place << 32 | length,
-                            the place counted from offset 0; padded to a multiple of 8
-    …       …               text, bytes, 16 big-endian bytes for each longer decimal; padded to a multiple of 8
+    8       8 × ceil(n/64)  one bit for each value, lowest bit first: 1 means NULL
+    …       n × width       the values. Width 1: boolean tinyint, 2: smallint, 4: int date float, 8: bigint timestamp
+                            double and decimals of up to 18 digits, as integers. Text, binary and
+                            longer decimals have 8 bytes here: position << 32 | length, counted from
+                            offset 0. Padded to a multiple of 8
+    …       …               the bytes of text, binary, and longer decimals (16 bytes, big-endian); padded likewise
 
 Invariants
-    A1  An array has whole rows only, at most ARRAY_ROWS, and a multiple of 64 except for the last array of a batch.
-    A2  The bytes under a NULL are those of the Arrow array. Nothing reads them.
+    A1  An array has at most ARRAY_ROWS values. Their number is a multiple of 64, except in the last
+        array of a batch.
+    A2  The value of a NULL is any bytes. Nothing reads them.
 
-Cost: one copy of the columns; a few NumPy calls for each column, and for each array of text.
-Source: org.apache.spark.sql.catalyst.expressions.UnsafeArrayData, UnsafeRow (their documentation; unchanged since 2.1).
+Cost: one copy of the columns, and a few NumPy calls for each column and for each array of text.
+Source: org.apache.spark.sql.catalyst.expressions.UnsafeArrayData, UnsafeRow (their documentation;
+unchanged since 2.1).
 """
 
 from __future__ import annotations
@@ -37,37 +42,40 @@ __all__ = ["ARRAY_ROWS", "LONG_DIGITS", "as_arrays"]
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
-# Enough rows that an array's fixed cost is small; few enough that a row's arrays stay in the CPU cache.
+# With this many rows the cost per array is small, and the arrays of a row fit into the CPU cache.
 ARRAY_ROWS: Final = 2048
-# Arrays of long texts have fewer rows, so that they stay small too.
+# Arrays of long texts have fewer rows, so that they are not larger than this.
 _ARRAY_BYTES: Final = 1 << 20
-# The memory allocator reuses blocks of this size; larger ones get new pages from the system, which takes twice as long
-# as the copying.
+# The memory allocator reuses blocks of up to this size. It would get larger ones from the system,
+# which takes twice as long as copying the data.
 _BATCH_BYTES: Final = 2 << 20
-# Spark holds decimals of up to this number of digits as 64-bit integers.
+# Spark stores decimals of up to this number of digits as 64-bit integers.
 LONG_DIGITS: Final = 18
 
 
 def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Convert the rows into batches of binary columns, with one row per array (A1)."""
+    """Convert rows to batches of binary columns. Each binary value is one array of a column."""
     rows, size = batch.num_rows, batch.nbytes
     if not rows:
         return
     array_rows = _rows_within(_ARRAY_BYTES, rows, size, ARRAY_ROWS)
     step = max(1, _rows_within(_BATCH_BYTES, rows, size, rows) // array_rows) * array_rows
     for begin in range(0, rows, step):
-        arrays = [_images(column.slice(begin, step), array_rows) for column in batch.columns]
+        arrays = [_array_column(column.slice(begin, step), array_rows) for column in batch.columns]
         yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
 def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int:
-    """Return how many rows have about `limit_bytes`: at most `most`; a multiple of 64 if that is less than `rows`."""
+    """Return how many rows have about `limit_bytes`, but at most `most`.
+
+    Below `rows` it is a multiple of 64 (A1).
+    """
     found = min(most, limit_bytes * rows // max(size_bytes, 1))
     return found if found >= rows else max(64, found - found % 64)
 
 
-def _images(column: pa.Array, array_rows: int) -> pa.Array:
-    """The column as a binary column with one value for each array."""
+def _array_column(column: pa.Array, array_rows: int) -> pa.Array:
+    """Convert a column to a binary column with one value per array."""
     type = column.type
     if pa.types.is_string(type) or pa.types.is_binary(type):
         offsets = _values(column, 1, np.dtype(np.int32), len(column) + 1).astype(np.int64)
@@ -80,7 +88,7 @@ def _images(column: pa.Array, array_rows: int) -> pa.Array:
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Return the values in Spark's representation. The values under NULLs are undefined."""
+    """Return the values of a column as Spark stores them. The values of NULLs are undefined."""
     type, count = column.type, len(column)
     if pa.types.is_boolean(type):
         bits = np.frombuffer(column.buffers()[1], np.uint8)
@@ -92,7 +100,7 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _values(column: pa.Array, buffer: int, dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
-    """`count` items of a buffer, from the array's offset on, without a copy."""
+    """Return `count` items of a buffer, from the offset of the array on, without a copy."""
     found = column.buffers()[buffer]
     if found is None:  # Arrow may leave out the buffers of an array without values
         return np.zeros(count, dtype)
@@ -113,7 +121,7 @@ def _head_bytes(rows: int) -> int:
 
 
 def _fixed(column: pa.Array, values: np.ndarray[Any, Any], array_rows: int) -> pa.Array:
-    """Values of one width: all whole arrays at once, then the rest."""
+    """Convert values of one width: all full arrays in one step, then the last one."""
     rows, nulls = len(column), _nulls(column)
     whole, rest = divmod(rows, array_rows)
     counts = [array_rows] * whole + [rest] * (rest > 0)
@@ -134,48 +142,48 @@ def _fixed_bytes(rows: int, width: int) -> int:
     return _head_bytes(rows) + -(-rows * width // 8) * 8
 
 
-def _fill(images: Bytes, count: int, values: np.ndarray[Any, Any], nulls: Mask | None) -> None:
-    """Write heads and values of arrays of `count` rows each; each row of `images` is one array."""
-    arrays = len(images)
+def _fill(arrays: Bytes, count: int, values: np.ndarray[Any, Any], nulls: Mask | None) -> None:
+    """Write count, null bits and values into arrays of `count` values. Each row of `arrays` is one array."""
+    array_count = len(arrays)
     head, wide = _head_bytes(count), count * values.itemsize
-    images[:, :8] = np.array([count], "<i8").view(np.uint8)
-    images[:, 8:head] = 0
+    arrays[:, :8] = np.array([count], "<i8").view(np.uint8)
+    arrays[:, 8:head] = 0
     if nulls is not None:
-        bits = np.packbits(nulls.reshape(arrays, count), axis=1, bitorder="little")
-        images[:, 8 : 8 + bits.shape[1]] = bits
-    images[:, head : head + wide] = values.view(np.uint8).reshape(arrays, wide)
-    images[:, head + wide :] = 0
+        bits = np.packbits(nulls.reshape(array_count, count), axis=1, bitorder="little")
+        arrays[:, 8 : 8 + bits.shape[1]] = bits
+    arrays[:, head : head + wide] = values.view(np.uint8).reshape(array_count, wide)
+    arrays[:, head + wide :] = 0
 
 
 def _variable(
     column: pa.Array, offsets: np.ndarray[Any, np.dtype[np.int64]], data: Bytes, array_rows: int
 ) -> pa.Array:
-    """Values of different lengths, array by array. offsets: into `data`, one more than there are rows."""
+    """Convert values of different lengths. Value i is data[offsets[i]:offsets[i + 1]]."""
     rows, nulls = len(column), _nulls(column)
     begins = np.arange(0, rows, array_rows)
     ends = np.minimum(begins + array_rows, rows)
     counts = ends - begins
-    heads = 8 + 8 * (-(-counts // 64)) + 8 * counts  # the bytes of each array before its text
+    heads = 8 + 8 * (-(-counts // 64)) + 8 * counts  # the size of each array before its text
     sizes = heads + -(-(offsets[ends] - offsets[begins]) // 8) * 8
-    places = np.zeros(len(begins) + 1, np.int32)
-    np.cumsum(sizes, out=places[1:])
-    # Place in the array and length of each value.
+    positions = np.zeros(len(begins) + 1, np.int32)
+    np.cumsum(sizes, out=positions[1:])
+    # For each value its position in the array, and its length.
     shift = np.repeat(heads - offsets[begins], counts)
     fields = ((offsets[:-1] + shift) << 32) | (offsets[1:] - offsets[:-1])
-    out: Bytes = np.empty(places[-1], np.uint8)
+    out: Bytes = np.empty(positions[-1], np.uint8)
     for number, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-        image = out[places[number] : places[number + 1]]
+        array = out[positions[number] : positions[number + 1]]
         head = int(heads[number])
         _fill(
-            image[:head].reshape(1, -1),
+            array[:head].reshape(1, -1),
             end - begin,
             fields[begin:end],
             None if nulls is None else nulls[begin:end],
         )
         text = data[offsets[begin] : offsets[end]]
-        image[head : head + len(text)] = text
-        image[head + len(text) :] = 0
-    return _binary(places, out)
+        array[head : head + len(text)] = text
+        array[head + len(text) :] = 0
+    return _binary(positions, out)
 
 
 def _binary(offsets: np.ndarray[Any, np.dtype[np.int32]], data: Bytes) -> pa.Array:

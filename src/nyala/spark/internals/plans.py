@@ -1,13 +1,15 @@
-"""Builds plans from Spark's own classes: unrolls arrays into rows, and reads the optimizer's size estimates.
+"""Uses Spark's own plan classes to turn arrays into rows, and to read the optimizer's size
+estimates.
 
-    binary columns of a frame's tasks   ──►  the same rows, declared as arrays c0, c1, … (LogicalRDD)
-                                        ──►  posexplode(c0), and c1[p], c2[p] … at position p
-                                        ──►  Expand, which keeps the arrays below every join
+    LogicalRDD    declares the binary columns of a DataFrame as arrays c0, c1, …
+    posexplode    makes one row per position p of c0, with the values c1[p], c2[p], …
+    Expand        keeps these steps below every join
 
-py4j asks the JVM for each part of a name that is written as `jvm.org.apache.spark.…`, so classes are named in full.
+Classes are looked up by their full names, because py4j would ask the JVM for each part of
+`jvm.org.apache.spark.…`.
 
-Source: the class files of Spark 4.2.1 and 4.3.0; docs/design/spark.md, "Rows are passed as arrays" and "Private classes
-of Spark".
+Source: the class files of Spark 4.2.1 and 4.3.0; docs/design/spark.md, "Rows are passed as arrays" and
+"Private classes of Spark".
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ __all__ = [
     "CLASSES",
     "KNOWN_IN",
     "SETTING",
-    "arrays_wanted",
     "available",
+    "can_use_arrays",
     "looks_small",
     "rows_of_arrays",
 ]
@@ -57,15 +59,16 @@ CLASSES: Final = MappingProxyType(
 )
 # The JVM does not compile Spark's generated code for more columns than this.
 ARRAYS_MAX: Final = 40
-# Sizes of a Spark row: its header, each field, and the default for the bytes of a text.
+# Sizes in a Spark row: the header, each field, and the bytes of a text if its length is unknown.
 _ROW_BYTES: Final = 8
 _FIELD_BYTES: Final = 8
 _TEXT_BYTES: Final = 20  # StringType.defaultSize
-# Spark uses the size of Parquet files as the size of their rows, and users set the broadcast limit for that. The
-# Parquet files of TPC-H have 0.17 to 0.38 of the size of their rows in memory. A broadcast of too large a table costs
-# more than a missed broadcast.
+# Spark estimates the rows of a Parquet table by the size of its files, and users set the broadcast
+# limit accordingly. The Parquet files of TPC-H have 0.17 to 0.38 of the size of their rows in
+# memory. The factor is in the upper half, because broadcasting a table that is too large costs more
+# than not broadcasting a small one.
 _FILES_SHARE: Final = 0.3
-# Nodes of an optimized plan that read data of a known size, or return no more rows than they receive.
+# Nodes of an optimized plan that read data of known size, or return no more rows than they receive.
 _SIZED: Final = re.compile(
     r"[\s:+|-]*(Relation|LocalRelation|Range|OneRowRelation|Project|Filter|Aggregate|Sort|Distinct|Deduplicate"
     r"|GlobalLimit|LocalLimit|Offset|Union|Repartition|RepartitionByExpression|RebalancePartitions)\b"
@@ -79,7 +82,9 @@ def available(spark: SparkSession) -> bool:
 
 
 def looks_small(df: DataFrame, max_bytes: int) -> bool:
-    """Whether Spark's optimizer estimates at most `max_bytes` for the result, from known sizes only."""
+    """Whether Spark's optimizer estimates at most `max_bytes` for the result, and knows the sizes
+    of all inputs.
+    """
     if not available(df.sparkSession):
         return False
     try:
@@ -87,15 +92,15 @@ def looks_small(df: DataFrame, max_bytes: int) -> bool:
         if int(plan.stats().sizeInBytes()) > max_bytes:
             return False
         return all(_SIZED.match(line) for line in plan.toString().splitlines())
-    except Exception:  # if the frame is invalid, its job raises the error
+    except Exception:  # an invalid DataFrame raises this error again when it runs
         return False
 
 
-def arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
-    """Whether rows of this schema can travel as arrays.
+def can_use_arrays(spark: SparkSession, schema: StructType) -> bool:
+    """Whether tasks may return rows of this schema as arrays.
 
-    Without generated code, each row would carry its arrays along. Without ANSI mode, Spark makes array elements
-    nullable, which changes the schema.
+    Needs Spark's generated code, without which each row would carry its arrays. Needs ANSI mode,
+    without which array elements become nullable and the schema changes.
     """
     if not available(spark) or sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
         return False
@@ -107,14 +112,16 @@ def arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
 def rows_of_arrays(
     frame: DataFrame, schema: StructType, rows: int, text_bytes: Mapping[str, float]
 ) -> DataFrame | None:
-    """Return the rows that `as_arrays` put into the binary columns of `frame`; None if this Spark has other classes.
+    """Return the DataFrame of rows whose arrays `as_arrays` put into the binary columns of `frame`.
 
-    rows:       about the number of rows.
-    text_bytes: the mean length of the values of text and binary columns, if known.
-    Both give the size estimate by which Spark decides which side of a join it broadcasts.
+    rows and text_bytes are for Spark's size estimate, which decides which side of a join it
+    broadcasts.
+    rows:       an estimate of the number of rows.
+    text_bytes: by column, the mean length of text and binary values, if known.
+    Returns None if this version of Spark has other classes.
     """
     try:
-        return _kept_below(
+        return _pinned_below_joins(
             _unrolled(_declared(frame, schema, _size_in_files(schema, rows, text_bytes)), schema)
         )
     except _UNKNOWN:
@@ -132,7 +139,7 @@ def _frame(spark: SparkSession, plan: Any) -> DataFrame:
 
 
 def _declared(frame: DataFrame, schema: StructType, size_bytes: int) -> DataFrame:
-    """Declare the binary columns of `frame` as arrays c0, c1, …, with an estimate of their size."""
+    """Return the DataFrame with its binary columns declared as arrays c0, c1, …, and with a size estimate."""
     spark = frame.sparkSession
     session: Any = spark._jsparkSession
     arrays = StructType(
@@ -143,7 +150,7 @@ def _declared(frame: DataFrame, schema: StructType, size_bytes: int) -> DataFram
     )
     declared = session.parseDataType(arrays.json())
     made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), declared, False).logicalPlan()
-    # py4j cannot create a size estimate, but it can pass on the estimate of a range of numbers of this size.
+    # py4j cannot create a size estimate. So take the estimate of a range of numbers of this size.
     estimate = session.range(max(1, size_bytes // 8)).queryExecution().optimizedPlan().stats()
     option = _class(spark, "Option")
     none = option.empty()
@@ -168,26 +175,27 @@ def _size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float
 
 
 def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
-    """Unroll the arrays: one row per position."""
+    """Return one row per position of the arrays."""
     names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
     if len(names) == 1:
         return arrays.selectExpr(f"explode(c0) AS {names[0]}")
-    # Spark reads each value of the exploded column, so choose a column that is not text or binary if there is one.
+    # Spark copies each value of the exploded column, so prefer a column that is not text or binary.
     first = next(
         (n for n, f in enumerate(schema.fields) if not isinstance(f.dataType, StringType | BinaryType)), 0
     )
     values = (f"{'v' if n == first else f'c{n}[p]'} AS {name}" for n, name in enumerate(names))
     exploded = arrays.selectExpr("*", f"posexplode(c{first}) AS (p, v)")
-    # One expression: Python makes several calls into the JVM for each.
+    # One expression for all columns, because each expression costs several calls into the JVM.
     return exploded.selectExpr(f"struct({', '.join(values)}) AS row").select("row.*")
 
 
-def _kept_below(rows: DataFrame) -> DataFrame:
-    """Keep the unrolling of the arrays below every join, by an Expand.
+def _pinned_below_joins(rows: DataFrame) -> DataFrame:
+    """Return the same rows with an Expand on top, so that arrays become rows below every join.
 
-    Spark moves expressions above a semi or anti join (EXISTS, IN), to evaluate them for fewer rows. Each row would then
-    carry its whole arrays through the join. Spark moves nothing above an Expand, which returns each row once for each
-    of its lists of expressions. Here it has one list.
+    Spark moves expressions above a semi or anti join (EXISTS, IN), to evaluate them for fewer rows.
+    Each row would then carry its arrays through the join. Spark moves nothing above an Expand. An
+    Expand returns each row once for each of its lists of expressions; here it has one list, so it
+    changes nothing.
     """
     spark: Any = rows.sparkSession
     plan = rows._jdf.queryExecution().analyzed()

@@ -1,9 +1,10 @@
-"""Jobs that the driver's program starts: write, load, upsert, compact, backup, restore.
+"""Jobs that a program starts: write, load, upsert, compact, backup, restore.
 
-write          `df.write.format("nyala")` with a result
-load           executors write rowset and delta files (routing: a row's tablet as a Spark expression)
-small_frames   collects small frames into the program instead
-compact        compactions as tasks
+write          `df.write.format("nyala")` that returns a result
+load           `load` and `upsert`: executors write rowset and delta files
+routing        computes the tablet of each row as a Spark expression, for `load`
+small_frames   collects the rows of a small DataFrame into the driver, for `load`
+compact        runs compactions as tasks
 backup         `backup` and `restore`: the work of `nyala.backup` in tasks
-progress       progress lines of a long job, and leases that live as long as their driver
+progress       prints progress lines, and renews leases while a job runs
 """

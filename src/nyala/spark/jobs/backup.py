@@ -1,14 +1,15 @@
 """`nyala.spark.backup` and `nyala.spark.restore`: the work of `nyala.backup` in Spark's tasks.
 
-    backup                           tokens of scans and change feeds ──► tasks write the files
-    restore one backup of the chain  small     the driver reads its files and writes them as one batch
-                                     others    tasks read the files; `load`, or a write of changes
+A backup makes tokens of scans and of change feeds, and tasks write the rows of each token to files.
 
-Most incremental backups are small. For a few rows, a shuffle and tasks take tens of times as long as the driver.
+A restore applies the full backup and the incremental backups after it, one after the other. If one
+of them is small, the driver reads its files and writes the rows as one batch. Otherwise tasks read
+the files. Most incremental backups are small, and for a few rows tasks take tens of times as long
+as the driver.
 
 Invariants
-    J1  The backup's metadata decides whether it is small, before any file is read. The driver's memory is bounded even
-        if the metadata is wrong (HELD_BYTES_MAX, plus the rows that one batch of a file adds).
+    J1  The metadata of a backup decides whether it is small, before a file is read. If the metadata
+        is wrong, the driver still holds at most HELD_BYTES_MAX, plus the rows of one batch.
 """
 
 from __future__ import annotations
@@ -33,15 +34,14 @@ from nyala.errors import Error, InvalidArgumentError
 from nyala.handover import commits as handover
 from nyala.spark.arguments import address_of_database, address_of_store, check_database, check_table
 from nyala.spark.cluster import cores_of
-from nyala.spark.errors import named, naming, plain_errors
+from nyala.spark.errors import add_place, errors_naming, plain_errors
 from nyala.spark.frames import leased_frame
 from nyala.spark.jobs import small_frames as small
 from nyala.spark.jobs.load import load
-from nyala.spark.jobs.progress import renewing, watching
+from nyala.spark.jobs.progress import renewing_lease, showing_progress
 from nyala.spark.jobs.write import write
 from nyala.spark.source.options import LEASE_DEFAULT_S, lease_seconds
-from nyala.spark.source.reader import in_task, load_placed
-from nyala.spark.source.reader import place as place_tokens
+from nyala.spark.source.reader import in_task, load_token, store_tokens
 from nyala.spark.types import arrow_schema, conform, spark_schema
 from nyala.tablet.changes.change_token import (
     changes_in_memory,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["backup", "restore"]
 
 TASKS_PER_CORE: Final = 2
-# The decoded rows of a small backup that the driver holds at most. Tasks restore files that decode to more.
+# The driver holds at most this many bytes of decoded rows. Tasks restore backups with more.
 HELD_BYTES_MAX: Final = 256 << 20
 
 
@@ -78,7 +78,7 @@ def backup(
 ) -> TableBackup | None:
     """Back up a table into a folder: the changes since its last backup there, or all rows.
 
-    `Database.backup` does the same in this process, for any number of tables at one moment, and writes the
+    `Database.backup` does the same without Spark, for several tables at one moment, and writes the
     same files. `nyala.list_backups` and `nyala.clean_backups` work on both.
 
     Parameters
@@ -90,37 +90,37 @@ def backup(
     folder
         The backup folder, outside the store, which the executors must see; or a URL.
     full
-        Back up all rows in any case. The first backup, a backup after a repartition, and a backup whose
-        changes are older than the table's history are always full.
+        Back up all rows in any case. The first backup, a backup after a repartition, and a backup
+        whose changes are older than the table's history are always full.
     lease
-        Seconds for which the files of the snapshot are kept after the last sign of life of the job.
+        Seconds for which the files of the snapshot are kept if the driver dies. The job renews this lease.
     storage_options
-        For a URL: those options of `nyala.connect` that are no secrets. Each machine takes credentials from
-        its own environment, or from the `credentials_file`.
+        For a URL: options of `nyala.connect`, without credentials. Each machine takes credentials
+        from its own environment, or from the `credentials_file`.
 
     Returns
     -------
     TableBackup or None
-        `until` is the moment to which the table can be restored. None if nothing changed since the last
-        backup.
+        `until` is the moment to which the table can be restored. None if nothing changed since the
+        last backup.
 
     Raises
     ------
     InvalidArgumentError
         The folder is inside the store.
     StorageError, CorruptionError
-        The backup failed. Then, as after a killed driver, there is no backup of this moment.
+        The backup failed, and the folder has no backup of this moment. The same is true if the driver is killed.
 
     Examples
     --------
     ```python
-    made = nyala.spark.backup(spark, db["flights"], "backups")
-    print("no change" if made is None else made.kind)
+    result = nyala.spark.backup(spark, db["flights"], "backups")
+    print("no change" if result is None else result.kind)
     ```
     """
     check_table(table, "nyala.spark.backup")
     lease_s = lease_seconds(lease, "nyala.spark.backup: ")
-    with named(f"table {table.name!r}"):
+    with errors_naming(f"table {table.name!r}"):
         return _backup(spark, table, os.fspath(folder), full, lease_s, storage_options)
 
 
@@ -140,12 +140,12 @@ def _backup(
         return None
     made, items = plan.backup, _items(plan, database.path)
     address = address_of_database(database)
-    held = handover.remote_lease(address.path, lease_s, address.env, process_mark())
+    lease = handover.remote_lease(address.path, lease_s, address.env, process_mark())
     try:
-        held.announce(root.version)
+        lease.announce(root.version)
         begin_backup(made)
-        (placed,) = place_tokens(address, held.name, [[data for _, data in items]])
-        numbered = [(tablet_id, data) for (tablet_id, _), data in zip(items, placed, strict=True)]
+        (stored,) = store_tokens(address, lease.name, [[data for _, data in items]])
+        numbered = [(tablet_id, data) for (tablet_id, _), data in zip(items, stored, strict=True)]
 
         def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -153,10 +153,10 @@ def _backup(
                     tablet_id, data = numbered[number]
                     name = f"part-{number:05d}-{SYSTEM.randomness.token_hex(4)}"
                     try:
-                        rows = _rows(load_placed(data, address), address.env)
+                        rows = _rows(load_token(data, address), address.env)
                         files = write_part(made, tablet_id, rows, name)
                     except Error as error:
-                        naming(error, f"table {made.table!r}, tablet {tablet_id}")
+                        add_place(error, f"table {made.table!r}, tablet {tablet_id}")
                         raise
                     if files:
                         yield pa.RecordBatch.from_pylist([file._asdict() for file in files])
@@ -166,8 +166,8 @@ def _backup(
             slots = _slots(spark, len(numbered))
             frame = spark.range(0, len(numbered), 1, slots)
             with (
-                renewing(address, held.name, lease_s),
-                watching(spark, f"backup of {made.table}"),
+                renewing_lease(address, lease.name, lease_s),
+                showing_progress(spark, f"backup of {made.table}"),
                 plain_errors(),
             ):
                 answers = frame.mapInArrow(
@@ -178,11 +178,13 @@ def _backup(
         remove_work(made)
         raise
     finally:
-        held.release()
+        lease.release()
 
 
 def _items(plan: BackupPlan, store_path: str) -> list[tuple[int, bytes]]:
-    """The backup's rows as (tablet id, token): of scans, of change feeds, or of changes in memory."""
+    """Return (tablet id, token) for all rows of the backup: tokens of scans, of change feeds, or of
+    rows in memory.
+    """
     table, spec = plan.table, plan.spec
     items: list[tuple[int, bytes]] = []
     if not isinstance(spec, ChangeSpec):
@@ -201,6 +203,7 @@ def _items(plan: BackupPlan, store_path: str) -> list[tuple[int, bytes]]:
 
 
 def _rows(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a token of a scan or of a change feed."""
     return read_token(data, env=env) if data.startswith(TOKEN_MAGIC) else read_change_token(data, env)
 
 
@@ -215,7 +218,7 @@ def restore(
     lease: float = LEASE_DEFAULT_S,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Restore a table from its backups, as it was at a backed-up moment, and return it.
+    """Restore a table from its backups, as of the moment of one of them.
 
     Parameters
     ----------
@@ -224,17 +227,17 @@ def restore(
     folder
         The backup folder, or its URL.
     table
-        The name of the backed-up table; restore creates it in `into`. Or an existing empty table with the
-        same columns and key; restore fills it in one commit.
+        The name of the backed-up table, which is created in `into`. Or an existing empty table with
+        the same columns and key, which is filled in one commit.
     at
-        Restore the newest backup that is not later than this moment (timestamp, datetime, ISO text, WriteResult, or a
-        tag of the database). Default: the newest backup.
+        Restore the newest backup that is not later than this moment (timestamp, datetime, ISO text,
+        WriteResult, or a tag of the database). Default: the newest backup.
     into
         The database in which to create the table. Required if `table` is a name.
     name
         The name of the created table. Default: the name of the backed-up table.
     lease
-        As in `load`, which fills the table.
+        Seconds for which the job's files are kept if the driver dies.
     storage_options
         For a URL: see `backup`.
 
@@ -252,11 +255,10 @@ def restore(
     CorruptionError, StorageError
         The backup cannot be read, or the table cannot be written. No table was created.
 
-    Notes
-    -----
-    The table gets its name when it is complete. Until then its name is "t [restoring …]"; if the program is
-    killed, the next open drops it. Each backup of the chain with more than 16 MB or half a million rows
-    costs one Spark job. This process restores the smaller ones itself if it is the store's writer.
+    Notes ----- Until the table is complete, its name is "t [restoring …]". If the program is
+    killed, the next open drops this table. Each full or incremental backup of more than 16 MB or
+    half a million rows costs one Spark job. This process restores smaller ones without Spark if it
+    is the store's writer.
 
     Examples
     --------
@@ -273,7 +275,7 @@ def restore(
     database = into if isinstance(table, str) else table._database
     at = at if database is None else database._without_tag(at)
     source = table if isinstance(table, str) else table.name
-    with named(f"table {source!r}"):
+    with errors_naming(f"table {source!r}"):
         return _restore(spark, os.fspath(folder), source, table, at, into, name, lease_s, storage_options)
 
 
@@ -321,7 +323,7 @@ def _restore(
 
 @contextlib.contextmanager
 def _filling(database: Database, target: Backup, wanted: str) -> Iterator[Table]:
-    """`filling` with a Table, and errors in the block that name the final table."""
+    """Yield the table that `filling` creates. Errors of the block name the final table."""
     with filling(database._writer(), target, wanted) as name, restoring(name, wanted):
         yield database.table(name)
 
@@ -329,7 +331,9 @@ def _filling(database: Database, target: Backup, wanted: str) -> Iterator[Table]
 def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_small: bool) -> None:
     """Fill an empty table with the rows of a scan, in one commit."""
     rows = (
-        _held(scan._engine().batches(), scan.schema) if is_small and not table._database.read_only else None
+        _collected(scan._engine().batches(), scan.schema)
+        if is_small and not table._database.read_only
+        else None
     )
     if rows is not None:
         table.insert(rows)
@@ -338,11 +342,12 @@ def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_s
     try:
         load(found.frame, table, lease=lease_s)
     finally:
-        if found.lease is not None:  # otherwise the files of the temporary table would stay for an hour
-            found.lease.give_back()
+        if found.lease is not None:  # so that the files of the temporary table do not stay for an hour
+            found.lease.end_lease()
 
 
 def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table, lease_s: float) -> None:
+    """Write the rows of one full or incremental backup into the table."""
     rows = None if table._database.read_only else _small_rows(target, step)
     if rows is not None:
         apply_rows(table._database._writer(), table.name, step, rows)
@@ -354,11 +359,11 @@ def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table,
 
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:
-    """Return all rows of a small backup; None if the backup is not small (J1). Raises: as `read_part`."""
+    """Return the rows of a small backup; None if it is not small (J1). Raises the errors of `read_part`."""
     if not _are_small([step]):
         return None
     rows = (batch for file in step.files for batch in rows_of(target, step, file))
-    return _held(rows, restored_schema(target, step))
+    return _collected(rows, restored_schema(target, step))
 
 
 def _are_small(steps: Sequence[RestoreStep]) -> bool:
@@ -369,18 +374,19 @@ def _are_small(steps: Sequence[RestoreStep]) -> bool:
     )
 
 
-def _held(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
-    """Return all rows; None if they are more than the driver holds (J1)."""
-    held, size = [], 0
+def _collected(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
+    """Return all rows, or None if they have more than HELD_BYTES_MAX (J1)."""
+    kept, size = [], 0
     for batch in batches:
-        held.append(batch)
+        kept.append(batch)
         size += batch.nbytes
         if size > HELD_BYTES_MAX:
             return None
-    return pa.Table.from_batches(held, schema=schema)
+    return pa.Table.from_batches(kept, schema=schema)
 
 
 def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
+    """Return a DataFrame of the rows of one backup, whose files the tasks read."""
     schema = spark_schema(restored_schema(target, step))
     exact = arrow_schema(schema)
 
@@ -396,4 +402,5 @@ def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
 
 
 def _slots(spark: SparkSession, count: int) -> int:
+    """Return the number of tasks for `count` pieces of work."""
     return max(1, min(count, TASKS_PER_CORE * cores_of(spark)))

@@ -1,13 +1,12 @@
-"""`nyala.spark.compact`: compacts many tablets at once, in Spark's tasks.
+"""`nyala.spark.compact`: compacts many tablets at the same time, in Spark's tasks.
 
     driver, which is the store's writer                         executors
-    plan     every tablet, like `Table.compact`; reserve
-             rowsets, flush the deltas of those to merge
-             jobs (only file names and numbers)         ─────►  compaction_run.run: read files, write files
-             names of the new files                     ◄─────
-    install  all files in one catalogue change
+    plan the compactions of all tablets, reserve their
+    rowsets, and flush the deltas of rowsets to merge
+    send one job per compaction, with file names only   ─────►  `file_jobs.run`: read files, write new files
+    install all new files in one catalogue change       ◄─────  names of the new files
 
-Other writers continue meanwhile and wait only for the install.
+Other writes continue meanwhile, and wait only for the install.
 Source: docs/design/compaction.md, "Files to files".
 """
 
@@ -24,10 +23,10 @@ from nyala.errors import Error, StorageError
 from nyala.objects.address import Address
 from nyala.spark.arguments import address_of_database, check_table
 from nyala.spark.cluster import cores_of
-from nyala.spark.errors import named, naming, plain_errors
-from nyala.spark.jobs.progress import watching
+from nyala.spark.errors import add_place, errors_naming, plain_errors
+from nyala.spark.jobs.progress import showing_progress
 from nyala.spark.source.reader import Rows, in_task
-from nyala.tablet.compaction import file_jobs as compaction_run
+from nyala.tablet.compaction import file_jobs
 from nyala.tablet.compaction.file_jobs import Job, Output
 from nyala.tablet.manual_maintenance import compact_table_together
 
@@ -42,7 +41,8 @@ TASKS_PER_CORE = 4
 
 
 def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
-    """Flush and compact a table in Spark's tasks, until no rowsets overlap and no updates wait to be merged.
+    """Flush and compact a table in Spark's tasks, until no rowsets overlap and no REDO file is
+    left.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
     Returns
     -------
     dict
-        `compactions`, `rowsets_rewritten`, `bytes_before` and `bytes_after` (sizes of the replaced and the
-        new files), and `rowsets_left_out`: rowsets that were skipped because running upserts may still
-        change them. The log names these upserts.
+        `compactions` and `rowsets_rewritten`; `bytes_before` and `bytes_after`, the sizes of the
+        replaced and of the new files; `rowsets_left_out`, the rowsets that were skipped because
+        running upserts may still change them. The log names these upserts.
 
     Raises
     ------
@@ -79,19 +79,18 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
         if not jobs:
             return []
         rows = [
-            (number, json.dumps(compaction_run.encode_job(job)), table.name)
-            for number, job in enumerate(jobs)
+            (number, json.dumps(file_jobs.encode_job(job)), table.name) for number, job in enumerate(jobs)
         ]
         slots = max(1, min(len(rows), TASKS_PER_CORE * cores_of(spark)))
         frame = spark.createDataFrame(rows, "number int, job string, table string").repartition(
             slots, "number"
         )
-        with watching(spark, f"compaction of {table.name}"), plain_errors():
+        with showing_progress(spark, f"compaction of {table.name}"), plain_errors():
             answers = frame.mapInArrow(in_task(_runner(address)), "number int, output string").collect()
-        outputs = {row.number: compaction_run.decode_output(json.loads(row.output)) for row in answers}
+        outputs = {row.number: file_jobs.decode_output(json.loads(row.output)) for row in answers}
         return [outputs[number] for number in range(len(jobs))]
 
-    with named(f"table {table.name!r}"):
+    with errors_naming(f"table {table.name!r}"):
         report = compact_table_together(store, table.name, run_all)
     return {
         "compactions": report.compactions,
@@ -104,9 +103,10 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
 
 def _run(env: Env, job: Job) -> Output:
     try:
-        return compaction_run.run(env, job)
+        return file_jobs.run(env, job)
     except MissingFileError as error:
-        # The writer (the driver) keeps these files. So it closed the store or ended, and another writer compacted.
+        # The driver, as the writer, keeps these files. So it has closed the store, and another
+        # writer compacted.
         raise StorageError(
             f"a file to compact was deleted ({error.path}), because the program that started this job is no longer "
             "the store's writer; no result of the round was installed: run the compaction again",
@@ -115,24 +115,24 @@ def _run(env: Env, job: Job) -> Output:
 
 
 def _runner(address: Address) -> Callable[[Rows], Rows]:
-    """Return the function that runs compaction jobs in a task.
+    """Return the function of the tasks, which runs compaction jobs.
 
-    Each run of a job writes other file names, so a task may be repeated.
+    A task may be repeated, because each run of a job writes files with new names.
     """
 
     def run_jobs(batches: Rows) -> Rows:
         for batch in batches:
             for row in batch.to_pylist():
-                job = compaction_run.decode_job(*json.loads(row["job"]))
+                job = file_jobs.decode_job(*json.loads(row["job"]))
                 try:
                     output = _run(address.env, job)
                 except Error as error:
-                    naming(error, f"table {row['table']!r}, tablet {job.tablet_id}")
+                    add_place(error, f"table {row['table']!r}, tablet {job.tablet_id}")
                     raise
                 yield pa.RecordBatch.from_pydict(
                     {
                         "number": pa.array([row["number"]], pa.int32()),
-                        "output": pa.array([json.dumps(compaction_run.encode_output(output))]),
+                        "output": pa.array([json.dumps(file_jobs.encode_output(output))]),
                     }
                 )
 

@@ -1,24 +1,29 @@
-"""Large loads and upserts in which executors write the files: `nyala.spark.load`, `nyala.spark.upsert`.
+"""Large loads and upserts in which executors write the files: `nyala.spark.load`,
+`nyala.spark.upsert`.
 
     driver                                                      executors
-    begin      the table at snapshot S, its files, a lease
-    shuffle    repartition by tablet, in Spark's own    ─────►  sort by key
-               code                                             write_tablet: look keys up in the files of S,
-               files and counts of each tablet          ◄─────    stage rowset and delta files
-    commit     one catalogue change, by the process that holds the lock; rows whose keys changed since S
-               are resolved again
+    take a snapshot S of the table, and a lease on its files
+    shuffle the rows by tablet, in Spark's own code      ─────►  sort by key; look up the keys in the files of S;
+                                                         ◄─────  stage rowset and delta files (`write_tablet`)
+    commit: the store's writer names the files in one
+    catalogue change, and resolves again the rows whose
+    keys changed after S
 
-Other writers wait only for the commit, which reads no row of the load. The shuffle about doubles the cost of a write.
-Small frames are therefore collected into the driver (`small_frames`).
+Other writes wait only for the commit, which reads no row of the load. The shuffle about doubles the
+cost of a write, so the rows of a small DataFrame are collected into the driver (`small_frames`).
 
-If a key occurs several times in the frame, its rows apply in the order of the frame's partitions, as in every write.
+If a key occurs several times in the DataFrame, its rows are applied in the order of the DataFrame's
+partitions, as in every write.
 
 Invariants
-    D1  A job that fails, or whose driver dies, changes nothing. The job removes its staged files at its end. Files of
-        a dead driver are removed at the next open on its machine, or when they expire.
-    D2  A task may run twice. Each attempt writes its own files; the commit names those of the attempt that Spark uses.
+    D1  A job that fails, or whose driver dies, changes nothing. The job removes its staged files at
+        its end. Files of a dead driver are removed at the next open on its machine, or when they
+        expire.
+    D2  A task may run twice. Each attempt writes its own files, and the commit names the files of
+        one attempt.
 
-Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6 and R4.
+Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
+docs/design/rules.md, W6 and R4.
 """
 
 from __future__ import annotations
@@ -44,11 +49,11 @@ from nyala.objects.address import Address
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
 from nyala.spark.arguments import address_of_database, check_frame, check_table
 from nyala.spark.cluster import cores_of
-from nyala.spark.errors import named, naming, plain_errors
-from nyala.spark.jobs.progress import renewing, watching
+from nyala.spark.errors import add_place, errors_naming, plain_errors
+from nyala.spark.jobs.progress import renewing_lease, showing_progress
 from nyala.spark.jobs.routing import key_columns, single_hash, tablet_number
 from nyala.spark.jobs.small_frames import PLACE_BITS, small_rows
-from nyala.spark.source.option_messages import without_places
+from nyala.spark.source.option_messages import without_row_positions
 from nyala.spark.source.options import LEASE_DEFAULT_S, lease_seconds
 from nyala.spark.source.reader import HeldLease, in_task
 from nyala.spark.source.writer import check_no_feed, failure_text, failures_text, unique_columns
@@ -77,8 +82,8 @@ if TYPE_CHECKING:
 __all__ = ["load", "upsert"]
 
 TASKS_PER_CORE: Final = 4
-# Staged files live this much longer than the job's lease: a commit that waits for the store's lock, and then for other
-# writers, must still find them.
+# Staged files are kept this much longer than the job's lease, because a commit may wait for the
+# store's lock and for other writes.
 STAGING_MARGIN_S: Final = 3600
 _ANSWER: Final = "tablet int, staged binary, errors binary"
 _ANSWER_SCHEMA: Final = pa.schema([("tablet", pa.int32()), ("staged", pa.binary()), ("errors", pa.binary())])
@@ -99,7 +104,7 @@ def load(
     tasks: int | None = None,
     lease: float = LEASE_DEFAULT_S,
 ) -> WriteResult:
-    """Insert a large DataFrame as one atomic batch; the executors write the rowset files.
+    """Insert a large DataFrame as one atomic batch. The executors write the rowset files.
 
     Parameters
     ----------
@@ -108,32 +113,31 @@ def load(
     table
         The table, of a database that this program has open. `read_only=True` is enough.
     on_conflict
-        "error": a duplicate key is an error. "ignore": rows whose keys exist are skipped. The commit
-        decides which keys exist for "ignore"; all other errors are found in the table as it was when the
-        job began.
+        "error": a duplicate key is an error. "ignore": rows whose keys exist at the commit are skipped.
     errors
-        "raise": one failing row rejects the batch. "collect": the good rows are written, and the failing
-        rows are in `.errors` of the result.
+        "raise": one failing row rejects the batch. "collect": the good rows are written, and the
+        failing rows are in `.errors` of the result.
     message
         A text of at most 1,000 characters about the commit; `table.commits()` shows it.
     tasks
-        The number of tasks that write. Default: one per tablet, at most four per core. If the frame is
-        small and this process is the store's writer, the default is to write the rows here, without tasks.
+        The number of tasks that write. Default: one per tablet, but at most four per core. By
+        default, if the DataFrame is small and this process is the store's writer, it writes the
+        rows itself.
     lease
-        Seconds for which the job's files are kept after the last sign of life of the job.
+        Seconds for which the job's files are kept if the driver dies. The job renews this lease.
 
     Returns
     -------
     WriteResult
-        The counts and the timestamp. `.errors` has the key columns of each failing row, and `row`: the
-        number that `monotonically_increasing_id()` gives the row in `df` (2^33 × partition + position).
-        `row` is NULL if another write changed the key while the job ran; the message says so.
+        The counts and the timestamp. `.errors` has the key columns of each failing row, and in
+        `row` its `monotonically_increasing_id()` in `df` (2^33 × partition + position). `row` is
+        NULL if the row failed because another write changed its key while the job ran.
 
     Raises
     ------
     WriteError
-        Rows failed and nothing was written; `.errors` has all failing rows. Other errors are those of
-        `Table.insert`.
+        Rows failed and nothing was written; `.errors` has all failing rows. Other errors are those
+        of `Table.insert`.
     SchemaError
         The table was altered while the job ran. Nothing was written.
 
@@ -159,10 +163,11 @@ def upsert(
     when: str | None = None,
     newest_by: str | None = None,
 ) -> WriteResult:
-    """Upsert a large DataFrame as one atomic batch; the executors write rowset and delta files.
+    """Upsert a large DataFrame as one atomic batch. The executors write rowset and delta files.
 
-    An existing row keeps the values of the columns that the frame does not have. Parameters, result and
-    errors are those of `load`. `when` and `newest_by` are refused: `nyala.spark.write` has them.
+    An existing row keeps the values of columns that the DataFrame does not have. Parameters, result
+    and errors are those of `load`. `when` and `newest_by` raise InvalidArgumentError;
+    `nyala.spark.write` supports them.
 
     Examples
     --------
@@ -198,7 +203,7 @@ def _run(
     check_message(message)
     name = table.name
     check_names(name, unique_columns(name, df.schema))
-    with named(f"table {name!r}"):
+    with errors_naming(f"table {name!r}"):
         return _run_job(df, table, call, operation, errors, message, tasks, lease_s)
 
 
@@ -229,7 +234,7 @@ def _run_job(
             plan,
             lease_name,
         ),
-        renewing(address, lease_name, lease_s),
+        renewing_lease(address, lease_name, lease_s),
     ):
         check_no_feed(plan.schema, name, columns, _FEED_ADVICE)
         check_keys_given(plan.schema, name)
@@ -239,18 +244,18 @@ def _run_job(
             held = HeldLease(address, lease_name, lease_s)
             task_plan = _plan_for_tasks(plan, folder, address)
             frame = _by_tablet(df, plan, tasks)
-            with watching(df.sparkSession, f"{operation} into {name}"), plain_errors():
+            with showing_progress(df.sparkSession, f"{operation} into {name}"), plain_errors():
                 task = _writer(task_plan, operation, held, frame.columns)
-                answers = _plainly_named(frame).mapInArrow(task, _ANSWER).collect()
+                answers = _with_plain_names(frame).mapInArrow(task, _ANSWER).collect()
             staged = [
                 StagedTablet.from_json(json.loads(bytes(row.staged)))
                 for row in answers
                 if row.staged is not None
             ]
             failed = [from_ipc(bytes(row.errors)) for row in answers if row.errors is not None]
-            problems = _of_a_frame(pa.concat_tables(failed).sort_by("row")) if failed else None
+            problems = without_row_positions(pa.concat_tables(failed).sort_by("row")) if failed else None
             if problems is not None and errors == "raise":
-                raise _refused(name, problems)
+                raise _rejected(name, problems)
             files = {found.rowset.id: found for tablet in plan.tablets for found in tablet.rowsets}
             touched = {made.rowset_id for tablet in staged for made in tablet.deltas}
             job = LoadCommit(
@@ -262,12 +267,12 @@ def _run_job(
             except WriteError as error:
                 if error.errors is None:
                     raise
-                raise _refused(name, _late(error.errors, _all_tablets(plan))) from None
+                raise _rejected(name, _errors_at_commit(error.errors, _all_tablets(plan))) from None
         finally:
             with contextlib.suppress(Error):  # files that remain are removed when they expire
                 handover.discard_staging(path, key, env)
     late: pa.Table | None = outcome.pop("errors")
-    found_errors = [problems, None if late is None else _late(late, _all_tablets(plan))]
+    found_errors = [problems, None if late is None else _errors_at_commit(late, _all_tablets(plan))]
     found_errors = [table_ for table_ in found_errors if table_ is not None and table_.num_rows]
     if not found_errors:
         return WriteResult(**outcome)
@@ -277,14 +282,14 @@ def _run_job(
 def _write_here(
     rows: pa.Table, table: Table, operation: str, errors: Errors, message: str | None
 ) -> WriteResult:
-    """Write a small frame's rows in this process (`small_frames`). Failing rows keep Spark's row numbers."""
+    """Write the rows of a small DataFrame in this process. Failing rows get Spark's row numbers."""
     numbers = rows.column(ROW).combine_chunks()
     data = rows.drop_columns([ROW])
 
     def numbered(found: pa.Table) -> pa.Table:
         at = found.schema.get_field_index("row")
         found = found.set_column(at, found.schema.field(at), numbers.take(found.column(at)))
-        return with_tablets(_of_a_frame(found), table._database._store.root.table(table.name))
+        return with_tablets(without_row_positions(found), table._database._store.root.table(table.name))
 
     try:
         if operation == "upsert":
@@ -295,15 +300,11 @@ def _write_here(
     except WriteError as error:
         if error.errors is None:
             raise
-        raise _refused(table.name, numbered(error.errors)) from None
+        raise _rejected(table.name, numbered(error.errors)) from None
     return dataclasses.replace(result, errors=numbered(result.errors)) if len(result.errors) else result
 
 
-def _of_a_frame(errors: pa.Table) -> pa.Table:
-    return without_places(errors)
-
-
-def _refused(name: str, problems: pa.Table) -> WriteError:
+def _rejected(name: str, problems: pa.Table) -> WriteError:
     return write_error(
         set(problems.column("code").unique().to_pylist()),
         f"table {name!r}: {problems.num_rows} rows failed and nothing was written: "
@@ -316,10 +317,10 @@ def _all_tablets(plan: LoadPlan) -> TableState:
     return plan.table_state(None, range(len(plan.tablets)))
 
 
-def _late(errors: pa.Table, table: TableState) -> pa.Table:
-    """Errors of rows that were valid at the job's snapshot and failed at its commit, with NULL as row numbers.
+def _errors_at_commit(errors: pa.Table, table: TableState) -> pa.Table:
+    """Complete the errors of rows that failed only at the commit.
 
-    Only the tasks knew Spark's row numbers; the commit numbers the rows that it resolved again.
+    Their row numbers become NULL, because the commit does not know Spark's row numbers.
     """
     row_at, message_at = (errors.schema.get_field_index(name) for name in ("row", "message"))
     unknown = pa.nulls(errors.num_rows, errors.schema.field(row_at).type)
@@ -331,33 +332,39 @@ def _late(errors: pa.Table, table: TableState) -> pa.Table:
 
 
 def _row_text(number: int | None) -> str:
+    """Format a number of `monotonically_increasing_id()`."""
     if number is None:
         return "unknown row"
     return f"partition {number >> PLACE_BITS}, row {number & ((1 << PLACE_BITS) - 1)}"
 
 
 def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
-    """Add tablet and row number to the rows; partition them by whole tablets, sorted by tablet and key."""
+    """Add tablet and row number to the rows.
+
+    Partition the rows by tablets, and sort them by tablet and key.
+    """
     keys = key_columns(df, plan)
     frame = df.withColumns({TABLET: tablet_number(plan, keys), ROW: F.monotonically_increasing_id()})
     count = len(plan.tablets)
-    wanted = max(1, min(count, tasks or TASKS_PER_CORE * cores_of(df.sparkSession)))
+    partitions = max(1, min(count, tasks or TASKS_PER_CORE * cores_of(df.sparkSession)))
     single = single_hash(plan)
-    if wanted == 1:
+    if partitions == 1:
         frame = frame.coalesce(1)
-    elif single is not None and wanted == count:
-        # Spark's own hash partitioning puts bucket b into partition b, so it needs no extra expression.
-        # A partition is then one tablet, so the sort starts with the key, whose prefixes Spark compares fast.
-        frame = frame.repartition(wanted, *[keys[column] for column in single])
+    elif single is not None and partitions == count:
+        # Spark's own hash partitioning puts bucket b into partition b. Each partition is then one
+        # tablet, so the rows are sorted by the key alone, whose prefixes Spark compares fast.
+        frame = frame.repartition(partitions, *[keys[column] for column in single])
         return frame.sortWithinPartitions(*keys.values(), F.col(ROW))
     else:
-        home = F.when(F.col(TABLET) < 0, F.lit(0)).otherwise(F.pmod(F.col(TABLET), F.lit(wanted)))
-        frame = frame.repartitionById(wanted, home.cast("int"))
+        home = F.when(F.col(TABLET) < 0, F.lit(0)).otherwise(F.pmod(F.col(TABLET), F.lit(partitions)))
+        frame = frame.repartitionById(partitions, home.cast("int"))
     return frame.sortWithinPartitions(F.col(TABLET), *keys.values(), F.col(ROW))
 
 
-def _plainly_named(frame: DataFrame) -> DataFrame:
-    """Rename columns if a name has a dot or backtick: mapInArrow would read `a.b` as field b of column a."""
+def _with_plain_names(frame: DataFrame) -> DataFrame:
+    """Rename the columns if a name has a dot or backtick. mapInArrow would read `a.b` as field b of
+    column a.
+    """
     if not any(sign in name for name in frame.columns for sign in ".`"):
         return frame
     return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
@@ -365,17 +372,21 @@ def _plainly_named(frame: DataFrame) -> DataFrame:
 
 @dataclasses.dataclass(frozen=True)
 class _TaskPlan:
-    """The job's plan for the tasks: the plan without tablets, and the place of each tablet's part in a file."""
+    """The plan of a job, as tasks receive it: the plan without tablets, and where a file has the
+    plan of each tablet.
+
+    ranges: for each tablet the offset and length in the file `path`.
+    """
 
     address: Address
     plan: LoadPlan
     folder: str
     path: str
-    places: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int], ...]
 
-    def of(self, ordinal: int) -> LoadPlan:
-        """Read the plan with only this tablet."""
-        offset, length = self.places[ordinal]
+    def for_tablet(self, ordinal: int) -> LoadPlan:
+        """Read the plan that has only this tablet."""
+        offset, length = self.ranges[ordinal]
         with kept_by_lease(f"the load into table {self.plan.table!r}", "run the job again"):
             file = self.address.env.files.open(self.path)
             try:
@@ -386,12 +397,14 @@ class _TaskPlan:
 
 
 def _plan_for_tasks(plan: LoadPlan, folder: str, address: Address) -> _TaskPlan:
-    """Write the plan into one file for the tasks, so that the data sent to each task does not grow with the table."""
+    """Write the plan to a file, so that the data that Spark sends to each task does not grow with
+    the table.
+    """
     path = os.path.join(folder, "plan.json")
-    places, parts, at = [], [], 0
+    ranges, parts, at = [], [], 0
     for ordinal in range(len(plan.tablets)):
         text = json.dumps(plan.only([ordinal]).to_json(), separators=(",", ":")).encode()
-        places.append((at, len(text)))
+        ranges.append((at, len(text)))
         parts.append(text)
         at += len(text)
     file = address.env.files.create(path)
@@ -402,11 +415,11 @@ def _plan_for_tasks(plan: LoadPlan, folder: str, address: Address) -> _TaskPlan:
     finally:
         file.close()
     bare = dataclasses.replace(plan, tablets=())
-    return _TaskPlan(address, bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(places))
+    return _TaskPlan(address, bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(ranges))
 
 
 def _writer(task_plan: _TaskPlan, operation: str, lease: HeldLease, names: Sequence[str]) -> Any:
-    """Return the function that runs in the tasks. names: the column names in order."""
+    """Return the function of the tasks, which writes the rows of each tablet. names: the columns in order."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -420,7 +433,7 @@ def _writer(task_plan: _TaskPlan, operation: str, lease: HeldLease, names: Seque
                 yield batch
 
         for ordinal, rows in itertools.groupby(_slices(batches, names), key=lambda piece: piece[0]):
-            plan = task_plan.plan if ordinal < 0 else task_plan.of(ordinal)
+            plan = task_plan.plan if ordinal < 0 else task_plan.for_tablet(ordinal)
             try:
                 staged, failed = write_tablet(
                     task_plan.address.env,
@@ -433,7 +446,7 @@ def _writer(task_plan: _TaskPlan, operation: str, lease: HeldLease, names: Seque
                 )
             except Error as error:
                 of_tablet = f", tablet {plan.tablets[0].id}" if plan.tablets else ""
-                naming(error, f"table {plan.table!r}{of_tablet}")
+                add_place(error, f"table {plan.table!r}{of_tablet}")
                 raise
             text = None if ordinal < 0 else json.dumps(staged.to_json()).encode()
             yield pa.RecordBatch.from_arrays(
@@ -451,9 +464,8 @@ def _writer(task_plan: _TaskPlan, operation: str, lease: HeldLease, names: Seque
 def _slices(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cut batches into slices of one tablet each, in order; yield (tablet, slice without the tablet column).
-
-    columns: the names of all columns.
+    """Yield (ordinal of the tablet, rows) for each run of rows of one tablet. columns: the names of
+    all columns.
     """
     for unnamed in batches:
         batch = pa.RecordBatch.from_arrays(unnamed.columns, names=list(columns))

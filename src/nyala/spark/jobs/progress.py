@@ -1,11 +1,11 @@
-"""Progress lines of long Spark jobs, and leases that live as long as their driver.
+"""Shows the progress of long Spark jobs, and renews leases while they run.
 
-    with watching(spark, "load of t"):      every two seconds: load of t: 12 of 40 tasks done, 2 running
+    with showing_progress(spark, "load of t"):      # every two seconds: load of t: 12 of 40 tasks
+                                                    done, 2 running
         frame.collect()
 
-The lines go to stderr if that is a terminal, in a notebook to one line below its cell, else to the logger
-`nyala.spark` at level INFO (`nyala.presentation.progress`). A Connect server reports the progress of all jobs of the
-session to a handler.
+The line goes to a terminal or below the cell of a notebook, and otherwise to the logger
+`nyala.spark` at level INFO (`nyala.presentation.progress`).
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ from nyala.spark.cluster import is_classic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["renewing", "watching"]
+__all__ = ["renewing_lease", "showing_progress"]
 
 EVERY_S: Final = 2.0
-# Thread property with the job group of the thread's jobs (`SparkContext.setJobGroup`).
+# The thread property that has the job group of a thread's jobs (`SparkContext.setJobGroup`).
 _GROUP: Final = "spark.jobGroup.id"
 
 
 @contextlib.contextmanager
-def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Report how many tasks of the jobs in the body are done. show: receives each line; default: see the module."""
+def showing_progress(
+    spark: SparkSession, what: str, show: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Show how many tasks of the jobs in the block are done. show: called with each line."""
     lines = _Lines(what, show or line_writer("nyala.spark"))
-    with _watching_classic(spark, lines) if is_classic(spark) else _watching_connect(spark, lines):
+    with _showing_classic(spark, lines) if is_classic(spark) else _showing_connect(spark, lines):
         yield
 
 
 class _Lines:
-    """Shows a line whenever it differs from the last one."""
+    """Shows a line if it differs from the last one."""
 
     def __init__(self, what: str, show: Callable[[str], None]) -> None:
         self._what, self._show, self._last = what, show, ""
 
-    def tell(self, done: int, total: int, running: int) -> None:
+    def show(self, done: int, total: int, running: int) -> None:
         line = f"{self._what}: {done} of {total} tasks done, {running} running"
         if total and line != self._last:
             self._show(line)
@@ -54,16 +56,16 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
+def _showing_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
     context: Any = spark.sparkContext
     status = context.statusTracker()
-    # Keep the program's own group, because the program may cancel its jobs by it.
+    # Keep a job group of the program, which may use it to cancel its jobs.
     own_group = context.getLocalProperty(_GROUP)
     group = own_group or f"nyala-{SYSTEM.randomness.token_hex(6)}"
     earlier = set(status.getJobIdsForGroup(group))
     context.setLocalProperty(_GROUP, group)
 
-    def look() -> None:
+    def report() -> None:
         while not SYSTEM.clock.wait(stopped, EVERY_S):
             with contextlib.suppress(Exception):  # the session may be stopping
                 done = running = total = 0
@@ -75,10 +77,10 @@ def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
                             done += stage.numCompletedTasks
                             running += stage.numActiveTasks
                             total += stage.numTasks
-                lines.tell(done, total, running)
+                lines.show(done, total, running)
 
     stopped = threading.Event()
-    watcher = threading.Thread(target=look, name="nyala-spark-progress", daemon=True)
+    watcher = threading.Thread(target=report, name="nyala-spark-progress", daemon=True)
     watcher.start()
     try:
         yield
@@ -90,7 +92,8 @@ def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
+def _showing_connect(spark: Any, lines: _Lines) -> Iterator[None]:
+    """Like `_showing_classic`. The server reports the jobs of the whole session to a handler."""
     next_s = SYSTEM.clock.monotonic_s() + EVERY_S
 
     def on_progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
@@ -99,7 +102,7 @@ def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
         if stages and now_s >= next_s:
             next_s = now_s + EVERY_S
             finished = sum(stage.num_completed_tasks for stage in stages)
-            lines.tell(finished, sum(stage.num_tasks for stage in stages), inflight_tasks)
+            lines.show(finished, sum(stage.num_tasks for stage in stages), inflight_tasks)
 
     spark.registerProgressHandler(on_progress)
     try:
@@ -109,13 +112,15 @@ def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def renewing(address: Address, lease: str, ttl_s: float) -> Iterator[None]:
-    """Renew a lease while the body runs, also while its tasks wait to start."""
+def renewing_lease(address: Address, lease: str, ttl_s: float) -> Iterator[None]:
+    """Renew a lease while the block runs. Tasks that wait to start cannot do it."""
     stopped = threading.Event()
 
     def keep() -> None:
         while not SYSTEM.clock.wait(stopped, ttl_s / 4):
-            with contextlib.suppress(Error):  # the tasks and the commit detect an expired lease and raise
+            with contextlib.suppress(
+                Error
+            ):  # the tasks and the commit raise an error if the lease has expired
                 handover.renew_lease(address.path, lease, ttl_s, address.env)
 
     keeper = threading.Thread(target=keep, name="nyala-spark-lease", daemon=True)

@@ -1,11 +1,15 @@
-"""A row's tablet as a Spark expression, so that a shuffle needs no Python function.
+"""Computes the tablet of each row as a Spark expression, so that the shuffle of a load needs no
+Python function.
 
-    hash levels    pmod(hash(columns), buckets) for each level: Nyala's hash is Spark's
-    range level    the number of bounds that are not above the row, by a tree of CASE expressions
-    both           an array lookup by the combined number → ordinal of the tablet, or -1
+    hash levels    pmod(hash(columns), buckets) for each level. Nyala's hash is the same as Spark's
+    range level    the number of bounds that are not above the row, by a binary search with CASE
+                   expressions
+    tablet         an array gives the ordinal of the tablet for the combined number of buckets and
+                   range, or -1
 
-The columns are cast to the table's types before they are hashed. A value that does not fit becomes NULL, so its row
-goes to an arbitrary tablet. The task that gets the row converts the original value and reports the error.
+The columns are cast to the table's types before they are hashed. A value that does not fit becomes
+NULL, and its row goes to any tablet. The task of this tablet converts the original value, and
+reports the error.
 
 Source: docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -42,9 +46,9 @@ _SAME = {
 
 
 def key_columns(df: DataFrame, plan: LoadPlan) -> dict[str, Column]:
-    """Return the key's columns, cast to the table's types, by name in the key's order.
+    """Return the columns of the key by name, cast to the table's types.
 
-    Raises: SchemaError if Spark would hash a column's type differently than Nyala; the user must cast it first.
+    Raises SchemaError if Spark would hash a column's type differently from Nyala.
     """
     return {column.name: _cast(df, plan, column) for column in plan.schema.key_columns}
 
@@ -59,7 +63,7 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
     if name == "decimal" and (whole or isinstance(found, T.DecimalType)):
         return value.try_cast(f"decimal({column.type.precision},{column.type.scale})")
     if isinstance(found, T.StringType) and not found.isUTF8BinaryCollation():
-        value = F.collate(value, "UTF8_BINARY")  # texts that are equal in a collation may be different keys
+        value = F.collate(value, "UTF8_BINARY")  # in another collation, different keys may be equal
     if name in _SAME and isinstance(found, _SAME[name]):
         return value
     raise SchemaError(
@@ -69,7 +73,7 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
 
 
 def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
-    """Return the ordinal of a row's tablet in the plan; -1 if no range partition covers the row."""
+    """Return the ordinal of a row's tablet in the plan, or -1 if no range partition covers the row."""
     schema = plan.schema
     number: Column = F.lit(0)
     combinations = 1
@@ -97,17 +101,17 @@ def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
         values = [codec.decode_row(bound) for bound in bounds]
         row = [keys[column.name] for column in ranged]
         number = number * regions + _region(row, ranged, values, 0, len(values))
-    places = _places(plan, combinations, bounds)
-    if places == list(range(len(places))):
+    ordinals = _ordinals(plan, combinations, bounds)
+    if ordinals == list(range(len(ordinals))):
         return number.cast("int")
-    return F.element_at(F.array(*[F.lit(place) for place in places]), (number + 1).cast("int"))
+    return F.element_at(F.array(*[F.lit(ordinal) for ordinal in ordinals]), (number + 1).cast("int"))
 
 
-def _places(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> list[int]:
-    """Return the tablet's ordinal for each combination of buckets and range, or -1, as in `partition.router`."""
+def _ordinals(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> list[int]:
+    """Return, for each combined number of buckets and range, the ordinal of the tablet, or -1."""
     regions = len(bounds) + 1
     region_of = {bound: index + 1 for index, bound in enumerate(bounds)}
-    places = [-1] * (combinations * regions)
+    ordinals = [-1] * (combinations * regions)
     for ordinal, tablet in enumerate(plan.tablets):
         number = 0
         for bucket, level in zip(
@@ -118,14 +122,14 @@ def _places(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> list[
         for region in range(
             0 if lower is None else region_of[lower], regions if upper is None else region_of[upper]
         ):
-            places[number * regions + region] = ordinal
-    return places
+            ordinals[number * regions + region] = ordinal
+    return ordinals
 
 
 def _region(
     row: Sequence[Column], columns: Sequence[ColumnSchema], bounds: Sequence[Any], begin: int, end: int
 ) -> Column:
-    """Return `begin` + the number of bounds in [begin, end) that are not above the row, by binary search."""
+    """Return `begin` plus the number of bounds in [begin, end) that are not above the row."""
     if begin == end:
         return F.lit(begin)
     middle = (begin + end) // 2
@@ -136,7 +140,7 @@ def _region(
 
 
 def _less(row: Sequence[Column], columns: Sequence[ColumnSchema], bound: Sequence[Any]) -> Column:
-    """row < bound, column by column."""
+    """Return the expression `row < bound`, which compares column by column."""
     last = len(columns) - 1
     found: Column | None = None
     for index in range(last, -1, -1):
@@ -148,7 +152,7 @@ def _less(row: Sequence[Column], columns: Sequence[ColumnSchema], bound: Sequenc
 
 
 def _literal(column: ColumnSchema, value: Any) -> Column:
-    """Convert a scalar that `KeyCodec.decode_row` returned into a Spark literal."""
+    """Return a value of `KeyCodec.decode_row` as a Spark literal."""
     name = column.type.name
     if name == "date":
         return F.date_from_unix_date(F.lit(int(value)))
@@ -165,7 +169,7 @@ def _literal(column: ColumnSchema, value: Any) -> Column:
 
 
 def single_hash(plan: LoadPlan) -> list[str] | None:
-    """Return the hash columns if one hash level alone partitions the table, so that Spark's partitions are tablets."""
+    """Return the hash columns if the table has one hash level and no ranges. Otherwise return None."""
     levels = plan.partition_schema.hash_levels
     if len(levels) != 1 or plan.partition_schema.range_column_ids or levels[0].seed != DEFAULT_SEED:
         return None

@@ -1,16 +1,14 @@
-"""Collects a small frame of `load` or `upsert` into the driver, which then writes it as one batch.
+"""Collects the rows of a small DataFrame into the driver, which then writes them as one batch.
 
-    a plan that Spark estimates at SMALL_BYTES or less, of rows that only become fewer
-        │ toArrow: one job, no Python worker, no shuffle
-        ▼
-    Table.insert / .upsert      one atomic batch, like any other
-
-For some ten thousand rows, a shuffle and tasks that write files take several times as long.
+`load` and `upsert` do this if Spark estimates the DataFrame at SMALL_BYTES or less. It takes one
+Spark job, without a shuffle or Python workers. For some ten thousand rows, tasks that write files
+take several times as long.
 
 Invariants
-    U1  Rows, results and errors are the same as with executors. Rows are numbered by partition and position.
-    U2  The driver holds at most ROWS_MAX rows of each partition, whatever the estimate says. If a partition has more,
-        the driver writes nothing and the executors write all of it.
+    U1  Rows, results and errors are the same as with tasks. Rows are numbered by partition and
+        position.
+    U2  The driver holds at most ROWS_MAX rows of each partition, even if the estimate is wrong. If
+        a partition has more, the driver writes nothing, and tasks write all rows.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from nyala import compute as pc
 from nyala.spark.internals import looks_small
-from nyala.spark.jobs.progress import watching
+from nyala.spark.jobs.progress import showing_progress
 from nyala.spark.types import arrow_schema
 from nyala.tablet.jobs.load_write import ROW
 
@@ -32,28 +30,31 @@ if TYPE_CHECKING:
 
 __all__ = ["PLACE_BITS", "ROWS_MAX", "SMALL_BYTES", "small_rows"]
 
-# Size of compressed Parquet files; 16 MiB are some 400,000 rows of lineitem.
+# Spark estimates sizes by those of Parquet files. This size is some 400,000 rows of TPC-H's lineitem.
 SMALL_BYTES: Final = 16 << 20
 ROWS_MAX: Final = 1 << 19
-# In Spark's `monotonically_increasing_id`, the lower bits hold the row's position, the upper bits its partition.
+# In Spark's `monotonically_increasing_id`, these lower bits are the position of the row, the others
+# its partition.
 PLACE_BITS: Final = 33
 
 
 def small_rows(df: DataFrame, what: str) -> pa.Table | None:
-    """Return the rows of a small frame in the order of its partitions, with their numbers in the last column, ROW.
+    """Return the rows of a small DataFrame in the order of its partitions. The last column, ROW,
+    has their numbers.
 
-    None if the frame is not small or Spark cannot estimate it. what: the job's name in progress lines.
+    Returns None if the DataFrame is not small, or Spark has no estimate. what: the job's name in
+    progress lines.
     """
-    place = F.col(ROW).bitwiseAND((1 << PLACE_BITS) - 1)
+    position = F.col(ROW).bitwiseAND((1 << PLACE_BITS) - 1)
     exact = arrow_schema(StructType([*df.schema.fields, StructField(ROW, LongType(), False)]))
-    # Each partition returns at most one row more than allowed, which shows that the frame is not small.
-    bounded = df.withColumn(ROW, F.monotonically_increasing_id()).where(place <= ROWS_MAX)
-    # Spark optimizes this plan once, for the estimate and for the job.
+    # A partition that is too large returns one row more than allowed.
+    bounded = df.withColumn(ROW, F.monotonically_increasing_id()).where(position <= ROWS_MAX)
+    # Estimates this DataFrame, so that Spark optimizes one plan for the estimate and for the job.
     if not looks_small(bounded, SMALL_BYTES):
         return None
-    with watching(df.sparkSession, what):
+    with showing_progress(df.sparkSession, what):
         rows = bounded.toArrow().cast(exact)
-    places = pc.bit_wise_and(rows.column(ROW), (1 << PLACE_BITS) - 1)
-    if len(rows) and pc.max(places).as_py() >= ROWS_MAX:
+    positions = pc.bit_wise_and(rows.column(ROW), (1 << PLACE_BITS) - 1)
+    if len(rows) and pc.max(positions).as_py() >= ROWS_MAX:
         return None
     return rows

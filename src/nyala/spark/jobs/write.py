@@ -1,4 +1,4 @@
-"""`nyala.spark.write`: `df.write.format("nyala")` that returns a `WriteResult`."""
+"""`nyala.spark.write`: writes a DataFrame with `df.write.format("nyala")`, and returns a `WriteResult`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nyala.handover import commits as handover
 from nyala.objects.address import Address
 from nyala.spark.arguments import address_of_store, check_frame, spark_options
 from nyala.spark.cluster import is_classic
-from nyala.spark.errors import named, plain_errors
-from nyala.spark.jobs.progress import watching
+from nyala.spark.errors import errors_naming, plain_errors
+from nyala.spark.jobs.progress import showing_progress
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write"]
 
-# The driver removes the folder with the outcome after reading it. If the driver dies, the folder expires after this.
+# If the driver dies before it removes the folder with the result, the folder expires after this time.
 _RESULT_TTL_S: Final = 24 * 3600
 
 
@@ -47,7 +47,7 @@ def write(
 ) -> WriteResult:
     """Write a DataFrame into a table as one atomic batch, and return the counts.
 
-    It is `df.write.format("nyala")…save()` with a result.
+    It does the same as `df.write.format("nyala")…save()`, which returns nothing.
 
     Parameters
     ----------
@@ -58,30 +58,30 @@ def write(
     table
         The table's name.
     operation
-        "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore", or
-        "changes" for the rows of a change feed.
+        "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore",
+        or "changes" for the rows of a change feed.
     errors
-        "raise": one failing row rejects the batch. "collect": the good rows are written, and the failing
-        rows are in `.errors` of the result.
+        "raise": one failing row rejects the batch. "collect": the good rows are written, and the
+        failing rows are in `.errors` of the result.
     when, newest_by
         As in `Table.upsert`; `newest_by` also for "delete" and "delete-ignore".
     message
         A text of at most 1,000 characters about the commit; `table.commits()` shows it.
     storage_options
-        For a URL: those options of `nyala.connect` that are no secrets. Each machine takes credentials from
-        its own environment, or from the `credentials_file`.
+        For a URL: options of `nyala.connect`, without credentials. Each machine takes credentials
+        from its own environment, or from the `credentials_file`.
 
     Returns
     -------
     WriteResult
-        The counts and the timestamp. In `.errors`, `row` is the row's position in the order of Spark's
-        partitions.
+        The counts and the timestamp. In `.errors`, `row` is the row's position in the order of
+        Spark's partitions.
 
     Raises
     ------
     WriteError
-        Rows failed and nothing was written; `.errors` has all failing rows. Other errors are those of
-        `Table.insert`, `Table.upsert` and so on, also if a task raised them.
+        Rows failed and nothing was written; `.errors` has all failing rows. Other errors are those
+        of `Table.insert`, `Table.upsert` and so on, also if a task raised them.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def write(
         if not isinstance(text, str | None):
             raise InvalidArgumentError(f"nyala.spark.write expects a text as {name}, got {text!r}")
     options |= {name: text for name, text in given.items() if text is not None}
-    with named(f"table {table!r}"):
+    with errors_naming(f"table {table!r}"):
         return _write(df, store, options)
 
 
@@ -118,7 +118,10 @@ def _write(df: DataFrame, store: Address, options: Mapping[str, str]) -> WriteRe
     job = df.write.format("nyala").options(**spark_options(store), **options, result=folder).mode("append")
     try:
         try:
-            with watching(df.sparkSession, f"{options['operation']} into {options['table']}"), plain_errors():
+            with (
+                showing_progress(df.sparkSession, f"{options['operation']} into {options['table']}"),
+                plain_errors(),
+            ):
                 job.save()
         except WriteError as error:
             error.errors = _failed_rows(store.env, folder)
@@ -132,7 +135,7 @@ def _write(df: DataFrame, store: Address, options: Mapping[str, str]) -> WriteRe
 
 
 def _failed_rows(env: Env, folder: str) -> pa.Table | None:
-    """Read the failing rows that the commit wrote into the folder; None if there are none."""
+    """Read the failing rows that the commit wrote into the folder. None if no row failed."""
     import pyarrow.parquet as pq
 
     path = os.path.join(folder, "errors.parquet")

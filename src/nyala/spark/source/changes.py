@@ -1,34 +1,36 @@
-"""The change feed as a Spark source: a stream, or one batch between two moments.
+"""Reads the change feed of a table in Spark: as a stream, or as one batch between two moments.
 
-    planner worker, one for the life of the query                      executor's worker
-    latestOffset   choose the end: the published moment, or earlier
-    partitions     changes in (start, end]:
-                     changes in files      tokens   ─────────────────► read the files
-                     changes in memory     rows     ─────────────────► (sent with the partition)
+    planner worker, one during the whole query                         executor's worker
+    latestOffset   choose the end of the next micro-batch
+    partitions     plan the changes in (start, end]:
+                     changes in files, as tokens      ───────────────► read the files
+                     changes in memory, as rows       ───────────────► return the rows
     commit         end the leases of earlier micro-batches
-    SIGTERM        end the lease of the last one; Spark ends the worker by this signal, without another call
+    SIGTERM        end the last lease (Spark sends this signal at the end of a query, and calls
+                   nothing)
 
-Offsets. An offset is {"timestamp": N, "table": {"id", "created"}}: the query has returned all changes of that table up
-to N. With timestamp 0, the first micro-batch is the whole table at its end, as inserts. The offset identifies the
-table, because the table may be dropped and another one get its name while no query runs. Older offsets have only the
-timestamp, and are accepted. If range partitions were dropped since the previous offset, the offset has them as
-`dropped_ranges`, because the feed has no deletes for their rows. `query.lastProgress` shows the offsets.
+Offsets. An offset is {"timestamp": N, "table": {"id", "created"}}. It says that the query has
+returned all changes of this table up to N. With timestamp 0, the first micro-batch is all rows of
+the table, as inserts. The offset identifies the table, because another table may get its name while
+no query runs. Older offsets have only the timestamp, and are accepted. The feed has no deletes for
+rows of dropped range partitions. If such ranges were dropped since the previous offset, the offset
+lists them as `dropped_ranges`. `query.lastProgress` shows the offsets.
 
-Altered tables. A query keeps the columns with which it started, by name. A new column is not read. A dropped, renamed
-or widened column ends the query with an error. After a restart from its checkpoint, the query reads the present
-columns for all changes that it has not returned.
+Altered tables. A query keeps the columns with which it started, by name. It does not read new
+columns. A dropped, renamed or widened column ends the query with an error. After a restart from its
+checkpoint, the query reads the present columns.
 
-The end of a micro-batch. Executors read changes in files, and the planner reads changes in memory. So a query that is
-far behind first catches up with the changes in files. `maxRowsPerTrigger` ends a micro-batch earlier, after the batch
-of the table that reaches the limit. A batch is never split, so a micro-batch may exceed the limit by one batch. The
-first micro-batch of a query without a start is the whole table, of any size.
+The end of a micro-batch. The planner itself reads changes in memory, so a query that is far behind
+first reads only changes in files. `maxRowsPerTrigger` ends a micro-batch after the batch of the
+table that reaches the limit. A batch is never split, so a micro-batch may exceed the limit by one
+batch. The first micro-batch of a query without a start is the whole table, of any size.
 
 Invariants
-    F1  The micro-batches (start, end] of a query have no gap and no overlap, also after restarts. The same offsets give
-        the same rows as long as the table's history reaches back to `start`.
+    F1  The micro-batches (start, end] of a query have no gap and no overlap, also after restarts.
+        The same offsets give the same rows while the table's history reaches back to `start`.
     F2  With versions="net", a key has at most one change in a micro-batch.
     F3  A query reads only the table with which it began, or ends with an error.
-    F4  Rows of a dropped range partition do not stop a stream. It continues without them.
+    F4  A stream continues after a range partition was dropped, without its rows.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -61,21 +63,21 @@ from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO
 from nyala.objects.address import Address
-from nyala.spark.errors import named, naming, place_of
+from nyala.spark.errors import add_place, errors_naming, place_text
 from nyala.spark.source.option_messages import errors_in_options
 from nyala.spark.source.options import ChangeOptions
 from nyala.spark.source.reader import (
     PARTITIONS_PER_CORE,
     HeldLease,
-    PlacedToken,
+    TokenOrRange,
     TokenPartition,
     begin_task,
     lease_of_version,
-    load_placed,
+    load_token,
+    open_read_only,
     pack,
-    partitions_wanted,
-    place,
-    reading,
+    partition_count,
+    store_tokens,
 )
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.tablet.changes import change_token
@@ -109,17 +111,21 @@ __all__ = [
     "read_changes",
 ]
 
-_BEGIN: Final = 0
+# The timestamp of an offset before all rows.
+_WHOLE_TABLE: Final = 0
 STARTING: Final = "startingTimestamp"
 ENDING: Final = "endingTimestamp"
-# Rows from memory are split into pieces of about this size, so that several tasks share them.
+# Rows in memory are split into pieces of about this many, for several tasks.
 _PIECE_ROWS: Final = 1 << 17
 
 
 class ChangePartition(TokenPartition):
-    """Change tokens and rows of one Spark task. If `inserted_at` is set, scan tokens whose rows are all inserts."""
+    """The tokens of one task: of changes, or scan tokens if `inserted_at` is set.
 
-    def __init__(self, tokens: list[PlacedToken], lease: str, inserted_at: int | None) -> None:
+    Their rows are then all inserts.
+    """
+
+    def __init__(self, tokens: list[TokenOrRange], lease: str, inserted_at: int | None) -> None:
         super().__init__(tokens, lease)
         self.inserted_at = inserted_at
 
@@ -127,7 +133,10 @@ class ChangePartition(TokenPartition):
 def _feed(
     db: Database, options: ChangeOptions, since: int, until: int | None, seen: SchemaOf = "current"
 ) -> ChangeFeed:
-    """Return the change feed of the table. Raises: HistoryExpiredError that says how to go on with the query."""
+    """Return the change feed of the table.
+
+    Raises HistoryExpiredError, which says how to continue the query.
+    """
     columns = None if options.columns is None else list(options.columns)
     try:
         return db.table(options.table).changes(
@@ -150,13 +159,14 @@ def _identity(table: TableState) -> dict[str, int]:
 def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
     """Raise HistoryExpiredError if the offset belongs to another table (F3).
 
-    An older offset has only a timestamp. It belongs to another table if the timestamp is before this table's creation.
+    An old offset has only a timestamp. It belongs to another table if the timestamp is before this
+    table's creation.
     """
-    identity, mine = offset.get("table"), _identity(table)
+    identity, own = offset.get("table"), _identity(table)
     if isinstance(identity, Mapping):
-        is_other = {name: identity.get(name) for name in mine} != mine
+        is_other = {name: identity.get(name) for name in own} != own
     else:
-        is_other = _BEGIN < offset["timestamp"] < table.entry.created
+        is_other = _WHOLE_TABLE < offset["timestamp"] < table.entry.created
     if is_other:
         raise HistoryExpiredError(
             f"table {table.name!r} is another table than the one that this query started with, which was dropped or "
@@ -168,8 +178,9 @@ def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
 def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
     """Return the timestamp of an offset.
 
-    Raises: HistoryExpiredError if the timestamp is after the store's end: the store is an older copy than the one
-    that the query read. InvalidArgumentError if Nyala did not write the offset.
+    Raises HistoryExpiredError if the timestamp is after the store's newest moment, because the
+    store was then restored from an older copy. Raises InvalidArgumentError if Nyala did not write
+    the offset.
     """
     moment = offset.get("timestamp")
     if not isinstance(moment, int) or isinstance(moment, bool) or moment < 0:
@@ -187,24 +198,25 @@ def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
 
 
 def _moment(table: Table, moment: int | str, option: str) -> int:
-    """Return the timestamp that an option names. Raises: InvalidArgumentError that names the option."""
+    """Return the timestamp of a moment in an option. Raises InvalidArgumentError with the option's name."""
     with errors_in_options(option):
-        if option == STARTING:  # a lower bound, which may be before the table's creation
+        if option == STARTING:  # may be before the table's creation
             return table._database._view_at(moment)[1]
         return table.at(moment).timestamp
 
 
 def change_schema(options: ChangeOptions) -> pa.Schema:
-    """Return the schema of the feed's rows: the present columns, or those at the end of a batch in the past.
+    """Return the schema of the feed: the present columns, or the columns at the end of a batch in
+    the past.
 
-    Its metadata names the range partitions that were dropped since the start.
+    Its metadata lists the range partitions that were dropped since the start.
     """
-    with reading(options.address) as db:
+    with open_read_only(options.address) as db:
         table = db.table(options.table)
         until = db.now() if options.end is None else _moment(table, options.end, ENDING)
         feed = _feed(db, options, until, until, "at")
         if options.start is not None:
-            # The start may have expired since the query began; the query then continues from its checkpoint.
+            # If the start has expired, a query can still continue from its checkpoint.
             with contextlib.suppress(HistoryExpiredError):
                 feed = _feed(db, options, min(_moment(table, options.start, STARTING), until), until, "at")
         return feed.schema
@@ -220,49 +232,52 @@ def plan_changes(
     cores: int | None = None,
     offsets: Sequence[Mapping[str, Any]] = (),
 ) -> list[InputPartition]:
-    """Return the partitions of the changes in (since, until]. If `since` is 0: of all rows at `until`.
+    """Return the partitions of the changes in (since, until], or of all rows at `until` if `since`
+    is 0.
 
     schema:  Spark's schema of the read.
     seen:    "current" for the present columns, "at" for the columns at `until`.
-    cores:   see `partitions_wanted`.
+    cores:   as in `partition_count`.
     offsets: the offsets of a stream, which identify its table (F3).
-    Raises: HistoryExpiredError if `since` is older than the table's history or the offsets belong to another table;
-            ColumnNotFoundError, SchemaError if the table does not have the columns of `schema`.
+
+    Raises HistoryExpiredError if `since` is older than the table's history, or if the offsets
+    belong to another table. Raises ColumnNotFoundError or SchemaError if the table does not have
+    the columns of `schema`.
     """
     lease = lease_of_version(options.address, db._view_at(None)[0].version, options.lease_s)
     table = db._view_at(None)[0].table(options.table)
-    for offset in offsets:  # first, because timestamps of another table may be before this table's creation
+    for offset in offsets:  # before `_feed`, which fails for timestamps before this table's creation
         _check_table(table, offset)
-    feed = _feed(db, options, until if since == _BEGIN else since, until, seen)
+    feed = _feed(db, options, until if since == _WHOLE_TABLE else since, until, seen)
     root, table = feed._take()
     check_schema(schema, options.table, feed.schema)
     names = schema.fieldNames()
-    if since == _BEGIN:
+    if since == _WHOLE_TABLE:
         columns = tuple(column for column in feed._spec.columns if column.name in names)
         spec = ScanSpec(table.schema, columns, until, without_dropped=True)
-        wanted = options.partitions or partitions_wanted(planned_rows(table, spec), len(columns), cores)
-        groups = pack(make_tokens(options.path, table, spec, wanted), wanted)
+        count = options.partitions or partition_count(planned_rows(table, spec), len(columns), cores)
+        groups = pack(make_tokens(options.path, table, spec, count), count)
         del root
         return _partitions(options.address, lease, groups, until)
     if since >= until:
         return _partitions(options.address, lease, [[]], None)
-    # The number of changes in files is unknown before they are read.
-    wanted = options.partitions or PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1)
+    # Without `partition_count`, because the number of changes in files is not known in advance.
+    count = options.partitions or PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1)
     items = make_change_tokens(options.path, table, feed._spec)
     kept = [batch.select(list(names)) for batch in changes_in_memory(table, feed._spec)]
     del root
     if kept:
         rows = pa.Table.from_batches(kept)
-        step = max(_PIECE_ROWS, -(-rows.num_rows // wanted))
+        step = max(_PIECE_ROWS, -(-rows.num_rows // count))
         items += [rows_token(rows.slice(at, step).combine_chunks()) for at in range(0, rows.num_rows, step)]
-    count = max(1, min(wanted, len(items)))
+    count = max(1, min(count, len(items)))
     return _partitions(options.address, lease, [items[number::count] for number in range(count)], None)
 
 
 def _partitions(
     address: Address, lease: str, groups: Sequence[Sequence[bytes]], inserted_at: int | None
 ) -> list[InputPartition]:
-    return [ChangePartition(group, lease, inserted_at) for group in place(address, lease, groups)]
+    return [ChangePartition(group, lease, inserted_at) for group in store_tokens(address, lease, groups)]
 
 
 def read_changes(
@@ -273,20 +288,23 @@ def read_changes(
     begin_task()
     keep = HeldLease(options.address, partition.lease, options.lease_s).keeper()
     tablet = change_token.tablet_of if partition.inserted_at is None else tablet_of
-    with named(f"table {options.table!r}"):
-        for placed in partition.tokens:
+    with errors_naming(f"table {options.table!r}"):
+        for stored in partition.tokens:
             keep()
-            item = load_placed(placed, options.address)
+            item = load_token(stored, options.address)
             try:
                 for batch in _read_item(item, partition.inserted_at, options.address.env):
                     yield conform(batch, schema)
                     keep()
             except Error as error:
-                naming(error, place_of(options.table, tablet(item)))
+                add_place(error, place_text(options.table, tablet(item)))
                 raise
 
 
 def _read_item(item: bytes, inserted_at: int | None, env: Env) -> Iterator[pa.RecordBatch]:
+    """Read the changes of a token. inserted_at: the token is one of a scan, and its rows were
+    inserted then.
+    """
     if inserted_at is not None:
         for batch in read_token(item, env=env):
             marks = [
@@ -300,14 +318,11 @@ def _read_item(item: bytes, inserted_at: int | None, env: Env) -> Iterator[pa.Re
         yield from read_change_token(item, env)
 
 
-# ------------------------------------------------------------------------------------------------ one batch
-
-
 class NyalaChangeReader(DataSourceReader):
-    """`spark.read` with changes=true: the changes between two moments."""
+    """The reader of `spark.read` with the option `changes`: the changes between two moments."""
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:
-        """cores: of the session; None: nobody knows."""
+        """cores: the session's number of cores, None if unknown."""
         self._options = options
         self._schema = schema
         self._cores = cores
@@ -315,13 +330,13 @@ class NyalaChangeReader(DataSourceReader):
     @errors_in_options()
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with named(f"table {options.table!r}"), reading(options.address) as db:
+        with errors_naming(f"table {options.table!r}"), open_read_only(options.address) as db:
             now = db.now()
             table = db.table(options.table)
             since = (
                 now
                 if options.from_now
-                else _BEGIN
+                else _WHOLE_TABLE
                 if options.start is None
                 else _moment(table, options.start, STARTING)
             )
@@ -332,9 +347,6 @@ class NyalaChangeReader(DataSourceReader):
         return read_changes(partition, self._options, arrow_schema(self._schema))
 
 
-# ------------------------------------------------------------------------------------------------ a stream
-
-
 def next_end(
     published: int,
     start: int,
@@ -343,10 +355,12 @@ def next_end(
     counts: np.ndarray,
     max_rows: int | None,
 ) -> int:
-    """Return the end of a micro-batch that begins after `start`. Pure.
+    """Return the end of a micro-batch that begins after `start`.
 
-    memory_from:     timestamp of the oldest change that is only in memory; None if all changes are in files.
-    moments, counts: the timestamps in (start, published] with changes, and the number of changed rows of each.
+    memory_from:     the timestamp of the oldest change that is only in memory. None: all changes
+                     are in files.
+    moments, counts: the timestamps in (start, published] with changes, and the number of changed
+    rows of each.
     """
     end = published
     if (
@@ -360,17 +374,20 @@ def next_end(
         inside = moments <= end
         sums = np.cumsum(counts[inside])
         if len(sums) and sums[-1] > max_rows:
-            # The last moment up to which the rows stay within the limit; at least the whole first one.
+            # The last moment up to which the rows are within the limit, but at least the first moment.
             last = max(int(np.searchsorted(sums, max_rows, side="right")) - 1, 0)
             end = int(moments[last])
     return max(end, start)
 
 
 class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`. One planner worker holds it for the life of a query; `read` runs in other processes."""
+    """The reader of `spark.readStream`.
+
+    It stays in one planner worker during a query; pickled copies read in tasks.
+    """
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:
-        """cores: of the session; None: nobody knows."""
+        """cores: the session's number of cores, None if unknown."""
         self._options = options
         self._schema = schema
         self._cores = cores
@@ -391,7 +408,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _db(self) -> Database:
         if self._open is None:
-            self._open = reading(self._options.address)
+            self._open = open_read_only(self._options.address)
         return self._open
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -407,7 +424,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.from_now:
             since = self._db.now()
         else:
-            since = _BEGIN if options.start is None else _moment(table, options.start, STARTING)
+            since = _WHOLE_TABLE if options.start is None else _moment(table, options.start, STARTING)
         _, state, _ = table._view(None)
         return {"timestamp": since, "table": _identity(state)}
 
@@ -418,14 +435,14 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since = _check_moment(start, published, self._options.table)
         _, state, _ = self._db.table(self._options.table)._view(None)
         _check_table(state, start)
-        if since == _BEGIN:
+        if since == _WHOLE_TABLE:
             return {"timestamp": max(now, TIMESTAMP_ZERO), "table": _identity(state)}
         if since >= now:
             return start
         feed = _feed(self._db, dataclasses.replace(self._options, columns=()), since, now)
         root, table = feed._take()
         _check_table(table, start)
-        with named(f"table {self._options.table!r}"):
+        with errors_naming(f"table {self._options.table!r}"):
             moments, counts = diff_records.change_counts(table, feed._spec)
         oldest = min(
             (stamp for tablet in table.tablets if (stamp := tablet.memory_timestamp_min()) is not None),
@@ -433,7 +450,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         del root
         if not len(moments):
-            return start  # only other tables changed, so there is no micro-batch
+            return start  # only other tables changed, so no micro-batch is needed
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end: dict[str, Any] = {
             "timestamp": next_end(now, since, oldest, moments, counts, rows),
@@ -443,8 +460,8 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ("dropped_ranges", feed.dropped_ranges),
             ("restored_ranges", feed.restored_ranges),
         ):
-            told = [each for each in ranges if since < each["timestamp"] <= end["timestamp"]]
-            end |= {kind: told} if told else {}
+            inside = [each for each in ranges if since < each["timestamp"] <= end["timestamp"]]
+            end |= {kind: inside} if inside else {}
         return end
 
     def reportLatestOffset(self) -> dict[str, int] | None:
@@ -454,9 +471,9 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         published = self._db.now()
         since, until = (_check_moment(offset, published, self._options.table) for offset in (start, end))
-        _unwind_at_the_end()
+        _exit_on_sigterm()
         try:
-            with named(f"table {self._options.table!r}"):
+            with errors_naming(f"table {self._options.table!r}"):
                 made = plan_changes(
                     self._db,
                     self._options,
@@ -483,31 +500,31 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = [lease for until, lease in self._leases if until <= end["timestamp"]]
         self._leases = [(until, lease) for until, lease in self._leases if until > end["timestamp"]]
         for lease in set(done) - {lease for _, lease in self._leases}:
-            _give_back(self._options.address, lease)
+            _end_lease(self._options.address, lease)
 
     def stop(self) -> None:
         for _, lease in self._leases:
-            _give_back(self._options.address, lease)
+            _end_lease(self._options.address, lease)
         self._leases = []
         if self._open is not None:
             self._open.close()
             self._open = None
 
 
-def _unwind_at_the_end() -> None:
-    """Make SIGTERM raise SystemExit in this process, a planner worker, so that PySpark calls `stop`."""
+def _exit_on_sigterm() -> None:
+    """Let SIGTERM raise SystemExit in this planner worker, so that PySpark calls `stop`."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _unwind)
+        signal.signal(signal.SIGTERM, _exit)
 
 
-def _unwind(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
     del frame
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it twice
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends the signal twice
     sys.exit(128 + number)
 
 
-def _give_back(address: Address, lease: str) -> None:
-    # `lease_of_version` may still remember the name. It detects that the lease has ended and takes another.
+def _end_lease(address: Address, lease: str) -> None:
+    # `lease_of_version` may still have this name in its cache. It then detects that the lease has ended.
     with contextlib.suppress(Error):
         open_job_lease(address.env, address.path, lease).release()

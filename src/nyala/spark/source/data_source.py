@@ -1,11 +1,11 @@
-"""The data source `format("nyala")`: the class that Spark calls to make readers and writers.
+"""The class that Spark calls for `format("nyala")`, to make readers and writers.
 
-Spark makes one object for every `load()` and `save()`, in a planner worker, and pickles it there.
+Spark creates one object for every `load()` and `save()`, in a planner worker, and pickles it there.
 Spark passes the arguments of `reader` and `writer` by keyword, so their names are fixed.
 
-A table of Spark's catalogue (`CREATE TABLE … USING nyala OPTIONS (…)`) keeps its schema but loses its options.
-So `schema()` stores the options in the metadata of the first field, and `reader` and `writer` read them there.
-Options of the statement win over stored options.
+A table of Spark's catalogue (`CREATE TABLE … USING nyala OPTIONS (…)`) keeps its schema but loses
+its options. So `schema()` stores the options in the metadata of the first field, and `reader` and
+`writer` read them there. Options of a statement override stored options.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nyala.spark.source.options import (
     ReadOptions,
     WriteOptions,
     plain_names,
-    wants_changes,
+    reads_changes,
 )
 from nyala.spark.source.reader import NyalaReader, table_schema
 from nyala.spark.source.stream_writer import NyalaStreamWriter
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NyalaDataSource"]
 
-# The options of a CREATE TABLE that define the table. The others belong to one statement.
+# The options that are stored in the schema. Others are only for one statement.
 _KEPT: Final = (
     "path", "table", "where", "at", "changes", "startingtimestamp", "endingtimestamp", "versions", "before",
     "partitions", "lease",
@@ -65,21 +65,22 @@ class NyalaDataSource(DataSource):
 
     Notes
     -----
-    S1  All reads of one DataFrame see one snapshot: the moment of `load()`, or the option `at`. Each statement
-        reads a table of Spark's catalogue again.
+    S1  All reads of one DataFrame see one snapshot: the moment of `load()`, or the option `at`. For
+        a table of Spark's catalogue, each statement reads the present rows.
     S2  A write is one atomic batch, or nothing.
-    S3  Rows go to the table that the statement names, or the write raises an error. If the columns already fit
-        a table of Spark's catalogue, Spark keeps the metadata of the source's columns or has none. The target
-        is then unknown, and the statement must name it in its options.
+    S3  A write never goes to another table than its target. For some writes to a table of Spark's
+        catalogue, Spark does not pass the metadata with the target. Such a statement must name the
+        target in its options; otherwise it raises an error.
     """
 
-    # The session's number of concurrent tasks, set by `nyala.spark.register`. A worker cannot find it out.
+    # The session's number of concurrent tasks. `nyala.spark.register` sets it, because a worker
+    # cannot know it.
     cores: int | None = None
 
-    # Where the store is, if the options do not say it: set by `nyala.spark.register`.
-    home: Mapping[str, str] = MappingProxyType({})
+    # The options of the store that is used without an option `path`. `nyala.spark.register` sets them.
+    default_store: Mapping[str, str] = MappingProxyType({})
 
-    # The snapshot of this `load()`, once it is chosen. Spark pickles this object after it called `schema()`.
+    # The timestamp of this `load()`. `schema()` chooses it, and Spark pickles this object afterwards.
     _timestamp: int | None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
@@ -95,12 +96,13 @@ class NyalaDataSource(DataSource):
     def schema(self) -> StructType:
         given = self._given()
         kept = {name: value for name, value in given.items() if value and _is_kept(name, _KEPT)}
-        if wants_changes(given):
+        if reads_changes(given):
             changes = ChangeOptions.parse(given)
             return spark_schema(change_schema(changes), {**kept, "path": changes.path})
         options = ReadOptions.parse(given)
         schema, key, self._timestamp = table_schema(options)
-        # Spark's schema marks columns that are never NULL, but that is not only the key's columns. So store the key.
+        # The identity also has the key. In a schema of Spark, other columns than the key's may be
+        # NOT NULL too.
         return spark_schema(schema, {**kept, "path": options.path, "key": json.dumps(key)})
 
     @errors_in_options()
@@ -113,7 +115,7 @@ class NyalaDataSource(DataSource):
                 "db.create_table, then run CREATE TABLE t USING nyala OPTIONS (…) without a list of columns, or write "
                 "SELECT … FROM t WITH (`path`='…', `table`='…')"
             )
-        if wants_changes(options):
+        if reads_changes(options):
             changes = ChangeOptions.parse(options)
             if changes.max_rows is not None:
                 raise InvalidArgumentError(
@@ -133,20 +135,20 @@ class NyalaDataSource(DataSource):
             )
         key = None
         if options.operation.startswith("delete") and not is_as_read(schema):
-            # INSERT INTO … WITH (operation = 'delete') (key): Spark fills up the columns left out with NULL.
+            # For INSERT INTO … WITH (operation = 'delete'), Spark adds omitted columns as NULL.
+            # Keep only the key.
             key = json.loads((identity_of(schema) or {}).get("key", "null"))
             if key is not None and options.newest_by is not None:
                 key.append(options.newest_by)
-        # For a table of Spark's catalogue, Spark writes NULL for columns that INSERT omits.
+        # For a table of its catalogue, Spark writes NULL into columns that INSERT omits.
         filled = identity_of(schema) is not None and not is_as_read(schema)
         return NyalaWriter(options, schema, overwrite, key, filled=filled)
 
     @errors_in_options()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._with_identity(schema, _KEPT)
-        if not wants_changes(options):
-            # `schema()` does not know that it is called for a stream. Without `_change_type` a stream could not show
-            # that a row was deleted.
+        if not reads_changes(options):
+            # Without the change feed's columns, a stream could not show that a row was deleted.
             raise InvalidArgumentError(
                 "a stream can only read a table's changes: add .option('changes', True)"
             )
@@ -171,13 +173,17 @@ class NyalaDataSource(DataSource):
         return NyalaStreamWriter(options, schema, overwrite)
 
     def _given(self) -> dict[str, str]:
-        """Return the options of this statement, with the session's store if it names none or the same."""
+        """Return the options of this statement.
+
+        Without a path, or with the same path, the default store's are added.
+        """
         given = plain_names(self.options)
-        is_home = "path" not in given or given["path"].rstrip("/") == self.home.get("path")
-        return {**self.home, **given} if is_home else given
+        default = self.default_store
+        is_default = "path" not in given or given["path"].rstrip("/") == default.get("path")
+        return {**default, **given} if is_default else given
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
-        """Return the given options, completed by those that are stored in the schema."""
+        """Return the options of this statement, completed by those that are stored in the schema."""
         given = self._given()
         remembered: Mapping[str, str] = identity_of(schema) or {}
         if "table" in given:
@@ -189,7 +195,7 @@ class NyalaDataSource(DataSource):
         return given
 
     def _with_target(self, schema: StructType) -> dict[str, str]:
-        """Return the options of a write. Raises: InvalidArgumentError if the target is unknown (S3)."""
+        """Return the options of a write. Raises InvalidArgumentError if its target is unknown (S3)."""
         given = self._given()
         if "table" in given:
             return given

@@ -1,7 +1,7 @@
-"""Rewrites error messages of the library in the words of `.option(...)`.
+"""Rewords error messages of the library for users of `.option(...)`.
 
-A message of the library names arguments and methods of Python. Each rule below is a pattern for one sentence or one
-argument; text that no rule matches stays as it is. `nyala.cli.base` does the same for the command line.
+A message of the library names Python arguments, such as `at=`. Each rule below replaces a phrase
+with the options of Spark's data source. `nyala.cli.base` does the same for the command line.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.errors import Error
 
-__all__ = ["errors_in_options", "in_options", "rows_in_options", "without_places"]
+__all__ = ["errors_in_options", "in_options", "rows_in_options", "without_row_positions"]
 
-# Rules for the messages of failing rows, without patterns, because thousands of rows may have one message.
+# Rules for the messages of failing rows. They are plain text, which is faster for thousands of rows.
 _ROW_RULES: Final = (
     ('use upsert(), or pass on_conflict="ignore"', "use operation upsert or insert-ignore"),
     ('use upsert(), or pass on_missing="ignore"', "use operation upsert or update-ignore"),
     ('pass on_missing="ignore"', "use operation delete-ignore"),
     ("or use upsert(), where the later row wins", "or use operation upsert, where the later row wins"),
 )
-# Row positions within a task or the commit. They do not identify rows of the DataFrame.
-_PLACES: Final = r"(duplicate key in this batch): rows [0-9]+ and [0-9]+ have the same key"
+# Row positions count the rows of a task or a commit, not of the DataFrame.
+_ROW_POSITIONS: Final = r"(duplicate key in this batch): rows [0-9]+ and [0-9]+ have the same key"
 _RULES: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
@@ -35,7 +35,7 @@ _RULES: Final = tuple(
         (r"\b(when|newest_by)=('[^']*'| names)", r"option \1=\2"),
         (r"\boption when= names", "option when names"),
         (r"^(when|newest_by) goes with operation", r"option \1 goes with operation"),
-        (_PLACES, r"\1"),
+        (_ROW_POSITIONS, r"\1"),
         (r"write at=('[^']*'), or pass a datetime", r"write .option('at', \1)"),
         (r"exclude the range with where=", "exclude the range with .option('where', …)"),
         (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
@@ -52,29 +52,31 @@ _RULES: Final = tuple(
 
 
 def in_options(message: str) -> str:
-    """Return the message with options instead of Python arguments."""
+    """Reword a message: options in place of Python arguments."""
     for pattern, words in _RULES:
         message = pattern.sub(words, message)
     return message
 
 
 def rows_in_options(errors: pa.Table) -> pa.Table:
-    """Rewrite the messages of a table of failing rows like `in_options`."""
+    """Reword the messages in a table of failing rows, as `in_options` does."""
     messages = errors.column("message")
     for python, words in _ROW_RULES:
         messages = pc.replace_substring(messages, python, words)
-    return without_places(errors.set_column(errors.schema.get_field_index("message"), "message", messages))
+    return without_row_positions(
+        errors.set_column(errors.schema.get_field_index("message"), "message", messages)
+    )
 
 
-def without_places(errors: pa.Table) -> pa.Table:
-    """Remove row positions from messages of failing rows: they count rows of a task, not of the DataFrame."""
-    messages = pc.replace_substring_regex(errors.column("message"), _PLACES, r"\1")
+def without_row_positions(errors: pa.Table) -> pa.Table:
+    """Remove row positions from the messages of failing rows."""
+    messages = pc.replace_substring_regex(errors.column("message"), _ROW_POSITIONS, r"\1")
     return errors.set_column(errors.schema.get_field_index("message"), "message", messages)
 
 
 @contextlib.contextmanager
 def errors_in_options(moment: str = "at") -> Iterator[None]:
-    """Rewrite errors of the block or decorated method. moment: the option that gave the moment."""
+    """Reword errors of the block or decorated method. moment: the option that replaces `at=` in messages."""
     try:
         yield
     except Error as error:

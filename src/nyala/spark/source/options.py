@@ -1,7 +1,8 @@
 """Parses and checks the options of `.option(...)`.
 
-Spark passes text values under case-insensitive names. An unknown option raises an error. If it were ignored,
-`.option("colums", "a")` would read every column, and `.option("were", ...)` every row.
+Spark passes options as text, and their names are case-insensitive. An unknown option is an error:
+if it were ignored, `.option("colums", "a")` would read every column, and `.option("were", ...)`
+every row.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from nyala.env.paths import is_bucket_url, plain_url, utf8_path
@@ -34,19 +35,19 @@ __all__ = [
     "WriteOptions",
     "lease_seconds",
     "plain_names",
-    "wants_changes",
+    "reads_changes",
 ]
 
 Storage: TypeAlias = "tuple[tuple[str, Any], ...]"
 
 STORAGE: Final = "storage."
-"""What the names of storage options begin with: storage.region, storage.endpoint, …"""
+"""The prefix of storage options: storage.region, storage.endpoint, …"""
 
 OPERATIONS: Final = (*OPERATION_NAMES, "changes")
 
 # Seconds for which the files of a DataFrame's snapshot are kept after its last read.
 LEASE_DEFAULT_S: Final = 3600
-# A longer lease is probably a mistake (milliseconds, or "for ever"). Files of a year would fill the disk.
+# A longer lease is probably a mistake, such as milliseconds. It would keep so many files that the disk fills.
 LEASE_MAX_S: Final = 366 * 24 * 3600
 
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
@@ -62,42 +63,50 @@ _WRITE: Final = (
     "when",
     "newest_by",
 )
-# Options that Spark itself adds to those of a stream or of a table in its catalogue.
-_SPARKS: Final = (
+# Options that Spark adds for a stream, or for a table of its catalogue.
+_OPTIONS_OF_SPARK: Final = (
     "checkpointlocation", "queryname", "provider", "location", "owner", "external", "comment", "collation",
     "is_managed_location", "serialization.format",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """Options of `spark.read.format("nyala")`.
+class TableOptions:
+    """Options of every read and write.
 
     path        the store's folder or URL; a relative path starts in the driver's working directory
-    storage     the storage options of a store in a bucket, without secrets (`objects.address`)
     table       the table's name
-    at          the moment to read: a Nyala timestamp, ISO text or a WriteResult; None: now
-    columns     None: all, in the table's order
-    where       a predicate that the store evaluates, for this `load()` only
-    partitions  the maximum number of Spark partitions; None: two per core of the session (`nyala.spark.register`) or,
-                if that is unknown, of the driver's machine; fewer for a small table
-    lease_s     seconds for which the snapshot's files are kept after the last read
+    storage     the storage options of a store in a bucket, without secrets (`objects.address`)
     """
 
     path: str
     table: str
+    storage: Storage = field(default=(), kw_only=True)
+
+    @property
+    def address(self) -> Address:
+        """The address of the store."""
+        return Address(self.path, self.storage)
+
+
+@dataclass(frozen=True)
+class ReadOptions(TableOptions):
+    """Options of `spark.read.format("nyala")`.
+
+    at          the moment to read: a Nyala timestamp, ISO text or a WriteResult; None: now
+    columns     None: all, in the table's order
+    where       a predicate that the store evaluates, for this `load()` only
+    partitions  the maximum number of Spark partitions. None: two per core of the session, if
+                `nyala.spark.register` was called, otherwise of the driver's machine; fewer for a
+                small table
+    lease_s     seconds for which the snapshot's files are kept after the last read
+    """
+
     at: int | str | None = None
     columns: tuple[str, ...] | None = None
     where: str | None = None
     partitions: int | None = None
     lease_s: float = LEASE_DEFAULT_S
-
-    storage: Storage = ()
-
-    @property
-    def address(self) -> Address:
-        """Where the store is."""
-        return Address(self.path, self.storage)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -115,20 +124,22 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class ChangeOptions:
-    """Options of `spark.readStream.format("nyala")`, and of `spark.read` with `.option("changes", True)`.
+class ChangeOptions(TableOptions):
+    """Options of `spark.readStream.format("nyala")`, and of `spark.read` with `.option("changes",
+    True)`.
 
     columns     columns to return in addition to the key's; None: all
-    start       the moment after which the changes begin; None: begin with the present rows, as inserts
+    start       the moment after which the changes begin; None: begin with the present rows, as
+                inserts
     from_now    begin with the writes after the query's start
     end         the last moment; None: now for a batch; a stream has no end
     versions    "net": one change per key and micro-batch; "all": every version of every row
-    before      whether the rows before each change are returned too (update_preimage, and the values of deleted rows)
-    max_rows    about the maximum number of changes of a micro-batch; a batch of the table is never split
+    before      whether the rows before each change are returned too (update_preimage, and the
+                values of deleted rows)
+    max_rows    about the maximum number of changes of a micro-batch; a batch of the table is never
+                split
     """
 
-    path: str
-    table: str
     columns: tuple[str, ...] | None = None
     start: int | str | None = None
     from_now: bool = False
@@ -138,13 +149,6 @@ class ChangeOptions:
     max_rows: int | None = None
     partitions: int | None = None
     lease_s: float = LEASE_DEFAULT_S
-
-    storage: Storage = ()
-
-    @property
-    def address(self) -> Address:
-        """Where the store is."""
-        return Address(self.path, self.storage)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ChangeOptions:
@@ -176,9 +180,9 @@ class ChangeOptions:
 
 
 def lease_seconds(value: Any, where: str = "") -> float:
-    """Convert the argument or option `lease` into seconds.
+    """Convert the argument or option `lease` to seconds. where: the beginning of the error message.
 
-    where: the beginning of the error message. Raises: InvalidArgumentError if it is not a valid number of seconds.
+    Raises InvalidArgumentError if it is not a valid number of seconds.
     """
     seconds = 0.0
     if not isinstance(value, bool) and isinstance(value, str | numbers.Real):
@@ -192,10 +196,10 @@ def lease_seconds(value: Any, where: str = "") -> float:
 
 
 def plain_names(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options under the user's names, in lower case.
+    """Return the options by their names in lower case, with the values that the user gave.
 
-    Spark's catalogue passes each option twice: unchanged with the prefix `option.`, and without it, where Spark turns
-    a path into a URL.
+    Spark's catalogue passes each option twice. The one with the prefix `option.` is unchanged; in
+    the other one Spark has turned a path into a URL.
     """
     given = {name.lower(): value for name, value in options.items()}
     prefix = "option."
@@ -203,27 +207,27 @@ def plain_names(options: Mapping[str, str]) -> dict[str, str]:
     return {**{name: value for name, value in given.items() if not name.startswith(prefix)}, **as_given}
 
 
-def wants_changes(options: Mapping[str, str]) -> bool:
-    """Whether the options request the change feed. Raises: InvalidArgumentError if the value is not a bool."""
+def reads_changes(options: Mapping[str, str]) -> bool:
+    """Whether the options request the change feed. Raises InvalidArgumentError for an invalid value."""
     return _is_true(plain_names(options), "changes")
 
 
 @dataclass(frozen=True)
-class WriteOptions:
+class WriteOptions(TableOptions):
     """Options of `df.write.format("nyala")`.
 
-    operation   one of OPERATIONS; default: upsert; "changes": the rows are those of a change feed
+    operation   one of OPERATIONS. "changes": the rows are those of a change feed
     errors      "raise": one failing row rejects the batch; "collect": the good rows are written
-    transaction for a stream: a name that identifies the query instead of its checkpoint's id; None: Spark's id
-    result      a folder, made if missing. The commit writes result.json (timestamp and counts) into it and, if rows
-                failed, errors.parquet. None: failing rows are logged
+    transaction for a stream: a name that identifies the query. None: the id in its checkpoint
+    result      a folder, into which the commit writes result.json (timestamp and counts) and, if
+                rows failed, errors.parquet. None: failing rows are logged
     message     a text about the commit, which `table.commits()` shows
-    when        of an upsert: update an existing row only if this condition over old.… and new.… columns is TRUE
-    newest_by   of an upsert or delete: a column that grows with each change; late and repeated rows are ignored
+    when        of an upsert: update an existing row only if this condition on old.… and new.…
+                columns is TRUE
+    newest_by   of an upsert or delete: a column that grows with each change; late and repeated rows
+                are ignored
     """
 
-    path: str
-    table: str
     operation: str = "upsert"
     errors: Literal["raise", "collect"] = "raise"
     result: str | None = None
@@ -232,16 +236,9 @@ class WriteOptions:
     when: str | None = None
     newest_by: str | None = None
 
-    storage: Storage = ()
-
-    @property
-    def address(self) -> Address:
-        """Where the store is."""
-        return Address(self.path, self.storage)
-
     @property
     def condition(self) -> Condition | None:
-        """Which rows are written."""
+        """The condition of `when` or `newest_by`."""
         return condition_of(self.when, None, self.newest_by)
 
     @classmethod
@@ -251,7 +248,7 @@ class WriteOptions:
         if operation not in OPERATIONS:
             raise InvalidArgumentError(
                 f"option operation must be one of {', '.join(OPERATIONS)}, got {operation!r}"
-                f"{_meant(operation, OPERATIONS)}"
+                f"{_suggestion(operation, OPERATIONS)}"
             )
         errors = given.get("errors", "raise").lower()
         if errors not in ("raise", "collect"):
@@ -274,8 +271,9 @@ class WriteOptions:
 
 
 def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dict[str, str]:
+    """Return the options, without those of Spark. Raises InvalidArgumentError for an unknown or empty one."""
     given = plain_names(options)
-    for name in _SPARKS:
+    for name in _OPTIONS_OF_SPARK:
         given.pop(name, None)
     storage = {name: given.pop(name) for name in list(given) if name.startswith(STORAGE)}
     if given.get("changes", "").lower() == "false" and "changes" not in known:
@@ -286,7 +284,7 @@ def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dic
             home = next((verb for verb, names in homes.items() if name in names and names != known), None)
             where = "" if home is None else f"; it is an option of a {home}"
             raise InvalidArgumentError(
-                f"unknown option {name!r} for a {verb} of format 'nyala'{where or _meant(name, known)}; "
+                f"unknown option {name!r} for a {verb} of format 'nyala'{where or _suggestion(name, known)}; "
                 f"the options are {', '.join(known)}, and {STORAGE}… for a store in a bucket"
             )
         if not given[name]:
@@ -313,12 +311,12 @@ def _path(given: Mapping[str, str]) -> str:
     if path.startswith("file:"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(path).path)
     check_folder_path(path)
-    # The planner runs in the driver's working directory; executors may run in another.
+    # Resolve a relative path here, in the driver's working directory. Executors may have another one.
     return utf8_path(path)
 
 
 def _result(folder: str | None) -> str | None:
-    """A folder of this machine, or of the store in a bucket."""
+    """Return the path of a folder of this machine, or of a folder in the store's bucket."""
     return os.path.abspath(folder) if folder and not is_bucket_url(folder) else folder or None
 
 
@@ -330,7 +328,7 @@ def _message(text: str | None) -> str | None:
 
 
 def _moment(text: str | None) -> int | str | None:
-    """Parse a moment. Spark converts the value of `.option("at", …)` to text, so a result arrives as its repr."""
+    """Parse a moment: an integer, the `repr` of a WriteResult, Commit or Tag, or other text."""
     if not text:
         return None
     result = re.match(r"(?:WriteResult\(|Commit\(|Tag\(name='[\w.-]+', )timestamp=(\d+),", text)
@@ -340,7 +338,7 @@ def _moment(text: str | None) -> int | str | None:
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    """Parse `a, b` or a JSON list, which allows names with commas or with blanks at their ends."""
+    """Parse `a, b`, or a JSON list, in which names may have commas, or blanks at their ends."""
     if not text:
         return None
     names: Iterable[object]
@@ -379,6 +377,6 @@ def _lease(given: Mapping[str, str]) -> float:
     return lease_seconds(given["lease"], "option ") if given.get("lease") else LEASE_DEFAULT_S
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,22 +1,25 @@
-"""Batch reads: the driver plans one snapshot as scan tokens, and the executors read their files directly.
+"""Batch reads: the driver plans a snapshot as scan tokens, and the executors read their files
+directly.
 
     planner worker                                      executor's worker
-    connect(read_only) → scan(columns, where, at)       read(partition)
-      → lease with expiry                                 → renew the lease
-      → tokens, packed into a few partitions   ────────►  → files (and the token's own rows) → Arrow batches
+    open the store, scan(columns, where, at)            read(partition)
+    take a lease on the snapshot's files                renew the lease
+    pack the scan tokens into a few partitions ──────►  read the files, yield Arrow batches
 
-A token has everything that an executor needs, so the executor opens no catalogue and replays no log. Spark plans a
-DataFrame once, so all its reads see one snapshot. The lease keeps the snapshot's files, and each read renews the lease.
+A token has everything that an executor needs, so the executor opens no catalogue and replays no
+log. Spark plans a DataFrame once, so all its reads see one snapshot. The lease keeps the snapshot's
+files.
 
-Rows that a tablet has in memory travel with its token. Spark pickles a partition and sends it through the driver, so a
-partition holds at most 0.9 MB of tokens. The other tokens are in a file that lives as long as the lease (`place`).
+A token also has the rows that its tablet has in memory. Spark pickles a partition and sends it
+through the driver, so a partition has at most 0.9 MB of tokens. `store_tokens` writes the others to
+a file that is kept as long as the lease.
 
-Cost: a task of the Python data source takes some 50 ms of a core before it reads a byte. So tokens are packed into at
-most two partitions per core, with about equal numbers of rows, and into fewer if there is little to read. A small table
-is one partition. Large tablets are split.
+Cost: a task of a Python data source takes some 50 ms of a core before it reads a byte. So there are
+at most two partitions per core, with about equal numbers of rows, and fewer if there is little to
+read.
 
-No column pruning: Spark 4.3 does not tell a Python source which columns a query needs. Use the option `columns`, or
-`nyala.spark.sql`.
+Spark 4.3 does not tell a Python data source which columns a query needs. To read fewer columns, use
+the option `columns`, or `nyala.spark.sql`.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.handover import commits as handover
 from nyala.objects.address import Address
-from nyala.spark.errors import named, naming, place_of
+from nyala.spark.errors import add_place, errors_naming, place_text
 from nyala.spark.source.option_messages import errors_in_options
 from nyala.spark.source.options import ReadOptions
 from nyala.spark.types import arrow_schema, check_schema, conform
@@ -59,67 +62,69 @@ __all__ = [
     "CELLS_PER_TASK",
     "JVM",
     "PARTITIONS_PER_CORE",
-    "FilePart",
+    "FileRange",
     "HeldLease",
     "NyalaReader",
-    "PlacedToken",
+    "TokenOrRange",
     "TokenPartition",
     "begin_task",
     "in_task",
     "lease_of_version",
-    "load_placed",
+    "load_token",
+    "open_read_only",
     "pack",
-    "partitions_wanted",
-    "place",
+    "partition_count",
     "read_tokens",
-    "reading",
+    "store_tokens",
     "table_schema",
 ]
 
 PARTITIONS_PER_CORE: Final = 2
-# A cell takes about 60 ns from the file to Spark's row (2026-11-21, lineitem), so a task with this many takes 30 ms.
-# With fewer cells, a second task costs more time than it saves.
+# A task reads this many cells (rows × columns) in about 30 ms: 60 ns each (2026-11-21, lineitem).
+# With fewer cells, a second task would take more time than it saves.
 CELLS_PER_TASK: Final = 500_000
-# The driver's JVM is the ancestor process of this name. Planner workers and their daemon do not live as long.
+# The name of the driver's JVM, an ancestor process of a planner worker. It lives as long as the session.
 JVM: Final = "java"
-# The bytes of tokens inside a partition. Spark pickles partitions, keeps them on the driver and sends them one by one.
+# The maximum size of the tokens in a partition. Spark pickles partitions and keeps them on the driver.
 INLINE_MAX_BYTES: Final = 900_000  # Spark warns about tasks above 1000 KiB in total
-# The pickled overhead of a token, and the pickled size of a `FilePart`.
+# The size that pickle adds to a token, and the pickled size of a `FileRange`.
 _PICKLED_BYTES: Final = 64
 
 
-class FilePart(NamedTuple):
-    """Bytes [offset, offset + size) of a file."""
+class FileRange(NamedTuple):
+    """The bytes [offset, offset + size) of a file."""
 
     path: str
     offset: int
     size: int
 
 
-PlacedToken: TypeAlias = "bytes | FilePart"
-"""A token, or its position in a file."""
+TokenOrRange: TypeAlias = "bytes | FileRange"
+"""A scan token, or its position in a file."""
 
 
-def reading(address: Address) -> Database:
-    """Open a store for reading. Raises: as `nyala.connect`."""
+def open_read_only(address: Address) -> Database:
+    """Open a store for reading. Raises the errors of `nyala.connect`."""
     if address.in_bucket:
         return Database(open_address_for_reading(address))
     return nyala.connect(address.path, read_only=True)
 
 
 def table_schema(options: ReadOptions) -> tuple[pa.Schema, list[str], int]:
-    """Return the schema of a read with these options, the key's columns, and the timestamp of its snapshot."""
-    with reading(options.address) as db:
-        table = db._table(options.table)  # it may have been dropped since the moment of the read
+    """Return the schema of a read with these options, the key's columns, and the timestamp of its
+    snapshot.
+    """
+    with open_read_only(options.address) as db:
+        table = db._table(options.table)  # also finds a table that was dropped after the moment of the read
         try:
             scan = table.scan(columns=options.columns, where=options.where, at=options.at)
         except (ColumnNotFoundError, InvalidArgumentError, SchemaError) as error:
-            raise _of_option(error, table, options) from None
+            raise _with_option_name(error, table, options) from None
         return scan.schema, list(scan._take()[1].schema.key_names), scan.timestamp
 
 
-def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
-    """Put the option's name before the error's message, if that option alone causes the same error."""
+def _with_option_name(error: Error, table: Table, options: ReadOptions) -> Error:
+    """Put the name of an option before the error's message, if this option alone causes the same error."""
     scans: dict[str, Callable[[], object]] = {
         "columns": lambda: table.scan(columns=options.columns),
         "where": lambda: table.scan(where=options.where),
@@ -129,87 +134,94 @@ def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
             scan()
         except Error as found:
             if str(found) == str(error):
-                return naming(error, f"option {name}")
+                return add_place(error, f"option {name}")
     return error
 
 
-def partitions_wanted(rows: int, columns: int, cores: int | None = None) -> int:
-    """Return the number of partitions for a read. cores: None for the number of this machine."""
+def partition_count(rows: int, columns: int, cores: int | None = None) -> int:
+    """Return the number of partitions for a read. cores: of the session; None: take those of this machine."""
     needed = -(-rows * max(columns, 1) // CELLS_PER_TASK)
     return max(1, min(PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1), needed))
 
 
 class TokenPartition(InputPartition):
-    """Scan tokens that one Spark task reads in order, and the lease that keeps their files. Spark pickles it."""
+    """A partition of Spark: scan tokens that one task reads, and the lease that keeps their files."""
 
-    def __init__(self, tokens: list[PlacedToken], lease: str) -> None:
+    def __init__(self, tokens: list[TokenOrRange], lease: str) -> None:
         super().__init__(tokens)
         self.tokens = tokens
         self.lease = lease
 
 
 def pack(tokens: Sequence[Token], partitions: int) -> list[list[bytes]]:
-    """Group neighbouring tokens into at most `partitions` groups with about equal numbers of rows; one if no rows."""
+    """Group neighbouring tokens into at most `partitions` groups with about equal numbers of rows."""
     total = sum(token.rows for token in tokens)
     if not total:
         return [[token.data for token in tokens]]
     groups: list[list[bytes]] = [[] for _ in range(partitions)]
     before = 0
     for token in tokens:
-        # The group is that of the token's middle row, so that a large first or last token does not attract others.
+        # A token belongs to the group of its middle row.
         groups[(before + token.rows // 2) * partitions // total].append(token.data)
         before += token.rows
     return [group for group in groups if group]
 
 
-def place(
+def store_tokens(
     address: Address,
     lease: str,
     groups: Sequence[Sequence[bytes]],
     inline_max_bytes: int = INLINE_MAX_BYTES,
     *,
     together: bool = False,
-) -> list[list[PlacedToken]]:
-    """Move all but the smallest tokens of each group into a file, so that at most `inline_max_bytes` are pickled.
+) -> list[list[TokenOrRange]]:
+    """Write large tokens to files, so that at most `inline_max_bytes` of tokens are pickled per
+    group.
 
-    Each group has at most one file, which lives as long as the lease.
-    together: the groups are pickled together (in a task's function), so the limit is for all groups, with one file.
+    Each group has at most one file, which is kept as long as the lease. together: the groups are
+    pickled together, in the function of a task, so the limit is for all groups, and there is one
+    file.
     """
     if together:
-        placed = iter(
-            _place_group(address, lease, [token for group in groups for token in group], inline_max_bytes)
+        stored = iter(
+            _store_group(address, lease, [token for group in groups for token in group], inline_max_bytes)
         )
-        return [[next(placed) for _ in group] for group in groups]
-    return [_place_group(address, lease, group, inline_max_bytes) for group in groups]
+        return [[next(stored) for _ in group] for group in groups]
+    return [_store_group(address, lease, group, inline_max_bytes) for group in groups]
 
 
-def _place_group(
+def _store_group(
     address: Address, lease: str, group: Sequence[bytes], inline_max_bytes: int
-) -> list[PlacedToken]:
-    placed: list[PlacedToken] = list(group)
+) -> list[TokenOrRange]:
+    """Write all tokens of a group to a file, except the smallest ones up to the limit."""
+    stored: list[TokenOrRange] = list(group)
     left = inline_max_bytes - _PICKLED_BYTES * len(group)
-    by_size = sorted(range(len(group)), key=lambda place: len(group[place]))
-    kept = 0
-    while kept < len(group) and (left := left - len(group[by_size[kept]])) >= 0:
-        kept += 1
-    filed = sorted(by_size[kept:])
-    if filed:
-        keeper = open_job_lease(address.env, address.path, lease)
-        parts = [group[place] for place in filed]
-        file = keeper.keep_file(f"{SYSTEM.randomness.token_hex(8)}.token", *parts)
-        offsets = itertools.accumulate(map(len, parts), initial=0)
-        for place, part, offset in zip(filed, parts, offsets, strict=False):
-            placed[place] = FilePart(file, offset, len(part))
-    return placed
+    by_size = sorted(range(len(group)), key=lambda number: len(group[number]))
+    inline = 0
+    while inline < len(group) and (left := left - len(group[by_size[inline]])) >= 0:
+        inline += 1
+    in_file = sorted(by_size[inline:])
+    if in_file:
+        tokens = [group[number] for number in in_file]
+        job_lease = open_job_lease(address.env, address.path, lease)
+        file = job_lease.keep_file(f"{SYSTEM.randomness.token_hex(8)}.token", *tokens)
+        offsets = itertools.accumulate(map(len, tokens), initial=0)
+        for number, token, offset in zip(in_file, tokens, offsets, strict=False):
+            stored[number] = FileRange(file, offset, len(token))
+    return stored
 
 
 class NyalaReader(DataSourceReader):
-    """Plans in a planner worker; a pickled copy reads in every task. No `pushFilters`: see the package."""
+    """The reader of `spark.read`. It plans in a planner worker, and pickled copies read in the
+    tasks.
+
+    It has no `pushFilters`, because of an error of Spark (see the package).
+    """
 
     def __init__(
         self, options: ReadOptions, schema: StructType, timestamp: int | None, cores: int | None = None
     ) -> None:
-        """cores: the session's number of cores; None if unknown."""
+        """cores: the session's number of cores, None if unknown."""
         self._options = options
         self._schema = schema
         self._timestamp = timestamp
@@ -218,24 +230,25 @@ class NyalaReader(DataSourceReader):
     @errors_in_options()
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with named(f"table {options.table!r}"):
+        with errors_naming(f"table {options.table!r}"):
             return self._partitions()
 
     def _partitions(self) -> list[InputPartition]:
         options = self._options
         at = options.at if self._timestamp is None else self._timestamp
-        with reading(options.address) as db:
-            # This process' own lease is still valid, and this version is not newer than the scan's. So no file of the
-            # scan can be removed in between.
+        with open_read_only(options.address) as db:
+            # `db` has a lease of its own, and its version is not newer than the scan's. So no file
+            # of the scan is removed before the new lease exists.
             lease = lease_of_version(options.address, db._view_at(None)[0].version, options.lease_s)
             scan = db._table(options.table).scan(
                 columns=self._schema.fieldNames(), where=options.where, at=at
             )
             check_schema(self._schema, options.table, scan.schema)
-            wanted = options.partitions or partitions_wanted(
+            partitions = options.partitions or partition_count(
                 scan._engine().rows_planned(), len(scan.schema), self._cores
             )
-            groups = place(options.address, lease, pack(scan._engine().tokens(wanted), wanted))
+            tokens = pack(scan._engine().tokens(partitions), partitions)
+            groups = store_tokens(options.address, lease, tokens)
             return [TokenPartition(group, lease) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -246,23 +259,29 @@ class NyalaReader(DataSourceReader):
 
 @dataclass(frozen=True)
 class HeldLease:
-    """A lease in the form that tasks carry: store, name, and for how many seconds each read renews it."""
+    """A lease that a task can renew: the store, the lease's name, and its duration in seconds."""
 
     address: Address
     name: str
     lease_s: float
 
     def keep(self) -> None:
-        """Renew the lease unless most of its time is left. Raises: HistoryExpiredError if it has expired."""
+        """Renew the lease if a good part of its time has passed.
+
+        Raises HistoryExpiredError if it has expired.
+        """
         keep_job_lease(self.address.env, self.address.path, self.name, self.lease_s)
 
-    def give_back(self) -> None:
-        """End the lease. Only for a lease that is not shared."""
+    def end_lease(self) -> None:
+        """End the lease, which must not be shared."""
         with contextlib.suppress(HistoryExpiredError):
             open_job_lease(self.address.env, self.address.path, self.name).release()
 
     def keeper(self) -> Callable[[], None]:
-        """Return a function to call often while reading. It checks the lease at once, then each tenth of its time."""
+        """Return a function to call often.
+
+        It calls `keep` the first time, and then after each tenth of the duration.
+        """
         next_s = -1.0
 
         def keep() -> None:
@@ -276,42 +295,41 @@ class HeldLease:
 
 
 def read_tokens(
-    tokens: Sequence[PlacedToken], lease: HeldLease, schema: pa.Schema, table: str
+    tokens: Sequence[TokenOrRange], lease: HeldLease, schema: pa.Schema, table: str
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of the tokens, in exactly `schema`. Runs in a task on an executor."""
     begin_task()
     keep = lease.keeper()
-    with named(f"table {table!r}"):
-        for placed in tokens:
+    with errors_naming(f"table {table!r}"):
+        for stored in tokens:
             keep()
-            token = load_placed(placed, lease.address)
+            token = load_token(stored, lease.address)
             try:
                 for batch in read_token(token, lease.address.env, opened=_opened):
                     yield conform(batch, schema)
                     keep()
             except Error as error:
-                naming(error, place_of(table, tablet_of(token)))
+                add_place(error, place_text(table, tablet_of(token)))
                 raise
 
 
-# Rowsets that this worker keeps open for its later tasks.
+# Rowsets that stay open for later tasks of this worker.
 _opened: Final = OpenRowSets()
 
 
-def load_placed(placed: PlacedToken, address: Address) -> bytes:
-    """Return the token, from its file if it is in one. Raises: HistoryExpiredError if its lease has expired."""
-    if isinstance(placed, bytes):
-        return placed
+def load_token(stored: TokenOrRange, address: Address) -> bytes:
+    """Return a token, also from a file. Raises HistoryExpiredError if the lease of the file has expired."""
+    if isinstance(stored, bytes):
+        return stored
     with kept_by_lease("this read", "load again"):
-        file = address.env.files.open(placed.path)
+        file = address.env.files.open(stored.path)
         try:
-            return bytes(file.read(placed.offset, placed.size))
+            return bytes(file.read(stored.offset, stored.size))
         finally:
             file.close()
 
 
-# Leases of this process (a planner worker or a driver with several threads) that later DataFrames over the same version
-# may share.
+# Leases that later DataFrames of this process on the same version of the catalogue share.
 _leases: dict[tuple[Address, int, float], str] = {}
 _leases_lock = threading.Lock()
 
@@ -319,15 +337,16 @@ _leases_lock = threading.Lock()
 def lease_of_version(
     address: Address, version: int, lease_s: float, owner: str | None = None, *, shared: bool = True
 ) -> str:
-    """Return the name of a lease on a version of the catalogue.
+    """Return the name of a lease on a version of the catalogue, which lasts for about `lease_s`
+    seconds.
 
-    It lasts for `lease_s` seconds; a shared lease that already exists, for at least RENEWED_BELOW of them.
-    owner: mark of the process with which the lease ends; None: the driver's JVM, if this is a planner worker.
-    shared: whether other frames over this version may use the same lease. If False, the lease is new.
-    The caller must keep that version during the call, by an open reader or a root in this process.
+    owner: mark of the process with which the lease ends. None: the driver's JVM, if this is a
+    planner worker. shared: return an existing lease if there is one. If False, the lease is new,
+    and nobody else uses it. The caller must keep this version during the call, by an open reader or
+    a root of this process.
     """
-    wanted = (address, version, lease_s)
-    name = _leases.get(wanted) if shared else None
+    key = (address, version, lease_s)
+    name = _leases.get(key) if shared else None
     if name is not None:
         with contextlib.suppress(HistoryExpiredError):
             HeldLease(address, name, lease_s).keep()
@@ -337,9 +356,9 @@ def lease_of_version(
     if not shared:
         return lease.name
     with _leases_lock:
-        for old in [key for key in _leases if key[0] == address and key[1] < version]:
+        for old in [other for other in _leases if other[0] == address and other[1] < version]:
             del _leases[old]
-        _leases[wanted] = lease.name
+        _leases[key] = lease.name
     return lease.name
 
 
@@ -347,7 +366,9 @@ Rows: TypeAlias = "Iterator[pa.RecordBatch]"
 
 
 def in_task(rows: Callable[[Rows], Rows]) -> Callable[[Rows], Rows]:
-    """Wrap a function for `mapInArrow` so that it calls `begin_task` at once, before its input has come."""
+    """Wrap a function for `mapInArrow` so that `begin_task` runs first, while the task waits for
+    its input.
+    """
 
     def begin(batches: Rows) -> Rows:
         begin_task()
@@ -362,9 +383,9 @@ _modules_frozen = 0
 def begin_task() -> None:
     """Exclude imported modules from garbage collection. Every task calls this first.
 
-    PySpark's workers collect garbage after every task. Walking pandas, pyarrow and pyspark each time takes 20 ms, more
-    than a small task. So the modules are frozen at the worker's first task, and again when more have been imported.
-    (pyarrow imports pandas when it converts a list.)
+    PySpark's workers collect garbage after every task. With pandas, pyarrow and pyspark, this takes
+    20 ms, more than a small task. So objects are frozen at the first task of a worker, and again
+    after further imports, such as pandas.
     """
     global _modules_frozen
     if len(sys.modules) > _modules_frozen:

@@ -1,19 +1,24 @@
-"""Batch writes: tasks stage Arrow files, and the driver hands them over once, to be committed as one batch.
+"""Batch writes: tasks stage the rows in Arrow files, and one request to the store's writer commits
+them as one batch.
 
-    executor's worker                         planner worker                     holder of the store's lock
-    write(batches)                            commit(messages)
-      → staging/<key>/part-… .arrow  ──────►    → commit_staged(key, files) ──────►  one atomic batch,
-      → message: file, rows                                                          remembered under the key
+    executor's worker                         planner worker                   the store's writer
+    write(batches): stage the rows in         commit(messages): send   ──────► write one atomic batch
+    staging/<key>/part-….arrow, return        key and files                    together with the key
+    the file's name
 
-W-a  A task may run twice (retry, speculation): each attempt has its own file, and only the attempt whose message
-     reaches `commit` counts.
-W-b  The planner chooses the job's key, and the writer carries it. A commit that is sent twice is applied once.
-W-c  `commit` removes the staged files, whether it succeeds or fails. Spark also calls `abort` after a `commit` that
-     raised. The commit's outcome is decided by then, and `abort` only removes staged files.
+The rows of a job are one batch, in the order of Spark's partitions and of the rows in each
+partition. Each task finds the tablets of its rows and sorts the rows by key
+(`tablet.jobs.staged_files`), so the commit merges sorted runs. `nyala.spark.load` and `upsert`
+write rowset files in the tasks instead.
 
-The rows of a job are one batch, in the order of Spark's partitions and of the rows in each partition. Each task routes
-its rows to tablets and sorts them by key (`tablet.jobs.staged_files`), so the commit merges sorted runs. In
-`nyala.spark.load` and `upsert`, executors write rowset files instead.
+Invariants
+    W-a  A task may run twice (retry, speculation). Each attempt writes its own file, and the commit
+         uses the file of one attempt.
+    W-b  The planner chooses the key of a job. The store applies a key once, even if the commit is
+         sent twice.
+    W-c  `commit` removes the staged files, also after an error. Spark calls `abort` after a
+         `commit` that raised. Then `abort` only removes staged files, and does not change the
+         outcome.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from nyala.handover.commits import CHANGES
 from nyala.handover.routing_plans import routing_plan
 from nyala.objects.address import Address
 from nyala.schema.schema import NO_DEFAULT
-from nyala.spark.errors import named, naming
+from nyala.spark.errors import add_place, errors_naming
 from nyala.spark.source.option_messages import errors_in_options, in_options, rows_in_options
 from nyala.spark.source.options import WriteOptions
 from nyala.spark.source.reader import JVM, begin_task
@@ -59,6 +64,7 @@ __all__ = [
     "NyalaWriter",
     "StagedFile",
     "check_no_feed",
+    "commit_files",
     "failure_text",
     "failures_text",
     "plan_rows",
@@ -66,8 +72,8 @@ __all__ = [
     "unique_columns",
 ]
 
-# Files of a job without a commit are removed when its driver has ended. If that cannot be detected, they expire after
-# this time.
+# Staged files of a driver that has ended are removed. If its end cannot be detected, they expire
+# after this time.
 STAGING_TTL_S: Final = 24 * 3600
 ERRORS_SHOWN: Final = 100
 
@@ -76,7 +82,7 @@ _log = logging.getLogger("nyala.spark")
 
 @dataclass(frozen=True)
 class StagedFile(WriterCommitMessage):
-    """The file that one task wrote. `name` is None if the task had no rows."""
+    """The message of a task: the staged file. name: None if the task had no rows."""
 
     partition: int
     name: str | None
@@ -84,7 +90,10 @@ class StagedFile(WriterCommitMessage):
 
 
 class NyalaWriter(DataSourceArrowWriter):
-    """The writer: made in a planner worker; one pickled copy writes in each task, another one commits."""
+    """The writer of `df.write`.
+
+    It is made in a planner worker; pickled copies write in tasks, and one commits.
+    """
 
     def __init__(
         self,
@@ -95,7 +104,7 @@ class NyalaWriter(DataSourceArrowWriter):
         *,
         filled: bool = False,
     ) -> None:
-        """only: the columns to write; None: all. filled: whether Spark may have filled missing columns with NULL."""
+        """only: the columns to write, None: all; filled: Spark may have added omitted columns as NULL."""
         if overwrite and options.operation not in ("insert", "upsert"):
             raise InvalidArgumentError(
                 f"mode('overwrite') replaces all rows of table {options.table!r}, so it cannot be combined with "
@@ -107,7 +116,7 @@ class NyalaWriter(DataSourceArrowWriter):
         self._columns = unique_columns(options.table, schema)
         if only is not None:
             self._columns = [name for name in self._columns if name in only]
-        # Checks the columns before any file is staged, and long before the last task would find the error.
+        # Raises errors of columns before any task runs.
         self._plan = plan_rows(options, self._columns, schema)
         with_default = {
             c.name for c in self._plan.schema.columns if c.write_default not in (None, NO_DEFAULT)
@@ -121,10 +130,10 @@ class NyalaWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None, "a data source writes inside a Spark task"
         partition = context.partitionId()
-        # The attempt's id is unique in the application, so a retry writes another file.
+        # The attempt's id is unique in the application, so a second attempt writes another file.
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         chosen = (b if b.schema.names == self._columns else b.select(self._columns) for b in iterator)
-        with named(f"table {self._options.table!r}"):
+        with errors_naming(f"table {self._options.table!r}"):
             rows = stage_rows(
                 self._without_null(chosen),
                 os.path.join(self._staging, name),
@@ -134,7 +143,7 @@ class NyalaWriter(DataSourceArrowWriter):
         return StagedFile(partition, name if rows else None, rows)
 
     def _without_null(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass the batches on. Raises: InvalidArgumentError for a NULL that would replace a default."""
+        """Yield the batches. Raises InvalidArgumentError for a NULL in place of a default."""
         for batch in batches:
             for name in self._never_null:
                 if batch.column(name).null_count:
@@ -150,28 +159,11 @@ class NyalaWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = [m for m in messages if isinstance(m, StagedFile)]
         staged.sort(key=lambda message: message.partition)
+        files = [m.name for m in staged if m.name is not None]
         try:
-            outcome = handover.commit_staged(
-                self._options.path,
-                {
-                    "key": self._key,
-                    "table": self._options.table,
-                    "operation": self._options.operation,
-                    "errors": self._options.errors,
-                    "files": [m.name for m in staged if m.name is not None],
-                    "columns": self._columns,
-                    "overwrite": self._overwrite,
-                    "message": self._options.message,
-                    "when": self._options.when,
-                    "newest_by": self._options.newest_by,
-                },
-                self._options.address.env,
-            )
-        except Error as error:
-            raise refused(self._options, error, self._plan) from None
-        finally:  # also after a failure: these files are not sent again
+            commit_files(self._options, self._plan, self._key, files, self._columns, self._overwrite)
+        finally:  # also after an error, because Spark does not send these files again
             self._discard()
-        tell(self._options, outcome, self._plan)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._discard()
@@ -182,7 +174,7 @@ class NyalaWriter(DataSourceArrowWriter):
 
 
 def unique_columns(table: str, schema: StructType) -> list[str]:
-    """Return the names of the columns to write. Raises: SchemaError if two columns have the same name."""
+    """Return the names of the columns. Raises SchemaError if two columns have the same name."""
     names: list[str] = schema.fieldNames()
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -194,12 +186,13 @@ def unique_columns(table: str, schema: StructType) -> list[str]:
 
 
 def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType) -> LoadPlan:
-    """Return the plan by which tasks route their rows. Runs in a planner worker.
+    """Return the plan by which tasks find the tablets of their rows. Runs in a planner worker.
 
-    Raises: TableNotFoundError, ColumnNotFoundError, SchemaError, InvalidArgumentError: errors that concern all rows.
+    Raises errors that concern all rows: TableNotFoundError, ColumnNotFoundError, SchemaError,
+    InvalidArgumentError.
     """
     check_names(options.table, columns)
-    with named(f"table {options.table!r}"):
+    with errors_naming(f"table {options.table!r}"):
         plan = routing_plan(options.address.env, options.path, options.table)
         if options.operation != CHANGES:
             arrow = arrow_schema(schema)
@@ -210,7 +203,7 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
 
 
 def check_no_condition(options: WriteOptions, overwrite: bool) -> None:
-    """Raises: InvalidArgumentError for a condition on a write that replaces all rows."""
+    """Raise InvalidArgumentError for a condition on a write that replaces all rows."""
     if overwrite and options.condition is not None:
         raise InvalidArgumentError(
             f"this write replaces all rows of table {options.table!r}, so it cannot be combined with option "
@@ -219,9 +212,10 @@ def check_no_condition(options: WriteOptions, overwrite: bool) -> None:
 
 
 def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: str) -> None:
-    """Raise InvalidArgumentError if the columns are those of a change feed and the table does not have them.
+    """Raise InvalidArgumentError if the DataFrame is a change feed: otherwise its deletes would
+    become rows.
 
-    Written like other rows, the feed's deletes would become rows.
+    A change feed has columns such as `_change_type`, which the table does not have.
     """
     marks = [name for name in FEED_COLUMNS if name in columns and name not in schema]
     if marks:
@@ -232,52 +226,89 @@ def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: st
 
 
 def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan, address: Address) -> int:
-    """Route a task's rows and stage them in the file `path`; return their number. Without rows there is no file."""
+    """Stage the rows of a task in the file `path`, and return their number.
+
+    Without rows it writes no file.
+    """
     begin_task()
     return write_routed(address.env, path, plan, batches)
 
 
-# ------------------------------------------------------------------------------------------------ messages and results
+def commit_files(
+    options: WriteOptions,
+    plan: LoadPlan,
+    key: str,
+    files: Sequence[Any],
+    columns: Sequence[str],
+    overwrite: bool,
+    **more: str,
+) -> None:
+    """Commit staged files as one batch, and report the result.
+
+    Parameters: as for `handover.commit_staged`.
+    """
+    job = {
+        "key": key,
+        "table": options.table,
+        "operation": options.operation,
+        "errors": options.errors,
+        "files": list(files),
+        "columns": list(columns),
+        "overwrite": overwrite,
+        "message": options.message,
+        "when": options.when,
+        "newest_by": options.newest_by,
+        **more,
+    }
+    try:
+        outcome = handover.commit_staged(options.path, job, options.address.env)
+    except Error as error:
+        raise rejected(options, error, plan) from None
+    report(options, outcome, plan)
 
 
 def failure_text(
-    errors: pa.Table, place: int, row_text: Callable[[int | None], str], *, with_code: bool = False
+    errors: pa.Table, position: int, row_text: Callable[[int | None], str], *, with_code: bool = False
 ) -> str:
-    """Return the text of one failing row: its number, its key and its error. Parameters: see `failures_text`."""
-    (row,) = errors.slice(place, 1).to_pylist()
+    """Return the number, the key and the error of a failing row. row_text: as for `failures_text`."""
+    (row,) = errors.slice(position, 1).to_pylist()
     key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])
     code = f"{row['code']}: " if with_code else ""
     return f"{row_text(row['row'])} ({key}): {code}{row['message']}"
 
 
 def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row {}".format) -> str:
-    """Return the number of failing rows by code, then one line for each of the first hundred.
+    """Return a line with the number of failing rows by code, and a line for each of the first
+    hundred rows.
 
-    row_text: formats a row's number. By default the number is the row's position in the job.
+    row_text: formats the number of a row. Default: "row 5", its position in the job.
     """
     codes = Counter(errors.column("code").to_pylist())
     lines = [", ".join(f"{count} {code}" for code, count in sorted(codes.items()))]
     shown = min(errors.num_rows, ERRORS_SHOWN)
-    lines += [f"  {failure_text(errors, place, row_text, with_code=True)}" for place in range(shown)]
+    lines += [f"  {failure_text(errors, row, row_text, with_code=True)}" for row in range(shown)]
     if errors.num_rows > ERRORS_SHOWN:
         lines.append(f"  … and {errors.num_rows - ERRORS_SHOWN} more")
     return "\n".join(lines)
 
 
-def refused(options: WriteOptions, error: Error, plan: LoadPlan) -> Error:
-    """Return the error of a job that wrote nothing, with failing rows in its text, since Spark passes only text on."""
+def rejected(options: WriteOptions, error: Error, plan: LoadPlan) -> Error:
+    """Return the error of a job that wrote nothing.
+
+    Its text has the failing rows, because Spark passes only text.
+    """
     if not isinstance(error, WriteError):
-        return naming(error, f"table {options.table!r}")
+        return add_place(error, f"table {options.table!r}")
     errors = None if error.errors is None else rows_in_options(error.errors)
     text = f"table {options.table!r}: {in_options(str(error))}"
     if errors is not None and errors.num_rows:
-        placed = with_tablets(errors, _routing(plan))
-        # The text contains the first row's message.
-        first, first_placed = (str(found.column("message")[0]) for found in (errors, placed))
-        text, errors = text.replace(first, first_placed, 1), placed
+        located = with_tablets(errors, _routing(plan))
+        # The text contains the message of the first row, to which `with_tablets` has added the tablet.
+        first, first_located = (str(found.column("message")[0]) for found in (errors, located))
+        text, errors = text.replace(first, first_located, 1), located
     if options.result is not None and errors is not None:
         write_errors(options, errors)
-    if options.result is None:  # Spark's exception has no such attribute
+    if options.result is None:  # Spark's exception has no attribute `errors`
         text = text.replace("(all failing rows are in .errors)", "(all of them: .option('result', folder))")
     if errors is not None and errors.num_rows:
         text += f"\n{failures_text(errors)}"
@@ -288,15 +319,15 @@ def _routing(plan: LoadPlan) -> TableState:
     return plan.table_state(None, range(len(plan.tablets)))
 
 
-def tell(options: WriteOptions, outcome: dict[str, Any], plan: LoadPlan) -> None:
-    """Write the commit's counts and failing rows to the `result` folder, or log the failing rows."""
+def report(options: WriteOptions, outcome: dict[str, Any], plan: LoadPlan) -> None:
+    """Write counts and failing rows to the `result` folder. Without a folder, log the failing rows."""
     errors: pa.Table | None = outcome["errors"]
     errors = None if errors is None else with_tablets(rows_in_options(errors), _routing(plan))
     failed = 0 if errors is None else errors.num_rows
     if options.result is not None:
         if errors is not None and failed:
             write_errors(options, errors)
-        # result.json is written last, so if it exists, errors.parquet is complete.
+        # result.json is written last. If it exists, errors.parquet is complete.
         counts = {name: outcome[name] for name in ("timestamp", "inserted", "updated", "deleted", "ignored")}
         files = _result_files(options)
         files.make_dirs(options.result)
@@ -315,7 +346,7 @@ def tell(options: WriteOptions, outcome: dict[str, Any], plan: LoadPlan) -> None
 
 
 def write_errors(options: WriteOptions, errors: pa.Table) -> None:
-    """Write the failing rows into the `result` folder."""
+    """Write the failing rows to the `result` folder."""
     import pyarrow.parquet as pq
 
     assert options.result is not None
@@ -327,5 +358,5 @@ def write_errors(options: WriteOptions, errors: pa.Table) -> None:
 
 
 def _result_files(options: WriteOptions) -> Files:
-    """The files of the `result` folder: of the store's bucket, or of this machine."""
+    """Return the access to the `result` folder: in the store's bucket, or on this machine."""
     return options.address.env.files if is_bucket_url(options.result) else SYSTEM.files

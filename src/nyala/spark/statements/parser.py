@@ -1,4 +1,4 @@
-"""Imports sqlglot with the first statement, and returns the scopes of its trees."""
+"""Imports sqlglot when the first statement needs it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 __all__ = ["Node", "scopes_of", "sqlglot"]
 
 Node: TypeAlias = Any
-"""A node of sqlglot's syntax tree. sqlglot is imported only when needed, so the alias is `Any`."""
+"""A node of sqlglot's syntax tree. The alias is `Any`, because sqlglot is imported late."""
 
 
 def sqlglot() -> Any:
-    """Return sqlglot with its used submodules imported. Raises: ImportError that says what to install."""
+    """Return the module sqlglot, with its submodules. Raises ImportError, which says what to install."""
     try:
         import sqlglot as found
         import sqlglot.errors
@@ -24,5 +24,5 @@ def sqlglot() -> Any:
 
 
 def scopes_of(tree: Node) -> list[Any]:
-    """Return each SELECT of the tree with its tables and columns, inner ones first."""
+    """Return the scopes of the tree: each SELECT with its tables and columns, inner ones first."""
     return list(sqlglot().optimizer.scope.traverse_scope(tree))

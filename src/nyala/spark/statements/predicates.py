@@ -1,11 +1,12 @@
-"""Translates terms of a statement into Nyala predicates: Q3 of `table_uses`.
+"""Translates terms of a statement into Nyala predicates, by rule Q3 of `table_uses`.
 
-    translate       the whole term, if possible                   a.k > 5 AND a.s IN ('x', 'y')
-    implied_parts   predicates that the term implies, otherwise   (a.k > 5 AND u.k = 1) OR a.k < 0
+    translate       translates a whole term, such as a.k > 5 AND a.s IN ('x', 'y'), or returns None
+    implied_parts   for other terms: yields predicates that follow from the term. For example, from
+                    (a.k > 5 AND u.k = 1) OR a.k < 0 follows a.k > 5 OR a.k < 0
 
-Only terms with the same meaning in Spark and Nyala are translated: a column compared with a literal that its type holds
-exactly. A comparison with a constant expression is an open term, whose value Spark computes (`constants`):
-a.day >= current_date() - 7.
+A term is translated only if it means the same in Spark and Nyala: a column is compared with a
+literal that its type holds exactly. A comparison with a constant expression, such as a.day >=
+current_date() - 7, is a pending term, whose value Spark computes (`constants`).
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ import pyarrow as pa
 
 from nyala.schema.expressions.nodes import Column, InList, IsNull, all_of, any_of, compare, negate
 from nyala.schema.expressions.nodes import Node as Predicate
-from nyala.spark.statements.constants import OpenTerm, can_be_open, constant_of
+from nyala.spark.statements.constants import PendingTerm, can_be_pending, constant_of
 from nyala.spark.statements.parser import Node, sqlglot
 
 __all__ = ["implied_parts", "translate"]
 
 _COMPARISONS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
-_TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """Translate the term into a Nyala predicate; None if that is not possible (Q3)."""
+    """Return the term as a Nyala predicate, or None if it has no equivalent (Q3)."""
     exp = sqlglot().exp
     node = node.unnest()
     if isinstance(node, exp.And | exp.Or):
@@ -64,12 +65,11 @@ def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
     if op is None:
         return None
     found = _compare(node.left, op, node.right, alias, schema)
-    return _compare(node.right, _TURNED[op], node.left, alias, schema) if found is None else found
+    return _compare(node.right, _MIRRORED[op], node.left, alias, schema) if found is None else found
 
 
-def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | OpenTerm]:
-    """Yield predicates that a term implies: an OR with untranslatable parts, or a comparison or BETWEEN without
-    literals."""
+def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | PendingTerm]:
+    """Yield predicates and pending terms that follow from a term that `translate` does not translate."""
     exp = sqlglot().exp
     node = node.unnest()
     if isinstance(node, exp.Or):
@@ -82,22 +82,26 @@ def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predica
         if node.args.get("symmetric"):
             return
     elif (op := _COMPARISONS.get(type(node).__name__)) is not None:
-        sides = [(node.left, op, node.right), (node.right, _TURNED[op], node.left)]
+        sides = [(node.left, op, node.right), (node.right, _MIRRORED[op], node.left)]
     else:
         return
     for left, op, right in sides:
         name = _column(left, alias, schema)
-        if name is None or not can_be_open(schema.field(name).type):
+        if name is None or not can_be_pending(schema.field(name).type):
             continue
         closed = _compare(left, op, right, alias, schema)
         if closed is not None:
             yield closed
         elif (found := constant_of(right)) is not None and (op in (">", ">=") or not found.present):
-            yield OpenTerm(name, op, found.text, schema.field(name).type, found.slack_us)
+            yield PendingTerm(name, op, found.text, schema.field(name).type, found.slack_us)
 
 
 def _implied(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """Return a predicate that the term implies, or None: the translatable parts of AND, or all branches of OR."""
+    """Return a predicate that follows from the term, or None.
+
+    From an AND follows each part that can be translated. From an OR follows an OR, if something
+    follows from each branch.
+    """
     exp = sqlglot().exp
     node = node.unnest()
     whole = translate(node, alias, schema)
@@ -127,10 +131,11 @@ def _column(node: Node, alias: str, schema: pa.Schema) -> str | None:
 
 
 def _value(node: Node, type: pa.DataType) -> Any:
-    """Return the literal as a value of the column's type; None if Spark might convert it differently.
+    """Return the literal as a value of the column's type, or None if Spark might convert it
+    differently.
 
-    Timestamps return None, because their text depends on the session's time zone. So does float, because Spark compares
-    it as double.
+    Returns None for timestamps, because the meaning of their text depends on the time zone, and for
+    float, because Spark compares it as double.
     """
     exp = sqlglot().exp
     node = node.unnest()
@@ -151,14 +156,14 @@ def _value(node: Node, type: pa.DataType) -> Any:
             return None  # the meaning of a backslash depends on Spark's settings
         if pa.types.is_date32(type):
             if not _DAY.fullmatch(text):
-                return None  # Python's fromisoformat also accepts weeks
+                return None  # Python's fromisoformat also accepts other formats
             try:
                 return dt.date.fromisoformat(text)
             except ValueError:
                 return None
         return text if pa.types.is_string(type) and not dated else None
     if "e" in text.lower() and not pa.types.is_float64(type):
-        return None  # Spark reads it as a double and compares as double
+        return None  # Spark reads this literal as a double
     try:
         number = decimal.Decimal(text) * sign
     except decimal.InvalidOperation:

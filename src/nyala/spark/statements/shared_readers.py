@@ -1,16 +1,20 @@
-"""Open readers of stores, and DataFrames of scans, that the statements of a program share.
+"""Open readers of stores, and DataFrames of scans, that several statements of a program use.
 
-    sql(…)  ── reading(…) ────►  the reader that the last statement left open. It catches up with the writer by a few
-                                 system calls or requests; opening a new one would read the whole catalogue
-            ── task_frame(…) ──► the DataFrame of the same scan at the same moment, if one exists
+    shared_reader   the reader that an earlier statement left open. It reads what was written since
+                    by a few system calls or requests. A new reader would have to read the whole
+                    catalogue.
+    shared_frame    the DataFrame of the same scan at the same moment, if an earlier statement made
+                    it
 
-A statement sees the same rows as without sharing, because a reader catches up at each snapshot, and a scan of one
-moment always has the same rows.
+Statements see the same rows as without sharing, because each snapshot of a reader is a new one, and
+a scan of one moment always has the same rows.
 
 Invariants
-    M1  A reader is closed when nobody has used it for IDLE_S, and its lease ends. A reader in use is not closed.
-    M2  A reader whose lease has gone from the store's folder is not used again: the folder was removed or replaced.
-    M3  A frame is reused only while its lease is valid, and each reuse renews the lease.
+    M1  A reader is closed, and its lease ends, when nobody has used it for IDLE_S. A reader in use
+        is not closed.
+    M2  A reader whose lease no longer exists is not used again, because the store was removed or
+        replaced.
+    M3  A DataFrame is shared only while its lease is valid, and each use renews the lease.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nyala.env import SYSTEM
 from nyala.errors import HistoryExpiredError
 from nyala.objects.address import Address
-from nyala.spark.source.reader import reading as open_reader
+from nyala.spark.source.reader import open_read_only
 from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.recovery.reader_store import ReaderStore
 
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from nyala.api.scan import Scan
     from nyala.spark.frames import LeasedFrame
 
-__all__ = ["IDLE_S", "close_readers", "reading", "task_frame"]
+__all__ = ["IDLE_S", "close_readers", "shared_frame", "shared_reader"]
 
 IDLE_S: Final = 30.0
 FRAMES_MAX: Final = 16
@@ -50,17 +54,19 @@ _frames: OrderedDict[Any, LeasedFrame] = OrderedDict()
 
 @dataclass
 class _Reader:
+    """An open reader. users: the number of running statements; has_timer: whether a timer will close it."""
+
     database: Database
     pid: int
     users: int = 0
     last_used_s: float = 0.0
-    ticking: bool = False
+    has_timer: bool = False
 
 
 @contextlib.contextmanager
-def reading(address: Address) -> Iterator[Database]:
-    """Open the store at an address for reading. Raises: as `nyala.connect`."""
-    reader = _taken(address)
+def shared_reader(address: Address) -> Iterator[Database]:
+    """Yield a shared open reader of a store. Raises the errors of `nyala.connect`."""
+    reader = _acquire(address)
     try:
         yield reader.database
     finally:
@@ -68,19 +74,19 @@ def reading(address: Address) -> Iterator[Database]:
             reader.users -= 1
             reader.last_used_s = SYSTEM.clock.monotonic_s()
             if _readers.get(address) is reader:
-                _tick(address, reader, IDLE_S)
+                _start_timer(address, reader, IDLE_S)
             elif not reader.users:
                 reader.database.close()
 
 
-def _taken(address: Address) -> _Reader:
+def _acquire(address: Address) -> _Reader:
     with _lock:
         reader = _usable(address)
         if reader is not None:
             reader.users += 1
             return reader
-    # Without the lock, so that statements over other stores do not wait while a long log is replayed.
-    opened = open_reader(address)
+    # Opens without the lock, so that statements on other stores need not wait for the replay of a long log.
+    opened = open_read_only(address)
     with _lock:
         reader = _usable(address)
         if reader is None:
@@ -92,7 +98,7 @@ def _taken(address: Address) -> _Reader:
 
 
 def _usable(address: Address) -> _Reader | None:
-    """The open reader, if it is still valid; closes one that is not. The caller holds the lock."""
+    """Return the open reader if it is valid, otherwise remove it. The caller holds the lock."""
     reader = _readers.get(address)
     if reader is None or (reader.pid == os.getpid() and _is_kept(reader.database)):
         return reader
@@ -103,15 +109,15 @@ def _usable(address: Address) -> _Reader | None:
 
 
 def _is_kept(database: Database) -> bool:
-    """Whether the reader's lease still exists (M2)."""
+    """Whether the lease of the reader still exists (M2)."""
     store = database._store
     return isinstance(store, ReaderStore | BucketReader) and store.is_kept()
 
 
-def _tick(address: Address, reader: _Reader, after_s: float) -> None:
-    """Start a timer that closes the reader if it is idle then; one timer at a time (M1)."""
-    if not reader.ticking:
-        reader.ticking = True
+def _start_timer(address: Address, reader: _Reader, after_s: float) -> None:
+    """Start a timer that closes the reader if nobody uses it then, unless it has a timer (M1)."""
+    if not reader.has_timer:
+        reader.has_timer = True
         timer = threading.Timer(after_s, _close_if_idle, (address, reader))
         timer.daemon = True
         timer.start()
@@ -119,12 +125,12 @@ def _tick(address: Address, reader: _Reader, after_s: float) -> None:
 
 def _close_if_idle(address: Address, reader: _Reader) -> None:
     with _lock:
-        reader.ticking = False
+        reader.has_timer = False
         if _readers.get(address) is not reader or reader.users:
-            return  # its last user starts another timer or closes it
+            return  # the statement that uses it starts a timer at its end, or closes it
         left_s = reader.last_used_s + IDLE_S - SYSTEM.clock.monotonic_s()
         if left_s > 0:
-            _tick(address, reader, left_s)
+            _start_timer(address, reader, left_s)
             return
         del _readers[address]
         reader.database.close()
@@ -140,16 +146,17 @@ def close_readers() -> None:
                 reader.database.close()
 
 
-def task_frame(
+def shared_frame(
     spark: SparkSession, scan: Scan, request: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
-    """Return the shared frame of a scan; call `make` if no frame is shared, or its lease has expired (M3).
+    """Return the shared DataFrame of a scan, or a new one of `make` if there is none with a valid
+    lease (M3).
 
-    request: the scan's columns, predicate and lease duration, as part of the key.
-    make:  makes the frame. A frame without a lease is not shared.
+    request: what distinguishes scans of one table and moment: columns, predicate, lease duration,
+    use of arrays. A new DataFrame without a lease is not shared.
     """
     root, table = scan._take()
-    # A shared frame keeps its session alive, so no other session has the same id.
+    # The id of the session is unique, because shared DataFrames keep their sessions alive.
     key = (id(spark), scan._store.root_path, root.version, table.id, scan.timestamp, request)
     del root, table
     with _lock:

@@ -1,10 +1,15 @@
 """Finds the columns, the predicate and the applied terms of each Nyala table in a statement.
 
-    input     the tree, with a key in place of each Nyala table      SELECT a.v FROM nyala_0 AS a WHERE a.k > 5
-    output    by key                                                 columns k, v; where k > 5; met [31, 38)
+The input is the syntax tree with a key in place of each Nyala table. For each key, the output has
+the columns that the statement needs, a predicate, and the positions of terms that the predicate
+replaces:
 
-Keeps Q1, Q2 and Q5 of `table_uses`. If the needs of a table are unclear, its key is missing from the output. All its
-columns are then read and Spark alone filters, which is slower but never wrong.
+    SELECT a.v FROM nyala_0 AS a WHERE a.k > 5       nyala_0: columns v; where k > 5; applied [35,
+                                                     42)
+
+This module keeps the rules Q1, Q2 and Q5 of `table_uses`. If the needs of a table are unclear, the
+output does not have its key. Then all columns are read, and only Spark filters, which is slower but
+never wrong.
 """
 
 from __future__ import annotations
@@ -18,18 +23,19 @@ import pyarrow as pa
 
 from nyala.schema.expressions.nodes import Node as Predicate
 from nyala.schema.expressions.nodes import all_of, column_names_in
-from nyala.spark.statements.constants import OpenTerm
+from nyala.spark.statements.constants import PendingTerm
 from nyala.spark.statements.parser import Node, scopes_of, sqlglot
 from nyala.spark.statements.predicates import implied_parts, translate
 
-__all__ = ["TableRead", "are_told_apart", "table_reads"]
+__all__ = ["TableRead", "differ_ignoring_case", "table_reads"]
 
+# Kinds of joins that fill no side with NULL.
 _NOT_FILLED: Final = ("", "INNER", "CROSS")
-# Parts of a SELECT that refer to columns of its list by position, or whose number of rows depends on the list.
-_BY_ITS_LIST: Final = (
+# Clauses that use columns of the SELECT list by position, or make the number of rows depend on the list.
+_PARTS_OF_LIST: Final = (
     "distinct", "group", "having", "qualify", "laterals", "order", "sort", "cluster", "distribute"
 )  # fmt: skip
-# The text that must be before and after a term of WHERE so that the term ends there.
+# The text that must be before and after a term of WHERE, so that the term is not part of a longer one.
 _BEFORE_TERM: Final = re.compile(r"(?:\b(?:WHERE|AND)\s|[\s(]\()\s*$", re.IGNORECASE)
 _CLOSING: Final = re.compile(r"\s*\)")
 _AFTER_TERM: Final = re.compile(
@@ -39,110 +45,115 @@ _AFTER_TERM: Final = re.compile(
 
 @dataclass(frozen=True)
 class TableRead:
-    """The needs of one use. The fields are those of `TableUse` in `table_uses`."""
+    """What one use of a table needs. The fields are those of `TableUse` in `table_uses`."""
 
     columns: tuple[str, ...]
     where: Predicate | None = None
-    met: tuple[tuple[int, int], ...] = ()
-    open: tuple[OpenTerm, ...] = ()
+    applied: tuple[tuple[int, int], ...] = ()
+    pending: tuple[PendingTerm, ...] = ()
 
 
 def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, TableRead]:
-    """Return columns and predicate of each use, by key. A missing key means all columns and no predicate.
+    """Return what each use needs, by key. A missing key means all columns and no predicate.
 
-    Spark runs the user's text. So the columns are those that the text names and, for a star, those that outer queries
-    use (Q1).
+    The columns are those that the text names, because Spark runs this text. For a star they are
+    those that outer queries use (Q1).
     """
     glot = sqlglot()
-    # Each step of a piped statement has its own columns, and sqlglot's tree loses the sign of `+ 'a'`.
+    # Not analysed: piped statements, whose steps have their own columns, and `+ 'a'`, which
+    # sqlglot's tree loses.
     if (
         "|>" in text
-        or _says_columns_by_what_is_there(tree)
-        or _has_a_plus_of_its_own(
-            text, {name.lower() for schema in schemas.values() for name in schema.names}
-        )
+        or _depends_on_unnamed_columns(tree)
+        or _has_unary_plus(text, {name.lower() for schema in schemas.values() for name in schema.names})
     ):
         return {}
-    # Spark ignores the case of names, so a table that has `a` and `A` is read whole. So is `t AS x(a, b)`, which
-    # renames all columns by position.
+    # A table with columns `a` and `A` is read whole, because Spark ignores case. So is `t AS x(a,
+    # b)`, which renames all columns by position.
     renamed = {table.name for table in tree.find_all(glot.exp.Table) if table.alias_column_names}
-    taken = _names_of_others(tree)
+    other_names = _other_names(tree)
     plain = {
         key: schema
         for key, schema in schemas.items()
-        if are_told_apart(schema.names)
+        if differ_ignoring_case(schema.names)
         and key not in renamed
-        and taken.isdisjoint(name.lower() for name in schema.names)
+        and other_names.isdisjoint(name.lower() for name in schema.names)
     }
     described = {
         key: {name.lower(): str(schema.field(name).type) for name in schema.names}
         for key, schema in plain.items()
     }
     try:
-        named = _of_one_table(tree, described) or _qualified(tree, described, expand_stars=False)
-        scopes = scopes_of(named)
-        of_stars: dict[str, set[str]] = {}
+        qualified = _qualified_single_table(tree, described) or _qualified(
+            tree, described, expand_stars=False
+        )
+        scopes = scopes_of(qualified)
+        star_columns: dict[str, set[str]] = {}
         stars = [star for scope in scopes for star in _stars(scope)]
         # A star in struct(*) or count(DISTINCT *) needs all columns of the stars below it.
         if stars and all(map(_is_projection, stars)):
             expanded = glot.optimizer.pushdown_projections.pushdown_projections(
                 _qualified(tree, described, expand_stars=True)
             )
-            of_stars = {key: _names(columns) for key, columns, _, _ in _uses_in(scopes_of(expanded), plain)}
-    except (
-        Exception
-    ):  # sqlglot's optimizer fails (also by AssertionError) on statements that Spark may accept
+            star_columns = {
+                key: _names(columns) for key, columns, _, _ in _resolved_uses(scopes_of(expanded), plain)
+            }
+    except Exception:  # sqlglot's optimizer fails on some statements that Spark accepts
         return {}
-    needs: dict[str, TableRead] = {}
-    for key, columns, alias, scope in _uses_in(scopes, plain):
-        need = _need_of(text, plain[key], columns, alias, scope, of_stars.get(key))
-        if need is not None:
-            needs[key] = need
-    return needs
+    reads: dict[str, TableRead] = {}
+    for key, columns, alias, scope in _resolved_uses(scopes, plain):
+        read = _read_of(text, plain[key], columns, alias, scope, star_columns.get(key))
+        if read is not None:
+            reads[key] = read
+    return reads
 
 
-def _need_of(
-    text: str, schema: pa.Schema, named: Sequence[Node], alias: str, scope: Any, of_star: set[str] | None
+def _read_of(
+    text: str, schema: pa.Schema, named: Sequence[Node], alias: str, scope: Any, star_columns: set[str] | None
 ) -> TableRead | None:
-    """Return the needs of one use; None if they are unclear, or if a name is unknown, which Spark will report.
+    """Return what one use needs, or None if that is unclear, or a column is unknown (Spark then
+    raises the error).
 
-    named: the use's columns that the statement names. of_star: the columns that a star must have.
+    named: the columns of this use that the statement names; star_columns: the columns that a star
+    must have.
     """
     exp = sqlglot().exp
     terms: list[Predicate] = []
-    opened: list[OpenTerm] = []
-    met = []
-    done: set[int] = set()  # columns in terms that TRUE replaces
+    pending: list[PendingTerm] = []
+    applied = []
+    replaced: set[int] = set()  # ids of columns in terms that TRUE replaces
     for node, of_where in _filters(scope, alias):
         term = translate(node, alias, schema)
         if term is None:
             for part in implied_parts(node, alias, schema):
-                if isinstance(part, OpenTerm):
-                    opened.append(part)
+                if isinstance(part, PendingTerm):
+                    pending.append(part)
                 else:
                     terms.append(part)
             continue
         terms.append(term)
-        place = _place_of_term(text, node, term, alias, schema) if of_where else None
-        if place is not None:
-            met.append(place)
-            done.update(map(id, node.find_all(exp.Column)))
-    names = _names(column for column in named if id(column) not in done)
-    if _has_star(scope) and not _only_asks_whether(scope):
-        # UNION matches the columns of its branches by position.
-        if of_star is None or scope.expression.find_ancestor(exp.SetOperation) is not None:
+        position = _position_of_term(text, node, term, alias, schema) if of_where else None
+        if position is not None:
+            applied.append(position)
+            replaced.update(map(id, node.find_all(exp.Column)))
+    names = _names(column for column in named if id(column) not in replaced)
+    if _stars(scope) and not _is_exists_of_star(scope):
+        # Under UNION a star needs all columns, because the branches are matched by position.
+        if star_columns is None or scope.expression.find_ancestor(exp.SetOperation) is not None:
             return None
-        names = names | of_star
+        names = names | star_columns
     columns = tuple(name for name in schema.names if name.lower() in names)
     if len(columns) != len(names):
         return None
-    return TableRead(columns, all_of(terms) if terms else None, tuple(met), tuple(opened))
+    return TableRead(columns, all_of(terms) if terms else None, tuple(applied), tuple(pending))
 
 
-def _has_a_plus_of_its_own(text: str, columns: Collection[str]) -> bool:
-    """Whether the text has a unary plus before anything but a number. sqlglot's tree loses it.
+def _has_unary_plus(text: str, columns: Collection[str]) -> bool:
+    """Whether the text has a unary plus before something other than a number, which sqlglot's tree
+    loses.
 
-    columns: names in lower case. `time` and `date` are also SQL keywords; before a plus they mean the column.
+    columns: names in lower case. A name such as `time`, which is also a keyword, means the column
+    before a plus.
     """
     if "+" not in text:
         return False
@@ -159,8 +170,10 @@ def _has_a_plus_of_its_own(text: str, columns: Collection[str]) -> bool:
     )
 
 
-def _says_columns_by_what_is_there(tree: Node) -> bool:
-    """Whether the result depends on columns that the text does not name, so that none may be left out."""
+def _depends_on_unnamed_columns(tree: Node) -> bool:
+    """Whether the result depends on columns that the text does not name: NATURAL JOIN, `* EXCEPT`
+    and the like.
+    """
     exp = sqlglot().exp
     return any((join.method or "").upper() == "NATURAL" for join in tree.find_all(exp.Join)) or any(
         star.args.get(what)
@@ -169,11 +182,12 @@ def _says_columns_by_what_is_there(tree: Node) -> bool:
     )
 
 
-def _names_of_others(tree: Node) -> set[str]:
-    """Return names in the statement that mean something else, but that Spark may resolve to a table's column.
+def _other_names(tree: Node) -> set[str]:
+    """Return names in the statement that are not columns of its tables, but that Spark might take
+    for such.
 
-    These are functions without parentheses (Spark prefers a column), and columns of a LATERAL VIEW (the name is then
-    ambiguous, which is an error).
+    These are functions without parentheses (Spark prefers a column of the same name), and columns
+    of a LATERAL VIEW (the name is then ambiguous, and Spark raises an error).
     """
     exp = sqlglot().exp
     found: set[str] = set()
@@ -185,11 +199,12 @@ def _names_of_others(tree: Node) -> set[str]:
     return found
 
 
-def _of_one_table(tree: Node, described: Mapping[str, Any]) -> Node | None:
-    """Qualify the columns of a SELECT from one table, a fast path for simple statements.
+def _qualified_single_table(tree: Node, described: Mapping[str, Any]) -> Node | None:
+    """Add the table to the columns of a simple SELECT from one table. This is faster than
+    `_qualified`.
 
-    None if the tree has anything else: a star, or a name that is not a column of the table (it may be an alias).
-    A name that is both a column and an alias counts as the column.
+    Returns None if the tree has anything else: a subquery, a star, or a name that is not a column
+    of the table.
     """
     exp = sqlglot().exp
     if not isinstance(tree, exp.Select) or len(described) != 1:
@@ -215,13 +230,16 @@ def _of_one_table(tree: Node, described: Mapping[str, Any]) -> Node | None:
             return None
     for column in columns:
         if column.table:
-            column.args["table"].set("this", alias)  # keeps its position in the text
+            column.args["table"].set("this", alias)  # changes the name, and keeps its position in the text
         else:
             column.set("table", exp.to_identifier(alias))
     return tree
 
 
 def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) -> Node:
+    """Return a copy of the tree in which columns have their tables. described: the types of
+    columns, by table.
+    """
     return sqlglot().optimizer.qualify.qualify(
         tree.copy(), schema=described, dialect="spark", validate_qualify_columns=False, identify=False,
         quote_identifiers=False, expand_stars=expand_stars,
@@ -229,17 +247,13 @@ def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) 
 
 
 def _stars(scope: Any) -> list[Node]:
-    """Return all stars but those of count(*)."""
+    """Return the stars of the scope, without those of count(*)."""
     exp = sqlglot().exp
     return [star for star in scope.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
 
 
-def _has_star(scope: Any) -> bool:
-    return bool(_stars(scope))
-
-
-def _only_asks_whether(scope: Any) -> bool:
-    """Whether the scope is an EXISTS over stars, whose result does not depend on the columns."""
+def _is_exists_of_star(scope: Any) -> bool:
+    """Whether the scope is the SELECT * of an EXISTS, whose result does not depend on columns."""
     exp = sqlglot().exp
     query = scope.expression
     parent = query.parent
@@ -248,7 +262,7 @@ def _only_asks_whether(scope: Any) -> bool:
     return (
         isinstance(parent, exp.Exists)
         and isinstance(query, exp.Select)
-        and not any(query.args.get(part) for part in _BY_ITS_LIST)
+        and not any(query.args.get(part) for part in _PARTS_OF_LIST)
         and all(map(_is_projection, _stars(scope)))
     )
 
@@ -260,18 +274,18 @@ def _is_projection(star: Node) -> bool:
     return isinstance(parent, exp.Select)
 
 
-def _uses_in(
+def _resolved_uses(
     scopes: Sequence[Any], plain: Mapping[str, pa.Schema]
 ) -> Iterator[tuple[str, list[Node], str, Any]]:
-    """Yield (key, named columns, alias, scope) of each use whose names are all resolved."""
+    """Yield (key, named columns, alias, scope) of each use in scopes in which every column has its table."""
     exp = sqlglot().exp
     for scope in scopes:
         columns = [column for column in scope.columns if not isinstance(column.this, exp.Star)]
-        if any(not column.table for column in columns) or _has_more_names(scope):
+        if any(not column.table for column in columns) or _has_unresolved_names(scope):
             continue
         for alias, source in scope.sources.items():
             key = source.name if isinstance(source, exp.Table) else None
-            # A LATERAL also has the sources of the surrounding SELECT.
+            # The scope of a LATERAL also has the sources of the SELECT around it, which are not its tables.
             if key is not None and key in plain and any(source is table for table in scope.tables):
                 found = [
                     column for column in _columns_of(scope, alias) if not isinstance(column.this, exp.Star)
@@ -279,8 +293,8 @@ def _uses_in(
                 yield key, found, alias, scope
 
 
-def _has_more_names(scope: Any) -> bool:
-    """Whether HAVING or QUALIFY has an unresolved name: neither in the SELECT list nor with a table."""
+def _has_unresolved_names(scope: Any) -> bool:
+    """Whether HAVING or QUALIFY has a column without table that is not in the SELECT list."""
     exp = sqlglot().exp
     query = scope.expression
     parts = [query.args.get(part) for part in ("having", "qualify")] if isinstance(query, exp.Select) else []
@@ -299,47 +313,47 @@ def _names(columns: Iterable[Node]) -> set[str]:
     return {column.name.lower() for column in columns}
 
 
-def are_told_apart(names: Sequence[str]) -> bool:
-    """Whether the names differ by more than case, which Spark ignores."""
+def differ_ignoring_case(names: Sequence[str]) -> bool:
+    """Whether the names are distinct without their case, which Spark ignores."""
     return len({name.lower() for name in names}) == len(names)
 
 
 def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
-    """Yield the columns of a source, in its own scope and in correlated subqueries."""
+    """Yield the columns of a source that its scope and correlated subqueries name."""
     yield from scope.source_columns(alias)
     for inner in scope.subquery_scopes:
         yield from (column for column in inner.external_columns if column.table == alias)
 
 
 def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
-    """Yield the AND terms that every row of the source must satisfy to affect the result (Q2), and if it is WHERE's."""
+    """Yield (term, whether it is in WHERE) for terms that a row must satisfy to affect the result (Q2)."""
     exp = sqlglot().exp
     select = scope.expression
     if not isinstance(select, exp.Select):
         return
     joins = select.args.get("joins") or []
     sources = [select.args.get("from_") or select.args.get("from"), *joins]
-    if not all(source is None or _stands_alone(source.this) for source in sources):
+    if not all(source is None or _is_single_source(source.this) for source in sources):
         return
     sides = [(join.side.upper(), join.kind.upper(), join) for join in joins]
     if any(side in ("RIGHT", "FULL") or kind not in ("", "INNER", "CROSS", "SEMI", "ANTI", "OUTER") or
            join.method for side, kind, join in sides):  # fmt: skip
         return
-    mine = next(
+    own = next(
         ((side, kind, join) for side, kind, join in sides if join.this.alias_or_name == alias),
         None,
     )
-    filled = mine is not None and mine[0] == "LEFT" and mine[1] not in ("SEMI", "ANTI")
+    filled = own is not None and own[0] == "LEFT" and own[1] not in ("SEMI", "ANTI")
     where = select.args.get("where")
-    if where is not None and not filled and (mine is None or mine[1] in _NOT_FILLED):
+    if where is not None and not filled and (own is None or own[1] in _NOT_FILLED):
         yield from ((term, True) for term in _terms(where.this))
-    if mine is not None and mine[2].args.get("on") is not None:
-        # Rows of the joined side that fail ON do not affect the result, for each kind of join.
-        yield from ((term, False) for term in _terms(mine[2].args["on"]))
+    if own is not None and own[2].args.get("on") is not None:
+        # In each kind of join, a row of the joined side that fails ON does not affect the result.
+        yield from ((term, False) for term in _terms(own[2].args["on"]))
 
 
-def _stands_alone(source: Node) -> bool:
-    """Whether the source is not a join in parentheses, which may fill one side with NULL unnoticed."""
+def _is_single_source(source: Node) -> bool:
+    """Whether the source is one table or subquery. A join in parentheses may be an outer join."""
     exp = sqlglot().exp
     if source.args.get("joins"):
         return False
@@ -349,7 +363,7 @@ def _stands_alone(source: Node) -> bool:
 
 
 def _terms(node: Node) -> Iterator[Node]:
-    """Yield the terms that AND joins, in the text's order."""
+    """Yield the terms between AND, in the order of the text."""
     exp = sqlglot().exp
     pending = [node]
     while pending:
@@ -360,10 +374,10 @@ def _terms(node: Node) -> Iterator[Node]:
             yield node
 
 
-def _place_of_term(
+def _position_of_term(
     text: str, node: Node, term: Predicate, alias: str, schema: pa.Schema
 ) -> tuple[int, int] | None:
-    """Return the term's position in the text, if its text there is exactly the term; None if unclear (Q5)."""
+    """Return the position [begin, end) of the term in the text, or None if it is unclear (Q5)."""
     if any(pa.types.is_floating(schema.field(name).type) for name in column_names_in(term)):
         return None
     metas = [part.meta for part in node.walk() if "start" in part.meta and "end" in part.meta]

@@ -1,41 +1,46 @@
-"""Finds the Nyala tables in a SELECT, and makes the text that Spark runs, with a scan in place of each table.
+"""Finds the Nyala tables in a SELECT, and makes the text that Spark runs, with a scan in place of
+each table.
 
-    SELECT a.v FROM t AS a JOIN u ON a.k = u.k WHERE a.k > 5        t, u: Nyala tables
-        │ sqlglot parses and qualifies a copy
-        ▼
-    t AS a   columns k, v   where k > 5      ──►  a scan at one snapshot, to_spark   ──►  DataFrame nyala_0
-    u        column k                        ──►  …                                       DataFrame nyala_1
-        ▼
-    SELECT a.v FROM {nyala_0} AS a JOIN {nyala_1} AS u ON a.k = u.k WHERE a.k > 5
+The statement of the user, in which t and u are Nyala tables:
 
-    parser       sqlglot
-    predicates   translates a term into a Nyala predicate (Q3)
-    table_reads  columns, predicate and applied terms of each use (Q1, Q2, Q5)
-    this module  positions of the uses in the text, and the text that Spark runs
+    SELECT a.v FROM t AS a JOIN u ON a.k = u.k WHERE a.k > 5
 
-Spark runs the user's text with two changes: a placeholder replaces the name of each Nyala table, and TRUE replaces
-terms of WHERE that the scan has applied completely (Q5). Each use of a table is its own scan with its own predicate.
-Spark evaluates all other terms itself, so a scan only has to keep every row that Spark would keep.
+What its two uses of tables need (`table_reads`). Each use becomes a scan of its own, as a
+DataFrame:
+
+    nyala_0    t AS a    columns k, v    where k > 5
+    nyala_1    u         column k
+
+What Spark runs. Names of tables are replaced by DataFrames, and terms that a scan applies
+completely by TRUE (Q5):
+
+    SELECT a.v FROM {nyala_0} AS a JOIN {nyala_1} AS `u` ON a.k = u.k WHERE TRUE
+
+Spark evaluates all other terms itself. So a scan may return too many rows, but never too few.
 
 Invariants
-    Q1  A scan's columns, in the table's order, include every column of that use that the statement names. For a star
-        they include the columns that outer queries use; for a star in EXISTS, none. The scan has all columns if the
-        needed ones are unclear: a name without table, NATURAL JOIN, `* EXCEPT`, a star under UNION or in a function.
-    Q2  A scan gets a predicate only if a row that fails it cannot affect the result. Such a predicate is a term of
-        WHERE over a table that no outer join fills with NULL, or a term of ON over a side that ON filters.
-    Q3  A scan gets a term only if Spark and Nyala give it the same meaning: comparisons of a column with a literal that
-        the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR, NOT. If a column is compared with a constant
-        expression or with a text that means a time, the term is open: Spark computes the value (`constants`). An OR
-        over several tables, or with untranslatable terms, gives the scan the part that every branch implies for its
-        table. Spark alone evaluates the rest.
+    Q1  The columns of a scan are all columns of the table that the statement names in this use. For
+        a star they are those that outer queries use; a star in EXISTS needs none. If the needed
+        columns are unclear, the scan has all: a name without table, NATURAL JOIN, `* EXCEPT`, a
+        star under UNION or in a function.
+    Q2  A scan gets a predicate only if a row that fails it cannot affect the result. This is true
+        for a term of WHERE on a table that no outer join fills with NULL, and for a term of ON on a
+        side that ON filters.
+    Q3  A scan gets a term only if the term means the same in Spark and Nyala: comparisons of a
+        column with a literal that the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR,
+        NOT. In a comparison with a constant expression, or with a text that means a time, Spark
+        computes the value (pending terms, `constants`). If an OR has terms of several tables, or
+        terms that cannot be translated, the scan gets the part that follows for its table from
+        every branch.
     Q4  All tables of one store are read at one timestamp.
-    Q5  TRUE replaces a term of WHERE that the scan has applied, and its columns are not read for it. Otherwise Spark
-        would compile a new filter for each statement with other numbers. This is done only if the term's own text,
-        parsed alone, gives the same predicate, and stands between words that separate terms. Floating point terms stay,
-        because Spark orders NaN above all numbers. A sign before a text or date makes it no literal: Spark converts it
-        to a number or rejects it.
-    Q6  If this analysis misses a column, Spark rejects the statement. `sql` then runs it again with all columns and all
-        terms (`whole_uses`), and Spark's result or error of that run counts.
+    Q5  TRUE replaces a term of WHERE that the scan applies, and the scan does not return its
+        columns for it. This saves Spark from compiling a new filter for each statement with other
+        numbers. It is done only if the text of the term, parsed alone, is the same predicate, and
+        has words or signs around it that separate terms. Terms of floating point columns stay,
+        because Spark orders NaN above all numbers.
+    Q6  If this analysis misses a column, Spark rejects the statement. `sql` then runs it again with
+        all columns and all terms (`uses_of_all_columns`), and returns or raises the outcome of this
+        second run.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What a statement reads".
 """
@@ -52,19 +57,19 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.expressions.nodes import Node as Predicate
-from nyala.spark.statements.constants import OpenTerm
+from nyala.spark.statements.constants import PendingTerm
 from nyala.spark.statements.parser import Node, scopes_of, sqlglot
 from nyala.spark.statements.table_reads import TableRead, table_reads
 
 __all__ = [
     "TableUse",
     "find_uses",
-    "keep_whole",
-    "whole_uses",
+    "remember_uses",
+    "uses_of_all_columns",
     "with_placeholders",
 ]
 
-# Analysed statements, the oldest first: the schemas at that time, and the uses.
+# The schemas and uses of statements that were analysed, oldest statement first.
 _KNOWN_MAX: Final = 64
 _known_lock = threading.Lock()
 _known: dict[str, tuple[dict[tuple[str, ...], pa.Schema | None], list[TableUse] | None]] = {}
@@ -74,12 +79,12 @@ _known: dict[str, tuple[dict[tuple[str, ...], pa.Schema | None], list[TableUse] 
 class TableUse:
     """One use of a Nyala table in a statement.
 
-    begin, end: position of its name in the text, [begin, end).
-    alias:      the alias to add there; None if the use has one.
+    begin, end: the position [begin, end) of the table's name in the text.
+    alias:      the alias to add there, or None if the use has one.
     columns:    the columns that the statement needs, in the table's order.
     where:      the predicate of the scan, or None (Q2, Q3).
-    met:        positions [begin, end) of terms that every row of the scan satisfies (Q5).
-    open:       terms for the scan whose values Spark must compute.
+    applied:    the positions [begin, end) of terms that every row of the scan satisfies (Q5).
+    pending:    terms for the scan whose values Spark must compute.
     """
 
     name: tuple[str, ...]
@@ -88,8 +93,8 @@ class TableUse:
     alias: str | None
     columns: tuple[str, ...]
     where: Predicate | None
-    met: tuple[tuple[int, int], ...] = ()
-    open: tuple[OpenTerm, ...] = ()
+    applied: tuple[tuple[int, int], ...] = ()
+    pending: tuple[PendingTerm, ...] = ()
 
 
 def find_uses(
@@ -100,11 +105,14 @@ def find_uses(
 ) -> list[TableUse]:
     """Return the uses of Nyala tables in a statement, in the order of the text.
 
-    schema_of: returns the Arrow schema of a table by the parts of its name, None if it is not a Nyala table.
-    double_quoted_names: whether Spark reads double quotes as names. sqlglot reads them as texts, so the result then
-               has all columns and no predicate.
-    Cost:      some milliseconds; for a text that was analysed before, one call of `schema_of` per name.
-    Raises:    InvalidArgumentError if the text is not one SELECT; ImportError without sqlglot.
+    schema_of: returns the schema of a table by the parts of its name, or None if it is not a Nyala
+    table. double_quoted_names: Spark reads text in double quotes as a name. sqlglot does not, so
+    the uses then have all
+        columns and no predicate.
+
+    Takes some milliseconds, or for a text that was analysed before, one call of `schema_of` per
+    name. Raises InvalidArgumentError if the text is not one SELECT, and ImportError without
+    sqlglot.
     """
     schemas, uses = _known.get(text, ({}, None))
     if (
@@ -115,21 +123,21 @@ def find_uses(
         return uses
     schemas = {}
 
-    def ask(name: tuple[str, ...]) -> pa.Schema | None:
+    def recorded(name: tuple[str, ...]) -> pa.Schema | None:
         schemas[name] = schema_of(name)
         return schemas[name]
 
-    uses = _look_for_uses(text, ask)
+    uses = _analyze(text, recorded)
     if double_quoted_names:
-        return whole_uses(uses, schemas.__getitem__)
+        return uses_of_all_columns(uses, schemas.__getitem__)
     _keep(text, schemas, uses)
     return uses
 
 
-def whole_uses(
+def uses_of_all_columns(
     uses: Sequence[TableUse], schema_of: Callable[[tuple[str, ...]], pa.Schema | None]
 ) -> list[TableUse]:
-    """Return the same uses with all columns and no predicate, so that Spark resolves every name itself."""
+    """Return the same uses with all columns and without predicates."""
     return [
         TableUse(
             use.name, use.begin, use.end, use.alias, tuple((schema_of(use.name) or pa.schema([])).names), None
@@ -138,8 +146,8 @@ def whole_uses(
     ]
 
 
-def keep_whole(text: str, uses: list[TableUse]) -> None:
-    """Make `find_uses` return these uses from now on for a text that was analysed before."""
+def remember_uses(text: str, uses: list[TableUse]) -> None:
+    """Let `find_uses` return these uses for the text from now on."""
     schemas, _ = _known.get(text, (None, None))
     if schemas is not None:
         _keep(text, schemas, uses)
@@ -152,7 +160,7 @@ def _keep(text: str, schemas: dict[tuple[str, ...], pa.Schema | None], uses: lis
         _known[text] = (schemas, uses)
 
 
-def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]) -> list[TableUse]:
+def _analyze(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]) -> list[TableUse]:
     glot = sqlglot()
     exp = glot.exp
     try:
@@ -177,7 +185,7 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
                 found[f"nyala_{len(found)}"] = (node, name, schema)
     if not found:
         return []
-    places = {key: _place(node, text) for key, (node, _, _) in found.items()}
+    positions = {key: _position(node, text) for key, (node, _, _) in found.items()}
     for key, (node, _, _) in found.items():
         alias = node.alias or node.name
         node.set("db", None)
@@ -186,24 +194,26 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
         if isinstance(node.args.get("alias"), exp.TableAlias):
             continue
         node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-    needs = table_reads(text, tree, {key: schema for key, (_, _, schema) in found.items()})
+    reads = table_reads(text, tree, {key: schema for key, (_, _, schema) in found.items()})
     uses = []
     for key, (_, name, schema) in found.items():
-        begin, end, alias = places[key]
-        needed = needs.get(key, TableRead(tuple(schema.names)))
-        uses.append(TableUse(name, begin, end, alias, needed.columns, needed.where, needed.met, needed.open))
+        begin, end, alias = positions[key]
+        read = reads.get(key, TableRead(tuple(schema.names)))
+        uses.append(TableUse(name, begin, end, alias, read.columns, read.where, read.applied, read.pending))
     return sorted(uses, key=lambda use: use.begin)
 
 
 def with_placeholders(text: str, uses: Sequence[TableUse]) -> str:
-    """Return the statement with `{nyala_0}`, `{nyala_1}`, … in place of the tables, for arguments of `spark.sql`."""
+    """Return the statement with `{nyala_0}`, `{nyala_1}`, … in place of the tables, as `spark.sql`
+    expects.
+    """
     changes = []
     for number, use in enumerate(uses):
         quoted = "" if use.alias is None else " AS `" + use.alias.replace("`", "``") + "`"
         changes.append((use.begin, use.end, f"{{nyala_{number}}}" + _braces(quoted)))
-        # `k IN (1)AND` needs a blank before AND.
+        # Add a blank if the term is followed by a word, as in `k IN (1)AND`.
         changes += [
-            (begin, end, "TRUE " if text[end : end + 1].isalnum() else "TRUE") for begin, end in use.met
+            (begin, end, "TRUE " if text[end : end + 1].isalnum() else "TRUE") for begin, end in use.applied
         ]
     parts, at = [], 0
     for begin, end, words in sorted(changes):
@@ -217,7 +227,7 @@ def _braces(text: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what the parser expected and where, without its own objects."""
+    """Return what the parser expected and where, without the names of its classes."""
     found: Mapping[str, Any] = next(iter(getattr(error, "errors", ())), {})
     if not {"description", "line", "highlight"} <= found.keys():
         return str(error).splitlines()[0]
@@ -227,8 +237,11 @@ def _first_line(error: Exception) -> str:
     return f"{text}, line {found['line']}, at {found['highlight']!r}"
 
 
-def _place(node: Node, text: str) -> tuple[int, int, str | None]:
-    """Return the position of the table's name, and the alias that it needs. Raises: InvalidArgumentError."""
+def _position(node: Node, text: str) -> tuple[int, int, str | None]:
+    """Return the position [begin, end) of a table's name, and the alias to add.
+
+    Raises InvalidArgumentError.
+    """
     metas = [part.meta for part in node.parts]
     if not all("start" in meta and "end" in meta for meta in metas):
         raise InvalidArgumentError(f"cannot find the position of table {node.name!r} in {text!r}")
@@ -236,6 +249,5 @@ def _place(node: Node, text: str) -> tuple[int, int, str | None]:
         raise InvalidArgumentError(
             f"table {node.name!r}: TABLESAMPLE, PIVOT and time travel are not supported here; use a subquery, or at="
         )
-    has_alias = bool(node.alias)
     begin, end = min(meta["start"] for meta in metas), max(meta["end"] for meta in metas) + 1
-    return begin, end, None if has_alias else node.name
+    return begin, end, None if node.alias else node.name
