@@ -106,13 +106,7 @@ def check_workers(spark: SparkSession) -> list[str]:
         )
     except Exception as error:
         return [_check_problem(spark, error)]
-    own = {
-        "python": platform.python_version(),
-        "pyspark": pyspark.__version__,
-        "pyarrow": pa.__version__,
-        "nyala": nyala.__version__,
-    }
-    return problems(own, [row.asDict() for row in rows])
+    return problems(_own_versions(), [row.asDict() for row in rows])
 
 
 def check_python(spark: SparkSession) -> None:
@@ -195,7 +189,16 @@ def _report_function() -> Any:
     return report
 
 
-def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]) -> list[str]:
+def _own_versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "pyarrow": pa.__version__,
+        "nyala": nyala.__version__,
+    }
+
+
+def problems(own: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]) -> list[str]:
     """Return the differences between the executors and this program that would cause errors, each
     once.
 
@@ -211,8 +214,8 @@ def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]
             title = "Python" if name == "python" else name
             if theirs is None:
                 found[f"{where} have no {title}: {_ADVICE}"] = None
-            elif theirs.split(".")[:count] != mine[name].split(".")[:count]:
-                found[f"{where} have {title} {theirs}, but this program has {mine[name]}: {_ADVICE}"] = None
+            elif theirs.split(".")[:count] != own[name].split(".")[:count]:
+                found[f"{where} have {title} {theirs}, but this program has {own[name]}: {_ADVICE}"] = None
         lost = worker.get("missing")
         if lost is not None and worker["nyala"] is not None:
             found[f"{where} have no {lost}: {_ADVICE}"] = None

@@ -84,10 +84,7 @@ def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict
         for key, schema in plain.items()
     }
     try:
-        qualified = _qualified_single_table(tree, described) or _qualified(
-            tree, described, expand_stars=False
-        )
-        scopes = scopes_of(qualified)
+        scopes = scopes_of(_qualified(tree, described, expand_stars=False))
         star_columns: dict[str, set[str]] = {}
         stars = [star for scope in scopes for star in _stars(scope)]
         # A star in struct(*) or count(DISTINCT *) needs all columns of the stars below it.
@@ -197,43 +194,6 @@ def _other_names(tree: Node) -> set[str]:
         elif isinstance(node, exp.Func) and not any(node.args.values()):
             found.update(name.lower() for name in node.sql_names())
     return found
-
-
-def _qualified_single_table(tree: Node, described: Mapping[str, Any]) -> Node | None:
-    """Add the table to the columns of a simple SELECT from one table. This is faster than
-    `_qualified`.
-
-    Returns None if the tree has anything else: a subquery, a star, or a name that is not a column
-    of the table.
-    """
-    exp = sqlglot().exp
-    if not isinstance(tree, exp.Select) or len(described) != 1:
-        return None
-    tables, columns = [], []
-    for node in tree.walk():
-        if isinstance(node, exp.Table):
-            tables.append(node)
-        elif isinstance(node, exp.Column):
-            columns.append(node)
-        elif isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
-            return None
-        elif node is not tree and isinstance(node, exp.Query | exp.UDTF | exp.Lateral | exp.With):
-            return None
-    (known,) = described.values()
-    if len(tables) != 1 or tables[0].name not in described:
-        return None
-    alias = tables[0].alias
-    for column in columns:
-        if column.name.lower() not in known or column.args.get("db"):
-            return None
-        if column.table.lower() not in ("", alias.lower()):
-            return None
-    for column in columns:
-        if column.table:
-            column.args["table"].set("this", alias)  # changes the name, and keeps its position in the text
-        else:
-            column.set("table", exp.to_identifier(alias))
-    return tree
 
 
 def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) -> Node:
