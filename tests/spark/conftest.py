@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need Spark: starting one takes seconds and a JVM."""
+"""One Spark session for all tests that need Spark, because it takes seconds to start."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def jvms(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def spark(jvms: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two cores, no web page, UTC, and this very Python for its workers."""
-    # Without it the workers run whatever python3 is first on the PATH.
+    """Return a local session with two cores, without web page, in UTC, whose workers use this
+    Python.
+    """
+    # Without this variable the workers run the first python3 on the PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
@@ -32,7 +34,7 @@ def spark(jvms: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
         .appName("nyala tests")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
-        # Beside it, in the same JVM, a Spark Connect server at a port of its own choice.
+        # Also start a Spark Connect server in the same JVM, at a free port.
         .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
         .config("spark.connect.grpc.binding.address", "127.0.0.1")
         .config("spark.connect.grpc.binding.port", "0")
@@ -46,7 +48,9 @@ def spark(jvms: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 
 @pytest.fixture(scope="session")
 def connect_url(spark: SparkSession) -> str:
-    """Where the Connect server is, for a client in another process: one process has sessions of one kind."""
+    """Return the URL of a Connect server. Its clients need a process of their own, without a
+    classic session.
+    """
     service = spark._jvm.org.apache.spark.sql.connect.service
     port = getattr(getattr(service, "SparkConnectService$"), "MODULE$").localPort()
     return f"sc://127.0.0.1:{port}"
@@ -54,5 +58,5 @@ def connect_url(spark: SparkSession) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Where a test may make its store."""
+    """Return the path of a store that the test may create."""
     return tmp_path / "store"

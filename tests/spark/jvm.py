@@ -1,7 +1,8 @@
-"""Settings of every JVM that a test starts: a compiler and a collector for small jobs, and preloaded Python workers.
+"""Settings of the JVMs that tests start: a compiler and a garbage collector for short jobs, and
+preloaded workers.
 
-PYSPARK_SUBMIT_ARGS carries them as defaults, so that a program's own settings win. The Python workers are loaded
-beforehand (`workers/loaded.py`).
+They are defaults in PYSPARK_SUBMIT_ARGS, so a program's own settings override them. Python workers
+are preloaded by `workers/loaded.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# The JVM's second compiler, and threads that collect garbage beside the others, would spend more than they save.
-# Spark's classes are not verified: that is a quarter of the time in which a JVM starts.
+# For short jobs, the JVM's second compiler and concurrent garbage collection cost more than they save. Not verifying
+# Spark's classes saves a quarter of the start of a JVM.
 OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
@@ -18,11 +19,10 @@ WORKERS = Path(__file__).parent / "workers"
 
 
 def small_jvms(folder: Path) -> None:
-    """Set in this process's environment what its JVMs shall be like, and those of its programs.
-
-    folder: for the file of settings.
+    """Set the environment of this process for its JVMs and those of its programs. folder: for the
+    file with the settings.
     """
-    # Spark would ask the host's name server for an address that this machine may not have.
+    # Otherwise Spark resolves the host's name, which may give an address that this machine does not have.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(WORKERS), os.environ.get("PYTHONPATH")]))
     settings = folder / "spark.properties"

@@ -1,7 +1,8 @@
-"""The jobs of test_kills.py, and the program in which one of them is killed: `python -m tests.spark.kill_jobs JOB`.
+"""The jobs of test_kills.py, and the program in which one of them is killed: `python -m
+tests.spark.kill_jobs JOB`.
 
-Everything lies in the program's working folder: `store`, what a stream of files reads (`in`), the moment before the
-first commit of table t (`begin`), and what a job makes (`checkpoint`, `backups`).
+The working folder of the program has everything: the store, the files of a stream (`in`), the
+moment before the first commit of table t (`begin`), and what a job makes (`checkpoint`, `backups`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Commit = tuple[str, dict[int, int | None]]
 
 BEFORE: dict[int, int | None] = {k: -k for k in range(0, 300, 3)}
 AFTER = BEFORE | {k: 10 * k for k in range(0, 200, 2)}
-# What the program of the job "mirror" does to table t, between its two queries. May be done twice.
+# The changes of table t between the two queries of the job "mirror". They may be made twice.
 MORE: list[Commit] = [
     ("upsert", {1: 7, 9: 90}),
     ("delete-ignore", {12: None, 401: None}),
@@ -33,7 +34,7 @@ MORE: list[Commit] = [
 
 
 def carry_out(table: nyala.Table, commits: Sequence[Commit]) -> list[int]:
-    """Returns: the moment of each commit."""
+    """Run a job. Return the moment of each commit."""
     moments = []
     for operation, rows in commits:
         name, _, ignore = operation.partition("-")
@@ -55,9 +56,11 @@ def run_write(spark: SparkSession, store: str) -> None:
 
 def run_load(spark: SparkSession, store: str) -> None:
     with nyala.connect(store, maintenance=False) as db:
-        # What is there is updated by hand: the load inserts the rest.
+        # The program updates the existing rows; the load inserts the others.
         rows = changes(spark).where("k % 3 <> 0")
-        nyala.spark.load(rows, db["t"], on_conflict="ignore", tasks=2)  # by executors, few as they are
+        nyala.spark.load(
+            rows, db["t"], on_conflict="ignore", tasks=2
+        )  # `tasks` lets executors write, although there are few rows
         db["t"].upsert({"k": list(range(0, 200, 6)), "v": list(range(0, 2000, 60))})
 
 
@@ -72,15 +75,16 @@ def run_compact(spark: SparkSession, store: str) -> None:
 
 
 def run_stream(spark: SparkSession, store: str) -> None:
-    """Two files, a micro-batch each, inserted into the table fed."""
+    """Insert two files, one per micro-batch, into the table fed."""
     folder = Path(store).parent
     feed = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1).json(f"{folder}/in")
     put(feed, store, table="fed", operation="insert")
 
 
 def run_flow(spark: SparkSession, store: str) -> None:
-    """Every version of every row of t, from its beginning on, a micro-batch per commit, inserted into the table trail:
-    a version that comes twice is an error, whatever its values."""
+    """Insert every version of every row of t into the table trail, with one micro-batch per commit.
+    A version that comes twice is an error.
+    """
     begin = (Path(store).parent / "begin").read_text()
     feed = feed_of_t(spark, store, startingTimestamp=begin, versions="all")
     rows = feed.selectExpr("k", "_commit_version AS at", "_change_type AS what", "v")
@@ -88,7 +92,9 @@ def run_flow(spark: SparkSession, store: str) -> None:
 
 
 def run_mirror(spark: SparkSession, store: str) -> None:
-    """t as it stands, then what changes in it, applied to the table copy; a micro-batch per commit."""
+    """Apply the rows of t, and then its changes, to the table copy, with one micro-batch per
+    commit.
+    """
     put(feed_of_t(spark, store), store, table="copy", operation="changes")
     with nyala.connect(store, maintenance=False) as db:
         carry_out(db["t"], MORE)
@@ -101,8 +107,9 @@ def feed_of_t(spark: SparkSession, store: str, **options: Any) -> DataFrame:
 
 
 def put(rows: DataFrame, store: str, **options: Any) -> None:
-    """Until everything that is there has gone through. Spark gives the source's worker ten seconds to start: where the
-    machine has no time for it, the query is started again, as a user would."""
+    """Run the query until all data is processed. If a slow machine needs more than the ten seconds
+    that Spark gives the source's worker to start, the query is started again.
+    """
     for attempts_left in (2, 1, 0):
         query = (
             rows.writeStream.format("nyala").options(path=store, **options)
@@ -122,7 +129,7 @@ def run_backup(spark: SparkSession, store: str) -> None:
 
 
 def by_executors(run: Callable[[SparkSession, str], None]) -> Callable[[SparkSession, str], None]:
-    """However few rows they are."""
+    """Let executors write, even if there are few rows."""
 
     def run_large(spark: SparkSession, store: str) -> None:
         with mock.patch.object(small, "SMALL_BYTES", -1):
@@ -132,7 +139,7 @@ def by_executors(run: Callable[[SparkSession, str], None]) -> Callable[[SparkSes
 
 
 def run_restore(spark: SparkSession, store: str) -> None:
-    """As a new table, and into one that is there and empty; run again, what is not there yet."""
+    """Restore a new table, and an existing empty one. A second run restores what is missing."""
     folder = f"{store}/../backups"
     with nyala.connect(store, maintenance=False) as db:
         if "again" not in db.list_tables():
@@ -142,7 +149,7 @@ def run_restore(spark: SparkSession, store: str) -> None:
 
 
 def while_open(run: Callable[[SparkSession, str], None]) -> Callable[[SparkSession, str], None]:
-    """The driver has the store open, so commits of workers are its own: they come through its socket."""
+    """Run a job while the driver has the store open, so that workers send their commits to it."""
 
     def run_open(spark: SparkSession, store: str) -> None:
         with nyala.connect(store, maintenance=False):

@@ -1,6 +1,7 @@
-"""Backup and restore through Spark over random histories: every backed-up moment comes back as it was.
+"""Backup and restore through Spark after random histories: every backed-up moment is restored
+exactly.
 
-What the plans alone do, over longer histories, is in `tests/api/test_backup.py`; here the jobs run.
+`tests/api/test_backup.py` tests plans over longer histories, without Spark's jobs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nyala.spark.jobs import small_frames as small
 Step: TypeAlias = tuple[str, Any]
 
 KEYS = 30
-# The range that goes and comes again.
+# The range that is dropped and added again.
 UPPER = (20, 30)
 
 keys = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=8, unique=True)
@@ -38,7 +39,7 @@ HISTORIES = st.lists(STEPS, min_size=6, max_size=14).map(
 
 
 class World:
-    """A table, what became of it, and what it was when it was backed up."""
+    """A table, its history, and its rows at each backup."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.backups = spark, folder / "backups"
@@ -73,7 +74,7 @@ class World:
         elif what in ("backup", "full"):
             if len(self.moments) % 2:
                 made = nyala.spark.backup(self.spark, self.table, self.backups, full=what == "full")
-            else:  # the other form, on which Spark's next increment depends
+            else:  # a backup without Spark, on which the next incremental backup of Spark depends
                 made = next(iter(self.db.backup(self.backups, ["t"], full=what == "full").tables), None)
             if made is not None:
                 self.kinds.append(made.kind)
@@ -101,18 +102,20 @@ class World:
             alteration.drop_column(self.names.pop(0))
 
     def check(self, moments: Sequence[tuple[int, list[dict[str, Any]]]]) -> None:
-        for moment, wanted in moments:
+        for moment, expected in moments:
             name = f"restored {moment}"
             found = nyala.spark.restore(self.spark, self.backups, "t", at=moment, into=self.db, name=name)
-            assert self.rows(found) == wanted
+            assert self.rows(found) == expected
             self.db.drop_table(name)
             nyala.restore_backup(self.backups, self.db, {"t": name}, moment)
-            assert self.rows(self.db[name]) == wanted
+            assert self.rows(self.db[name]) == expected
             self.db.drop_table(name)
 
 
 def run(spark: SparkSession, steps: Sequence[Step], large: bool) -> None:
-    """large: executors bring all of it back; else the driver, for it is little."""
+    """Run a history. large: executors restore everything; otherwise the driver does it, because
+    there are few rows.
+    """
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         if large:
             patched.setattr(small, "SMALL_BYTES", -1)
@@ -132,7 +135,9 @@ NO_CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCh
 
 @pytest.mark.parametrize("large", each(2, [True, False]))
 def test_a_history_with_everything_in_it(spark: SparkSession, large: bool) -> None:
-    """Increments over a rename, a new column, a range that goes and comes again, deletes and a compaction."""
+    """Incremental backups over a rename, a new column, a range that is dropped and added again,
+    deletes and a compaction.
+    """
     steps: list[Step] = [
         ("upsert", [0, 5, 21, 22]), ("backup", None), ("rename", None), ("update", [5, 21]), ("backup", None),
         ("range", None), ("column", None), ("update", [0]), ("delete", [5]), ("flush", None), ("backup", None),
@@ -146,5 +151,5 @@ def test_a_history_with_everything_in_it(spark: SparkSession, large: bool) -> No
 @settings(max_examples=100, suppress_health_check=NO_CHECKS)
 @pytest.mark.timeout(3600)
 def test_many_random_histories(spark: SparkSession, steps: list[Step], large: bool) -> None:
-    """Every moment."""
+    """Restores every moment."""
     run(spark, steps, large)

@@ -1,6 +1,6 @@
-"""Spark over a store in a bucket: every job and both directions of streams, without a folder that anybody shares.
+"""All jobs and streams of Spark over a store in a bucket, without a shared folder.
 
-`tests/spark/cluster` runs the same on machines that see nothing but the network.
+`tests/spark/cluster` runs them on machines that share nothing but the network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ ROWS = 20_000
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The storage options of a bucket; the secrets are in a file, as on each machine of a cluster."""
+    """Return the storage options of the bucket. Secrets are in a file, as on each machine of a
+    cluster.
+    """
     with S3Server() as server:
         secret = tmp_path_factory.mktemp("secrets") / "s3.json"
         names = ("access_key_id", "secret_access_key")
@@ -79,8 +81,8 @@ def test_load_upsert_compact_and_all_ways_to_read(
     assert sums(load()) == truth
     assert sums(table.scan().to_spark(spark)) == truth
     for store in (URL, db):
-        said = options if isinstance(store, str) else None
-        read = nyala.spark.sql(spark, "SELECT k, v FROM t", store=store, storage_options=said)
+        output = options if isinstance(store, str) else None
+        read = nyala.spark.sql(spark, "SELECT k, v FROM t", store=store, storage_options=output)
         assert sums(read) == truth
     past = load(at=str(changed.timestamp - 1))
     assert past.where("v = 'new'").count() == 0
@@ -123,7 +125,9 @@ def test_writes_and_streams_are_committed_by_the_writer_or_without_one(
     with nyala.connect(url, storage_options=elsewhere) as other:
         created(other, "t")
     alone = {**spark_options(elsewhere, "t"), "path": url}
-    rows(spark, 0, 100).write.format("nyala").options(**alone).mode("append").save()  # nobody has it open
+    rows(spark, 0, 100).write.format("nyala").options(**alone).mode(
+        "append"
+    ).save()  # no process has the store open
     assert spark.read.format("nyala").options(**alone).load().count() == 100
 
 
@@ -159,7 +163,9 @@ def test_backups_go_to_and_come_from_a_bucket(
         nyala.list_backups("s3://bucket/nowhere", **in_bucket)
 
 
-def test_a_session_may_have_a_store(spark: SparkSession, db: nyala.Database, options: dict[str, Any]) -> None:
+def test_a_session_with_a_default_store(
+    spark: SparkSession, db: nyala.Database, options: dict[str, Any]
+) -> None:
     created(db, "registered").insert({"k": [1], "v": ["a"], "n": [0]})
     try:
         nyala.spark.register(spark, URL, storage_options=options)
@@ -170,8 +176,8 @@ def test_a_session_may_have_a_store(spark: SparkSession, db: nyala.Database, opt
         nyala.spark.register(spark)
 
 
-def test_a_closed_database_names_no_store(db: nyala.Database, options: dict[str, Any]) -> None:
-    """`write`, `sql` and `register` refuse it, as `load` does."""
+def test_a_closed_database_is_refused(db: nyala.Database, options: dict[str, Any]) -> None:
+    """By `write`, `sql` and `register`, as by `load`."""
     with nyala.connect(URL.replace("store", "closed"), storage_options=options) as closed:
         assert address_of_store(closed, "nyala.spark.write").path == closed.path
     with pytest.raises(nyala.StorageError, match="is closed"):

@@ -1,4 +1,6 @@
-"""Tables of Spark's own catalogue: what `CREATE TABLE … USING nyala` keeps, and what it loses in other forms."""
+"""Tables of Spark's catalogue: what `CREATE TABLE … USING nyala` stores, and what it loses in other
+forms.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from nyala.errors import InvalidArgumentError, SchemaError
 
 @pytest.fixture
 def place(spark: SparkSession, store: Path) -> Iterator[str]:
-    """Options of a table with k = 0, 1; Spark's table `made` is gone afterwards."""
+    """Return the options of a table with k = 0, 1. Spark's table `made` is dropped at the end."""
     with nyala.connect(store, maintenance=False) as db:
         db.create_table("t", {"k": "int64", "v": "int64"}, "k").insert({"k": [0, 1], "v": [0, 1]})
     yield f"`path` '{store}', `table` 't'"
@@ -27,19 +29,21 @@ def rows(store: Path) -> list[int]:
         return sorted(db["t"].to_arrow()["k"].to_pylist())
 
 
-def test_a_table_with_a_list_of_columns_is_told_what_it_lost(
+def test_a_table_with_a_list_of_columns_is_refused_at_its_use(
     spark: SparkSession, store: Path, place: str
 ) -> None:
-    """Spark makes it without asking us, and keeps neither path nor table: no read or write of it goes anywhere else."""
+    """Spark creates it without the data source, and loses path and table. No other table is read or
+    written.
+    """
     spark.sql(f"CREATE TABLE made (k BIGINT, v BIGINT) USING nyala OPTIONS ({place})")
-    told = r"needs .option.*CREATE TABLE"
+    messages = r"needs .option.*CREATE TABLE"
     for act in (
         lambda: spark.sql("SELECT * FROM made").collect(),
         lambda: spark.table("made").collect(),
         lambda: nyala.spark.sql(spark, "SELECT * FROM made").collect(),
         lambda: spark.sql("INSERT INTO made VALUES (5, 5)"),
     ):
-        with pytest.raises(InvalidArgumentError, match=told), nyala.spark.plain_errors():
+        with pytest.raises(InvalidArgumentError, match=messages), nyala.spark.plain_errors():
             act()
     given = place.replace("path` ", "path`=").replace("table` ", "table`=")
     assert spark.sql(f"SELECT sum(k) FROM made WITH ({given})").first() == (1,)
@@ -50,7 +54,7 @@ def test_a_table_with_a_list_of_columns_is_told_what_it_lost(
 def test_create_table_as_select_is_refused_and_leaves_nothing(
     spark: SparkSession, store: Path, place: str
 ) -> None:
-    """Neither rows in the table, nor an entry in Spark's catalogue."""
+    """Neither rows in a table, nor an entry in Spark's catalogue."""
     text = f"CREATE TABLE IF NOT EXISTS made USING nyala OPTIONS ({place}) AS SELECT 9L AS k, 9L AS v"
     with pytest.raises(
         InvalidArgumentError, match=r"instead of CREATE TABLE … AS SELECT, create the table with"
@@ -63,25 +67,27 @@ def test_create_table_as_select_is_refused_and_leaves_nothing(
     assert rows(store) == [0, 1, 9]
 
 
-def test_what_names_a_table_in_other_words(spark: SparkSession, store: Path, place: str) -> None:
-    """Pipes, FROM first, hints, ranges and VALUES within a SELECT have Spark's answer; `TABLE t` within is not ours."""
+def test_tables_in_unusual_syntax(spark: SparkSession, store: Path, place: str) -> None:
+    """Pipes, FROM first, hints, ranges and VALUES give Spark's result. `TABLE t` is not supported."""
     spark.sql(f"CREATE TABLE made USING nyala OPTIONS ({place})")
-    for text, wanted in (
+    for text, expected in (
         ("FROM t |> WHERE k > 0 |> SELECT v", [(1,)]),
         ("FROM t SELECT v WHERE k > 0", [(1,)]),
         ("SELECT /*+ BROADCAST(t) */ count(*) FROM t JOIN VALUES (1), (2) AS x(a) ON x.a = t.k", [(1,)]),
         ("SELECT count(*) FROM t CROSS JOIN range(3)", [(6,)]),
         ("SELECT count(*) FROM (TABLE made)", [(2,)]),
     ):
-        assert [tuple(row) for row in nyala.spark.sql(spark, text, store=store).collect()] == wanted, text
+        assert [tuple(row) for row in nyala.spark.sql(spark, text, store=store).collect()] == expected, text
     with pytest.raises(nyala.TableNotFoundError, match=r"write SELECT \* FROM t instead of TABLE t"):
         nyala.spark.sql(spark, "SELECT count(*) FROM (TABLE t)", store=store)
 
 
-def test_what_spark_only_pretends_to_do_is_refused_with_a_sentence(
+def test_statements_that_spark_would_silently_ignore_are_refused(
     spark: SparkSession, store: Path, place: str
 ) -> None:
-    """A changed column is found at the next use; NULL never replaces a default; no option is ignored."""
+    """An altered column is found at the next use, NULL never replaces a default, and no option is
+    ignored.
+    """
     with nyala.connect(store, maintenance=False) as db, db["t"].alter() as altered:
         altered.add_column("d", "int64", default=7)
     spark.sql(f"CREATE TABLE made USING nyala OPTIONS ({place}, partitions '1')")

@@ -1,4 +1,4 @@
-"""Compactions by executors: of many tablets at once, and beside others who read and write."""
+"""Compactions by executors: of many tablets at the same time, and while others read and write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLETS, ROWS = 12, 6000
 
 @pytest.fixture
 def table(store: Path) -> Iterator[nyala.Table]:
-    """Twelve tablets, each of two rowsets whose keys overlap, and of changes in files."""
+    """Create twelve tablets, each with two rowsets whose keys overlap, and with changes in files."""
     with nyala.connect(store, maintenance=False) as db:
         made = db.create_table(
             "t", {"k": "int64", "v": "int64"}, ["k"], [nyala.hash_partition("k", buckets=TABLETS)]
@@ -38,8 +38,8 @@ def summed(df: DataFrame) -> tuple[int, ...]:
     return tuple(df.selectExpr("count(*)", "sum(k)", "sum(v)").first() or ())
 
 
-def test_many_tablets_are_installed_at_once(spark: SparkSession, table: nyala.Table) -> None:
-    """One transaction for all, and one that forgets the files that went."""
+def test_all_tablets_are_installed_in_one_change(spark: SparkSession, table: nyala.Table) -> None:
+    """A second change of the catalogue forgets the replaced files."""
     before, version = table.to_arrow().sort_by("k"), table._database.stats().version
     done = nyala.spark.compact(spark, table)
     assert (done["compactions"], done["rowsets_rewritten"]) == (TABLETS, 2 * TABLETS)
@@ -49,23 +49,24 @@ def test_many_tablets_are_installed_at_once(spark: SparkSession, table: nyala.Ta
     assert nyala.spark.compact(spark, table)["compactions"] == 0
 
 
-def test_reads_and_writes_go_on_beside_a_compaction(
+def test_reads_and_writes_during_a_compaction(
     spark: SparkSession, table: nyala.Table, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A DataFrame of before has its rows before, while and after its files are compacted away, whichever way it is
-    read; what is written meanwhile is not lost."""
+    """A DataFrame keeps its rows before, during and after the compaction, however it is read. Rows
+    that are written meanwhile are not lost.
+    """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
-    wanted = (ROWS, sum(range(ROWS)), ROWS // 3)
+    expected = (ROWS, sum(range(ROWS)), ROWS // 3)
     loaded = spark.read.format("nyala").options(path=str(store), table="t", partitions=3).load()
     reads = [loaded, table.scan().to_spark(spark)]
-    assert [summed(df) for df in reads] == [wanted] * 2
+    assert [summed(df) for df in reads] == [expected] * 2
     files = set((store / "data").rglob("*.base"))
     meanwhile: list[Future[tuple[int, ...]]] = []
     showing_progress = compact_module.showing_progress
 
     @contextlib.contextmanager
     def beside(session: SparkSession, what: str) -> Iterator[None]:
-        """While the compaction's own job of its first round runs; what was written makes another round."""
+        """Write during the first round. The written rows then need another round."""
         with ThreadPoolExecutor() as threads:
             if not meanwhile:
                 meanwhile.extend(threads.submit(summed, df) for df in reads)
@@ -76,8 +77,8 @@ def test_reads_and_writes_go_on_beside_a_compaction(
 
     monkeypatch.setattr(compact_module, "showing_progress", beside)
     assert nyala.spark.compact(spark, table)["compactions"] >= TABLETS
-    assert [future.result() for future in meanwhile] == [wanted] * 2
-    assert [summed(df) for df in reads] == [wanted] * 2
+    assert [future.result() for future in meanwhile] == [expected] * 2
+    assert [summed(df) for df in reads] == [expected] * 2
     assert files <= set((store / "data").rglob("*.base")), "the lease of a DataFrame keeps them"
     now = (ROWS, sum(range(ROWS)) + ROWS - 2, ROWS // 3 - 1 + 3 * 100)
     assert summed(table.scan().to_spark(spark)) == summed(spark.createDataFrame(table.to_arrow())) == now

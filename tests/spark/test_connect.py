@@ -1,4 +1,4 @@
-"""Spark Connect: a client without a JVM does all that a classic session does."""
+"""Spark Connect: everything works from a client without a JVM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ schema = {"k": "int64", "v": "int64"}
 table = db.create_table("t", schema, ["k"], [nyala.hash_partition("k", buckets=3)])
 path = db.path
 
-# found by itself; written and read, at a moment, some columns, some rows
+# the format without `register`: write, read, read a moment, some columns, some rows
 frame = spark.range(0, 100, 1, 3).selectExpr("id AS k", "id AS v")
 frame.write.format("nyala").options(path=path, table="t", operation="insert").mode("append").save()
 before = db.now()
@@ -35,7 +35,7 @@ assert read.option("where", "k < 9").option("columns", "v").option("at", before)
 
 nyala.spark.register(spark)
 
-# helpers, with progress and with errors of ours
+# functions of nyala.spark, with progress and errors
 lines = []
 progress.EVERY_S, progress.line_writer = 0.0, lambda logger: lines.append
 done = nyala.spark.write(frame.selectExpr("k + 95 AS k", "-1L AS v"), path, "t", operation="insert", errors="collect")
@@ -58,7 +58,7 @@ spark.sql("INSERT INTO through_connect WITH (`operation`='delete') (k) SELECT k 
 assert nyala.spark.sql(spark, "SELECT count(*) AS n FROM through_connect WHERE k < 10").collect()[0].n == 5
 spark.sql("DROP TABLE through_connect")
 
-# by tasks, which a client has no words for but rows
+# a scan by tasks, which return rows and no arrays
 keep, frames.LOCAL_MAX_ROWS = frames.LOCAL_MAX_ROWS, -1
 assert table.scan(["v"], where="k BETWEEN 200 AND 209").to_spark(spark).agg({"v": "sum"}).collect()[0][0] == 45
 summed = nyala.spark.sql(spark, "SELECT sum(v) AS s FROM t WHERE k >= 290", store=path)
@@ -85,7 +85,7 @@ assert nyala.spark.backup(spark, table, "backups").kind == "incremental"
 again = nyala.spark.restore(spark, "backups", "t", into=db, name="again")
 assert again.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
 
-# an error that a worker met
+# an error of a worker
 import glob
 for name in glob.glob(path + "/data/*/*.base"):
     with open(name, "r+b") as file:
@@ -101,7 +101,9 @@ print("done")
 
 
 def test_everything_works_through_spark_connect(connect_url: str, tmp_path: Path) -> None:
-    """Reads, writes, loads, SQL, streams, compaction, backup, progress and errors, from a client in its own process."""
+    """Reads, writes, loads, SQL, streams, compaction, backup, progress and errors, from a client in
+    its own process.
+    """
     (tmp_path / "client.py").write_text(CLIENT)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     env.pop("PYSPARK_GATEWAY_PORT", None)

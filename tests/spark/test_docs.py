@@ -1,4 +1,4 @@
-"""The Spark examples of README and docs run as they are written, in the session that all tests share."""
+"""The Spark examples of README and docs run as written, in the session of all tests."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ PAGES = [
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if any(re.search(r"\bspark\b", text) for text in BLOCK.findall(page.read_text()))
 ]
-# Spark resolves a relative folder against the one in which its JVM started, so the pages get absolute ones.
+# Spark resolves a relative path in the folder in which its JVM started, so the pages get absolute paths.
 FOLDER = re.compile(r"""(['"])(store|shop|weather|backups|checkpoint)\1""")
 
 
-def test_the_pages_with_spark_are_known() -> None:
-    """The page on Spark, and the README's taste of it, are among what is run."""
+def test_the_spark_page_and_the_readme_are_run() -> None:
     assert {"README.md", "first-table.md", "spark.md"} <= {page.name for page in PAGES}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_runs_and_prints_what_it_says(
+def test_the_examples_of_a_page_run(
     spark: SparkSession, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All Python blocks of a page, one after the other, in an empty folder."""
+    """All Python blocks of a page run, one after the other, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     code = "\n".join(BLOCK.findall(page.read_text()))
-    said = [match[1].strip() for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", code, re.MULTILINE)]
+    output = [match[1].strip() for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", code, re.MULTILINE)]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(FOLDER.sub(rf"\1{tmp_path}/\2\1", code), page.name, "exec"), {"spark": spark})
-    spark.sql("DROP TABLE IF EXISTS r")  # Spark's catalogue outlives the page
-    assert printed.getvalue().splitlines() == said
+    spark.sql("DROP TABLE IF EXISTS r")  # Spark's catalogue keeps tables after the page
+    assert printed.getvalue().splitlines() == output

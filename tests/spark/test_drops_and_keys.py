@@ -1,4 +1,4 @@
-"""PySpark beside drops, clones, keys that the store counts up, and immutable columns."""
+"""PySpark with dropped tables, clones, auto-increment keys, and immutable columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_dropped_table_and_a_clone_are_read(spark: SparkSession, store: Path) 
         assert read(spark, store) == [(1,), (2,), (3,)]
 
 
-def test_the_writer_gives_the_values_of_a_key_that_is_counted_up(spark: SparkSession, store: Path) -> None:
+def test_the_writer_assigns_auto_increment_keys(spark: SparkSession, store: Path) -> None:
     with nyala.connect(store, maintenance=False) as db:
         table = db.create_table("t", {"h": "string", "v": "int64"}, "h", unique=False)
         rows = spark.createDataFrame([("a", 1), ("a", 2), ("b", 3)], "h string, v bigint")

@@ -1,4 +1,4 @@
-"""What goes wrong in a worker reaches the user as one of ours, in one line, with table, tablet, file and row."""
+"""Errors of workers reach the user as Nyala errors in one line, with table, tablet, file and row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from nyala.spark.jobs import small_frames as small
 
 @pytest.fixture
 def table(store: Path) -> Iterator[nyala.Table]:
-    """k = 0 … 9 in three tablets, whose ids are not their places: another table was there before."""
+    """Create rows k = 0 … 9 in three tablets. An earlier table makes the tablets' ids differ from
+    their positions.
+    """
     with nyala.connect(store, maintenance=False) as db:
         db.create_table("other", {"k": "int64"}, "k", [nyala.hash_partition("k", buckets=4)])
         made = db.create_table("t", {"k": "int64", "v": "int64"}, "k", [nyala.hash_partition("k", buckets=3)])
@@ -34,7 +36,7 @@ def table(store: Path) -> Iterator[nyala.Table]:
 
 
 def homes(table: nyala.Table) -> dict[int, int]:
-    """The tablet's id of each key."""
+    """Return the tablet id of each key."""
     root, state = table.scan()._take()
     ids = [tablet.id for tablet in state.tablets]
     keys = pa.array(range(20), pa.int64())
@@ -42,10 +44,10 @@ def homes(table: nyala.Table) -> dict[int, int]:
     return {k: ids[place] for k, place in enumerate(state.router.route({"k": keys}, len(keys)).tolist())}
 
 
-def test_a_row_that_fails_is_told_with_its_tablet(
+def test_a_failing_row_has_its_tablet(
     spark: SparkSession, table: nyala.Table, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever way it went: in the sentence, and in the table of failing rows."""
+    """In the message, and in the table of failing rows, for each way to write."""
     home = homes(table)
     df = spark.range(8, 12, 1, 1).selectExpr("id AS k", "id AS v")
     first = rf"row 0 \(k=8\): duplicate key: table 't' already has .* \(tablet {home[8]}\) \(all .*\)"
@@ -86,21 +88,21 @@ def test_a_row_that_fails_is_told_with_its_tablet(
     )
     with pytest.raises(KeyNotFoundError) as missing, nyala.spark.plain_errors():
         writer.save()
-    said = rf"table 't': 1 of 4 rows .*: row 2 \(k=10\): .* \(tablet {home[10]}\) \(.*option\('result', folder\)\)"
-    assert re.fullmatch(said, str(missing.value)), missing.value
+    output = rf"table 't': 1 of 4 rows .*: row 2 \(k=10\): .* \(tablet {home[10]}\) \(.*option\('result', folder\)\)"
+    assert re.fullmatch(output, str(missing.value)), missing.value
     assert isinstance(missing.value.__context__, PySparkException) and missing.value.__cause__ is None
     collected = nyala.spark.write(df.select("k"), store, "t", operation="delete", errors="collect")
     assert collected.deleted == 3 and collected.errors["message"][0].as_py().endswith(f" (tablet {home[10]})")
 
 
-def test_damage_is_told_with_table_tablet_and_file(
+def test_damage_is_reported_with_table_tablet_and_file(
     spark: SparkSession, table: nyala.Table, store: Path, tmp_path: Path
 ) -> None:
-    """By what the driver reads, a commit, and Spark's own actions, in one line; jobs of executors: see `test_load`."""
+    """In reads of the driver, commits, and actions of Spark. For jobs of executors see `test_load`."""
     db = table._database
     before = db.now()
     for file in (store / "data").rglob("*.base"):
-        # As if its tasks ran elsewhere: this process has the files open, and their blocks in its cache.
+        # Let another process run the tasks. This process has the files open, and their blocks in its cache.
         body = bytearray(file.read_bytes())
         body[32:64] = bytes(32)
         file.unlink()
@@ -142,11 +144,12 @@ def test_damage_is_told_with_table_tablet_and_file(
 
 
 @pytest.mark.parametrize("where", ["on executors", "here"])
-def test_a_restore_that_fails_names_the_table_that_it_is_for(
+def test_a_failing_restore_names_the_final_table(
     spark: SparkSession, table: nyala.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Not the one in the making, under whose name it is filled; with the backup's file, or the key of a row and, where
-    its text is all that a task leaves, its tablet."""
+    """And not its temporary name. The message has the file of the backup, or the key and the tablet
+    of a row.
+    """
     if where == "on executors":
         monkeypatch.setattr(small, "SMALL_BYTES", -1)
     db, folder = table._database, tmp_path / "backups"
@@ -173,23 +176,25 @@ def test_a_restore_that_fails_names_the_table_that_it_is_for(
             ):
                 with pytest.raises(CorruptionError) as damaged:
                     job()
-                said = rf"table '{name}' \(being restored\): backup of table 't', tablet (\d+): {file}: expected .*"
-                found = re.fullmatch(said, str(damaged.value))
+                output = rf"table '{name}' \(being restored\): backup of table 't', tablet (\d+): {file}: expected .*"
+                found = re.fullmatch(output, str(damaged.value))
                 assert found and int(found[1]) in homes(table).values(), damaged.value
             file.write_bytes(body)
     monkeypatch.setattr(backup_jobs, "_apply", after_another)
     with pytest.raises(DuplicateKeyError) as raised:
         nyala.spark.restore(spark, folder, "t", into=db, name="again")
-    said = r"table 'again' \(being restored\): .*row \d+ \(k=8\): duplicate key: table 'again' already has .*"
-    said += "" if where == "here" else r"\(tablet \d"
-    assert re.match(said, str(raised.value)) and "[restoring" not in str(raised.value), raised.value
+    output = (
+        r"table 'again' \(being restored\): .*row \d+ \(k=8\): duplicate key: table 'again' already has .*"
+    )
+    output += "" if where == "here" else r"\(tablet \d"
+    assert re.match(output, str(raised.value)) and "[restoring" not in str(raised.value), raised.value
     assert raised.value.errors is not None
     (message,) = raised.value.errors["message"].to_pylist()
     assert message.startswith("duplicate key: table 'again' already has a row with this key;")
 
 
-def test_what_is_not_ours_stays_sparks(spark: SparkSession, table: nyala.Table, store: Path) -> None:
-    """`plain_errors` changes no other exception; and what has no row is one line too."""
+def test_other_exceptions_are_not_changed(spark: SparkSession, table: nyala.Table, store: Path) -> None:
+    """Also an error without rows is one line."""
     with pytest.raises(PySparkException, match="UNRESOLVED_COLUMN"), nyala.spark.plain_errors():
         spark.sql("SELECT nothing").collect()
     with pytest.raises(ZeroDivisionError), nyala.spark.plain_errors():

@@ -1,4 +1,4 @@
-"""The demo: it runs, its checks notice what is wrong, and it removes nobody's data."""
+"""The flights demo runs, its checks find wrong rows, and it removes nobody's data."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from nyala.testing import S3Server
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.long  # `make demo` runs the same
+@pytest.mark.long  # `make demo` does the same
 @pytest.mark.timeout(600)
 def test_the_pipeline_runs_and_all_its_checks_hold(store: Path) -> None:
-    """`make demo`, with three days of each month: six steps, two Spark sessions, every answer equal to the CSV's."""
+    """`make demo` with three days of each month: six steps and two Spark sessions. Every result
+    equals that of the CSV.
+    """
     run = subprocess.run(
         [sys.executable, "-m", "examples.flights", "--quick", "--store", str(store)],
         cwd=ROOT,
@@ -46,7 +48,7 @@ def test_the_pipeline_runs_and_all_its_checks_hold(store: Path) -> None:
 
 
 def test_an_interrupt_that_python_swallows_stops_the_next_step() -> None:
-    """Where an object ends, Python prints an exception and goes on, KeyboardInterrupt too."""
+    """Python prints and ignores exceptions, also KeyboardInterrupt, while it deletes an object."""
     shown = screen.Screen(Console(quiet=True))
     shown.step("before")
     with contextlib.suppress(KeyboardInterrupt):
@@ -57,7 +59,7 @@ def test_an_interrupt_that_python_swallows_stops_the_next_step() -> None:
 
 @pytest.mark.parametrize("line", ["Nyala: a year", pytest.param("1 of 6", marks=pytest.mark.long)])
 def test_ctrl_c_ends_with_one_sentence(store: Path, line: str) -> None:
-    """While Spark starts, and while it works: exit code 130, and no traceback of Python's or Py4J's."""
+    """While Spark starts and while it works, the exit code is 130, and no traceback is printed."""
     with subprocess.Popen(
         [sys.executable, "-u", "-m", "examples.flights", "--quick", "--store", str(store)],
         cwd=ROOT,
@@ -67,8 +69,8 @@ def test_ctrl_c_ends_with_one_sentence(store: Path, line: str) -> None:
         start_new_session=True,  # a terminal sends Ctrl-C to all processes of a job
     ) as demo:
         assert demo.stdout is not None
-        for said in demo.stdout:
-            if said.startswith(line):
+        for output in demo.stdout:
+            if output.startswith(line):
                 break
         time.sleep(2)
         os.killpg(demo.pid, signal.SIGINT)
@@ -77,8 +79,8 @@ def test_ctrl_c_ends_with_one_sentence(store: Path, line: str) -> None:
     assert "Traceback" not in rest and rest.count("Stopped. ") == 1 and rest.endswith("begins anew.\n"), rest
 
 
-def test_the_feed_and_the_csv_are_one_truth(tmp_path: Path) -> None:
-    """Each departure of the year is in exactly one file of the feed, and none that did not happen."""
+def test_the_feed_and_the_csv_have_the_same_departures(tmp_path: Path) -> None:
+    """Each departure of the year is in exactly one file of the feed."""
     sources = prepare(tmp_path)
     assert [day.date for day in sources.feed] == [dt.date(2013, 1, 1) + dt.timedelta(n) for n in range(365)]
     assert sum(day.departures for day in sources.feed) == 328_521
@@ -87,19 +89,19 @@ def test_the_feed_and_the_csv_are_one_truth(tmp_path: Path) -> None:
 
 
 def test_a_check_notices_a_wrong_row(spark: SparkSession) -> None:
-    """A value in the next column, or a row twice: each stops the demo."""
-    wanted = spark.range(0, 1000, 1, 1).selectExpr("id AS k", "id * 2 AS v", "CAST(NULL AS bigint) AS w")
-    assert checks.same_rows("right", wanted.orderBy("v"), wanted) == 1000
+    """A value in another column, or a row twice, ends the demo."""
+    expected = spark.range(0, 1000, 1, 1).selectExpr("id AS k", "id * 2 AS v", "CAST(NULL AS bigint) AS w")
+    assert checks.same_rows("right", expected.orderBy("v"), expected) == 1000
     for wrong in (
-        wanted.selectExpr("k", "IF(k = 500, NULL, v) AS v", "IF(k = 500, v, NULL) AS w"),
-        wanted.union(wanted.where("k = 7")),
+        expected.selectExpr("k", "IF(k = 500, NULL, v) AS v", "IF(k = 500, v, NULL) AS w"),
+        expected.union(expected.where("k = 7")),
     ):
         with pytest.raises(checks.CheckFailed, match="Spark over the CSV"):
-            checks.same_rows("wrong", wrong, wanted)
+            checks.same_rows("wrong", wrong, expected)
 
 
 def test_a_check_notices_a_wrong_answer() -> None:
-    """A mean that differs in its last bit, or a group that is missing, is a failed check."""
+    """A mean that differs in its last bit, or a missing group, is a failed check."""
     right = [Row(carrier="UA", mean=0.1), Row(carrier="US", mean=0.2)]
     assert checks.same_answers("right", right, list(right)) == 2
     with pytest.raises(checks.CheckFailed, match="Nyala says"):
@@ -109,7 +111,7 @@ def test_a_check_notices_a_wrong_answer() -> None:
 
 
 def test_the_demo_removes_only_its_own_store(tmp_path: Path) -> None:
-    """Pointed at somebody's folder or store, the demo refuses and touches nothing."""
+    """If the folder has other files or another store, the demo refuses and changes nothing."""
     folder = tmp_path / "documents"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
@@ -157,7 +159,7 @@ def test_the_demo_removes_only_its_own_tables_from_a_bucket(monkeypatch: pytest.
         "--option region=x",
     ],
 )
-def test_a_wrong_option_is_told_before_anything_starts(
+def test_a_wrong_option_is_an_error_before_anything_starts(
     given: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -168,14 +170,14 @@ def test_a_wrong_option_is_told_before_anything_starts(
 def test_a_failed_check_stops_the_demo_with_exit_code_1(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was wrong is said as it is, rows in brackets included, and no line says that all went well."""
+    """The message is printed unchanged, also rows in brackets."""
 
     def run(*_: object) -> None:
         raise checks.CheckFailed("flights: Nyala has 2 rows\n  only in Nyala: [Row(carrier='UA', x=[1])]")
 
     monkeypatch.setattr(screen, "run", run)
     assert screen.main(["--store", str(store)]) == 1
-    said = capsys.readouterr().out
-    assert "A check failed." in said
-    assert "only in Nyala: [Row(carrier='UA', x=[1])]" in said
-    assert "passed" not in said
+    output = capsys.readouterr().out
+    assert "A check failed." in output
+    assert "only in Nyala: [Row(carrier='UA', x=[1])]" in output
+    assert "passed" not in output

@@ -1,4 +1,4 @@
-"""A scan as a DataFrame is the same whichever way its rows come: in the plan, or by tasks."""
+"""A scan as a DataFrame has the same rows in the plan and by tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ ROWS = {
 
 @pytest.fixture
 def table(store: Path) -> Iterator[nyala.Table]:
-    """Every kind of column; a row on disk, one of them changed since, one in memory."""
+    """Create rows with columns of all types: one on disk, one that was changed afterwards, one in
+    memory.
+    """
     types = {
         "k": "int64", "small": "decimal(9,2)", "middle": "decimal(15,2)", "large": "decimal(38,3)", "at": "timestamp",
         "day": "date", "text": "string", "raw": "binary", "flag": "bool", "x": "double",
@@ -48,7 +50,7 @@ def table(store: Path) -> Iterator[nyala.Table]:
 def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
     spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch, zone: str
 ) -> None:
-    """Also in a session of another time zone, and without Spark's private classes."""
+    """Also in a session with another time zone, and without Spark's private classes."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -61,13 +63,13 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
         made["tasks, without internals"] = table.scan().to_spark(spark)
         spark.conf.unset(internals.SETTING)
         assert "posexplode" not in made["tasks, without internals"]._jdf.queryExecution().toString()
-        wanted = table.scan().to_arrow().sort_by("k")
-        assert wanted.to_pylist() == [
+        expected = table.scan().to_arrow().sort_by("k")
+        assert expected.to_pylist() == [
             {name: values[row] for name, values in ROWS.items()} for row in range(3)
         ]
         for name, df in made.items():
-            assert df.schema == spark_schema(wanted.schema), name
-            assert df.toArrow().sort_by("k").to_pylist() == wanted.to_pylist(), name
+            assert df.schema == spark_schema(expected.schema), name
+            assert df.toArrow().sort_by("k").to_pylist() == expected.to_pylist(), name
             assert df.where("at < '2026-07-01T12:00:01Z' AND small > 1").count() == 1, name
         for most in (frames.LOCAL_MAX_ROWS, 20_000):
             monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", most)
@@ -80,7 +82,7 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
 def test_rows_in_the_plan_need_no_lease_and_large_ones_go_to_tasks(
     spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the driver holds is bounded by bytes too: few rows may be large."""
+    """The driver holds a bounded number of bytes, because few rows may be large."""
     monkeypatch.setattr(frames, "lease_of_version", None)
     assert table.scan(limit=2).to_spark(spark).count() == 2
     monkeypatch.undo()
@@ -91,10 +93,12 @@ def test_rows_in_the_plan_need_no_lease_and_large_ones_go_to_tasks(
 @pytest.mark.parametrize(
     "setting, value", [("spark.sql.codegen.wholeStage", "false"), ("spark.sql.ansi.enabled", "false")]
 )
-def test_rows_travel_as_rows_where_spark_would_unroll_arrays_slowly_or_otherwise(
+def test_no_arrays_without_generated_code_or_ansi_mode(
     spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
 ) -> None:
-    """Without generated code each row would carry its whole array; without ANSI no place of an array is NOT NULL."""
+    """Without generated code each row would carry its arrays. Without ANSI mode array elements are
+    nullable.
+    """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     before = spark.conf.get(setting)
     spark.conf.set(setting, value)
@@ -107,10 +111,10 @@ def test_rows_travel_as_rows_where_spark_would_unroll_arrays_slowly_or_otherwise
         spark.conf.set(setting, before)
 
 
-def test_any_columns_can_travel_as_arrays(
+def test_arrays_of_any_columns(
     spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One column alone, text alone, names that need quotes; joined with itself, aggregated, cached."""
+    """One column, text only, and names that need quotes; in a self join, an aggregate and a cache."""
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     for columns in (["middle"], ["text"], ["text", "raw"], ["small", "k"]):
         df = table.scan(columns).to_spark(spark)
@@ -122,7 +126,7 @@ def test_any_columns_can_travel_as_arrays(
         alteration.rename_column("text", "p")
         alteration.rename_column("raw", "a `b`.c")
     df = table.scan().to_spark(spark).cache()
-    # Spark knows about how much it is, and does not hold every table for small, or for huge.
+    # Spark has a size estimate, and does not treat every table as small or as huge.
     assert 50 < size_bytes(table.scan().to_spark(spark)) < 500
     assert df.join(df.select("k", df.p.alias("q")), "k").where("p = q").count() == 2
     assert df.groupBy("p").count().count() == 3
@@ -130,12 +134,12 @@ def test_any_columns_can_travel_as_arrays(
     df.unpersist()
 
 
-def test_spark_takes_a_scan_for_what_its_rows_would_be_in_files(
+def test_the_size_estimate_is_that_of_files(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F4: three tenths of the rows in memory, text as long as it is.
+    """F4: 0.3 of the size in memory, with the real lengths of texts.
 
-    Else a join sends a table of long texts to all executors, or shuffles one that Parquet's reader would send.
+    Otherwise a join would send a table of long texts to all executors, or shuffle a small one.
     """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     rows = 10_000
@@ -161,7 +165,7 @@ def test_spark_takes_a_scan_for_what_its_rows_would_be_in_files(
         ):  # fmt: skip
             found = size_bytes(made.scan(columns).to_spark(spark))
             assert found == pytest.approx(rows * row_bytes * 0.3, rel=0.25), columns
-        # Of text that is in memory alone nobody knows how long it is.
+        # The length of text in memory is unknown.
         made.update({"k": [1], "one": [2]})
         assert size_bytes(made.scan(["one"]).to_spark(spark)) == pytest.approx(rows * 16 * 0.3, rel=0.25)
 
@@ -170,8 +174,10 @@ def size_bytes(frame: DataFrame) -> int:
     return int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
-def test_a_scan_has_no_more_tasks_than_its_work_is_worth() -> None:
-    """A task costs as much as half a million cells; more than one a core only evens out the end of a large scan."""
+def test_the_number_of_tasks_of_a_scan() -> None:
+    """A task costs as much as half a million cells. More than one task per core only balances large
+    scans.
+    """
     assert frames.task_count(0, 5, 4) == 1
     assert frames.task_count(frames.CELLS_PER_TASK, 1, 4) == 1
     assert frames.task_count(frames.CELLS_PER_TASK, 3, 4) == 3

@@ -1,4 +1,6 @@
-"""Spark's private classes: each is there in this version, and without one, or without all, everything works."""
+"""Spark's private classes exist in this version. Without one of them, or without all, everything
+works.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def db(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield made
 
 
-def test_this_version_of_spark_is_known(spark: SparkSession) -> None:
+def test_the_private_classes_exist_in_this_version(spark: SparkSession) -> None:
     assert internals.available(spark)
     loaded = spark._jvm.java.lang.Class  # type: ignore[union-attr]
     for name, full in plans.CLASSES.items():
@@ -41,7 +43,7 @@ def test_this_version_of_spark_is_known(spark: SparkSession) -> None:
 def test_rows_are_the_same_without_a_class(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, missing: str | None
 ) -> None:
-    """Then the rows of tasks travel as rows, and nobody notices."""
+    """Tasks then return rows instead of arrays."""
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     if missing is not None:
         changed = {**plans.CLASSES, missing: "org.apache.spark.sql.nosuch.Class"}
@@ -56,7 +58,9 @@ def test_rows_are_the_same_without_a_class(
 def test_the_setting_switches_all_of_it_off(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    """A scan by tasks, a statement, and a small upsert, which executors write then: the same results."""
+    """A scan by tasks, a statement, and a small upsert, which executors then write, have the same
+    results.
+    """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     by_executors: list[str] = []
     loading = handover.loading
@@ -66,7 +70,7 @@ def test_the_setting_switches_all_of_it_off(
         return loading(path, name, *rest, **more)
 
     monkeypatch.setattr(handover, "loading", noted)
-    if setting == "false":  # nothing may ask for a class
+    if setting == "false":  # no class may be looked up
         monkeypatch.setattr(plans, "_class", None)
     spark.conf.set(internals.SETTING, setting)
     try:

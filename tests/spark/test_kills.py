@@ -1,17 +1,20 @@
-"""kill -9 of the driver, its JVM and its workers at a step of a job, then the next open and the same job again.
+"""The driver, its JVM and its workers are killed at a step of a job. Then the store is opened, and
+the job runs again.
 
-Each job runs in a program of its own (`kill_jobs`), in which one function kills everything before one of its calls
-begins, or after it has ended (`dying/sitecustomize.py`). What the next open finds is the table as it was or as the job
-makes it, never a part, and no file of the dead job; run again, here, the job brings each row once.
+Each job runs in its own program (`kill_jobs`). One function kills all processes before or after one
+of its calls (`dying/sitecustomize.py`). The next open must find the table as before or after the
+job, never a part of the change, and no file of the dead job. When the job runs again here, each row
+is written once.
 
-    write, stream …            the store is held by whichever worker commits
-    open write, open stream …  it is open in the driver, which commits what comes through its socket
-    small restore              the driver brings back a small backup; "restore": the executors do
-    large stream …             the limit above which a batch is committed as files, and not by the log, is 1 byte in
-                               place of 64 MB in all processes of the program, and of the one that runs the job again
+    write, stream …            the worker that commits becomes the store's writer
+    open write, open stream …  the driver has the store open, and commits what workers send to it
+    small restore              the driver restores a small backup; "restore": executors do it
+    large stream …             batches of more than 1 byte (and not 64 MB) are committed as files,
+                               and not by the log
 
-A killed stream has given whole micro-batches out, the first ones, each once. Before it is started again table t changes
-some more, and its files are rewritten: what was planned is then read from others.
+A killed stream must have written its first micro-batches, each as a whole and once. Before it is
+started again, table t is changed and its files are rewritten, so that other files must be read than
+were planned.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ STEPS = {
         "nyala.tablet.write.direct_commit:_write_piece:after:2",
         *(f"{step}:2" for step in (*INSTALL, *HANDED_OVER)),
     ],
-    # Micro-batches: 100 rows that are in files, 50, 3 and 2 that are in memory. Mostly the second one is met.
+    # Micro-batches: 100 rows in files, then 50, 3 and 2 rows in memory. Most kills happen in the second one.
     "flow": [
         f"{SOURCE}.prepareForTriggerAvailableNow:after",
         f"{SOURCE}.initialOffset:after",
@@ -97,7 +100,7 @@ STEPS = {
         "nyala.tablet.write.direct_commit:commit_directly:before:2",
         *(f"{step}:2" for step in (*INSTALL, *HANDED_OVER)),
     ],
-    # The first micro-batch is the table as it stands; the others are what the program wrote then.
+    # The first micro-batch is the whole table; the others are later writes of the program.
     "mirror": [
         f"{SOURCE}.partitions:before",
         *HANDED_OVER,
@@ -166,7 +169,7 @@ CASES = [
     for step in steps
 ]
 
-# What happens to table t, before the program and before the job is run again.
+# The changes of table t before the program, and before the job runs again.
 HISTORY: list[Commit] = [("insert", BEFORE), ("update", dict(list(BEFORE.items())[:50]))]
 HISTORY_OF_FEEDS: list[Commit] = [
     *HISTORY,
@@ -180,7 +183,7 @@ Version = tuple[int, int, str, int | None]
 
 
 def states_of(commits: list[Commit]) -> list[Rows]:
-    """What a table is after each of them."""
+    """Return the rows of a table after each commit."""
     states: list[Rows] = [{}]
     for operation, rows in commits:
         after = states[-1] | rows
@@ -189,7 +192,7 @@ def states_of(commits: list[Commit]) -> list[Rows]:
 
 
 def versions_of(commits: list[Commit], moments: list[int]) -> list[list[Version]]:
-    """Of each commit what a feed gives of it: (k, at, what, v), by k."""
+    """Return (k, at, what, v) of what a feed has of each commit, sorted by k."""
     found, before = [], dict[int, int | None]()
     for (operation, rows), moment, after in zip(commits, moments, states_of(commits), strict=True):
         what = {
@@ -202,7 +205,7 @@ def versions_of(commits: list[Commit], moments: list[int]) -> list[list[Version]
 
 @dataclass
 class World:
-    """What there is of a case outside of the program that is killed."""
+    """The parts of a test case outside of the killed program."""
 
     job: str
     folder: Path
@@ -243,12 +246,12 @@ def make_world(job: str, folder: Path) -> World:
         lines = [f'{{"k": {number + 2 * i}, "v": {i}}}\n' for i in range(5)]
         file = folder / "in" / f"{number}.json"
         file.write_text("".join(lines))
-        os.utime(file, (number, number))  # a stream takes the oldest first
+        os.utime(file, (number, number))  # a stream reads the oldest file first
     return world
 
 
 def prepare_backups(db: nyala.Database, folder: Path) -> None:
-    """Of tables t and copy a full backup and an incremental one, made here; copy is empty then."""
+    """Make a full and an incremental backup of the tables t and copy, and empty copy."""
     copy = db.create_table("copy", db["t"].schema, ["k"])
     copy.insert(db["t"].to_arrow())
     for table in (db["t"], copy):
@@ -259,21 +262,21 @@ def prepare_backups(db: nyala.Database, folder: Path) -> None:
     copy.delete(where="TRUE")
 
 
-# ------------------------------------------------------------------------------------------------ the program
+# ── the killed program
 
 
 def run_program(world: World, die_at: str | None = None) -> tuple[int, str]:
-    """Returns: how it ended, and what it said."""
-    told = {}
+    """Run a program. Return its exit code and its output."""
+    messages = {}
     if die_at is not None:
-        told["NYALA_DIE_AT"] = die_at if die_at.count(":") == 3 else f"{die_at}:1"
+        messages["NYALA_DIE_AT"] = die_at if die_at.count(":") == 3 else f"{die_at}:1"
     if world.job.startswith("large"):
-        told["NYALA_LOG_AT_MOST"] = "1"
+        messages["NYALA_LOG_AT_MOST"] = "1"
     path = os.pathsep.join([str(HERE / "dying"), str(WORKERS), *sys.path])
     program = subprocess.Popen(
         [sys.executable, "-m", "tests.spark.kill_jobs", world.job], cwd=world.folder, start_new_session=True,
         text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path, **told},
+        env={**os.environ, "PYTHONPATH": path, **messages},
     )  # fmt: skip
     try:
         _, errors = program.communicate(timeout=400)
@@ -284,11 +287,13 @@ def run_program(world: World, die_at: str | None = None) -> tuple[int, str]:
     return program.returncode, errors[-3000:]
 
 
-# ------------------------------------------------------------------------------------------------ what is found
+# ── checks
 
 
 def files_nobody_needs(folder: Path, db: nyala.Database) -> list[Path]:
-    """Staged files, leases of dead processes, data files that the catalogue does not name."""
+    """Return staged files, leases of dead processes, and data files that the catalogue does not
+    name.
+    """
     named = {*db._store.state.files(), *db._store.state.garbage}
     data = [path for path in (folder / "data").rglob("*") if path.is_file()]
     return [
@@ -300,8 +305,7 @@ def files_nobody_needs(folder: Path, db: nyala.Database) -> list[Path]:
 
 @contextlib.contextmanager
 def tidy(world: World) -> Iterator[nyala.Database]:
-    """The store, open. Nothing of a job is left in it, nor half a table; what was killed, or is only about to end, is
-    there for some moments more."""
+    """Open the store. Wait until no file of the killed job and no partial table is left."""
     deadline_s = time.monotonic() + 60
     while True:
         with nyala.connect(world.store, maintenance=False) as db:
@@ -320,10 +324,12 @@ def rows_of(table: nyala.Table, at: int | None = None) -> Rows:
 
 
 def check_what_was_left(world: World, db: nyala.Database) -> None:
-    """All or nothing of the job; of a stream all or nothing of each micro-batch, and nothing behind a missing one."""
+    """Check that the job was done as a whole or not at all. A stream must have done its first
+    micro-batches as a whole.
+    """
     rows, before = rows_of(db["t"]), states_of(HISTORY_OF_FEEDS if world.is_fed_by_t else HISTORY)[-1]
     if world.kind in ("write", "upsert", "load"):
-        # A load is followed by an upsert, so it may be alone.
+        # The job makes a load and then an upsert, so the load may be there without the upsert.
         assert rows in [BEFORE, AFTER, *([AFTER | BEFORE] if world.kind == "load" else [])]
     elif world.kind != "mirror":
         assert rows == before
@@ -339,19 +345,20 @@ def check_what_was_left(world: World, db: nyala.Database) -> None:
 
 
 def check_trail(world: World, db: nyala.Database, commits: list[Commit], *, whole: bool) -> None:
-    """It has the versions of the first commits, of each commit all of them; whole: of all commits."""
+    """Check that the table has all versions of the first commits. whole: of all commits."""
     trail = db["trail"].scan().to_arrow().to_pylist()
     found = sorted(tuple(row.values()) for row in trail)
-    wanted = versions_of(commits, world.moments)
+    expected = versions_of(commits, world.moments)
     given = {row["at"] for row in trail}
     assert given == {*world.moments[: len(given)]}
-    assert found == sorted(version for part in wanted[: len(given)] for version in part)
+    assert found == sorted(version for part in expected[: len(given)] for version in part)
     assert not whole or len(given) == len(commits)
 
 
 def check_copy(world: World, db: nyala.Database, *, whole: bool) -> None:
-    """At each of its moments it was what t was at one of its own: first at the one at which the query began, then at
-    each of those that followed, to the last of all (whole)."""
+    """Check that at each of its moments the table equals t at a moment, in order, beginning with
+    the query's start. whole: up to the last moment.
+    """
     begin = int((world.folder / "begin").read_text())
 
     def states(name: str) -> list[Rows]:
@@ -366,11 +373,11 @@ def check_copy(world: World, db: nyala.Database, *, whole: bool) -> None:
 
 
 def check_what_is_there(world: World, db: nyala.Database) -> None:
-    """All of the job, and each row once."""
+    """Check that the job is done as a whole, and each row is written once."""
     rows = db["t"].scan(order_by_key=True).to_arrow().to_pylist()
     if not world.is_fed_by_t:
-        wanted = AFTER if world.kind in ("write", "upsert", "load") else BEFORE
-        assert rows == [{"k": k, "v": wanted[k]} for k in sorted(wanted)]
+        expected = AFTER if world.kind in ("write", "upsert", "load") else BEFORE
+        assert rows == [{"k": k, "v": expected[k]} for k in sorted(expected)]
     if world.kind == "stream":
         fed = db["fed"].scan(order_by_key=True).to_arrow().to_pylist()
         assert fed == [{"k": k, "v": k // 2} for k in range(10)]
@@ -396,7 +403,7 @@ def state_of(db: nyala.Database, name: str) -> Any:
 
 
 def check_backups(folder: Path) -> None:
-    """After a backup that was killed and run again there is one, whole, and nothing besides."""
+    """Check that exactly one whole backup exists after a killed backup was run again."""
     assert [str(path) for path in (folder / "t").iterdir()] == [b.path for b in nyala.list_backups(folder)]
 
 

@@ -1,4 +1,4 @@
-"""How long the files of a job or a DataFrame are kept is the user's to say, wherever there is a lease."""
+"""Wherever there is a lease, the user chooses how long the files of a job or DataFrame are kept."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ def seconds_left(expires_us: int) -> int:
 
 
 def remote_leases(store: str) -> dict[str, int]:
-    """Of how many seconds the leases of DataFrames are, by name."""
+    """Return the duration of each lease of a DataFrame, by name."""
     found = living_leases(SYSTEM, store, SYSTEM.clock.now_us())
     return {one.name: seconds_left(one.expires_us) for one in found if one.expires_us is not None}
 
 
-def test_a_dataframe_has_the_lease_that_was_asked_for(
+def test_a_dataframe_has_the_requested_lease(
     spark: SparkSession, table: nyala.Table, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By `to_spark`, `sql` and `format("nyala")`; and one that was asked for with another time is another frame."""
+    """With `to_spark`, `sql` and `format("nyala")`. A DataFrame with another duration is not
+    shared.
+    """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     path, text = str(store), "SELECT sum(v) FROM t"
     for seconds, read in (
@@ -62,23 +64,23 @@ def test_a_dataframe_has_the_lease_that_was_asked_for(
         assert [seconds - 60 <= left <= seconds + 1 for left in new] == [True], (seconds, new)
 
 
-def test_a_job_has_the_lease_that_was_asked_for(
+def test_a_job_has_the_requested_lease(
     spark: SparkSession, table: nyala.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Load, upsert, backup and restore: the lease itself, and what it is renewed by."""
+    """Load, upsert, backup and restore: the duration of the lease and of its renewals."""
     monkeypatch.setattr(small, "SMALL_BYTES", -1)
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
-    asked: list[tuple[str, int]] = []
+    requested: list[tuple[str, int]] = []
     make = handover.remote_lease
 
     def made(*given: object, **named: object) -> Lease:
         lease = make(*given, **named)  # type: ignore[arg-type]
         assert lease.expires_us is not None
-        asked.append(("made", seconds_left(lease.expires_us)))
+        requested.append(("made", seconds_left(lease.expires_us)))
         return lease
 
     def renewing_lease(path: str, lease: str, ttl_s: float) -> contextlib.nullcontext[None]:
-        asked.append(("renewed", int(ttl_s)))
+        requested.append(("renewed", int(ttl_s)))
         return contextlib.nullcontext()
 
     monkeypatch.setattr(handover, "remote_lease", made)
@@ -88,8 +90,8 @@ def test_a_job_has_the_lease_that_was_asked_for(
     df = spark.range(10, 20, 1, 1).selectExpr("id AS k", "id AS v")
 
     def both(seconds: int) -> None:
-        assert asked and set(asked) == {("made", seconds), ("renewed", seconds)}
-        asked.clear()
+        assert requested and set(requested) == {("made", seconds), ("renewed", seconds)}
+        requested.clear()
 
     nyala.spark.load(df, table, lease=500)
     both(500)
@@ -104,6 +106,6 @@ def test_a_job_has_the_lease_that_was_asked_for(
     both(800)
     with nyala.connect(tmp_path / "other") as other:
         there = other.create_table("t", table.schema, ["k"])
-        nyala.spark.restore(spark, folder, there, lease=900)  # by way of a table of its own, which is scanned
+        nyala.spark.restore(spark, folder, there, lease=900)  # through a temporary table, which is scanned
         both(900)
         assert there.to_arrow().sort_by("k") == restored.to_arrow().sort_by("k")

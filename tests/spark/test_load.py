@@ -1,4 +1,4 @@
-"""Loads, upserts, compactions and backups whose work the executors do."""
+"""Loads, upserts, compactions and backups by executors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def db(store: Path) -> Iterator[nyala.Database]:
 
 @pytest.fixture(autouse=True)
 def on_executors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small frames too: what is tested here is how executors write."""
+    """Let executors write also small DataFrames."""
     monkeypatch.setattr(small, "SMALL_BYTES", -1)
 
 
@@ -58,8 +58,9 @@ def ids(spark: SparkSession, begin: int, end: int, value: int, parts: int = 3) -
 def test_load_and_upsert(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Each is one batch over all tablets; rows that fail leave the table as it was, and no file. A small frame is
-    written by this process: same results, same errors, same numbers of rows."""
+    """Each is one batch over all tablets. Failing rows change nothing and leave no file. For a
+    small DataFrame, which this process writes, results, errors and row numbers are the same.
+    """
     if where == "here":
         monkeypatch.undo()
         monkeypatch.setattr(handover, "loading", None)
@@ -95,11 +96,12 @@ def test_load_and_upsert(
 
 
 @pytest.mark.parametrize("where", ["on executors", "here"])
-def test_faults_of_a_frame_are_the_same_on_either_way(
+def test_errors_of_a_dataframe_are_the_same_for_driver_and_executors(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """U1. A frame without the key is refused before any job, however the caller wants failing rows; a message names no
-    places that only Nyala counts; and no failing rows are an empty table."""
+    """U1. A DataFrame without the key is refused before any job. Messages have no row positions
+    that only Nyala knows. If no row fails, `.errors` is empty.
+    """
     if where == "here":
         monkeypatch.undo()
         monkeypatch.setattr(handover, "loading", None)
@@ -117,10 +119,10 @@ def test_faults_of_a_frame_are_the_same_on_either_way(
     assert nyala.spark.upsert(twice, table).errors.num_rows == 0
 
 
-def test_a_row_that_fails_late_is_known_by_its_key(
+def test_a_row_that_fails_at_the_commit_has_its_key(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program wrote its key while the tasks worked. Its number is not known then, and no other is given."""
+    """Another program wrote the key while the tasks worked. The row number is NULL."""
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
     commit, taken = handover.commit_load_files, [5, 25]
 
@@ -143,10 +145,10 @@ def test_a_row_that_fails_late_is_known_by_its_key(
     assert table.count() == 11
 
 
-def test_what_is_not_small_is_written_by_executors(
+def test_large_dataframes_are_written_by_executors(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when Spark takes it for small, or nobody can tell; and for a process that is not the writer."""
+    """Also if Spark estimates too little or nothing, and in a process that is not the writer."""
     monkeypatch.undo()
     written_here = []
     write_here = load_module._write_here
@@ -173,10 +175,10 @@ def test_what_is_not_small_is_written_by_executors(
     assert table.count() == 76
 
 
-def test_rows_go_to_their_tablets_without_python(
+def test_the_shuffle_runs_without_python(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's own shuffle and sort, whatever the partitioning; Python has the rows when they are where they belong."""
+    """For all kinds of partitioning, Spark shuffles and sorts the rows before Python gets them."""
     ways = {
         "hash": [nyala.hash_partition("k", buckets=3)],
         "range": [nyala.range_partition("k", splits=[100, 200])],
@@ -199,7 +201,7 @@ def test_rows_go_to_their_tablets_without_python(
 
 
 def test_every_way_of_partitioning(spark: SparkSession, db: nyala.Database) -> None:
-    """Hash levels, ranges and both, of every type of key: Spark sends each row to the tablet that is its own."""
+    """Hash levels, ranges and both, with every type of key: Spark sends each row to its tablet."""
     key = {
         "i": "int32", "d": "date", "t": "timestamp", "n": "decimal(12,2)", "m": "decimal(25,3)", "s": "varchar(4)",
         "y": "binary",
@@ -223,8 +225,8 @@ def test_every_way_of_partitioning(spark: SparkSession, db: nyala.Database) -> N
         assert table.get(found.slice(5, 1).to_pylist()[0]) is not None
 
 
-def test_keys_that_are_collated(spark: SparkSession, db: nyala.Database) -> None:
-    """What Spark compares without case stays two keys; of equal keys the last row counts; none is cut."""
+def test_keys_with_a_collation(spark: SparkSession, db: nyala.Database) -> None:
+    """Keys that are equal in the collation stay two keys. Of equal keys the last row wins."""
     df = spark.range(0, 400, 1, 2).selectExpr(
         "collate(concat(IF(id % 2 = 0, 'a', 'A'), CHR(98 + id % 5), 'c'), 'UTF8_LCASE') AS k", "id AS v"
     )
@@ -235,7 +237,7 @@ def test_keys_that_are_collated(spark: SparkSession, db: nyala.Database) -> None
     answer = nyala.spark.upsert(df, table, tasks=2)
     assert (answer.inserted, answer.updated) == (10, 390)
     assert {row["k"]: row["v"] for row in table.to_arrow().to_pylist()} == expected
-    # All of them taken as of now: the tasks keep one row of each key, for keys that are freed before the commit.
+    # All keys exist. The tasks keep one row of each key, in case a key is deleted before the commit.
     assert nyala.spark.load(df, table, on_conflict="ignore", tasks=2).ignored == 400
     with pytest.raises(nyala.InvalidValueError, match="a key is never truncated"):
         nyala.spark.upsert(df.selectExpr("concat(k, 'd') AS k", "v"), table, tasks=2)
@@ -245,7 +247,7 @@ def test_keys_that_are_collated(spark: SparkSession, db: nyala.Database) -> None
 def test_decimals_and_columns_of_any_name(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Both ways load short and long decimals, and columns whose names need quotes."""
+    """Short and long decimals, and columns whose names need quotes."""
     if where == "here":
         monkeypatch.undo()
         monkeypatch.setattr(handover, "loading", None)
@@ -264,7 +266,7 @@ def test_decimals_and_columns_of_any_name(
 
 
 def test_a_row_without_a_range_is_a_row_error(spark: SparkSession, db: nyala.Database) -> None:
-    """No tablet takes it: the others are loaded, or none."""
+    """The other rows are loaded, or none."""
     table = db.create_table(
         "t",
         {"k": "int64", "v": "int64", "w": "string"},
@@ -290,8 +292,10 @@ def test_tasks_keep_to_the_limits_of_the_database(spark: SparkSession, store: Pa
 def test_backup_and_restore(
     spark: SparkSession, db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Full, then what changed; brought back as a table of another name, or into one. What is small this process brings
-    back without a job of Spark's, unless its rows are more than its files told."""
+    """A full and an incremental backup, restored to a new table and to an existing one. This
+    process restores small backups without a job of Spark, unless the files have more rows than
+    their metadata says.
+    """
     if where != "on executors":
         monkeypatch.undo()
     if where == "much in few bytes":
@@ -313,7 +317,7 @@ def test_backup_and_restore(
     now = nyala.spark.restore(spark, tmp_path / "backups", "t", into=db, name="now")
     assert then.to_arrow().sort_by("k").equals(table.scan(at=first.until).to_arrow().sort_by("k"))
     assert now.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
-    # Into a table that is there the rows come by way of another one, whose files nobody keeps afterwards.
+    # An existing table is filled through a temporary table, whose files are removed.
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     with nyala.connect(tmp_path / "other") as other:
         there = other.create_table("t", table.schema, ["k"])
@@ -332,14 +336,16 @@ def noting(names: list[str], name: str, function: Callable[..., Any]) -> Callabl
     return noted
 
 
-def test_an_error_of_a_worker_is_one_of_ours(spark: SparkSession, db: nyala.Database, tmp_path: Path) -> None:
-    """Whatever ran in the tasks: its class, and one line with table, tablet, file and rows."""
+def test_an_error_of_a_worker_is_a_nyala_error(
+    spark: SparkSession, db: nyala.Database, tmp_path: Path
+) -> None:
+    """In all jobs: its class, and one line with table, tablet, file and rows."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
     df = spark.range(0, 100, 1, 1).selectExpr("id AS k", "id AS v")
     nyala.spark.load(df, table)
     table.upsert({"k": [1, 1000], "v": [0, 0]})
     table.flush()
-    # As if its tasks ran elsewhere: this process has the files open, and their blocks in its cache.
+    # Let another process run the tasks. This process has the files open, and their blocks in its cache.
     for file in (Path(db.path) / "data").rglob("*.base"):
         body = bytearray(file.read_bytes())
         body[32:64] = bytes(32)
@@ -358,14 +364,14 @@ def test_an_error_of_a_worker_is_one_of_ours(spark: SparkSession, db: nyala.Data
     assert nyala.list_backups(tmp_path / "backups") == []
 
 
-def test_a_job_whose_lease_is_over_says_so(spark: SparkSession, db: nyala.Database) -> None:
-    """Its files may be gone, so it changes nothing, leaves nothing, and can be run again."""
+def test_a_job_whose_lease_has_expired(spark: SparkSession, db: nyala.Database) -> None:
+    """It changes nothing, leaves nothing, and can be run again."""
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
     table.insert({"k": list(range(100)), "v": [0] * 100})
     leases = os.path.join(db.path, "leases")
 
     def end_leases(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for name in os.listdir(leases):  # as who finds it over does
+        for name in os.listdir(leases):  # as a process that finds an expired lease does
             if name.startswith("remote-"):
                 os.unlink(os.path.join(leases, name))
         yield from batches
@@ -382,10 +388,10 @@ def test_a_job_whose_lease_is_over_says_so(spark: SparkSession, db: nyala.Databa
 
 
 @pytest.mark.long
-def test_a_job_that_takes_longer_than_its_lease_goes_on(
+def test_a_job_renews_its_lease(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Driver and tasks renew it; without them it is over, by the clock."""
+    """Driver and tasks do it. Without them the lease expires."""
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
     table.insert({"k": list(range(100)), "v": [0] * 100})
 
@@ -402,26 +408,26 @@ def test_a_job_that_takes_longer_than_its_lease_goes_on(
     assert table.scan(where="v = 7").count() == 1, "of the first job"
 
 
-def test_a_long_job_says_how_far_it_is(
+def test_a_long_job_shows_its_progress(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is done of how much, while it runs: its task waits here until somebody was told."""
+    """The task of this test waits until a line was shown."""
     monkeypatch.setattr(progress, "EVERY_S", 0.05)
-    said, told = [], str(tmp_path / "told")
+    output, messages = [], str(tmp_path / "told")
 
     def show(line: str) -> None:
-        said.append(line)
-        Path(told).touch()
+        output.append(line)
+        Path(messages).touch()
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         until_s = time.monotonic() + 120
-        while not os.path.exists(told) and time.monotonic() < until_s:
+        while not os.path.exists(messages) and time.monotonic() < until_s:
             time.sleep(0.01)
         yield from batches
 
     with progress.showing_progress(spark, "load of t", show):
         assert spark.range(0, 10, 1, 2).mapInArrow(wait, "id bigint").count() == 10
-    assert re.fullmatch(r"load of t: 0 of [23] tasks done, \d running", said[0]), said
+    assert re.fullmatch(r"load of t: 0 of [23] tasks done, \d running", output[0]), output
 
 
 CLUSTER = """
@@ -446,13 +452,13 @@ with nyala.connect("store") as db:
     read = spark.read.format("nyala").options(path="store", table="t").load()
     assert tuple(read.selectExpr("count(*)", "sum(v)").first()) == (1000, 499500 - 90 - 9945)
     assert table.scan(where="k < 5").to_spark(spark).count() == 5
-    frames.LOCAL_MAX_ROWS = -1                              # by tasks
+    frames.LOCAL_MAX_ROWS = -1                              # a scan by tasks
     assert nyala.spark.sql(spark, "SELECT sum(v) AS s FROM t WHERE k < 10", store="store").first().s == -45
     first = nyala.spark.backup(spark, table, "backups")
     table.delete({"k": [999]})
     assert nyala.spark.backup(spark, table, "backups").kind == "incremental"
     assert nyala.spark.compact(spark, table)["compactions"] >= 1
-    little, small.SMALL_BYTES = small.SMALL_BYTES, -1       # by tasks too
+    little, small.SMALL_BYTES = small.SMALL_BYTES, -1       # a load by tasks
     again = nyala.spark.restore(spark, "backups", "t", into=db, name="again")
     small.SMALL_BYTES = little
     assert again.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
@@ -464,12 +470,12 @@ with nyala.connect("store") as db:
     )
     assert query.awaitTermination(120) and query.exception() is None
     assert db["copy"].to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
-    # The first task of each executor fails, and runs again: what its first attempt wrote counts for nothing.
+    # The first task of each executor fails and runs again. Files of its first attempt are not used.
     once = "reflect('java.lang.System', 'setProperty', '{}', 'x') IS NULL"
     fails = "CASE WHEN " + once + " THEN CAST(raise_error('once') AS bigint) ELSE id END AS k"
     retried = [spark.range(5000, 5100, 1, 2).selectExpr(fails.format(name), "id AS v") for name in ("one", "other")]
     assert nyala.spark.write(retried[0], "store", "t", operation="insert").inserted == 100
-    keep, handover.loading = handover.loading, None         # a small frame: this process writes it
+    keep, handover.loading = handover.loading, None         # a small DataFrame, which this process writes
     assert nyala.spark.upsert(retried[1], table).updated == 100
     handover.loading = keep
     assert table.scan(where="k >= 5000").count() == 100
@@ -480,7 +486,7 @@ print("done")
 
 @pytest.mark.long
 def test_separate_executors(tmp_path: Path) -> None:
-    """On a cluster of two executor processes everything that runs in tasks finds what it needs."""
+    """All kinds of jobs run on two executor processes."""
     (tmp_path / "cluster.py").write_text(CLUSTER)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
@@ -489,32 +495,31 @@ def test_separate_executors(tmp_path: Path) -> None:
     assert run.stdout.strip() == "done", run.stderr[-4000:]
 
 
-def test_each_long_job_is_watched(
+def test_each_long_job_shows_its_progress(
     spark: SparkSession, db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every helper that runs jobs says how far they are: what it says, and that a job ran while it said so."""
-    told: list[str] = []
+    messages: list[str] = []
     context = spark.sparkContext
     showing_progress = progress.showing_progress
 
     @contextlib.contextmanager
     def seen(session: SparkSession, what: str) -> Iterator[None]:
-        group = f"test-{len(told)}"
-        context.setLocalProperty("spark.jobGroup.id", group)  # a group of the program's own stays
+        group = f"test-{len(messages)}"
+        context.setLocalProperty("spark.jobGroup.id", group)  # a job group of the program is kept
         with showing_progress(session, what):
             yield
         assert context.statusTracker().getJobIdsForGroup(group), f"no job of {what}"
-        told.append(what)
+        messages.append(what)
 
     modules = ("load", "small_frames", "write", "compact", "backup")
     for module in (importlib.import_module(f"nyala.spark.jobs.{name}") for name in modules):
         monkeypatch.setattr(module, "showing_progress", seen)
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
 
-    def says(job: Callable[[], object], *wanted: str) -> None:
+    def says(job: Callable[[], object], *requested: str) -> None:
         job()
-        assert [re.sub(r" \[.*", "", what) for what in told] == list(wanted)
-        told.clear()
+        assert [re.sub(r" \[.*", "", what) for what in messages] == list(requested)
+        messages.clear()
 
     says(lambda: nyala.spark.load(ids(spark, 0, 5, 1), table, tasks=1), "insert into t")
     says(lambda: nyala.spark.upsert(ids(spark, 3, 8, 1), table, tasks=1), "upsert into t")

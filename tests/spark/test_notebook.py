@@ -1,4 +1,4 @@
-"""The notebook with Spark runs in the session that all tests share."""
+"""The notebook with Spark runs in the session of all tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.notebooks import EXAMPLES, run
 
 
 def test_the_notebook_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All code cells, and they print what they say."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run(EXAMPLES / "spark.ipynb")

@@ -1,4 +1,4 @@
-"""Reading through PySpark: the table's rows, of one snapshot, straight from the files."""
+"""Reading through PySpark: the rows of one snapshot, directly from the files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows(df: DataFrame) -> list[tuple[object, ...]]:
 
 @pytest.fixture
 def eight(store: Path) -> Path:
-    """Table t: k = 0 … 7, v = 10 k, in four tablets, half of it flushed."""
+    """Create table t with k = 0 … 7 and v = 10 k in four tablets. Half of it is flushed."""
     with nyala.connect(store) as db:
         table = db.create_table(
             "t",
@@ -65,7 +65,7 @@ def eight(store: Path) -> Path:
 
 
 def test_every_type_arrives_as_it_was_written(spark: SparkSession, store: Path) -> None:
-    """A value of any type, and NULL, is the same in Spark: from files, from deltas and from memory."""
+    """Every type, and NULL, from base data, from deltas and from memory."""
     full = {
         "k": 1,
         "b": True,
@@ -90,15 +90,15 @@ def test_every_type_arrives_as_it_was_written(spark: SparkSession, store: Path) 
         table.flush()
         table.insert([full | {"k": 3}, empty | {"k": 4}])
         table.update([{"k": 1, "s": "new"}, {"k": 3, "s": None}])
-        wanted = table.scan(order_by_key=True).to_arrow()
+        expected = table.scan(order_by_key=True).to_arrow()
         found = load(spark, store, "t").orderBy("k").toArrow()
-    assert found.column("t").cast(pa.timestamp("us", tz="UTC")).equals(wanted.column("t"))
+    assert found.column("t").cast(pa.timestamp("us", tz="UTC")).equals(expected.column("t"))
     for name in set(ALL_TYPES) - {"t"}:
-        assert found.column(name).to_pylist() == wanted.column(name).to_pylist(), name
+        assert found.column(name).to_pylist() == expected.column(name).to_pylist(), name
 
 
 def test_the_key_is_not_nullable_in_spark(spark: SparkSession, eight: Path) -> None:
-    """Spark knows that the key is never NULL, and the batches agree with what it was told."""
+    """And the batches have the same flag as the schema."""
     schema = load(spark, eight, "t").schema
     assert [(f.name, f.dataType.simpleString(), f.nullable) for f in schema.fields] == [
         ("k", "bigint", False),
@@ -106,8 +106,7 @@ def test_the_key_is_not_nullable_in_spark(spark: SparkSession, eight: Path) -> N
     ]
 
 
-def test_the_sessions_time_zone_moves_no_instant(spark: SparkSession, store: Path) -> None:
-    """A timestamp is an instant: read in another time zone it is the same one."""
+def test_the_time_zone_of_the_session_changes_no_timestamp(spark: SparkSession, store: Path) -> None:
     with nyala.connect(store) as db:
         db.create_table("t", {"t": "timestamp"}, ["t"]).insert({"t": ["2013-03-10T07:30:00Z"]})
     kept = spark.conf.get("spark.sql.session.timeZone")
@@ -120,7 +119,7 @@ def test_the_sessions_time_zone_moves_no_instant(spark: SparkSession, store: Pat
 
 
 def test_columns_where_and_a_given_schema(spark: SparkSession, eight: Path) -> None:
-    """Only what is asked for is read; `where` may name columns that are not."""
+    """`where` may use columns that are not read."""
     assert rows(load(spark, eight, "t", columns="v", where="k >= 6")) == [(60,), (70,)]
     assert load(spark, eight, "t", columns="v,k").columns == ["v", "k"]
     given = spark.read.format("nyala").options(path=str(eight), table="t").schema("v bigint, k bigint").load()
@@ -129,7 +128,6 @@ def test_columns_where_and_a_given_schema(spark: SparkSession, eight: Path) -> N
 
 
 def test_an_empty_table_and_one_without_any_partition(spark: SparkSession, store: Path) -> None:
-    """No rows are no error, nor are no tablets."""
     with nyala.connect(store) as db:
         db.create_table("none", {"k": "int64"}, ["k"])
         db.create_table("bare", {"k": "int64"}, ["k"], [nyala.range_partition("k", bounds=[])])
@@ -138,7 +136,7 @@ def test_an_empty_table_and_one_without_any_partition(spark: SparkSession, store
 
 
 def test_a_dataframe_keeps_its_snapshot(spark: SparkSession, eight: Path) -> None:
-    """All reads of one DataFrame see the moment of load(), whatever is written, flushed or closed since."""
+    """All reads of a DataFrame see the moment of load(), after later writes, flushes and a close."""
     with nyala.connect(eight) as db:
         before = load(spark, eight, "t")
         db["t"].delete({"k": [0, 1]})
@@ -152,18 +150,18 @@ def test_a_dataframe_keeps_its_snapshot(spark: SparkSession, eight: Path) -> Non
 
 
 def test_as_of_any_moment(spark: SparkSession, eight: Path) -> None:
-    """`at` takes our timestamps and ISO text, and gives the rows of then."""
+    """`at` may be a timestamp or ISO text."""
     with nyala.connect(eight) as db:
         then = db.now()
-        gone = db["t"].delete({"k": [0, 1, 2, 3]})
+        missing = db["t"].delete({"k": [0, 1, 2, 3]})
         assert load(spark, eight, "t", at=then).count() == 8
-        assert load(spark, eight, "t", at=gone.timestamp).count() == 4
-        assert load(spark, eight, "t", at=gone.timestamp - 1).count() == 8
-        assert load(spark, eight, "t", at=nyala.to_datetime(gone.timestamp).isoformat()).count() == 4
+        assert load(spark, eight, "t", at=missing.timestamp).count() == 4
+        assert load(spark, eight, "t", at=missing.timestamp - 1).count() == 8
+        assert load(spark, eight, "t", at=nyala.to_datetime(missing.timestamp).isoformat()).count() == 4
 
 
 def test_tablets_are_packed_into_few_partitions(spark: SparkSession, store: Path) -> None:
-    """A hundred tablets must not cost a hundred Python tasks of 50 ms each."""
+    """Each Python task costs 50 ms."""
     with nyala.connect(store) as db:
         table = db.create_table("t", {"k": "int64"}, ["k"], [nyala.hash_partition("k", buckets=64)])
         table.insert({"k": list(range(1000))})
@@ -174,8 +172,8 @@ def test_tablets_are_packed_into_few_partitions(spark: SparkSession, store: Path
     assert load(spark, store, "t", partitions=8, where="k = 5").rdd.getNumPartitions() == 1
 
 
-# What one use of a relation filters must not be missing from another: each case asks a DataFrame of k = 0 … 7,
-# v = 10 k, in several ways at once. (what it finds, what is right)
+# A filter of one use must not affect another use. Each case uses a DataFrame with k = 0 … 7 and v = 10 k in several
+# ways: (function, expected result).
 def reuse(spark: SparkSession, df: DataFrame) -> tuple[object, object]:
     return (df.where("k > 5").count(), df.count(), df.where("k > 1").count()), (2, 8, 6)
 
@@ -206,7 +204,7 @@ LEAKS = [reuse, union, view, cte, self_join]
 
 
 class LeakyReader(DataSourceReader):
-    """As one would write it who trusts Spark's documentation: filters are taken, and applied in the source."""
+    """A reader that applies Spark's filters in the source, as Spark's documentation suggests."""
 
     def __init__(self) -> None:
         self.filters: list[EqualTo | GreaterThan] = []
@@ -237,7 +235,7 @@ class LeakySource(DataSource):
 
 @pytest.fixture
 def pushdown(spark: SparkSession) -> Iterator[None]:
-    """Spark pushes filters into every Python source that takes them."""
+    """Let Spark push filters into Python data sources."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     yield
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
@@ -245,10 +243,10 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("pushdown")
 @pytest.mark.parametrize("case", LEAKS)
-def test_no_filter_leaks(
+def test_no_filter_affects_other_uses(
     spark: SparkSession, eight: Path, case: Callable[[SparkSession, DataFrame], tuple[object, object]]
 ) -> None:
-    """Reuse, union, view, CTE and self-join: each use sees its own rows."""
+    """Reuse, union, view, CTE and self-join: each use has its own rows."""
     found, right = case(spark, load(spark, eight, "t"))
     assert found == right
 
@@ -256,8 +254,8 @@ def test_no_filter_leaks(
 @pytest.mark.usefixtures("pushdown")
 @pytest.mark.skipif(pyspark.__version__ >= "5", reason="Spark keeps filters apart")
 @pytest.mark.long
-def test_the_cases_catch_a_source_that_takes_filters(spark: SparkSession) -> None:
-    """Of a source that takes filters each case finds wrong rows: that is why ours takes none."""
+def test_these_cases_find_the_error_of_pushed_filters(spark: SparkSession) -> None:
+    """A reader with `pushFilters` gives wrong rows in each case, so Nyala's reader has none."""
     spark.dataSource.register(LeakySource)
     caught = []
     for case in LEAKS:
@@ -279,16 +277,16 @@ def test_the_cases_catch_a_source_that_takes_filters(spark: SparkSession) -> Non
         ({"colums": "k"}, "did you mean 'columns'"),
     ],
 )
-def test_a_mistake_is_told_at_load(
+def test_wrong_options_are_errors_of_load(
     spark: SparkSession, eight: Path, options: dict[str, str], message: str
 ) -> None:
-    """The user sees our sentence at load(), before any job runs."""
+    """They are raised before any job runs."""
     with pytest.raises(Exception, match=message):
         spark.read.format("nyala").options(**{"path": str(eight), "table": "t", **options}).load()
 
 
-def test_a_snapshot_that_nobody_reads_is_given_up(spark: SparkSession, eight: Path) -> None:
-    """After the lease is over a read says so; it never finds files missing, nor other rows."""
+def test_a_read_after_the_lease_has_expired_is_an_error(spark: SparkSession, eight: Path) -> None:
+    """It never finds files missing, or other rows."""
     with nyala.connect(eight) as db:
         df = load(spark, eight, "t", lease=4)
         assert df.count() == 8
@@ -299,11 +297,12 @@ def test_a_snapshot_that_nobody_reads_is_given_up(spark: SparkSession, eight: Pa
         assert db["t"].scan().count() == 8
 
 
-def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
+def test_rows_in_memory_are_sent_by_a_file(
     spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two megabytes that no flush has written are read by the tasks, and not pickled into the plan; nor are those of a
-    scan, or of a backup, although no tablet has so much."""
+    """Two megabytes of rows in memory are not pickled into the plan, for a read, a scan and a
+    backup.
+    """
     with nyala.connect(store, maintenance=False) as db:
         table = db.create_table(
             "t", {"k": "int64", "v": "string"}, ["k"], [nyala.hash_partition("k", buckets=4)]
@@ -331,7 +330,7 @@ def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
         assert nyala.spark.backup(spark, table, tmp_path / "backups").rows == 20_000
         assert len(sizes) == 2 and 1 < max(sizes) <= 1 << 20
         for lease in leases.glob("remote-*"):
-            if lease.is_file():  # as when its time is over
+            if lease.is_file():  # as if the lease had expired
                 lease.unlink()
         db._writer().collect_garbage()
         assert list(leases.rglob("*.token")) == []
@@ -340,7 +339,7 @@ def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
 
 
 def test_a_scan_to_spark_has_its_rows_and_its_snapshot(spark: SparkSession, eight: Path) -> None:
-    """`scan.to_spark(spark)`: the scan's columns, rows and moment, whatever happens to the table after it."""
+    """`scan.to_spark(spark)` keeps the scan's columns, rows and moment after later writes."""
     with nyala.connect(eight) as db:
         df = db["t"].scan(columns=["v", "k"], where="k >= 2").to_spark(spark)
         few = db["t"].scan(limit=3).to_spark(spark)

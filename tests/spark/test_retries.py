@@ -1,7 +1,7 @@
-"""Tasks of the jobs on executors that fail when their work is done, and run again: each row is there once.
+"""Tasks that fail after their work is done, and run again: each row is written once.
 
-In a program of its own every Python process wraps the functions in which tasks write files. Each of them, called for
-the first time, fails after it has written, so Spark runs its task anew.
+In a program of its own, each function that writes files in tasks fails at its first call, after it
+has written. Spark then runs the task again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ print("done")
 
 
 def test_a_task_that_runs_twice_counts_once(tmp_path: Path) -> None:
-    """Load, upsert, compaction and backup: what the first attempt wrote is in no table, no backup, and soon no file."""
+    """Load, upsert, compaction and backup. Files of the first attempt are in no table and no
+    backup, and are removed.
+    """
     (tmp_path / "sitecustomize.py").write_text(HOOK)
     (tmp_path / "program.py").write_text(PROGRAM)
     path = os.pathsep.join([str(tmp_path), str(WORKERS), *sys.path])

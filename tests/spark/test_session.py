@@ -1,4 +1,4 @@
-"""Making the format known to a session."""
+"""`register`, and the check of the workers' Python."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from nyala.spark.cluster import problems
 from nyala.spark.frames import LOCAL_MAX_ROWS
 
 
-def test_the_format_is_known_by_itself_and_by_a_call(spark: SparkSession, store: Path) -> None:
-    """Installed with pip, `format("nyala")` needs no call; a call does no harm, twice neither, and warns of nothing."""
+def test_the_format_works_with_and_without_register(spark: SparkSession, store: Path) -> None:
+    """A second call does no harm, and gives no warning."""
     with nyala.connect(store) as db:
         db.create_table("t", {"k": "int64"}, ["k"]).insert({"k": [1]})
     read = spark.read.format("nyala").options(path=str(store), table="t")
@@ -37,10 +37,10 @@ def test_the_format_is_known_by_itself_and_by_a_call(spark: SparkSession, store:
     assert read.load().count() == 1
 
 
-def test_a_registered_session_is_read_by_as_many_tasks_as_its_cores_are_worth(
+def test_a_registered_session_uses_its_number_of_cores(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by those of the driver's machine: what plans a read cannot ask, so it is told."""
+    """And not that of the driver's machine."""
     columns = [f"c{number}" for number in range(10)]
     with nyala.connect(store) as db:
         table = db.create_table(
@@ -64,23 +64,24 @@ def test_a_registered_session_is_read_by_as_many_tasks_as_its_cores_are_worth(
         nyala.spark.register(spark)
 
 
-def test_another_python_is_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without PYSPARK_PYTHON Spark's workers run some python3 that may not have Nyala: the cure is said early."""
+def test_register_warns_of_another_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PYSPARK_PYTHON, workers use a python3 that may not have Nyala."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/usr/bin/some-python3")
     try:
         with pytest.warns(UserWarning, match="PYSPARK_PYTHON"):
             nyala.spark.register(spark)
     finally:
-        # What was registered remembers that Python for the rest of the session, which other tests share.
+        # The session keeps this Python for registered sources, and other tests share the session.
         monkeypatch.undo()
         nyala.spark.register(spark)
 
 
-def test_the_first_scan_that_tasks_read_tells_of_another_python(
+def test_the_first_scan_by_tasks_warns_of_another_python(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has to call `register`, and `collect()` would end in Spark's traceback: the cure is said before it, once,
-    at the line that asked for the scan. Rows that the driver reads need no worker, and ask nothing."""
+    """Once, at the line of the program, before `collect()` fails. Rows that the driver reads cause
+    no check.
+    """
     with nyala.connect(store) as db:
         db.create_table("t", {"k": "int64"}, ["k"]).insert(pa.table({"k": range(LOCAL_MAX_ROWS + 1)}))
         monkeypatch.setattr(cluster, "_checked", weakref.WeakSet())
@@ -92,20 +93,20 @@ def test_the_first_scan_that_tasks_read_tells_of_another_python(
             for _ in range(2):
                 nyala.spark.sql(spark, "SELECT sum(k) FROM t", store=store)
         assert [warning.filename for warning in caught] == [__file__]
-        said = str(caught[0].message)
-        assert "some-python3" in said and "set the environment variable PYSPARK_PYTHON" in said
+        output = str(caught[0].message)
+        assert "some-python3" in output and "set the environment variable PYSPARK_PYTHON" in output
         monkeypatch.undo()
-        # In the shared session each further statement must ask this program's Python again.
+        # Later statements of the shared session must use this program's Python again.
         monkeypatch.setattr(cluster, "_checked", weakref.WeakSet())
         monkeypatch.setattr(
             cluster, "check_workers", lambda _: pytest.fail("a job, where the path says enough")
         )
-        asked = nyala.spark.sql(spark, "SELECT sum(k) FROM t WHERE k >= 0", store=store)
-        assert asked.collect()[0][0] == sum(range(LOCAL_MAX_ROWS + 1))
+        requested = nyala.spark.sql(spark, "SELECT sum(k) FROM t WHERE k >= 0", store=store)
+        assert requested.collect()[0][0] == sum(range(LOCAL_MAX_ROWS + 1))
 
 
-def test_pythons_of_one_environment_are_told_from_those_of_others(tmp_path: Path) -> None:
-    """A venv's python is a link to the one that it was made of, which has other packages."""
+def test_pythons_of_different_environments_are_distinguished(tmp_path: Path) -> None:
+    """The python of an environment may link to one with other packages."""
     base, venv, link = (tmp_path / name for name in ("usr/bin", "venv/bin", "link"))
     for folder in (base, venv):
         folder.mkdir(parents=True)
@@ -122,8 +123,8 @@ def test_pythons_of_one_environment_are_told_from_those_of_others(tmp_path: Path
     assert not cluster.same_python(mine, None)
 
 
-def test_other_versions_are_told(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each executor's Python is asked, and what differs from this program's is said with both versions."""
+def test_register_warns_of_other_versions(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the versions of the executor and of this program."""
     mine = cluster._own_versions()
     monkeypatch.setattr(cluster, "_own_versions", lambda: mine | {"pyarrow": "1.2.3"})
     with pytest.warns(
@@ -132,13 +133,15 @@ def test_other_versions_are_told(spark: SparkSession, monkeypatch: pytest.Monkey
         nyala.spark.register(spark)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        for _ in range(2):  # as a notebook's cell that is run again
+        for _ in range(2):  # as if a cell of a notebook ran again
             nyala.spark.register(spark)
     assert [warning.filename for warning in caught] == [__file__] * 2
 
 
-def test_what_differs_is_said_once_and_what_does_not_matter_is_not() -> None:
-    """The minor version of Python, the major one of pyarrow, all of pyspark's and ours; a package that is missing."""
+def test_each_relevant_difference_is_reported_once() -> None:
+    """Python's minor version, pyarrow's major version, pyspark's and nyala's full versions, and
+    missing packages.
+    """
     mine = {"python": "3.11.7", "pyspark": "4.3.0", "pyarrow": "26.0.1", "nyala": "0.1.0"}
     same = {**mine, "host": "a", "executable": "/p", "python": "3.11.2", "pyarrow": "26.1.0"}
     assert problems(mine, [same, same]) == []
@@ -154,9 +157,10 @@ def test_what_differs_is_said_once_and_what_does_not_matter_is_not() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_workers_are_forked_from_a_process_without_threads_and_without_nyala(spark: SparkSession) -> None:
-    """No lock of ours can be held at a fork: what PySpark forks its workers from has one thread, and has loaded neither
-    Nyala nor Arrow, whose threads a fork would lose. That is PySpark's doing; this says when it is so no more. (Spark's
-    own one is looked at by name only: in tests it has loaded more, see `workers.loaded`.)"""
+    """PySpark forks its workers from a process that has one thread, and has imported neither Nyala
+    nor Arrow. So no lock of Nyala can be held at a fork. (Here the name of Spark's own module is
+    checked only, because the tests preload more: see `workers.loaded`.)
+    """
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
@@ -183,8 +187,8 @@ def test_workers_are_forked_from_a_process_without_threads_and_without_nyala(spa
     assert (len(threads), "libarrow" in loaded) == (1, False)
 
 
-def test_a_forked_copy_scans_with_threads_of_its_own(store: Path) -> None:
-    """Whoever forks all the same (multiprocessing) and opens the store in the child waits for none of its threads."""
+def test_a_forked_process_can_open_the_store(store: Path) -> None:
+    """After a fork by multiprocessing, the child does not wait for threads of the parent."""
     with nyala.connect(store) as db:
         table = db.create_table("t", {"k": "int64"}, ["k"], [nyala.hash_partition("k", buckets=4)])
         table.insert({"k": list(range(1000))})

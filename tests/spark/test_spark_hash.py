@@ -1,7 +1,7 @@
-"""The bucket of a row is where Spark says it is: asked of Spark itself, for every key type.
+"""Nyala's hash buckets are those of Spark, for every type of key.
 
-The values that Spark gave here stand in tests/unit/partition/test_hashing.py, so that the hash is also tested
-where there is no Java.
+tests/unit/partition/test_hashing.py has values of Spark, so that the hash is also tested without
+Java.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TYPES = {
 
 
 def values(type: ColumnType, random: random.Random) -> list[Any]:
-    """Small ones, the extremes, powers of 256 and their neighbours, and any others."""
+    """Draw small values, extremes, powers of 256 and their neighbours, and others."""
     if type.is_text:
         letters = "ab \0\x7fé€\u00ff\U0001f40e"
         return ["", *("".join(random.choices(letters, k=random.randrange(12))) for _ in range(ROWS - 1))]
@@ -78,21 +78,21 @@ def arrays(table: pa.Table, names: list[str]) -> list[pa.Array]:
 
 
 def test_hash_equals_sparks_for_every_key_type_and_for_composites(frame: DataFrame, table: pa.Table) -> None:
-    """A bulk load that Spark shuffled by its own hash would put rows into tablets where no look-up finds them."""
+    """Otherwise a load would put rows into tablets in which no look-up finds them."""
     from pyspark.sql import functions as F
 
     source = random.Random(7)
-    asked = [[name] for name in TYPES]
-    asked += [source.sample(list(TYPES), source.randint(2, 5)) for _ in range(40)]
-    answer = frame.select(*(F.hash(*names).alias(f"h{i}") for i, names in enumerate(asked))).toArrow()
-    for i, names in enumerate(asked):
-        ours = spark_hash(arrays(table, names), [TYPES[name] for name in names])
+    requested = [[name] for name in TYPES]
+    requested += [source.sample(list(TYPES), source.randint(2, 5)) for _ in range(40)]
+    answer = frame.select(*(F.hash(*names).alias(f"h{i}") for i, names in enumerate(requested))).toArrow()
+    for i, names in enumerate(requested):
+        actual = spark_hash(arrays(table, names), [TYPES[name] for name in names])
         sparks = answer[f"h{i}"].to_numpy()
-        assert np.array_equal(ours, sparks), [str(TYPES[name]) for name in names]
+        assert np.array_equal(actual, sparks), [str(TYPES[name]) for name in names]
 
 
 def test_bucket_is_sparks_partition(frame: DataFrame, table: pa.Table) -> None:
-    """`repartition(buckets, columns)` must bring each tablet's rows into the Spark partition of its number."""
+    """`repartition(buckets, columns)` puts the rows of bucket b into partition b."""
     from pyspark.sql import functions as F
 
     names = ["c3", "c13", "c10"]
@@ -101,12 +101,12 @@ def test_bucket_is_sparks_partition(frame: DataFrame, table: pa.Table) -> None:
         *names, F.spark_partition_id().alias("partition"), F.pmod(F.hash(*names), F.lit(7)).alias("bucket")
     )
     answer = moved.toArrow()
-    ours = buckets_of(arrays(answer.cast(_plain(answer)), names), [TYPES[name] for name in names], 7)
-    assert answer.num_rows == ROWS and set(ours.tolist()) == set(range(7))
-    assert np.array_equal(ours, answer["partition"].to_numpy())
-    assert np.array_equal(ours, answer["bucket"].to_numpy())
+    actual = buckets_of(arrays(answer.cast(_plain(answer)), names), [TYPES[name] for name in names], 7)
+    assert answer.num_rows == ROWS and set(actual.tolist()) == set(range(7))
+    assert np.array_equal(actual, answer["partition"].to_numpy())
+    assert np.array_equal(actual, answer["bucket"].to_numpy())
 
 
 def _plain(answer: pa.Table) -> pa.Schema:
-    """Spark's answer with our canonical types where it has columns of ours."""
+    """Return Spark's result with the types of Nyala."""
     return pa.schema([(f.name, TYPES[f.name].arrow if f.name in TYPES else f.type) for f in answer.schema])

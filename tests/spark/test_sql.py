@@ -1,4 +1,6 @@
-"""SQL: Spark's own over tables of its catalogue, and `nyala.spark.sql`, which reads only what a statement needs."""
+"""SQL: Spark's own over tables of its catalogue, and `nyala.spark.sql`, which reads only what a
+statement needs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from nyala.spark.statements import query
 
 @pytest.fixture
 def db(store: Path) -> Iterator[nyala.Database]:
-    """Tables t (k, v, w) and u (k, x)."""
+    """Create the tables t (k, v, w) and u (k, x)."""
     with nyala.connect(store) as opened:
         t = opened.create_table(
             "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=2)]
@@ -34,7 +36,7 @@ def db(store: Path) -> Iterator[nyala.Database]:
 
 @pytest.fixture
 def catalogued(spark: SparkSession, db: nyala.Database) -> Iterator[str]:
-    """Table t in Spark's catalogue."""
+    """Create table t in Spark's catalogue."""
     spark.sql(f"CREATE TABLE t_in_spark USING nyala OPTIONS (path '{db.path}', table 't')")
     yield "t_in_spark"
     spark.sql("DROP TABLE t_in_spark")
@@ -45,7 +47,9 @@ def answer(df) -> list[tuple[object, ...]]:
 
 
 def test_a_table_of_sparks_catalogue(spark: SparkSession, db: nyala.Database, catalogued: str) -> None:
-    """CREATE TABLE … USING nyala: read anew by each statement, written by INSERT, deleted from, at any moment."""
+    """CREATE TABLE … USING nyala: each statement reads the present rows; INSERT, DELETE, and reads
+    of a moment.
+    """
     before = db.now()
     assert answer(spark.sql("SELECT k, w FROM t_in_spark WHERE v > 10")) == [(2, "b"), (3, "c")]
     spark.sql("INSERT INTO t_in_spark VALUES (4, 40, 'd'), (1, 11, 'A')")
@@ -59,10 +63,12 @@ def test_a_table_of_sparks_catalogue(spark: SparkSession, db: nyala.Database, ca
     assert db["t"].to_arrow().to_pylist() == [{"k": 7, "v": 70, "w": "g"}]
 
 
-def test_rows_go_to_the_table_that_a_statement_names_or_nowhere(
+def test_an_insert_without_a_known_target_is_refused(
     spark: SparkSession, db: nyala.Database, catalogued: str
 ) -> None:
-    """S3: where Spark does not say which, it is not the table that the rows came from. WITH says it."""
+    """S3: if Spark does not pass the target, the rows do not go to the table that was read. WITH
+    names the target.
+    """
     t2 = db.create_table("t2", db["t"].schema, ["k"])
     spark.sql(f"CREATE TABLE t2_in_spark USING nyala OPTIONS (path '{db.path}', table 't2')")
     plain = spark.createDataFrame([(1, 10, "a")], StructType.fromDDL("k bigint NOT NULL, v bigint, w string"))
@@ -79,7 +85,7 @@ def test_rows_go_to_the_table_that_a_statement_names_or_nowhere(
                 spark.sql(text)
             assert db["t"].to_arrow().equals(before) and t2.count() == 0, text
         spark.sql(f"INSERT INTO t2_in_spark WITH ({target}) SELECT * FROM t_in_spark")
-        # Columns that Spark has to fit become the target's.
+        # Spark adapts columns to the target, and then passes the target's metadata.
         spark.sql("INSERT INTO t2_in_spark SELECT k + 10, v, w FROM t_in_spark")
         assert sorted(t2.to_arrow().column("k").to_pylist()) == [1, 2, 3, 11, 12, 13]
         spark.sql(
@@ -90,10 +96,10 @@ def test_rows_go_to_the_table_that_a_statement_names_or_nowhere(
         spark.sql("DROP TABLE t2_in_spark")
 
 
-def test_a_frame_and_a_stream_go_to_the_table_that_is_named_or_nowhere(
+def test_write_to_and_to_table_without_a_known_target_are_refused(
     spark: SparkSession, db: nyala.Database, catalogued: str, tmp_path: Path
 ) -> None:
-    """S3: `writeTo` and `toTable` name a table, and Spark keeps the name to itself, as it does with an INSERT."""
+    """S3: as for INSERT, Spark does not pass the name."""
     t2 = db.create_table("t2", db["t"].schema, ["k"])
     spark.sql(f"CREATE TABLE t2_in_spark USING nyala OPTIONS (path '{db.path}', table 't2')")
     before = db["t"].scan(order_by_key=True).to_arrow()
@@ -124,7 +130,7 @@ def test_a_frame_and_a_stream_go_to_the_table_that_is_named_or_nowhere(
 def test_a_statement_reads_only_what_it_needs(
     spark: SparkSession, db: nyala.Database, catalogued: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each use of a table is a scan of the columns and rows that it needs; the answer is Spark's own."""
+    """Each use of a table is a scan of the needed columns and rows. The result is Spark's."""
     scans = []
 
     def spied(of: SparkSession, scan, lease_s, **rest):
@@ -145,7 +151,7 @@ def test_a_statement_reads_only_what_it_needs(
 
 
 def test_a_star_has_the_tables_columns_in_their_order(spark: SparkSession, db: nyala.Database) -> None:
-    """Also where some of them are read for other reasons; what is asked of a subquery's star is there."""
+    """Also if some columns are read for other reasons."""
     db.create_table("s", {"z": "int32", "k": "int64", "a": "string"}, ["k"]).insert(
         {"z": [1], "k": [1], "a": ["x"]}
     )
@@ -165,7 +171,7 @@ def test_a_star_has_the_tables_columns_in_their_order(spark: SparkSession, db: n
 def test_a_mistyped_name_is_one_sentence(
     spark: SparkSession, db: nyala.Database, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark's own sentences name its catalogue, which is not where the table was meant to be, and fill the screen."""
+    """Spark's own message names its catalogue, where the table is not expected."""
     db.create_table("weather", {"station": "string", "celsius": "double"}, "station")
     for text, kind, says in (
         ("SELECT k FROM wether", nyala.TableNotFoundError, "; did you mean 'weather'?"),
@@ -191,19 +197,19 @@ def test_a_mistyped_name_is_one_sentence(
         nyala.spark.sql(spark, "SELECT k, count(*) FROM t", store=db.path)
 
 
-def test_a_catalogues_table_stands_for_some_rows_at_a_moment(spark: SparkSession, db: nyala.Database) -> None:
-    """What a table was made with holds in nyala.spark.sql as in Spark's own statements."""
+def test_options_of_a_table_in_sparks_catalogue(spark: SparkSession, db: nyala.Database) -> None:
+    """`where` and `at` of CREATE TABLE have the same effect in nyala.spark.sql as in Spark."""
     before = db.now()
     db["t"].insert({"k": [4, 5], "v": [40, 50]})
     spark.sql(
         f"CREATE TABLE part_of_t USING nyala OPTIONS (path '{db.path}', table 't', where 'k > 1', at '{before}')"
     )
     try:
-        for text, wanted in (
+        for text, requested in (
             ("SELECT k FROM part_of_t", [(2,), (3,)]),
             ("SELECT k FROM part_of_t WHERE v > 25", [(3,)]),
         ):
-            assert answer(spark.sql(text)) == answer(nyala.spark.sql(spark, text)) == wanted
+            assert answer(spark.sql(text)) == answer(nyala.spark.sql(spark, text)) == requested
         assert answer(nyala.spark.sql(spark, "SELECT count(*) FROM part_of_t", at=db.now())) == [(4,)]
     finally:
         spark.sql("DROP TABLE part_of_t")
@@ -218,10 +224,10 @@ TERMS = (
 )  # fmt: skip
 
 
-def test_what_a_scan_has_met_is_what_spark_would_have_met(
+def test_terms_that_the_scan_applies_give_sparks_result(
     spark: SparkSession, db: nyala.Database, request: pytest.FixtureRequest
 ) -> None:
-    """Q5: without Spark looking again, each answer is that of Spark over the same rows."""
+    """Q5."""
     nothing, dates = None, (dt.date(1969, 12, 31), dt.date(1900, 1, 1), dt.date(2026, 1, 1), None)
     columns: dict[str, list[object]] = {
         "i": [1, -3, 2**31 - 1, -(2**31), 0, 7, nothing],
@@ -279,12 +285,12 @@ STATEMENTS = (
 
 @pytest.fixture(scope="module")
 def of_views() -> dict[str, tuple[list[tuple[object, ...]], str]]:
-    """What Spark says to each text over views of the tables, rows and schema: it is asked once for all ways."""
+    """Return Spark's result for each text over views of the tables: rows, schema, or error."""
     return {}
 
 
 @pytest.mark.parametrize("way", ["in the plan", "by tasks", "without internals"])
-def test_each_way_gives_the_answer_of_spark(
+def test_each_way_gives_the_result_of_spark(
     spark: SparkSession,
     db: nyala.Database,
     monkeypatch: pytest.MonkeyPatch,
@@ -292,20 +298,20 @@ def test_each_way_gives_the_answer_of_spark(
     request: pytest.FixtureRequest,
     way: str,
 ) -> None:
-    """Answers, schemas and errors are those of Spark over views of the same rows."""
+    """Rows, schemas and errors are those of Spark over views of the same rows."""
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", 20_000 if way == "in the plan" else -1)
     spark.conf.set(internals.SETTING, str(way != "without internals").lower())
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
     for text in one_of(9, STATEMENTS, request):
-        ours = nyala.spark.sql(spark, text, store=db.path)
+        actual = nyala.spark.sql(spark, text, store=db.path)
         if text not in of_views:
             theirs = spark.sql(text)
             of_views[text] = answer(theirs), theirs.schema.simpleString()
         expected, schema = of_views[text]
-        assert answer(ours) == expected, text
-        assert ours.schema.simpleString() == schema, text
-        read = ours._jdf.queryExecution().optimizedPlan().toString()
+        assert answer(actual) == expected, text
+        assert actual.schema.simpleString() == schema, text
+        read = actual._jdf.queryExecution().optimizedPlan().toString()
         assert ("explode(" in read) == (way == "by tasks"), read
     with pytest.raises(nyala.ColumnNotFoundError, match="nosuch"):
         nyala.spark.sql(spark, "SELECT nosuch FROM t", store=db.path)
@@ -317,7 +323,7 @@ def test_each_way_gives_the_answer_of_spark(
 
 
 HARD_TO_TELL = (
-    # What stands before a star, and who names it.
+    # Stars with a table or alias.
     "SELECT * FROM t ORDER BY 1",
     "SELECT k FROM (SELECT k, v FROM (SELECT * FROM t) y) z",
     "WITH y AS (SELECT * FROM t), unused AS (SELECT w FROM y) SELECT k FROM y",
@@ -332,9 +338,9 @@ HARD_TO_TELL = (
     "SELECT t.k, e.k FROM t JOIN u ON true LATERAL VIEW explode(array(1)) e AS v WHERE x > 0 AND v > 0",
     "SELECT u.x AS y, count(*) FROM t JOIN u ON t.k = u.k GROUP BY u.x HAVING k > 0",
     "SELECT k, row_number() OVER (ORDER BY nosuch) FROM t",
-    # Spark's own rules for grouping sets stumble over arrays.
+    # Spark cannot use arrays in grouping sets.
     "SELECT max(v) FROM t GROUP BY ROLLUP (w) HAVING min(k) < 3",
-    # A text or a date with a sign is a number, or nothing.
+    # A text or a date with a sign is a number or an error.
     "SELECT k FROM t WHERE w = -'a'",
     "SELECT k FROM t WHERE w = +'a'",
     "SELECT k FROM t WHERE w = + ('a') AND k < 3",
@@ -345,14 +351,16 @@ HARD_TO_TELL = (
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
-def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
+def test_statements_that_are_not_analysed_read_all_columns(
     spark: SparkSession,
     db: nyala.Database,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     ansi: str,
 ) -> None:
-    """Q6: where columns of ours would be missing all are read, once more; answers and refusals are Spark's."""
+    """Q6: if a column is missing, the statement runs again with all columns. Results and errors are
+    Spark's.
+    """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
@@ -369,17 +377,19 @@ def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
         for text in one_of(8, HARD_TO_TELL, request):
-            wanted = outcome(lambda text=text: spark.sql(text))
-            for _ in range(2):  # and again, when it is known
-                assert outcome(lambda text=text: nyala.spark.sql(spark, text, store=db.path)) == wanted, text
+            requested = outcome(lambda text=text: spark.sql(text))
+            for _ in range(2):  # the second time with the remembered analysis
+                assert outcome(lambda text=text: nyala.spark.sql(spark, text, store=db.path)) == requested, (
+                    text
+                )
     finally:
         spark.conf.set("spark.sql.ansi.enabled", "true")
         for name in ("t", "u"):
             spark.catalog.dropTempView(name)
 
 
-def test_rows_in_the_plan_are_added_up_without_an_exchange(spark: SparkSession, db: nyala.Database) -> None:
-    """Many stand in one partition. Few stay as they are: Spark answers for those without a job, if nothing is added."""
+def test_aggregates_of_rows_in_the_plan_need_no_shuffle(spark: SparkSession, db: nyala.Database) -> None:
+    """Many rows are in one partition. Few rows are not, so that Spark returns them without a job."""
     more = frames.ROWS_WITHOUT_JOB + 1
     db["t"].upsert({"k": range(1, more + 1), "v": range(more), "w": ["x"] * more})
     for text, rows, way in (
@@ -390,14 +400,14 @@ def test_rows_in_the_plan_are_added_up_without_an_exchange(spark: SparkSession, 
             "LocalTableScan",
         ),
     ):
-        ours = nyala.spark.sql(spark, text, store=db.path)
-        assert sorted(answer(ours)) == rows
-        plan = ours._jdf.queryExecution().executedPlan().toString()
+        actual = nyala.spark.sql(spark, text, store=db.path)
+        assert sorted(answer(actual)) == rows
+        plan = actual._jdf.queryExecution().executedPlan().toString()
         assert way in plan and "Exchange" not in plan, plan
     assert "Exchange" not in db["t"].scan().to_spark(spark).agg({"v": "sum"})._jdf.queryExecution().toString()
 
 
-# With it Spark compares times with texts as texts.
+# With this setting Spark compares times with texts as texts.
 TEXTS = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
 OPEN = (
     "at >= '2026-03-08'",
@@ -437,14 +447,16 @@ OPEN = (
     ],
     ids=lambda settings: ", ".join(settings.values()),
 )
-def test_what_spark_says_of_a_constant_reaches_the_scan(
+def test_values_of_constants_that_spark_computes(
     spark: SparkSession,
     store: Path,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     settings: dict[str, str],
 ) -> None:
-    """Each hour of three days, one of which has 23 in New York: no row is missing, and no other is read."""
+    """Each hour of three days, one of which has 23 hours in New York: no row is missing, and no
+    other row is read.
+    """
     start = dt.datetime(2026, 3, 7, tzinfo=dt.UTC)
     hours = [start + dt.timedelta(hours=number) for number in range(72)]
     hours += [dt.datetime.now(dt.UTC) + dt.timedelta(hours=number) for number in (-1000, -47, -1, 1)]
@@ -470,34 +482,36 @@ def test_what_spark_says_of_a_constant_reaches_the_scan(
             ).createOrReplaceTempView("u")
             monkeypatch.setattr(query, "leased_frame", spied)
             for term in one_of(8, OPEN, request):
-                wanted = answer(spark.sql(f"SELECT k FROM u WHERE {term}"))
+                requested = answer(spark.sql(f"SELECT k FROM u WHERE {term}"))
                 assert (
-                    answer(nyala.spark.sql(spark, f"SELECT k FROM t WHERE {term}", store=store)) == wanted
+                    answer(nyala.spark.sql(spark, f"SELECT k FROM t WHERE {term}", store=store)) == requested
                 ), term
                 left_to_spark = ("<= TIMESTAMP", "1.5 +", "'now'")
-                rows = len(hours) if any(words in term for words in left_to_spark) else len(wanted)
+                rows = len(hours) if any(words in term for words in left_to_spark) else len(requested)
                 assert read.pop() == rows or TEXTS in settings, term
             for wrong in ("at > 'no time'", "k > 9223372036854775807 + 1", "at > INTERVAL 1 DAY"):
-                asked = "SELECT k FROM {} WHERE " + wrong
+                requested = "SELECT k FROM {} WHERE " + wrong
                 if settings.get("spark.sql.ansi.enabled") == "false" and "INTERVAL" not in wrong:
-                    theirs = answer(spark.sql(asked.format("u")))
-                    assert answer(nyala.spark.sql(spark, asked.format("t"), store=store)) == theirs
+                    theirs = answer(spark.sql(requested.format("u")))
+                    assert answer(nyala.spark.sql(spark, requested.format("t"), store=store)) == theirs
                     continue
                 with pytest.raises(PySparkException) as theirs:
-                    spark.sql(asked.format("u")).collect()
-                with pytest.raises(type(theirs.value)) as ours:
-                    nyala.spark.sql(spark, asked.format("t"), store=store).collect()
-                assert ours.value.getCondition() == theirs.value.getCondition()
+                    spark.sql(requested.format("u")).collect()
+                with pytest.raises(type(theirs.value)) as actual:
+                    nyala.spark.sql(spark, requested.format("t"), store=store).collect()
+                assert actual.value.getCondition() == theirs.value.getCondition()
         finally:
             spark.catalog.dropTempView("u")
             for name, value in before.items():
                 spark.conf.set(name, value)
 
 
-def test_a_table_that_stands_twice_is_read_at_one_moment(
+def test_a_table_that_is_used_twice_is_read_at_one_moment(
     spark: SparkSession, db: nyala.Database, catalogued: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By `nyala.spark.sql`, though rows are written between the two scans; by Spark's own words where `at` is said."""
+    """By `nyala.spark.sql`, although rows are written meanwhile; by Spark's own SQL if `at` is
+    given.
+    """
     both = f"{catalogued} a FULL JOIN {catalogued} b ON a.k = b.k"
     text = f"SELECT count(*) AS n FROM {both} WHERE a.k IS NULL OR b.k IS NULL"
     scans = 0
@@ -512,5 +526,5 @@ def test_a_table_that_stands_twice_is_read_at_one_moment(
     assert answer(nyala.spark.sql(spark, text)) == [(0,)]
     assert scans == 2
     at = f"{catalogued} WITH (`at`='{db.now()}')"
-    said = text.replace(f"{catalogued} a", f"{at} a").replace(f"{catalogued} b", f"{at} b")
-    assert answer(spark.sql(said)) == [(0,)]
+    output = text.replace(f"{catalogued} a", f"{at} a").replace(f"{catalogued} b", f"{at} b")
+    assert answer(spark.sql(output)) == [(0,)]

@@ -1,4 +1,4 @@
-"""Streams: out of a table, into a table, and from one into another, each change once."""
+"""Streams from a table, into a table, and from one table into another: each change once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def copied(store: Path) -> list[tuple[Any, ...]]:
 
 
 def leases_left(store: Path) -> list[str]:
-    """Of tasks and micro-batches; a worker that was told to end may take some moments."""
+    """Return the leases of tasks and micro-batches, after waiting for workers to end."""
     deadline_s = time.monotonic() + 30
     while left := [path.name for path in (store / "leases").glob("remote-*")]:
         if time.monotonic() > deadline_s:
@@ -29,8 +29,10 @@ def leases_left(store: Path) -> list[str]:
 
 
 def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    """One query keeps a copy of a table: inserts, updates and deletes; stopped and started again it goes on, also when
-    both tables have a column more, and a range partition of the source is gone: its rows stay in the copy."""
+    """One query keeps a copy of a table: inserts, updates and deletes. It continues after a
+    restart, after a new column in both tables, and after a dropped range of the source, whose rows
+    stay in the copy.
+    """
     with nyala.connect(store) as db:
         schema = {"k": "int64", "v": "int64"}
         ranges = nyala.range_partition("k", bounds=[(0, 100), (100, 200)])
@@ -39,7 +41,7 @@ def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> Non
         source.insert({"k": [1, 2, 3, 100], "v": [10, 20, 30, 40]})
 
         def run() -> list[Any]:
-            """The ranges that the query was told to be dropped."""
+            """Run the query. Return the dropped ranges that its progress shows."""
             feed = spark.readStream.format("nyala").options(path=str(store), table="t", changes="true")
             query = (
                 feed.option("maxRowsPerTrigger", 2).load().writeStream.format("nyala")
@@ -49,7 +51,7 @@ def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> Non
             )  # fmt: skip
             assert query.awaitTermination(120)
             offsets = [json.loads(progress["sources"][0]["endOffset"]) for progress in query.recentProgress]
-            return [gone["range"] for offset in offsets for gone in offset.get("dropped_ranges", [])]
+            return [missing["range"] for offset in offsets for missing in offset.get("dropped_ranges", [])]
 
         assert run() == []
         assert copied(store) == [(1, 10), (2, 20), (3, 30), (100, 40)]
@@ -67,7 +69,7 @@ def test_nyala_to_nyala(spark: SparkSession, store: Path, tmp_path: Path) -> Non
 
 
 def test_output_mode_complete(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    """Each micro-batch is the whole answer: what is no more in it goes from the table, in the same commit."""
+    """Each micro-batch is the whole result. Rows that are not in it are deleted in the same commit."""
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     with nyala.connect(store) as db:
@@ -96,7 +98,7 @@ def test_output_mode_complete(spark: SparkSession, store: Path, tmp_path: Path) 
 
 
 def test_a_query_that_ended_keeps_no_files(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    """Neither one that was at its end nor one that somebody stopped; Spark ends both workers by a signal."""
+    """Also a query that was stopped. Spark ends its workers by a signal."""
     with nyala.connect(store) as db:
         table = db.create_table("t", {"k": "int64"}, ["k"])
         for name in ("once", "always"):
@@ -114,11 +116,12 @@ def test_a_query_that_ended_keeps_no_files(spark: SparkSession, store: Path, tmp
             assert leases_left(store) == []
 
 
-def test_a_query_whose_history_is_gone_is_told_how_to_go_on(
+def test_a_query_with_expired_history_is_an_error_with_advice(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
-    """It stood still while the changes that its checkpoint waits for were given up: an error, and no change is passed
-    over; `_commit_version` comes with each row, in batches of the requested size."""
+    """Changes after its checkpoint have expired. `_commit_version` comes with each row, in batches
+    of the requested size.
+    """
     with nyala.connect(store, maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         moments = [table.insert({"k": [number], "v": [number]}).timestamp for number in range(3)]

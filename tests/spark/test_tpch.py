@@ -1,6 +1,7 @@
-"""TPC-H's 22 queries through `nyala.spark.sql`: joins of up to eight tables, EXISTS, IN, subqueries that refer outside.
+"""The 22 queries of TPC-H through `nyala.spark.sql`: joins of up to eight tables, EXISTS, IN,
+correlated subqueries.
 
-Tables are read by tasks, whose rows travel as arrays, though these are small enough to stand in the plan.
+Tasks read the tables and return arrays, although the tables are small enough for the plan.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from bench.questions import same
 from bench.tpch_queries import KEYS, QUERIES
 from nyala.spark import frames
 
-# In the gate: EXISTS with NOT EXISTS, an outer join, and IN within IN.
+# Run in `make test`: EXISTS with NOT EXISTS, an outer join, and IN inside IN.
 FEW = (13, 20, 21)
-# The slowest one is only planned there, not executed.
+# The slowest query, which is only planned in `make test`.
 SLOW = 20
 
-# What may stand over arrays: what unrolls them, and Repartition, which keeps them in one task.
+# Plan nodes that may be above arrays: those that make rows of arrays, and Repartition.
 _BELOW = ("Project", "Filter", "Generate", "Repartition")
 
 
 @pytest.fixture(scope="module")
 def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The tables in Nyala, and as views of Spark's over Parquet."""
+    """Create the tables in Nyala, and views of Spark over Parquet."""
     folder = tmp_path_factory.mktemp("tpch")
     with nyala.connect(folder / "store") as db:
         spark_tpch.make(spark, tables(), str(folder), db)
@@ -43,7 +44,7 @@ def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.mark.parametrize(
     "number", [pytest.param(q, marks=() if q in FEW and q != SLOW else pytest.mark.long) for q in QUERIES]
 )
-def test_a_query_answers_over_nyala_as_over_parquet(
+def test_a_query_has_the_same_result_over_nyala_and_parquet(
     spark: SparkSession, store: str, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
@@ -56,12 +57,12 @@ def test_a_query_answers_over_nyala_as_over_parquet(
 @pytest.mark.parametrize(
     "number", [pytest.param(q, marks=() if q in FEW else pytest.mark.long) for q in QUERIES]
 )
-def test_no_row_takes_its_arrays_along(
+def test_arrays_become_rows_below_joins(
     spark: SparkSession, store: str, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """F3: values leave their arrays before joins and aggregates, or each row would be sent with thousands of others.
+    """F3: otherwise each row would be sent with thousands of others.
 
-    Spark draws what makes columns of columns above a semi join, where nothing holds it.
+    Without the Expand, Spark would move expressions above a semi join.
     """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     plan = nyala.spark.sql(spark, QUERIES[number], store=store)._jdf.queryExecution().optimizedPlan()
@@ -81,12 +82,11 @@ def edges(plan: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.long
-def test_the_bench_ends_where_answers_differ(spark: SparkSession, store: str, tmp_path: Path) -> None:
-    """A fast wrong answer is no figure."""
-    said: list[str] = []
-    found = spark_tpch.ask(spark, store, 1, said.append, (6, 22))
+def test_the_benchmark_fails_if_results_differ(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    messages_seen: list[str] = []
+    found = spark_tpch.ask(spark, store, 1, messages_seen.append, (6, 22))
     assert [[len(took) for took in ways.values()] for ways in found.values()] == [[1, 1], [1, 1]]
-    assert [text[:4] for text in said] == ["Q6: ", "Q22:"]
+    assert [text[:4] for text in messages_seen] == ["Q6: ", "Q22:"]
     mean = spark_tpch.geometric_mean(
         {1: {"nyala": [1.0], "parquet": [2.0]}, 2: {"nyala": [8.0], "parquet": [1.0]}}
     )
@@ -97,4 +97,4 @@ def test_the_bench_ends_where_answers_differ(spark: SparkSession, store: str, tm
         lines.insert(given)
         lines.delete(where="l_quantity < 24")
         with pytest.raises(AssertionError, match="Q6: nyala answers otherwise than Parquet"):
-            spark_tpch.ask(spark, db.path, 1, said.append, (6,))
+            spark_tpch.ask(spark, db.path, 1, messages_seen.append, (6,))

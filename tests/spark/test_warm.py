@@ -1,4 +1,4 @@
-"""What statements share: an open reader, which follows the writer and is closed when idle; frames of one moment."""
+"""What statements share: open readers, and DataFrames of one moment."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_idle_reader_is_closed_and_one_in_use_is_not(store: Path, monkeypatch
         assert address not in warm._readers and not readers_of(store)
 
 
-def test_a_store_in_the_place_of_another_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_that_replaced_another_is_opened_again(spark: SparkSession, tmp_path: Path) -> None:
     store = tmp_path / "store"
     for value in (1, 2):
         with nyala.connect(store) as db:
@@ -80,10 +80,10 @@ def test_a_store_in_the_place_of_another_is_read_anew(spark: SparkSession, tmp_p
         shutil.rmtree(store)
 
 
-def test_a_scan_of_the_same_moment_is_given_to_spark_once(
+def test_a_dataframe_of_the_same_scan_is_shared(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other columns, another predicate, another moment, or a lease that is over: another frame."""
+    """Not with other columns, predicate or moment, or after its lease has expired."""
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     made = []
     by_tasks = frames._by_tasks
@@ -117,10 +117,10 @@ def test_a_scan_of_the_same_moment_is_given_to_spark_once(
         assert len(made) == 6
 
 
-def test_a_store_that_takes_long_to_open_holds_up_no_other(
+def test_statements_on_other_stores_do_not_wait_for_a_slow_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where much of a log is to be replayed, statements over other stores go on; two that open one store share it."""
+    """Two statements that open the same store share it."""
     connect, opening, go = nyala.connect, threading.Barrier(3), threading.Event()
 
     def slow(path: str, **options: bool) -> nyala.Database:
@@ -146,8 +146,8 @@ def test_a_store_that_takes_long_to_open_holds_up_no_other(
     assert len(readers_of(tmp_path / "long")) == 1
 
 
-def test_threads_that_take_leases_at_once_disturb_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each statement of a driver's threads takes one, or shares another's, of whatever version it met."""
+def test_leases_of_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share leases, or take their own, for different versions of the catalogue."""
     names = itertools.count()
 
     class Taken:

@@ -1,4 +1,6 @@
-"""Writing through PySpark: every operation, one atomic batch a job, committed once or not at all."""
+"""Writing through PySpark: every operation is one atomic batch per job, committed once or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def save(df: DataFrame, store: Path, **options: object) -> None:
 
 
 def content(store: Path) -> Rows:
-    """The rows of table t as a process that only reads sees them."""
+    """Return the rows of table t, as a reader process sees them."""
     with nyala.connect(store, read_only=True) as db:
         return [tuple(row.values()) for row in db["t"].scan(order_by_key=True).to_arrow().to_pylist()]
 
@@ -32,7 +34,9 @@ def staged(store: Path) -> list[Path]:
 
 @pytest.fixture(params=["the driver has it open", "nobody has it open"], autouse=True)
 def three(store: Path, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Table t of (k, v, w) with k = 1, 2, 3. Spark's commit goes to this process, or takes the lock itself."""
+    """Create table t (k, v, w) with k = 1, 2, 3. Spark's commit goes to this process, or becomes
+    the writer itself.
+    """
     with nyala.connect(store) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
         table.insert({"k": [1, 2, 3], "v": [10, 20, 30], "w": ["a", "b", "c"]})
@@ -53,7 +57,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_operation(spark: SparkSession, store: Path, operation: str) -> None:
-    """Each operation does in Spark what its namesake does in `Table`."""
+    """Each operation does the same as the method of `Table`."""
     data, after = OPERATIONS[operation]
     save(spark.createDataFrame(data, "k bigint, v bigint, w string"), store, operation=operation)
     assert content(store) == after
@@ -62,13 +66,13 @@ def test_operation(spark: SparkSession, store: Path, operation: str) -> None:
 
 @pytest.mark.parametrize(("operation", "keys"), [("delete", [2, 3]), ("delete-ignore", [2, 3, 9])])
 def test_delete_takes_keys(spark: SparkSession, store: Path, operation: str, keys: list[int]) -> None:
-    """The key columns alone are enough to delete."""
+    """The columns of the key are enough."""
     save(spark.createDataFrame([(k,) for k in keys], "k bigint"), store, operation=operation)
     assert content(store) == [(1, 10, "a")]
 
 
-def test_an_upsert_of_some_columns_leaves_the_others(spark: SparkSession, store: Path) -> None:
-    """Upsert, the default, changes only the columns of the DataFrame; their order does not matter."""
+def test_an_upsert_of_some_columns_keeps_the_others(spark: SparkSession, store: Path) -> None:
+    """The order of columns does not matter."""
     save(spark.createDataFrame([("x", 2), ("y", 4)], "w string, k bigint"), store)
     assert content(store) == [(1, 10, "a"), (2, 20, "x"), (3, 30, "c"), (4, None, "y")]
 
@@ -81,10 +85,10 @@ def test_an_upsert_of_some_columns_leaves_the_others(spark: SparkSession, store:
         ("upsert", [(4, 40, "d"), (5, 2**40, "x" * 70_000)], "InvalidValueError"),
     ],
 )
-def test_one_failing_row_and_nothing_is_written(
+def test_a_failing_row_rejects_the_batch(
     spark: SparkSession, store: Path, operation: str, data: Rows, error: str
 ) -> None:
-    """errors="raise", the default: the job fails with our error, and the table and the folder are as before."""
+    """With errors="raise", the default. No file is left."""
     before = content(store)
     with pytest.raises(Exception, match=error):
         save(spark.createDataFrame(data, "k bigint, v bigint, w string"), store, operation=operation)
@@ -92,8 +96,8 @@ def test_one_failing_row_and_nothing_is_written(
     assert staged(store) == []
 
 
-def test_collected_errors_come_back(spark: SparkSession, store: Path) -> None:
-    """errors="collect": the good rows are applied, and the user gets the others, each with its reason."""
+def test_collected_errors_are_returned(spark: SparkSession, store: Path) -> None:
+    """With errors="collect", the good rows are written."""
     df = spark.createDataFrame([(3, 0, "x"), (4, 40, "d"), (1, 0, "y")], "k bigint, v bigint, w string")
     result = nyala.spark.write(df.coalesce(1), store, "t", operation="insert", errors="collect")
     assert (result.inserted, result.updated, result.ignored) == (1, 0, 0)
@@ -105,14 +109,13 @@ def test_collected_errors_come_back(spark: SparkSession, store: Path) -> None:
     assert nyala.spark.write(df, store, "t").errors.num_rows == 0
 
 
-def test_no_rows_are_no_error(spark: SparkSession, store: Path) -> None:
-    """An empty DataFrame writes nothing and says nothing."""
+def test_an_empty_dataframe_writes_nothing(spark: SparkSession, store: Path) -> None:
     save(spark.createDataFrame([], "k bigint, v bigint, w string"), store)
     assert len(content(store)) == 3
 
 
 def test_a_failing_task_leaves_nothing(spark: SparkSession, store: Path) -> None:
-    """The rows of the tasks that went well are not committed, and their files are gone."""
+    """The rows of the other tasks are not committed, and their files are removed."""
     df = spark.range(0, 100, numPartitions=4).select(
         F.col("id").alias("k"),
         F.when(F.col("id") == 99, F.raise_error(F.lit("boom"))).otherwise(1).alias("v"),
@@ -124,7 +127,9 @@ def test_a_failing_task_leaves_nothing(spark: SparkSession, store: Path) -> None
 
 
 def test_overwrite_replaces_the_content(spark: SparkSession, store: Path) -> None:
-    """mode("overwrite"): the rows written are all that the table holds then; columns not given take their defaults."""
+    """With mode("overwrite"), the table has only the written rows. Missing columns get their
+    defaults.
+    """
     df = spark.createDataFrame([(2, 20), (4, 40)], "k bigint, v bigint")
     df.write.format("nyala").options(path=str(store), table="t").mode("overwrite").save()
     assert content(store) == [(2, 20, None), (4, 40, None)]
@@ -141,10 +146,10 @@ def test_overwrite_replaces_the_content(spark: SparkSession, store: Path) -> Non
         ({"path": "/nowhere/at/all"}, "k bigint", "StorageError"),
     ],
 )
-def test_a_mistake_is_told(
+def test_wrong_writes_are_errors(
     spark: SparkSession, store: Path, options: dict[str, str], schema: str, message: str
 ) -> None:
-    """The user sees our sentence, and the table is as it was."""
+    """The table does not change."""
     df = spark.createDataFrame([tuple(1 if "bigint" in c else "x" for c in schema.split(","))], schema)
     with pytest.raises(Exception, match=message):
         df.write.format("nyala").options(**{"path": str(store), "table": "t", **options}).mode(
@@ -156,7 +161,7 @@ def test_a_mistake_is_told(
 
 @pytest.mark.parametrize("three", ["nobody has it open"], indirect=True)
 def test_messages_tags_and_the_values_before(spark: SparkSession, store: Path) -> None:
-    """Writes with a message are listed with it; tags are moments; the feed's batch has the rows before a change."""
+    """Commits with messages, tags as moments, and rows before a change in a batch of the feed."""
     reader = spark.read.format("nyala").options(path=str(store), table="t")
     columns = "k bigint, v bigint, w string"
     save(spark.createDataFrame([(1, 11, "a")], columns), store, operation="upsert", message="a save")
@@ -170,8 +175,8 @@ def test_messages_tags_and_the_values_before(spark: SparkSession, store: Path) -
         with pytest.raises(nyala.InvalidArgumentError, match="message is empty"):
             nyala.spark.load(frame, db["t"], message="")
     with nyala.connect(store, read_only=True) as db:
-        said = [commit.message for commit in db.commits()]
-        assert said == [None, "a save", "a write", "a load", "an upsert"]
+        output = [commit.message for commit in db.commits()]
+        assert output == [None, "a save", "a write", "a load", "an upsert"]
     assert sorted(row.v for row in reader.option("at", "before").load().collect()) == [10, 20, 30]
     with pytest.raises(Exception, match=r"did you mean 'before'\?"):
         reader.option("at", "befor").load().collect()

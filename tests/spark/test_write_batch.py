@@ -1,4 +1,4 @@
-"""What a write through PySpark comes to: one batch, in the order of its rows, with the casts of any write."""
+"""A write through PySpark is one batch: the order of its rows, and the casts of values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def save(df: DataFrame, store: Path) -> None:
 
 
 def test_a_job_is_one_batch(spark: SparkSession, store: Path) -> None:
-    """However many tasks wrote, readers see all rows or none: there is one timestamp."""
+    """Rows of all tasks have one timestamp."""
     with nyala.connect(store) as db:
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"], [nyala.hash_partition("k", buckets=4)])
         df = spark.range(0, 1000, numPartitions=7).select(
@@ -30,7 +30,7 @@ def test_a_job_is_one_batch(spark: SparkSession, store: Path) -> None:
 
 
 def test_of_a_key_written_twice_the_later_row_wins(spark: SparkSession, store: Path) -> None:
-    """Rows apply in the order of the DataFrame's partitions, as the rows of one batch do."""
+    """In the order of the DataFrame's partitions."""
     with nyala.connect(store) as db:
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         df = spark.range(0, 100, numPartitions=5).select(
@@ -40,8 +40,8 @@ def test_of_a_key_written_twice_the_later_row_wins(spark: SparkSession, store: P
         assert db["t"].scan().to_arrow().to_pylist() == [{"k": 1, "v": 99}]
 
 
-def test_values_are_cast_as_everywhere(spark: SparkSession, store: Path) -> None:
-    """Spark's wider integers and zoned times fit narrower columns when no value changes; varchar is cut."""
+def test_values_are_cast_as_in_other_writes(spark: SparkSession, store: Path) -> None:
+    """Wider integers and timestamps fit if no value changes; varchar is cut."""
     with nyala.connect(store) as db:
         db.create_table("t", {"k": "int8", "t": "timestamp", "v": "varchar(2)", "n": "decimal(15,2)"}, ["k"])
         df = spark.sql(
@@ -55,12 +55,12 @@ def test_values_are_cast_as_everywhere(spark: SparkSession, store: Path) -> None
 
 
 def test_rows_are_written_by_a_condition(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    """Batch writes with `when` and `newest_by`, and a stream whose late rows change nothing."""
+    """With `when` and `newest_by`; late rows of a stream change nothing."""
     with nyala.connect(store) as db:
         table = db.create_table("t", {"k": "int64", "seq": "int64"}, ["k"])
         table.insert({"k": [1, 2], "seq": [5, 5]})
-        gone = spark.createDataFrame([(1, 9), (3, 9)], "k bigint, seq bigint")
-        result = nyala.spark.write(gone, store, "t", operation="delete", newest_by="seq")
+        missing = spark.createDataFrame([(1, 9), (3, 9)], "k bigint, seq bigint")
+        result = nyala.spark.write(missing, store, "t", operation="delete", newest_by="seq")
         assert (result.deleted, result.ignored) == (1, 1)
         late = spark.createDataFrame([(1, 8), (2, 6), (3, 8)], "k bigint, seq bigint")
         assert nyala.spark.write(late, store, "t", newest_by="seq").ignored == 2

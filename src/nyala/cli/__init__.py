@@ -6,7 +6,8 @@
     nyala fs check FOLDER                  check all files of a store
     nyala fs copy SOURCE DESTINATION       copy a whole store between folders and buckets
     nyala fs probe URL                     test whether a bucket is fit for a store
-    nyala backup STORE FOLDER              back up tables; `nyala restore FOLDER STORE` restores them
+    nyala backup STORE FOLDER              back up tables; `nyala restore FOLDER STORE` restores
+                                           them
     nyala backups list|clean FOLDER        the backups in a folder
     nyala cfile dump FILE                  show the content of a column file
     nyala wal dump FOLDER                  show the content of the log
@@ -14,22 +15,23 @@
     app          the root command, and how errors become messages and exit codes
     demo, sql, tables, load, export, alter, maintenance, backups, dumps     the commands
     options      arguments and options that several commands have
-    base         what all commands share: options, errors, messages of the library in the terms of the command line
+    base         what all commands share: options, errors, messages of the library in the terms of
+                 the command line
     stores       opening a store, finding a table in it
     files        reading Parquet, CSV and JSON files in bounded memory
     output       printing tables and JSON
     progress     the progress line, and what Ctrl-C does during a write
 
 Invariants
-    L1  stdout has only the result; with `--json`, exactly one JSON document. Everything else goes to stderr.
+    L1  stdout has only the result; with `--json`, exactly one JSON document. Everything else goes
+        to stderr.
     L2  Exit codes: 0 success, 1 error, 2 usage, 3 problems found by a check, 130 Ctrl-C.
     L3  Commands that only read open the store read-only, so they work while another process writes.
-    L4  The modules import only click and the standard library when they are loaded. Commands import Nyala's other
-        packages and pyarrow when they run, so that `--help` answers at once.
+    L4  The modules import only click and the standard library when they are loaded. Commands import
+        Nyala's other packages and pyarrow when they run, so that `--help` answers at once.
 
-The extra `cli` installs click and DuckDB. Without click, only `--version` works; other commands print how to install
-click.
-Source: docs/how-to/command-line.md.
+The extra `cli` installs click and DuckDB. Without click, only `--version` works; other commands
+print how to install click. Source: docs/how-to/command-line.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     nyala table alter STORE metrics "add unit string default=ms" "rename val value" "change value type=int64" \\
         "add-range 2027-01-01 2028-01-01" "drop-range 2020-01-01 2021-01-01"
 
-A step is one argument: a verb, names, and `property=value` pairs. A value with spaces is quoted as in a shell.
+A step is one argument: a verb, names, and `property=value` pairs. A value with spaces is quoted as
+in a shell.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _DEFAULTS: Final = {"encoding": "auto", "compression": "default"}
 def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
     """Change a table's columns, ranges, history, name or comment, all or nothing.
 
-    STEP is one of: "add NAME TYPE [property=value…]", "drop NAME", "rename OLD NEW", "change NAME property=value…",
-    "add-range LOWER UPPER", "drop-range LOWER UPPER [purge=true]", "undrop-range LOWER UPPER",
-    "rename-table NAME", "comment TEXT", "history HOW-LONG" (30d, 12h, 90s, forever).
+    STEP is one of: "add NAME TYPE [property=value…]", "drop NAME", "rename OLD NEW", "change NAME
+    property=value…", "add-range LOWER UPPER", "drop-range LOWER UPPER [purge=true]", "undrop-range
+    LOWER UPPER", "rename-table NAME", "comment TEXT", "history HOW-LONG" (30d, 12h, 90s, forever).
     """
     with writer(folder, maintenance=False) as database:
         found = find_table(database, table)
@@ -80,7 +81,10 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
 
 
 def _apply_step(alteration: Alteration, state: TableState, step: str) -> None:
-    """Apply one step to the alteration. Raises click.UsageError for invalid text, and the errors of the alteration."""
+    """Apply one step to the alteration.
+
+    Raises click.UsageError for invalid text, and the errors of the alteration.
+    """
     try:
         verb, *words = shlex.split(step)
     except ValueError as error:
@@ -129,7 +133,10 @@ def _drop_range(alteration: Alteration, bounds: Sequence[Any], pairs: Mapping[st
 
 
 def _set_history(alteration: Alteration, text: str) -> None:
-    """Set the history. Raises click.UsageError for a number without unit: seconds meant as days would lose history."""
+    """Set the history.
+
+    Raises click.UsageError for a number without unit: seconds meant as days would lose history.
+    """
     if text.isdigit() and int(text):
         raise click.UsageError(
             f"step 'history {text}': {text} has no unit; write {text}d for days, or {text}h, {text}m or {text}s"
@@ -143,7 +150,10 @@ def _change(alteration: Alteration, name: str, pairs: dict[str, str]) -> None:
 
 
 def _column_options(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, Any]:
-    """Convert `property=value` pairs to arguments of `add_column` and `alter_column`. Raises click.UsageError."""
+    """Convert `property=value` pairs to arguments of `add_column` and `alter_column`.
+
+    Raises click.UsageError.
+    """
     from nyala.schema.types import parse_type
 
     out: dict[str, Any] = {}

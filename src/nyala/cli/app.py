@@ -9,8 +9,9 @@
               ├── fs: Group ── check, copy, probe
               └── cfile, wal: Group ── dump
 
-An error of the library is one or two lines on stderr, or one JSON object with `--json`. `--debug` also prints the
-traceback. Other exceptions always print their traceback, because they are faults of Nyala.
+An error of the library is one or two lines on stderr, or one JSON object with `--json`. `--debug`
+also prints the traceback. Other exceptions always print their traceback, because they are faults of
+Nyala.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class App(Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command. `nyala FOLDER` is `nyala sql FOLDER`, if FOLDER is a store.
 
-        Raises click.UsageError for an unknown command, with a suggestion: `nyala table list` for `nyala list`.
+        Raises click.UsageError for an unknown command, with a suggestion: `nyala table list` for
+        `nyala list`.
         """
         if self.get_command(ctx, args[0]) is None and is_store(args[0]):
             ctx.meta[OPENS_ONLY] = True
@@ -130,8 +132,8 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 def app() -> None:
     """Tables with an enforced key and a past: look into a store, load it, dump its files.
 
-    FOLDER is the store's folder, or the URL of a store in a bucket. Commands that only read work while another
-    process writes.
+    FOLDER is the store's folder, or the URL of a store in a bucket. Commands that only read work
+    while another process writes.
     """
 
 

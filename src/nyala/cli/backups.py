@@ -1,6 +1,7 @@
 """`nyala backup`, `nyala restore` and `nyala backups list|clean`: backups without Spark.
 
-`backup` opens the store read-only, so another process may write to it. `restore` writes to the store.
+`backup` opens the store read-only, so another process may write to it. `restore` writes to the
+store.
 """
 
 from __future__ import annotations

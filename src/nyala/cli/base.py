@@ -1,6 +1,8 @@
-"""What all commands share: their options, their error class, and rules that reword messages of the library.
+"""What all commands share: their options, their error class, and rules that reword messages of the
+library.
 
-A message of the library names Python arguments, such as `at=`. `cli_words` replaces them by options, such as `--at`.
+A message of the library names Python arguments, such as `at=`. `cli_words` replaces them by
+options, such as `--at`.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ def _switch(name: str, help: str) -> click.Option:
         if value:
             setattr(settings(context), name, True)
 
-    # Eager options are read first. --version, which prints and exits while options are read, needs their values.
+    # Eager options are read first. --version, which prints and exits while options are read, needs
+    # their values.
     return click.Option(
         [f"--{name}"], is_flag=True, expose_value=False, is_eager=True, callback=set_it, help=help
     )
@@ -222,14 +225,18 @@ _RULES: Final = tuple(
 
 
 def cli_words(message: str) -> str:
-    """Replace Python arguments and calls in a message of the library by options and commands: `at=` by `--at`."""
+    """Replace Python arguments and calls in a message of the library by options and commands: `at=`
+    by `--at`.
+    """
     for pattern, words in _RULES:
         message = pattern.sub(words, message)
     return message
 
 
 def report(error: Exception, as_json: bool | None = None, words: Callable[[str], str] = cli_words) -> None:
-    """Print an error on stderr. as_json: default: the value of `--json`; words: rewords the library's message."""
+    """Print an error on stderr. as_json: default: the value of `--json`; words: rewords the
+    library's message.
+    """
     from nyala.errors import bounded
 
     message = bounded(words(str(error) or type(error).__name__))

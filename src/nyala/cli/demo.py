@@ -1,7 +1,7 @@
 """`nyala demo`: makes a small store in a few seconds, and shows what Nyala can do with it.
 
-The demo reads from the store everything that it prints, and checks it. The store is not deleted. A second demo in the
-same folder replaces the table; the demo refuses a store with other tables.
+The demo reads from the store everything that it prints, and checks it. The store is not deleted. A
+second demo in the same folder replaces the table; the demo refuses a store with other tables.
 """
 
 from __future__ import annotations

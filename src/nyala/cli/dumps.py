@@ -74,8 +74,9 @@ class _FileOrUrl(click.Path):
 def dump_cfile(file: str, show_bytes: bool) -> None:
     """Show the content of a column file or a delta file: columns, blocks, zone maps.
 
-    For a damaged file it shows everything up to the damage, and then the error. If the end of the file is missing,
-    which has the positions of the columns, it shows only the error. FILE may be the URL of an object.
+    For a damaged file it shows everything up to the damage, and then the error. If the end of the
+    file is missing, which has the positions of the columns, it shows only the error. FILE may be
+    the URL of an object.
     """
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
@@ -92,7 +93,10 @@ def dump_cfile(file: str, show_bytes: bool) -> None:
 
 
 def _folder_message(folder: str) -> str:
-    """Return the error message for a folder in place of a column file. It names a column file in this folder."""
+    """Return the error message for a folder in place of a column file.
+
+    It names a column file in this folder.
+    """
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.base"), recursive=True))
     if not found:
         return f"{folder!r} is a folder without column files; a store's column files are data/TABLET/*.base"
@@ -109,10 +113,11 @@ def wal() -> None:
 @folder_argument
 @click.option("--bytes", "show_bytes", is_flag=True, help="Every byte: offset, hex, meaning.")
 def dump_wal(folder: str, show_bytes: bool) -> None:
-    """Show the content of the store's log: segments, records, rows by tablet, damage and torn tails.
+    """Show the content of the store's log: segments, records, rows by tablet, damage and torn
+    tails.
 
-    FOLDER is the store's folder, or its folder of log segments. In a bucket it is the URL of the store or of one
-    object of the log; then the checkpoints and the writer's hint are shown too.
+    FOLDER is the store's folder, or its folder of log segments. In a bucket it is the URL of the
+    store or of one object of the log; then the checkpoints and the writer's hint are shown too.
     """
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url

@@ -1,7 +1,8 @@
 """`nyala table export`: writes the rows of one snapshot to a Parquet, CSV or JSON file.
 
-pyarrow writes Parquet, and DuckDB writes CSV and JSON. Binary values become hexadecimal text, and in JSON NaN and
-infinities become text. The file has the name FILE.<pid>.partial until it is complete and synced.
+pyarrow writes Parquet, and DuckDB writes CSV and JSON. Binary values become hexadecimal text, and
+in JSON NaN and infinities become text. The file has the name FILE.<pid>.partial until it is
+complete and synced.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def export(
     format_: str | None,
     delimiter: str | None,
 ) -> None:
-    """Write rows of a table to a Parquet, CSV or JSON file (a row per line); `-` is stdout, CSV or --format json.
+    """Write rows of a table to a Parquet, CSV or JSON file (a row per line); `-` is stdout, CSV or
+    --format json.
 
     All rows are of one moment. Memory is bounded. FILE appears only when it is complete.
     """
@@ -125,7 +127,9 @@ def write_file(
 
 @contextmanager
 def _renamed_when_complete(file: str) -> Iterator[str]:
-    """Yield the path of a temporary file, which is renamed to `file` after the block, or removed after an error."""
+    """Yield the path of a temporary file, which is renamed to `file` after the block, or removed
+    after an error.
+    """
     unfinished = f"{file}.{os.getpid()}.partial"
     try:
         with open(unfinished, "xb") as written:
@@ -199,7 +203,8 @@ def _value(field: pa.Field, format: Format) -> str:
 def _path_of_stdout() -> Iterator[str]:
     """Yield the path of a pipe. A thread copies the pipe to stdout.
 
-    DuckDB cannot write to /dev/stdout itself: it would truncate a file to which the shell appends (`>>`).
+    DuckDB cannot write to /dev/stdout itself: it would truncate a file to which the shell appends
+    (`>>`).
     """
     import shutil
     import threading

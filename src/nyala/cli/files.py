@@ -1,14 +1,15 @@
 """Reads Parquet, CSV and JSON files as Arrow batches in bounded memory.
 
-pyarrow reads Parquet. DuckDB reads CSV and JSON as text, and one SELECT converts each cell to the type of its column.
-A row is a *bad row* if one of its cells cannot be converted, or if DuckDB rejects its line. The table checks the rest
-when it writes the batch: ranges of numbers, lengths, dates and times.
+pyarrow reads Parquet. DuckDB reads CSV and JSON as text, and one SELECT converts each cell to the
+type of its column. A row is a *bad row* if one of its cells cannot be converted, or if DuckDB
+rejects its line. The table checks the rest when it writes the batch: ranges of numbers, lengths,
+dates and times.
 
-CSV: UTF-8; the first line has the names of the columns; an empty field is NULL, and "" is an empty string.
-JSON: one row per line, or one array of rows; nested values are read as JSON text.
+CSV: UTF-8; the first line has the names of the columns; an empty field is NULL, and "" is an empty
+string. JSON: one row per line, or one array of rows; nested values are read as JSON text.
 
-A CSV is read twice: first to find the lines that DuckDB rejects, so that the other rows get their right numbers. So
-stdin and pipes are copied to a temporary file.
+A CSV is read twice: first to find the lines that DuckDB rejects, so that the other rows get their
+right numbers. So stdin and pipes are copied to a temporary file.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ class DataFile:
 class FileBatch(NamedTuple):
     """Rows of a file, and the bad rows between them.
 
-    numbers: the row numbers in the file; done: the fraction of the file that has been read, None if unknown; bad: the
-    errors of the first `BAD_ROWS_MAX` bad rows; bad_count: the number of all bad rows.
+    numbers: the row numbers in the file; done: the fraction of the file that has been read, None if
+    unknown; bad: the errors of the first `BAD_ROWS_MAX` bad rows; bad_count: the number of all bad
+    rows.
     """
 
     batch: pa.RecordBatch
@@ -120,8 +122,8 @@ def row_error(
 ) -> dict[str, Any]:
     """Return the error of a row, as in the JSON document of `nyala table load`.
 
-    row: the number in the file, counted from 1 without the header; cell: the text that cannot be converted, or the
-    rejected line. "line" is added later by `lines_of`.
+    row: the number in the file, counted from 1 without the header; cell: the text that cannot be
+    converted, or the rejected line. "line" is added later by `lines_of`.
     """
     return {
         "file": file.name, "row": row, "line": None, "code": code, "column": column, "cell": cell, "message": message,
@@ -157,10 +159,12 @@ def _suffix(path: str) -> str:
 
 @contextmanager
 def find_files(paths: Sequence[str], given: str | None) -> Iterator[list[DataFile]]:
-    """Yield the files, and the files in folders, sorted by name. Pipes are copied to temporary files.
+    """Yield the files, and the files in folders, sorted by name. Pipes are copied to temporary
+    files.
 
-    In a folder, names that begin with `.` or `_` are skipped, as in Spark. Files with unknown suffixes are skipped too,
-    unless the format is `given`. Raises click.UsageError for a folder without data files.
+    In a folder, names that begin with `.` or `_` are skipped, as in Spark. Files with unknown
+    suffixes are skipped too, unless the format is `given`. Raises click.UsageError for a folder
+    without data files.
     """
     found: list[str] = []
     for path in paths:
@@ -192,8 +196,8 @@ def _files_in(path: str, given: str | None) -> list[str]:
 def _regular_file(path: str) -> Iterator[str]:
     """Yield the path of a file that DuckDB can read twice.
 
-    It is a temporary copy of stdin or of a pipe. If the name has characters of a pattern (`*?[`), which DuckDB would
-    search for, it is a symbolic link.
+    It is a temporary copy of stdin or of a pipe. If the name has characters of a pattern (`*?[`),
+    which DuckDB would search for, it is a symbolic link.
     """
     import shutil
     import sys
@@ -227,9 +231,9 @@ def read_batches(
 ) -> Iterator[FileBatch]:
     """Yield the rows of a file in order.
 
-    types: the columns of the table; in CSV and JSON, other columns stay text. columns: the columns to read; default:
-    all. key: the names of the primary key, whose values are part of an error. Raises Failure if the file cannot be
-    read.
+    types: the columns of the table; in CSV and JSON, other columns stay text. columns: the columns
+    to read; default: all. key: the names of the primary key, whose values are part of an error.
+    Raises Failure if the file cannot be read.
     """
     if file.format == "parquet":
         yield from _read_parquet(file, columns)
@@ -243,7 +247,8 @@ def _read_parquet(file: DataFile, columns: Sequence[str] | None) -> Iterator[Fil
     import pyarrow.parquet as pq
 
     try:
-        # With these settings pyarrow reads single pages. Otherwise it would read whole row groups into memory.
+        # With these settings pyarrow reads single pages. Otherwise it would read whole row groups
+        # into memory.
         with pq.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as parquet:
             meta = parquet.metadata
             projection = _projection(file, columns, parquet.schema_arrow.names)
@@ -352,7 +357,9 @@ def _bad_row(
 
 
 def _select(source: str, names: Sequence[str], types: Mapping[str, ColumnType]) -> str:
-    """Return a SELECT of the row number, the converted columns, and the first cell that cannot be converted."""
+    """Return a SELECT of the row number, the converted columns, and the first cell that cannot be
+    converted.
+    """
     texts, values, errors = [], [], []
     for place, name in enumerate(names):
         texts.append(f"{sql_name(name)} AS t{place}")
@@ -378,10 +385,11 @@ _FORMAT_ADVICE: Final = {
 
 
 def _converted(text: str, type: ColumnType) -> str:
-    """Return SQL that converts the text to the type, and is NULL if the text is not a value of the type.
+    """Return SQL that converts the text to the type, and is NULL if the text is not a value of the
+    type.
 
-    Text, dates and times stay text. The patterns refuse texts that a cast of DuckDB would change without an error:
-    '1.5' as an integer, and decimals with too many digits.
+    Text, dates and times stay text. The patterns refuse texts that a cast of DuckDB would change
+    without an error: '1.5' as an integer, and decimals with too many digits.
     """
     if type.is_integer:
         return _if_matches(text, r"\s*[+-]?[0-9]+\s*", f"TRY_CAST({text} AS BIGINT)")
@@ -435,10 +443,11 @@ def sql_name(name: str) -> str:
 
 @contextmanager
 def duckdb_session(name: str) -> Iterator[Any]:
-    """Yield a new DuckDB connection with times in UTC. It has one thread, so that rows keep their order.
+    """Yield a new DuckDB connection with times in UTC. It has one thread, so that rows keep their
+    order.
 
-    Errors of DuckDB become Failure with the name of the file. The error that DuckDB raises after Ctrl-C becomes
-    KeyboardInterrupt.
+    Errors of DuckDB become Failure with the name of the file. The error that DuckDB raises after
+    Ctrl-C becomes KeyboardInterrupt.
     """
     from nyala.optional import need
 
@@ -494,7 +503,8 @@ def _lines(file: DataFile) -> Any:
 def _header(file: DataFile, dialect: CsvDialect) -> tuple[list[str], str]:
     """Return the column names and the delimiter of a CSV.
 
-    If the dialect has no delimiter, it is the most frequent one of `,`, tab, `;` and `|` in the first line.
+    If the dialect has no delimiter, it is the most frequent one of `,`, tab, `;` and `|` in the
+    first line.
     """
     import csv
     from itertools import chain
@@ -530,7 +540,10 @@ def _compression(file: DataFile) -> str:
 def _rejected_lines(
     connection: Any, file: DataFile, dialect: CsvDialect, source: str
 ) -> tuple[int, npt.NDArray[np.int64], list[dict[str, Any]]]:
-    """Find the rows that DuckDB rejects. Return the number of all rows, the numbers of these rows, and first errors."""
+    """Find the rows that DuckDB rejects.
+
+    Return the number of all rows, the numbers of these rows, and first errors.
+    """
     import numpy as np
 
     # The query counts each column, because DuckDB checks UTF-8 only in columns that a query reads.
@@ -572,7 +585,8 @@ def lines_of(file: DataFile, dialect: CsvDialect, rows: Sequence[int]) -> dict[i
 
 
 def _records(file: DataFile, dialect: CsvDialect) -> Iterator[tuple[int, int]]:
-    """Yield the row number and the first line number of each record of a CSV. The header is row 0 in line 1.
+    """Yield the row number and the first line number of each record of a CSV. The header is row 0
+    in line 1.
 
     An empty line is a record too, with the row number of the record before it.
     """
@@ -602,8 +616,9 @@ def _json_schema(connection: Any, file: DataFile) -> pa.Schema:
 def infer_schema(file: DataFile, dialect: CsvDialect, columns: Sequence[str] | None) -> pa.Schema:
     """Return the columns of a new table for the file.
 
-    The types are those of a Parquet file, or those that DuckDB finds in a JSON file or in the first 200,000 rows of a
-    CSV. Types that tables do not have become text. Raises Failure if the file cannot be read.
+    The types are those of a Parquet file, or those that DuckDB finds in a JSON file or in the first
+    200,000 rows of a CSV. Types that tables do not have become text. Raises Failure if the file
+    cannot be read.
     """
     import pyarrow as pa
 

@@ -1,12 +1,15 @@
-"""`nyala table load` writes rows of Parquet, CSV and JSON files into a table; `apply-changes` applies change events.
+"""`nyala table load` writes rows of Parquet, CSV and JSON files into a table; `apply-changes`
+applies change events.
 
-Each batch of a file is one atomic write. After the last batch, a load flushes the store if much is in memory.
+Each batch of a file is one atomic write. After the last batch, a load flushes the store if much is
+in memory.
 
 Invariants
-    E1  A load that fails or is stopped leaves only whole batches, and prints their number of rows. A load that created
-        the table drops it again, and removes the store if it created the store too.
-    E2  The first Ctrl-C waits for the batch that is being written; a second Ctrl-C does not. Neither waits for the
-        flush, because the rows are already durable in the log.
+    E1  A load that fails or is stopped leaves only whole batches, and prints their number of rows.
+        A load that created the table drops it again, and removes the store if it created the store
+        too.
+    E2  The first Ctrl-C waits for the batch that is being written; a second Ctrl-C does not.
+        Neither waits for the flush, because the rows are already durable in the log.
 """
 
 from __future__ import annotations
@@ -58,9 +61,9 @@ _EVENTS: Final = 10_000
 # At most this many failing rows are printed, as text and with --json.
 _ERRORS_TEXT: Final = 5
 _ERRORS_JSON: Final = 100
-# A load flushes the store if more than this is in memory. Otherwise each following command would replay these rows
-# from the log, which takes 4 ms per MB; the flush takes 15 ms per MB once. Small loads do not flush, because they would
-# leave many small rowsets.
+# A load flushes the store if more than this is in memory. Otherwise each following command would
+# replay these rows from the log, which takes 4 ms per MB; the flush takes 15 ms per MB once. Small
+# loads do not flush, because they would leave many small rowsets.
 _FLUSH_BYTES: Final = 8 << 20
 
 # For error codes of rows, messages that name options of the command line.
@@ -153,11 +156,13 @@ def load(
     newest_by: str | None,
     message: str | None,
 ) -> None:
-    """Load Parquet, CSV or JSON files, or folders of them, into a table, in batches; `-` is stdin, a CSV by default.
+    """Load Parquet, CSV or JSON files, or folders of them, into a table, in batches; `-` is stdin,
+    a CSV by default.
 
-    Each batch is atomic: 100,000 rows, or fewer if they take 32 MB. Columns are matched by name. An upsert or update
-    keeps the values of columns that the file does not have; new rows get the defaults. In a CSV an empty field is NULL,
-    and in JSON a missing member. JSON has one row per line, or one array of rows.
+    Each batch is atomic: 100,000 rows, or fewer if they take 32 MB. Columns are matched by name. An
+    upsert or update keeps the values of columns that the file does not have; new rows get the
+    defaults. In a CSV an empty field is NULL, and in JSON a missing member. JSON has one row per
+    line, or one array of rows.
     """
     if create and not (key or not_unique):
         raise click.UsageError("--create needs --key: the columns that identify a row; or --not-unique")
@@ -253,9 +258,11 @@ def apply_changes(
     errors: Literal["raise", "collect"],
     message: str | None,
 ) -> None:
-    """Apply change events of JSON files, one per line: events of Debezium, or rows with an operation.
+    """Apply change events of JSON files, one per line: events of Debezium, or rows with an
+    operation.
 
-    A batch has 10,000 events. With --sequence, late and repeated events change nothing. `-` is stdin.
+    A batch has 10,000 events. With --sequence, late and repeated events change nothing. `-` is
+    stdin.
     """
     if files.count(STDIO) > 1:
         raise click.UsageError("FILE `-` (stdin) can be given only once")
@@ -561,7 +568,10 @@ def _echo_result(load: _Load, files: Sequence[str], seconds: float) -> None:
 def _new_table(
     schema: pa.Schema, key: Sequence[str], hashes: Sequence[str], range_: str | None, types: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the arguments of `create_table` for the options of --create. Raises click.UsageError and SchemaError."""
+    """Return the arguments of `create_table` for the options of --create.
+
+    Raises click.UsageError and SchemaError.
+    """
     import nyala
     from nyala.errors import ColumnNotFoundError
     from nyala.schema.schema import name_hint

@@ -1,4 +1,5 @@
-"""`nyala table drop|undrop|purge|clone|compact|vacuum`, `nyala tag list|add|drop`, and `nyala fs check|copy|probe`.
+"""`nyala table drop|undrop|purge|clone|compact|vacuum`, `nyala tag list|add|drop`, and `nyala fs
+check|copy|probe`.
 
 Only `tag list`, `fs check`, `fs copy` and `fs probe` do not write to the store.
 """
@@ -103,7 +104,8 @@ def drop(folder: str, table: str, purge: bool, yes: bool) -> None:
 def _confirm(what: str, yes: bool) -> None:
     """Ask the user for confirmation. Raises click.UsageError if there is no terminal, and no --yes.
 
-    what: for example "drop{} t", which becomes "Drop t?" in the question and "this drops t" in the error.
+    what: for example "drop{} t", which becomes "Drop t?" in the question and "this drops t" in the
+    error.
     """
     if yes:
         return
@@ -240,8 +242,9 @@ def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
 def _maintained_store(folder: str) -> Iterator[Database]:
     """Open the store to compact or vacuum it by hand.
 
-    The store has no background maintenance meanwhile, which could use the same rowsets. Raises LockedError if another
-    process is the writer; the message then says that this process does such work by itself.
+    The store has no background maintenance meanwhile, which could use the same rowsets. Raises
+    LockedError if another process is the writer; the message then says that this process does such
+    work by itself.
     """
     from nyala.errors import LockedError
 

@@ -110,7 +110,8 @@ TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def parse_value(type: ColumnType, text: str) -> Any:
-    """Convert text of the command line to a value of the type. Times are in ISO form; binary is UTF-8 text.
+    """Convert text of the command line to a value of the type. Times are in ISO form; binary is
+    UTF-8 text.
 
     Raises click.UsageError.
     """

@@ -55,8 +55,8 @@ class SecondInterrupt(KeyboardInterrupt):
 def delay_interrupt() -> Iterator[None]:
     """Delay a Ctrl-C to the end of the block, so that the outcome of a batch is known.
 
-    Raises KeyboardInterrupt after the block, or SecondInterrupt in the block at a second Ctrl-C. Has no effect
-    outside of the main thread, or if the process ignores SIGINT (`nohup`, `&`).
+    Raises KeyboardInterrupt after the block, or SecondInterrupt in the block at a second Ctrl-C.
+    Has no effect outside of the main thread, or if the process ignores SIGINT (`nohup`, `&`).
     """
     import signal
     import threading

@@ -1,7 +1,8 @@
 """Opens stores, finds tables, and describes tables for output.
 
-Only `sql`, `load --create`, `restore` and `demo` create stores, so that a mistyped path creates no folder. If `sql`,
-`load --create` or `restore` fails, it removes its new store, unless the store has a table.
+Only `sql`, `load --create`, `restore` and `demo` create stores, so that a mistyped path creates no
+folder. If `sql`, `load --create` or `restore` fails, it removes its new store, unless the store has
+a table.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
 
     If a running program has the store's folder open, the process of this program does the writes.
 
-    If the block fails and a new store has no table, the store is removed. In a bucket it stays, and a message says so,
-    because another process may already be its writer.
+    If the block fails and a new store has no table, the store is removed. In a bucket it stays, and
+    a message says so, because another process may already be its writer.
     """
     from nyala.api.database import connect
     from nyala.env.paths import is_bucket_url
@@ -113,10 +114,12 @@ def _echo_empty_store(database: Database, url: str) -> None:
 
 
 def _remove_new_store(made: Sequence[str]) -> None:
-    """Remove a new store and the folders above it that were created with it, if no process uses the store.
+    """Remove a new store and the folders above it that were created with it, if no process uses the
+    store.
 
-    Another process may have opened the store. If it is a writer, it has the store's lock or has created tables. If it
-    is a reader, it has a lease. The store stays in these cases, and after any error.
+    Another process may have opened the store. If it is a writer, it has the store's lock or has
+    created tables. If it is a reader, it has a lease. The store stays in these cases, and after any
+    error.
     """
     from nyala.api.database import connect
     from nyala.catalog.format import LEASES_NAME
@@ -148,7 +151,8 @@ def check_file_names(context: click.Context, parameter: click.Parameter, files: 
 def check_store_path(context: click.Context, parameter: click.Parameter, folder: str) -> str:
     """Return FOLDER. The URL of a bucket is checked later, when the bucket is opened.
 
-    Raises StorageError for a file, and InvalidArgumentError for an unknown kind of URL or invalid UTF-8.
+    Raises StorageError for a file, and InvalidArgumentError for an unknown kind of URL or invalid
+    UTF-8.
     """
     from nyala.env.paths import is_bucket_url, utf8_path
     from nyala.tablet.state.store_folder import check_folder_path
@@ -219,8 +223,9 @@ def storage_options_of_both(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the storage options of `path`, and of `store`, when a command uses both.
 
-    given: what the user passed with `option` for `path`. Without it, the options of `--option` serve `path` too, if
-    `store` is a folder or both are URLs of one scheme. Raises click.UsageError if `option` was passed for a folder.
+    given: what the user passed with `option` for `path`. Without it, the options of `--option`
+    serve `path` too, if `store` is a folder or both are URLs of one scheme. Raises click.UsageError
+    if `option` was passed for a folder.
     """
     from nyala.env.paths import is_bucket_url
 
@@ -248,7 +253,8 @@ def require_bucket_store(url: str) -> None:
 def find_table(database: Database, name: str | None) -> Table:
     """Return a table; name: None means the only table of the store.
 
-    Raises TableNotFoundError, or click.UsageError if the name is None and the store has several tables.
+    Raises TableNotFoundError, or click.UsageError if the name is None and the store has several
+    tables.
     """
     if name is not None:
         return database.table(name)
@@ -263,7 +269,10 @@ def find_table(database: Database, name: str | None) -> Table:
 
 
 def state_of(database: Database, name: str) -> TableState:
-    """Return the table's definition and tablets, which the public API does not show. Raises TableNotFoundError."""
+    """Return the table's definition and tablets, which the public API does not show.
+
+    Raises TableNotFoundError.
+    """
     return database._root().table(name)
 
 
@@ -288,7 +297,10 @@ def echo_why_empty(rows: Scan) -> None:
 
 
 def describe_columns(state: TableState) -> list[dict[str, Any]]:
-    """Return the columns for JSON documents. "key": the position in the primary key, counted from 1, or null."""
+    """Return the columns for JSON documents.
+
+    "key": the position in the primary key, counted from 1, or null.
+    """
     from nyala.presentation.cells import json_value
 
     return [

@@ -43,7 +43,9 @@ __all__ = ["table"]
 
 @click.group(cls=Group)
 def table() -> None:
-    """Tables: list, describe, stats, scan, alter, load, export, changes, drop, undrop, clone, compact, vacuum, …."""
+    """Tables: list, describe, stats, scan, alter, load, export, changes, drop, undrop, clone,
+    compact, vacuum, ….
+    """
 
 
 @table.command("list")
@@ -225,7 +227,8 @@ def scan(
 ) -> None:
     """Print rows of one table, as of now or of any moment of its history.
 
-    On a terminal it prints the first 100 rows, or as many as --limit says; to a pipe, to a file or as JSON all rows.
+    On a terminal it prints the first 100 rows, or as many as --limit says; to a pipe, to a file or
+    as JSON all rows.
     """
     as_json = settings().json
     limited = limit is None and not as_json and is_terminal()
@@ -300,9 +303,11 @@ def changes(
     columns: list[str] | None,
     before: bool,
 ) -> None:
-    """Print rows of one table that changed between two moments: key, values, kind of change, and time.
+    """Print rows of one table that changed between two moments: key, values, kind of change, and
+    time.
 
-    The columns of the key come first. Without --before, the other columns of a deleted row are NULL.
+    The columns of the key come first. Without --before, the other columns of a deleted row are
+    NULL.
     """
     with reader(folder) as database:
         found = find_table(database, table)
@@ -424,7 +429,9 @@ def _settings_text(column: Mapping[str, Any]) -> str:
 
 
 def _encodings_text(rows: Mapping[str, int]) -> str:
-    """Return the encodings of a column with their shares. rows: the number of rows of each encoding, sorted."""
+    """Return the encodings of a column with their shares. rows: the number of rows of each
+    encoding, sorted.
+    """
     total = sum(rows.values())
     if len(rows) == 1:
         return next(iter(rows))

@@ -14,9 +14,10 @@
 
 Invariants
     S1  stdout has only rows. Counts, times and errors go to stderr.
-    S2  While a statement runs, only the worker thread calls the engine, so a signal never interrupts a write. Ctrl-C
-        interrupts the session, and the shell waits for the outcome. "Cancelled." means that the statement changed
-        nothing. If the statement ended before the interrupt, its result is printed instead.
+    S2  While a statement runs, only the worker thread calls the engine, so a signal never
+        interrupts a write. Ctrl-C interrupts the session, and the shell waits for the outcome.
+        "Cancelled." means that the statement changed nothing. If the statement ended before the
+        interrupt, its result is printed instead.
     S3  At the end of the shell an open transaction is rolled back, and a message says so.
 
 Source: docs/how-to/shell.md.

@@ -32,7 +32,8 @@ ROWS_SHOWN: Final = 40
 class Settings:
     """The settings that dot commands change.
 
-    rows: how many rows of a result a terminal shows, None: all; at: the moment that SELECT reads, None: now.
+    rows: how many rows of a result a terminal shows, None: all; at: the moment that SELECT reads,
+    None: now.
     """
 
     mode: str = "table"
@@ -52,8 +53,9 @@ class Console:
     def print_result(self, result: Result, with_rows: bool) -> None:
         """Print the rows of a statement, or the number of rows that it changed.
 
-        with_rows: whether a statement that changes rows has RETURNING. Raises Cancelled if Ctrl-C ended the printing
-        of a query. After a statement that changed rows, Ctrl-C ends the printing too, but the number is printed.
+        with_rows: whether a statement that changes rows has RETURNING. Raises Cancelled if Ctrl-C
+        ended the printing of a query. After a statement that changed rows, Ctrl-C ends the printing
+        too, but the number is printed.
         """
         if result.rowcount < 0 and (not isinstance(result, FixedResult) or result.columns):
             self.print_rows(self.runner.call(result.to_reader))

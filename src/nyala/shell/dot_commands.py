@@ -35,8 +35,8 @@ class Quit(Exception):
 class DotCommand:
     """A dot command and its help.
 
-    usage: the arguments; those in brackets are optional.
-    run: a function of the console and the arguments. It returns statements that the shell must run, or None.
+    usage: the arguments; those in brackets are optional. run: a function of the console and the
+    arguments. It returns statements that the shell must run, or None.
     """
 
     usage: str
@@ -66,12 +66,15 @@ _PLAIN_WORD: Final = re.compile(r"(?:exit|quit|help)\s*;?\s*", re.IGNORECASE)
 
 
 def is_dot_command(line: str) -> bool:
-    """Whether a line, at whose beginning a statement could begin, is a dot command or a command of another shell."""
+    """Whether a line, at whose beginning a statement could begin, is a dot command or a command of
+    another shell.
+    """
     return line.startswith((".", "\\")) or _PLAIN_WORD.fullmatch(line) is not None
 
 
 def run_dot_command(console: Console, line: str) -> str | None:
-    """Run a line such as `.mode csv`. Return the statements of `.read`, which the caller must run, otherwise None.
+    """Run a line such as `.mode csv`. Return the statements of `.read`, which the caller must run,
+    otherwise None.
 
     Raises InvalidArgumentError, the errors of the store, and Quit.
     """

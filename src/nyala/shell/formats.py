@@ -1,7 +1,8 @@
 """The output modes: each converts the batches of a result to pieces of text.
 
     table   aligned columns; a text with line breaks takes several lines
-    csv     RFC 4180: NULL is an empty field, text has quotes if it needs them, binary is hexadecimal
+    csv     RFC 4180: NULL is an empty field, text has quotes if it needs them, binary is
+            hexadecimal
     json    one array, with an object per row in a line of its own
     md      a table in Markdown
     line    one column per line, and an empty line between rows
@@ -29,7 +30,8 @@ __all__ = ["FORMATS", "STREAMED", "Format"]
 
 Format: TypeAlias = Callable[[pa.Schema, Iterable[pa.RecordBatch]], Iterator[str]]
 
-# Rows are converted in chunks of this many. In the mode table, columns become wider in a later chunk with wider cells.
+# Rows are converted in chunks of this many. In the mode table, columns become wider in a later
+# chunk with wider cells.
 _CHUNK_ROWS: Final = 1000
 
 

@@ -19,6 +19,9 @@ _UNITS: Final = {
 
 
 def parse_moment(text: str) -> str | dt.datetime:
-    """Convert an age such as `2h` to a time. Other text is returned unchanged: an ISO time, a tag, or a timestamp."""
+    """Convert an age such as `2h` to a time.
+
+    Other text is returned unchanged: an ISO time, a tag, or a timestamp.
+    """
     match = _AGO.fullmatch(text.strip().lower())
     return text if match is None else dt.datetime.now(dt.UTC) - int(match[1]) * _UNITS[match[2]]

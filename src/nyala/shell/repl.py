@@ -4,8 +4,8 @@
     nyala*> SELECT …                     inside a transaction
     nyala @2026-11-20T10:00:00Z> …       `.at`: a moment of the past
 
-Enter runs a complete statement, and otherwise begins a new line. Ctrl-C discards the text. Ctrl-D on an empty line
-ends the shell.
+Enter runs a complete statement, and otherwise begins a new line. Ctrl-C discards the text. Ctrl-D
+on an empty line ends the shell.
 
 Source: docs/how-to/shell.md.
 """

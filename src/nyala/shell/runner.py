@@ -3,8 +3,9 @@
     main thread      submits work, waits for it, and receives Ctrl-C
     worker thread    calls the engine
 
-While a statement runs, Ctrl-C raises no exception. It sets a flag, and the main thread interrupts the session until the
-statement ends. So its outcome is known: it was interrupted and changed nothing, or it has a result.
+While a statement runs, Ctrl-C raises no exception. It sets a flag, and the main thread interrupts
+the session until the statement ends. So its outcome is known: it was interrupted and changed
+nothing, or it has a result.
 
 Source: DuckDB, `duckdb_interrupt`.
 """
@@ -66,7 +67,10 @@ class Runner:
         return self.call(lambda: self._session.execute(statement, at=at))
 
     def batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        """Yield the batches, which the worker thread reads. Raises the errors of `Database.sql`, or Cancelled."""
+        """Yield the batches, which the worker thread reads.
+
+        Raises the errors of `Database.sql`, or Cancelled.
+        """
         while True:
             batch = self.call(lambda: next(reader, None))
             if batch is None:
@@ -75,7 +79,10 @@ class Runner:
             self.check()
 
     def call(self, act: Callable[[], T]) -> T:
-        """Call `act` in the worker thread, and return its result. Raises the errors of `act`, or Cancelled."""
+        """Call `act` in the worker thread, and return its result.
+
+        Raises the errors of `act`, or Cancelled.
+        """
         self.check()
         future = self._worker.submit(act)
         while not wait([future], _CHECK_INTERVAL_S).done:

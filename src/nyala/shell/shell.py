@@ -1,7 +1,7 @@
 """Runs texts of SQL statements and dot commands on a store.
 
-A line is a dot command if it begins with `.`, or if it is a command of another shell, such as `exit` and `\\d`.
-Other text is SQL. A statement ends with `;`, which the last one does not need.
+A line is a dot command if it begins with `.`, or if it is a command of another shell, such as
+`exit` and `\\d`. Other text is SQL. A statement ends with `;`, which the last one does not need.
 
 Source: docs/how-to/shell.md.
 """
@@ -45,7 +45,8 @@ class Shell:
     def run(self, text: str, *, keep_going: bool = False) -> bool:
         """Run the statements and dot commands of a text. Return whether all succeeded.
 
-        keep_going: after a failed statement, run the later ones. Raises Cancelled after Ctrl-C, and Quit.
+        keep_going: after a failed statement, run the later ones. Raises Cancelled after Ctrl-C, and
+        Quit.
         """
         with self.console.runner.interruptible():
             return self._run_all(text, keep_going)
@@ -125,7 +126,10 @@ def _line_end(text: str, place: int) -> int:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs the text. It does so if every statement ends with `;`, or at a dot command, or for no text."""
+    """Whether Enter runs the text.
+
+    It does so if every statement ends with `;`, or at a dot command, or for no text.
+    """
     place: int | None = after_space(text, 0)
     while place is not None and place < len(text):
         if is_dot_command(text[place : _line_end(text, place)]):

@@ -1,10 +1,13 @@
-"""Tools that simulate power cuts, full disks and failing buckets, for tests of programs that use Nyala.
+"""Tools that simulate power cuts, full disks and failing buckets, for tests of programs that use
+Nyala.
 
 Production code never imports this package.
 
-    recording_files.py   records every change of files, and builds the folder that a power cut would leave
+    recording_files.py   records every change of files, and builds the folder that a power cut would
+                         leave
     power_cut.py         the rules of what a power cut may lose
-    faulty_files.py      file access that fails or kills the process: full disk, failing sync, half a write
+    faulty_files.py      file access that fails or kills the process: full disk, failing sync, half
+                         a write
     small_disk.py        a disk of a few megabytes that another program fills
     faulty_objects.py    a bucket whose requests fail, arrive late, or end the process
     s3_server.py         an S3 server inside the test's process, which can break connections

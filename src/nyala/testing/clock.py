@@ -14,8 +14,8 @@ _EVENT_POLL_S = 0.001
 class ManualClock:
     """A `Clock` that moves only when a test calls `advance`, or a program calls `sleep_s`.
 
-    `sleep_s` advances the clock and returns at once. `wait` blocks until another thread sets the event, or
-    advances the clock by the time-out. Thread-safe.
+    `sleep_s` advances the clock and returns at once. `wait` blocks until another thread sets the
+    event, or advances the clock by the time-out. Thread-safe.
     """
 
     def __init__(self, now_us: int = 1_735_689_600_000_000) -> None:  # 2025-01-01T00:00:00Z

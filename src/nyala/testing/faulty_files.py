@@ -1,10 +1,13 @@
-"""File access that fails or kills the process at a chosen operation, so that a test can try every moment of a run.
+"""File access that fails or kills the process at a chosen operation, so that a test can try every
+moment of a run.
 
-    FaultyFiles      the n-th operation fails (I/O error, full disk, half a write), or simulates a crash
+    FaultyFiles      the n-th operation fails (I/O error, full disk, half a write), or simulates a
+                     crash
     UnreadableFiles  the n-th read fails
     KillingFiles     kills its own process with SIGKILL at the n-th sync, write, rename or unlink
 
-Each class is a `Files` around another one: `PosixFiles`, `RecordingFiles`, or a class of this module.
+Each class is a `Files` around another one: `PosixFiles`, `RecordingFiles`, or a class of this
+module.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class SimulatedCrash(BaseException):
 
 @dataclass(frozen=True)
 class Operation:
-    """One change of the file system, or one read. kind: the name of the method, "sync" for `sync_file` too."""
+    """One change of the file system, or one read. kind: the name of the method, "sync" for
+    `sync_file` too.
+    """
 
     kind: str
     path: str
@@ -170,13 +175,17 @@ class FaultyFiles(_Watcher):
 
     `only` chooses the operations that count; default: all. `kind` says how the operation fails:
 
-    eio      Only this operation raises EIO and does nothing. An AppendFile cannot be used afterwards.
-    enospc   The disk is full until `heal()`: every operation that needs space raises ENOSPC, and `free_bytes` is 0.
+    eio      Only this operation raises EIO and does nothing. An AppendFile cannot be used
+             afterwards.
+    enospc   The disk is full until `heal()`: every operation that needs space raises ENOSPC, and
+             `free_bytes` is 0.
     short    As enospc, but a failing write first writes half of its data.
-    crash    This operation and every later one raise SimulatedCrash, so nothing more reaches the disk.
+    crash    This operation and every later one raise SimulatedCrash, so nothing more reaches the
+             disk.
 
-    To simulate a power cut, wrap a `RecordingFiles`, crash, and call its `crash_image(len(recording.events), …)`.
-    Thread-safe: the operations of all threads are counted together.
+    To simulate a power cut, wrap a `RecordingFiles`, crash, and call its
+    `crash_image(len(recording.events), …)`. Thread-safe: the operations of all threads are counted
+    together.
     """
 
     def __init__(
@@ -278,8 +287,8 @@ class _UnreliableFile:
 class UnreadableFiles(FileWrapper):
     """Files whose `fail_at`-th read raises EIO, counted from 1; None: no read fails.
 
-    Opening a file, reading a part of it, and reading it as a whole are one read each. Writes never fail.
-    Thread-safe: the reads of all threads are counted together.
+    Opening a file, reading a part of it, and reading it as a whole are one read each. Writes never
+    fail. Thread-safe: the reads of all threads are counted together.
     """
 
     def __init__(self, inner: Files, fail_at: int | None = None) -> None:
@@ -325,8 +334,8 @@ NAMES: Final = frozenset({"rename", "link", "unlink", "remove_tree", "make_dirs"
 class KillingFiles(_Watcher):
     """Kills its own process with SIGKILL before or after the `kill_at`-th operation of `kinds`.
 
-    For child processes of a test: no handler runs, and no file is closed. kinds: `SYNCS`, `WRITES`, `NAMES`, or
-    any other kinds of `Operation`.
+    For child processes of a test: no handler runs, and no file is closed. kinds: `SYNCS`, `WRITES`,
+    `NAMES`, or any other kinds of `Operation`.
     """
 
     def __init__(

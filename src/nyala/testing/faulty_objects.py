@@ -1,7 +1,8 @@
 """A bucket whose requests fail, arrive late, or end the process, as a test chooses.
 
-A *fault* is what happens to one request. The functions `at` and `at_random` choose faults; a test may
-pass any other function of the request. `nyala.testing.s3_server` breaks real connections instead.
+A *fault* is what happens to one request. The functions `at` and `at_random` choose faults; a test
+may pass any other function of the request. `nyala.testing.s3_server` breaks real connections
+instead.
 
     fault           request is carried out?  the caller gets
     "503"           no                       an error with outcome="unknown"
@@ -39,7 +40,9 @@ _Fault = TypeVar("_Fault")
 
 @dataclass(frozen=True)
 class Request:
-    """One request. verb: the name of the method; key: the object, or the prefix of `list`; number: counted from 1."""
+    """One request. verb: the name of the method; key: the object, or the prefix of `list`; number:
+    counted from 1.
+    """
 
     verb: str
     key: str
@@ -68,9 +71,10 @@ def at_random(
 class FaultyObjects:
     """Wraps any `Objects`: records the requests, and lets those fail that `faults` chooses.
 
-    A `delete` of several keys counts as one request per key, because a bucket may delete only some of them.
-    Late requests wait until `deliver`, which carries them out in their order. With `late_s`, a thread carries
-    out each one after a random time of at most `late_s` seconds. Thread-safe: `requests` has those of all threads.
+    A `delete` of several keys counts as one request per key, because a bucket may delete only some
+    of them. Late requests wait until `deliver`, which carries them out in their order. With
+    `late_s`, a thread carries out each one after a random time of at most `late_s` seconds.
+    Thread-safe: `requests` has those of all threads.
 
     Examples
     --------

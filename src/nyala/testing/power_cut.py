@@ -1,16 +1,20 @@
-"""A model of a disk that loses what a power cut may lose, by the rules of POSIX and of real file systems.
+"""A model of a disk that loses what a power cut may lose, by the rules of POSIX and of real file
+systems.
 
-`Disk.apply` takes the recorded changes of a folder. `Disk.write_survivors` writes one folder that could
-remain after a power cut. Guarantees F1 to F4 of `nyala.env.files` say what must remain.
+`Disk.apply` takes the recorded changes of a folder. `Disk.write_survivors` writes one folder that
+could remain after a power cut. Guarantees F1 to F4 of `nyala.env.files` say what must remain.
 
-    C1  The bytes of a file up to its last sync survive. Each later write has one of four fates: it survives as
-        a whole, is lost, survives up to a border between sectors of 512 bytes, or becomes zeros of its length.
-        If a write is lost and a later one behind it survives, the gap has zeros.
-    C2  A change of a folder (create, rename, unlink, mkdir, rmdir) survives if the folder was synced after it.
-        Otherwise it may survive or be lost. Surviving changes of one name keep their order. A file whose name is
-        lost is lost, even if its bytes were synced. A rename in one folder survives as a whole or is lost as a
-        whole. A rename between two folders is two changes as soon as one of the folders was synced.
-    C3  `write_atomic` and `make_dirs` consist of such steps. A power cut may come between two of them.
+    C1  The bytes of a file up to its last sync survive. Each later write has one of four fates: it
+        survives as a whole, is lost, survives up to a border between sectors of 512 bytes, or
+        becomes zeros of its length. If a write is lost and a later one behind it survives, the gap
+        has zeros.
+    C2  A change of a folder (create, rename, unlink, mkdir, rmdir) survives if the folder was
+        synced after it. Otherwise it may survive or be lost. Surviving changes of one name keep
+        their order. A file whose name is lost is lost, even if its bytes were synced. A rename in
+        one folder survives as a whole or is lost as a whole. A rename between two folders is two
+        changes as soon as one of the folders was synced.
+    C3  `write_atomic` and `make_dirs` consist of such steps. A power cut may come between two of
+        them.
 """
 
 from __future__ import annotations
@@ -115,9 +119,11 @@ _Node: TypeAlias = "_Inode | _Folder"
 
 @dataclass
 class _NameChange:
-    """One change of names that is not durable yet. It survives as a whole or is lost as a whole (C2).
+    """One change of names that is not durable yet. It survives as a whole or is lost as a whole
+    (C2).
 
-    slots: for each changed name its folder, the name, and the file or folder that has this name afterwards.
+    slots: for each changed name its folder, the name, and the file or folder that has this name
+    afterwards.
     """
 
     slots: list[tuple[_Folder, str, _Node | None]]

@@ -1,7 +1,8 @@
-"""Records every change and sync of a folder, and builds the folder that a power cut at any moment would leave.
+"""Records every change and sync of a folder, and builds the folder that a power cut at any moment
+would leave.
 
-`RecordingFiles` is a `Files` around `PosixFiles` or another `Files`. `nyala.testing.power_cut` has the rules of
-what a power cut may lose.
+`RecordingFiles` is a `Files` around `PosixFiles` or another `Files`. `nyala.testing.power_cut` has
+the rules of what a power cut may lose.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class _RecordedLock(FileLockWrapper["RecordingFiles"]):
 class RecordingFiles(FileWrapper):
     """Records every change in the folder `root`; `crash_image` builds what a power cut would leave.
 
-    Files that exist when the recording begins count as durable. The store's reserve of disk space is not recorded.
-    All written bytes stay in memory. Thread-safe: `events` are in the order in which the changes ended.
+    Files that exist when the recording begins count as durable. The store's reserve of disk space
+    is not recorded. All written bytes stay in memory. Thread-safe: `events` are in the order in
+    which the changes ended.
     """
 
     def __init__(self, inner: Files, root: str) -> None:
@@ -160,10 +162,12 @@ class RecordingFiles(FileWrapper):
         return None if lock is None else _RecordedLock(lock, self)
 
     def crash_image(self, upto_event: int, choices: Choices | random.Random, target_dir: str) -> None:
-        """Write what a power cut after `events[:upto_event]` may leave into the new folder `target_dir`.
+        """Write what a power cut after `events[:upto_event]` may leave into the new folder
+        `target_dir`.
 
-        Each call of `choices.randrange` decides about one change. The number 0 means that the change survives,
-        so Hypothesis, which prefers small numbers, reduces a failing test to the crash that loses least.
+        Each call of `choices.randrange` decides about one change. The number 0 means that the
+        change survives, so Hypothesis, which prefers small numbers, reduces a failing test to the
+        crash that loses least.
         """
         disk = Disk()
         for event in self._before:

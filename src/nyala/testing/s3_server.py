@@ -3,9 +3,10 @@
     with S3Server() as server:
         objects = open_objects(server.url, server.options)
 
-The server has one bucket, in memory. It knows the requests that Nyala sends: PUT, GET and HEAD of objects with
-conditions and ranges, DELETE, batch delete, LIST version 2, and multipart uploads. It checks the digests of
-bodies. It does not check signatures; `make test-s3` tests signatures with another server.
+The server has one bucket, in memory. It knows the requests that Nyala sends: PUT, GET and HEAD of
+objects with conditions and ranges, DELETE, batch delete, LIST version 2, and multipart uploads. It
+checks the digests of bodies. It does not check signatures; `make test-s3` tests signatures with
+another server.
 
 A *fault* is what happens to one request. The attribute `faults` chooses it, as in `faulty_objects`:
 
@@ -16,7 +17,8 @@ A *fault* is what happens to one request. The attribute `faults` chooses it, as 
     "drop before"       no                       none: the connection is cut
     "drop after"        yes                      none: the connection is cut
     "half"              yes                      half of it, then the connection is cut
-    a number            yes, after so many seconds; a client that did not wait for the reply has a late request
+    a number            yes, after so many seconds; a client that did not wait for the reply has a
+                        late request
 """
 
 from __future__ import annotations
@@ -90,9 +92,9 @@ def _xml(name: str, content: str, **headers: str) -> _Answer:
 class S3Server:
     """An S3 server on a free port, with one empty bucket. By default only this machine can connect.
 
-    A test may set `faults` and `delay_s` at any time. `faults` is a function of a `Request` whose verb is the HTTP
-    command. `delay_s` delays every reply. `requests`, `bytes_received` and `bytes_sent` count by HTTP command.
-    Thread-safe.
+    A test may set `faults` and `delay_s` at any time. `faults` is a function of a `Request` whose
+    verb is the HTTP command. `delay_s` delays every reply. `requests`, `bytes_received` and
+    `bytes_sent` count by HTTP command. Thread-safe.
     """
 
     def __init__(self, bucket: str = "bucket", prefix: str = "store", host: str = "127.0.0.1") -> None:

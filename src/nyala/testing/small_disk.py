@@ -41,8 +41,8 @@ class _CountedLock(FileLockWrapper["SmallDisk"]):
 class SmallDisk(FileWrapper):
     """A disk with room for `capacity_bytes` of files in the folder `root`.
 
-    After `fill()` the disk is full until `heal()`. why: which limit is reached then: "bytes" (free space), "quota"
-    (the user's share of the space) or "inodes" (the number of files). Thread-safe.
+    After `fill()` the disk is full until `heal()`. why: which limit is reached then: "bytes" (free
+    space), "quota" (the user's share of the space) or "inodes" (the number of files). Thread-safe.
     """
 
     def __init__(self, inner: Files, root: str, capacity_bytes: int, why: Why = "bytes") -> None:

@@ -1,6 +1,6 @@
-"""What the tests let the driver, and other machines, do with a store in the bucket.
+"""Functions that the tests run on the machines of a cluster, with a store in a bucket.
 
-Each function runs in a process of a machine. `connect` opens the store; the other functions use it.
+`connect` opens the store; the other functions use it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _open: list[nyala.Database] = []
 
 
 def connect(endpoint: str, **more: Any) -> None:
-    """Become the writer. The credentials are in the environment."""
+    """Open the store as its writer. The credentials are in the environment."""
     use(endpoint)
     _open.append(nyala.connect(STORE, storage_options=_options, **more))
 
 
 def connect_with_keys(endpoint: str, secret: str) -> None:
-    """Become the writer with credentials that only this program has."""
+    """Open the store as its writer, with credentials that only this program has."""
     use(endpoint)
     keys = {"access_key_id": "of-the-program", "secret_access_key": secret}
     _open.append(nyala.connect(STORE, storage_options={**_options, **keys}))
@@ -83,7 +83,7 @@ def spark_options(table: str, **more: Any) -> dict[str, Any]:
 
 
 def frame(rows: Rows, parts: int = 4) -> DataFrame:
-    """These rows, from tasks."""
+    """Return a DataFrame of rows that tasks make."""
     table = pa.table({"k": pa.array(rows.keys(), pa.int64()), "v": pa.array(rows.values(), pa.int64())})
     return session().createDataFrame(table).repartition(parts)
 
@@ -104,13 +104,13 @@ def loaded(table: str, **options: Any) -> DataFrame:
 
 
 def write(table: str, rows: Rows, operation: str = "upsert") -> None:
-    """`df.write`."""
+    """Write with `df.write`."""
     job = frame(rows).write.format("nyala").options(**spark_options(table, operation=operation))
     job.mode("append").save()
 
 
 def write_with_counts(table: str, rows: Rows, **arguments: Any) -> tuple[nyala.WriteResult, list[Any]]:
-    """`nyala.spark.write`; the result, and the keys of rows that failed."""
+    """Write with `nyala.spark.write`. Return the result, and the keys of failing rows."""
     done = nyala.spark.write(frame(rows), STORE, table, storage_options=_options, **arguments)
     failed = sorted(done.errors["k"].to_pylist()) if len(done.errors) else []
     return nyala.WriteResult(done.timestamp, done.inserted, done.updated, done.deleted, done.ignored), failed
@@ -121,7 +121,7 @@ def read(table: str, **options: Any) -> Rows:
 
 
 def read_in_each_way(table: str) -> list[Rows]:
-    """By the format, by SQL and by a scan."""
+    """Return the rows as read by the format, by SQL and by a scan."""
     by_sql = nyala.spark.sql(session(), f"SELECT k, v FROM {table}", store=STORE, storage_options=_options)
     by_scan = database()[table].scan().to_spark(session())
     return [read(table), rows_of(by_sql), rows_of(by_scan)]
@@ -133,25 +133,25 @@ def read_of_a_session_that_knows_the_store(table: str) -> Rows:
 
 
 def answer(text: str) -> list[tuple[Any, ...]]:
-    """Of `nyala.spark.sql`."""
+    """Return the rows of `nyala.spark.sql`."""
     found = nyala.spark.sql(session(), text, store=STORE, storage_options=_options)
     return [tuple(row) for row in found.collect()]
 
 
 def load(table: str, rows: Rows, **arguments: Any) -> tuple[int, int]:
-    """By executors; inserted and ignored rows."""
+    """Load by executors. Return the numbers of inserted and ignored rows."""
     done = nyala.spark.load(frame(rows), database()[table], tasks=4, **arguments)
     return done.inserted, done.ignored
 
 
 def upsert(table: str, rows: Rows) -> tuple[int, int]:
-    """By executors; inserted and updated rows."""
+    """Upsert by executors. Return the numbers of inserted and updated rows."""
     done = nyala.spark.upsert(frame(rows), database()[table], tasks=4)
     return done.inserted, done.updated
 
 
 def stream(source: str, target: str, checkpoint: str) -> None:
-    """Apply the changes of a table that are new to another one."""
+    """Apply the new changes of a table to another one."""
     feed = session().readStream.format("nyala").options(**spark_options(source, changes="true")).load()
     query = (
         feed.writeStream.format("nyala")
@@ -179,7 +179,7 @@ def restore(table: str, name: str, at: int | None = None) -> None:
 
 
 def update(table: str, rows: Rows) -> int:
-    """Without Spark; the commit's moment."""
+    """Update without Spark. Return the timestamp of the commit."""
     return database()[table].upsert({"k": list(rows), "v": list(rows.values())}).timestamp
 
 
@@ -188,13 +188,13 @@ def delete(table: str, keys: list[int]) -> int:
 
 
 def content(table: str) -> Rows:
-    """Without Spark, by another handle than the writer's."""
+    """Return the rows, read without Spark, by a new reader."""
     with nyala.connect(STORE, read_only=True, storage_options=_options) as db:
         found = db[table].to_arrow()
     return dict(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
-# ── what ends badly
+# ── failures
 
 
 def write_and_die(endpoint: str, table: str, rows: Rows) -> None:
@@ -209,12 +209,12 @@ def read_with_a_secret_option(table: str, secret: str) -> None:
 
 
 def fail_requests(fault: WireFault | None) -> None:
-    """In machine s3: what becomes of each request from now on."""
+    """On machine s3: set the fault of all requests from now on."""
     server().faults = None if fault is None else lambda request: fault
 
 
 def fail_every(count: int) -> None:
-    """In machine s3: each so-many-th request from now on has a fault that passes, each time another one."""
+    """On machine s3: let each n-th request fail from now on, with different temporary faults."""
     faults: list[WireFault] = ["503", "drop after", "half", "500", "drop before", 0.2]
 
     def fault(request: Request) -> WireFault | None:
@@ -225,20 +225,20 @@ def fail_every(count: int) -> None:
 
 
 def pass_time(seconds: float) -> None:
-    """In machine s3: move the bucket's clock."""
+    """On machine s3: move the bucket's clock."""
     server().advance(seconds)
 
 
 def bodies() -> Mapping[str, bytes]:
-    """In machine s3: all objects."""
+    """On machine s3: return all objects."""
     return server().bodies()
 
 
-# ── what Spark keeps and shows
+# ── files and output of Spark
 
 
 def shown(table: str) -> tuple[list[bytes], list[bytes]]:
-    """Plans; and what travels to tasks: a reader, its partitions, and functions of all jobs."""
+    """Return plans and what is sent to tasks: a reader, its partitions, and functions of all jobs."""
     df = loaded(table).where("v > 0")
     sent: list[bytes] = []
     pickled = CloudPickleSerializer.dumps
@@ -270,7 +270,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def run_page(code: str) -> str:
-    """What the blocks of a page print."""
+    """Return what the blocks of a page print."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "page", "exec"), {"spark": session()})

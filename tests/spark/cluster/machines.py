@@ -1,18 +1,17 @@
-"""Machines of one network on this computer, each of them some namespaces of Linux.
+"""Simulates several machines of one network on this computer, by namespaces of Linux.
 
-A machine has its own network, host name, processes and `/tmp`. It sees neither the processes nor the
-temporary files of the others, and nothing of this computer's network. The rest of the file system is
-shared, so that each machine has the same Python, Java and Nyala.
+A machine has its own network, host name, processes and `/tmp`. It cannot see the processes and
+temporary files of other machines, or the network of this computer. All machines share the rest of
+the file system, so they have the same Python, Java and Nyala.
 
     with Network(folder, hidden, ["one", "two"]) as network:
         network.machines["one"].run(["ping", "-c1", "two"])
 
-One process holds the namespaces of a machine: `sleep`, as the first process of its own process
-namespace. The kernel kills it when the process that started it ends in any way, and with it all
-processes of the machine; the namespaces and the network go with the last process. So nothing has a
-name that another run could use too, and nothing is left after `kill -9`.
+The first process of a machine, `sleep`, holds its namespaces. When the process that started `sleep`
+ends, the kernel kills `sleep` and all processes of the machine, and removes the namespaces. So
+nothing is left after `kill -9`, and nothing has a name that another test run could use.
 
-Needs Linux, the programs of util-linux and iproute2, and the rights of root: `why_not` says what is
+Needs Linux, the programs of util-linux and iproute2, and the rights of root. `why_not` says what is
 missing.
 """
 
@@ -29,7 +28,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 ROOT: Final = Path(__file__).parents[3]
-TEMPORARY: Final = Path("/tmp")  # of each machine: its own folder
+TEMPORARY: Final = Path("/tmp")  # each machine has its own
 
 _TOOLS: Final = ("setpriv", "unshare", "nsenter", "ip", "mount", "sh")
 _UNSHARE: Final = (
@@ -39,7 +38,7 @@ _UNSHARE: Final = (
 
 
 def why_not() -> str | None:
-    """Why this computer cannot have such machines; None if it can."""
+    """Return why this computer cannot have such machines, or None if it can."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return f"a network of namespaces needs {', '.join(missing)} (util-linux and iproute2, on Linux)"
@@ -55,7 +54,7 @@ def why_not() -> str | None:
 
 
 class Machine:
-    """One machine. `folder` is its /tmp, as this process sees it."""
+    """One machine. folder: its /tmp, as this process sees it."""
 
     def __init__(self, name: str, address: str, folder: Path, holder: subprocess.Popen[str]) -> None:
         self.name: Final = name
@@ -64,13 +63,15 @@ class Machine:
         self.holder: Final = holder
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """The command that runs another one in this machine."""
+        """Return the command that runs another command in this machine."""
         pid = str(self.holder.pid)
         inside = ["--net", "--mount", "--uts", "--ipc", f"--pid=/proc/{pid}/ns/pid_for_children"]
         return ["nsenter", "--target", pid, *inside, "--", *arguments]
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """What processes of this machine have as their environment; little of ours."""
+        """Return the environment of processes in this machine, which has few variables of this
+        process.
+        """
         kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
         own = {"HOME": str(TEMPORARY / "home"), "TMPDIR": str(TEMPORARY)}
         return kept | own | dict(more)
@@ -78,7 +79,7 @@ class Machine:
     def start(
         self, arguments: Sequence[str], environment: Mapping[str, str], log: str, **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start a process in this machine; what it prints goes to the file `log` of `folder`."""
+        """Start a process in this machine. Its output goes to the file `log` of `folder`."""
         with open(self.folder / log, "ab") as output:
             return subprocess.Popen(
                 self.command(arguments),
@@ -94,7 +95,7 @@ class Machine:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, *, check: bool = True
     ) -> str:
-        """What a program that ends prints. check: raise CalledProcessError if it fails."""
+        """Run a program, and return its output. check: raise CalledProcessError if it fails."""
         done = subprocess.run(
             self.command(arguments),
             env=self.environment(environment or {}),
@@ -107,10 +108,12 @@ class Machine:
 
 
 class Network:
-    """Machines that are joined by a bridge, which is in a machine of its own."""
+    """Machines that are connected by a bridge, which has a machine of its own."""
 
     def __init__(self, folder: Path, hidden: Iterable[Path], names: Sequence[str]) -> None:
-        """folder: an empty one, for the machines' temporary files. hidden: folders that no machine sees."""
+        """folder: an empty one, for the machines' temporary files; hidden: folders that no machine
+        sees.
+        """
         self._folder = folder
         self._hidden = [str(path) for path in hidden if path != TEMPORARY]
         self._machines: list[Machine] = []
@@ -143,31 +146,31 @@ class Network:
         machine = Machine(name, address, own, holder)
         self._machines.append(machine)
         assert holder.stdout is not None
-        said = holder.stdout.readline()
-        assert said == "ready\n", f"the machine {name} did not start: {said}"
+        first_line = holder.stdout.readline()
+        assert first_line == "ready\n", f"the machine {name} did not start: {first_line}"
         return machine
 
     def _beginning(self, name: str, own: Path) -> str:
-        """What the machine's first process does, as text for the shell."""
+        """Return the shell commands of the first process of a machine."""
         steps = [
             ["hostname", name],
             ["ip", "link", "set", "lo", "up"],
             ["mount", "--bind", str(self._folder / "hosts"), "/etc/hosts"],
         ]
         for code in _code():
-            if code.is_relative_to(TEMPORARY):  # it must stay where it is
+            if code.is_relative_to(TEMPORARY):  # bind it under the same path
                 place = own / code.relative_to(TEMPORARY)
                 place.mkdir(parents=True, exist_ok=True)
                 steps.append(["mount", "--bind", str(code), str(place)])
         steps.append(["mount", "--rbind", str(own), str(TEMPORARY)])
         lines = [shlex.join(step) for step in steps]
         for hidden in (*self._hidden, "/var/tmp", "/dev/shm"):
-            # Below /tmp it is not there any more.
+            # The path below /tmp is hidden by the new /tmp.
             lines.append(f"[ ! -d {shlex.quote(hidden)} ] || mount -t tmpfs tmpfs {shlex.quote(hidden)}")
         return "\n".join([*lines, "echo ready", "exec sleep infinity"])
 
     def _join(self, machine: Machine, bridge: Machine) -> None:
-        """A cable from the machine to the bridge; its ends are made where they belong."""
+        """Connect the machine with the bridge, by a pair of virtual network devices."""
         end = ["name", machine.name, "netns", str(bridge.holder.pid)]
         add = ["ip", "link", "add", "eth0", "netns", str(machine.holder.pid), "type", "veth", "peer", *end]
         subprocess.run(add, check=True)
@@ -194,13 +197,13 @@ class Network:
 
 
 def code_path() -> str:
-    """PYTHONPATH of the machines: this project, and what this process was given."""
+    """Return PYTHONPATH for the machines: this project, and the PYTHONPATH of this process."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join([str(ROOT), *(os.path.abspath(folder) for folder in given if folder)])
 
 
 def _code() -> list[Path]:
-    """The folders of Python and of this project; none of them is below another one."""
+    """Return the folders of Python and of this project, without folders inside others of them."""
     folders = {
         Path(folder).resolve() for folder in (sys.prefix, sys.base_prefix, *code_path().split(os.pathsep))
     }

@@ -1,9 +1,10 @@
-"""A Python process in a machine, which calls functions for the tests.
+"""A Python process in a machine that calls functions for the tests.
 
     python = RemotePython(machine, environment, "driver.log")
-    python(function, *arguments)          its result, or RemoteError
+    python(function, *arguments)          returns the result, or raises RemoteError
 
-Functions are at the top level of a module of `tests`; they, their arguments and results are pickled.
+Functions are at the top level of a module of `tests`. The functions, arguments and results are
+pickled.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CALL_S: Final = 240.0
 
 
 class RemoteError(Exception):
-    """A function raised: "<class>: <message>". `trace` is the other process's traceback."""
+    """The function raised "<class>: <message>". trace: the traceback of the other process."""
 
     def __init__(self, text: str, trace: str) -> None:
         super().__init__(text)
@@ -33,11 +34,11 @@ class RemoteError(Exception):
 
 
 class RemoteEnd(Exception):
-    """The process ended before it answered."""
+    """The process ended before it returned a result."""
 
 
 class RemotePython:
-    """Calls functions in a process of its own in a machine, one after the other."""
+    """Calls functions, one after the other, in a process in a machine."""
 
     def __init__(self, machine: Machine, environment: Mapping[str, str], log: str) -> None:
         self.machine: Final = machine
@@ -52,11 +53,11 @@ class RemotePython:
         theirs.close()
 
     def begin(self, function: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
-        """Let the process call `function`, and do not wait."""
+        """Let the process call `function`, without waiting."""
         self._pipe.send((function, arguments, named))
 
     def answer(self) -> object:
-        """Wait for the result of what was begun."""
+        """Wait for the result of the call of `begin`."""
         try:
             if not self._pipe.poll(CALL_S):
                 raise TimeoutError(f"no answer in {CALL_S:.0f} s: see {self.log}")
@@ -92,7 +93,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def wait_for(path: Path, text: str, seconds: float = 60.0) -> None:
-    """Until a file has this text."""
+    """Wait until a file contains the text."""
     end = time.monotonic() + seconds
     while not path.exists() or text not in path.read_text(errors="replace"):
         assert time.monotonic() < end, f"{path} does not say {text!r}"

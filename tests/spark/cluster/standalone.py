@@ -3,12 +3,13 @@
     s3         an S3 server (`nyala.testing.S3Server`)
     driver     Spark's master, and the program with the session
     worker1    a worker of Spark
-    worker2    another one
+    worker2    another worker
 
-The session of the tests has an executor with one core on each worker. Other sessions may have the rest.
+The session of the tests has an executor with one core on each worker. Other sessions may use the
+rest.
 
-Spark is PySpark's own, so nothing else is installed. Credentials are in the environment of each
-process, as `SECRET`, which occurs nowhere else: tests look for it in all that Spark writes.
+Spark is the one in PySpark. The environment of each process has credentials with the text `SECRET`,
+which occurs nowhere else. So tests can search for it in everything that Spark writes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WORKER_NAMES: Final = ("worker1", "worker2")
 
 
 class Cluster:
-    """The cluster, while it runs. `driver` has the session, `s3` the server; both call functions."""
+    """The running cluster. `driver` has the session and `s3` the server; both call functions."""
 
     def __init__(self, folder: Path, hidden: Iterable[Path]) -> None:
         self.folder: Final = folder
@@ -71,20 +72,20 @@ class Cluster:
         self.driver.answer()
 
     def python(self, machine: str, log: str = "python.log") -> RemotePython:
-        """Another Python process in this machine."""
+        """Start another Python process in a machine."""
         there = self.network.machines[machine]
         python = RemotePython(there, environment(there), log)
         self.pythons.append(python)
         return python
 
     def _class(self, machine: Machine, name: str, *arguments: str) -> None:
-        """Start a class of Spark, with its log."""
+        """Start a class of Spark, with a log file."""
         spark_class = Path(pyspark.__path__[0]) / "bin" / "spark-class"
         command = [str(spark_class), f"org.apache.spark.deploy.{name}", *arguments]
         self._spark.append(machine.start(command, environment(machine), f"{name}.log"))
 
     def close(self) -> None:
-        """End all of it at once, as when all machines lose power."""
+        """End all processes at once, as if all machines lost power."""
         self.network.close()
         for process in self._spark:
             process.wait()
@@ -101,7 +102,7 @@ class Cluster:
 
 
 def environment(machine: Machine) -> dict[str, str]:
-    """What each process of a machine of this cluster has in its environment."""
+    """Return the environment of the processes of a machine."""
     return {
         "PYTHONPATH": os.pathsep.join([str(WORKERS), code_path()]),
         "PYSPARK_PYTHON": sys.executable,
@@ -124,13 +125,13 @@ _held: dict[str, Any] = {}
 
 
 def serve() -> str:
-    """In machine s3: start the server; returns its endpoint."""
+    """On machine s3: start the server. Return its endpoint."""
     _held["server"] = S3Server(host=socket.gethostbyname("s3"))
     return server().endpoint
 
 
 def server() -> S3Server:
-    """The server, for functions that `Cluster.s3` calls."""
+    """Return the server, for functions that `Cluster.s3` calls."""
     found: S3Server = _held["server"]
     return found
 
@@ -143,7 +144,7 @@ def wait_until(there: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 def alive_workers() -> int:
-    """How many workers the master knows; 0 while it starts."""
+    """Return how many workers the master knows; 0 while it starts."""
     try:
         with urllib.request.urlopen("http://driver:8080/json/", timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
@@ -160,12 +161,12 @@ def _listens() -> bool:
 
 
 def wait_for_master() -> None:
-    """Workers that come before it would wait for long."""
+    """Wait for the master, because workers that start earlier would wait for a long time."""
     wait_until(_listens)
 
 
 def start_session() -> None:
-    """In machine driver: a session with an executor on each worker, whose event log is on."""
+    """On machine driver: start a session with an executor on each worker and with an event log."""
     EVENTS.mkdir()
     small_jvms(TEMPORARY)
     settings = {
@@ -183,20 +184,22 @@ def start_session() -> None:
     builder = SparkSession.builder.master(MASTER).appName("nyala cluster tests")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    SparkContext._ensure_initialized()  # the JVM starts while the workers do
-    wait_until(lambda: alive_workers() == len(WORKER_NAMES))  # else one worker would give both cores
+    SparkContext._ensure_initialized()  # starts the JVM while the workers start
+    wait_until(
+        lambda: alive_workers() == len(WORKER_NAMES)
+    )  # otherwise both executors could be on one worker
     spark = _held["session"] = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     wait_until(lambda: hosts() == list(WORKER_NAMES))
 
 
 def session() -> SparkSession:
-    """The session, for functions that `Cluster.driver` calls."""
+    """Return the session, for functions that `Cluster.driver` calls."""
     found: SparkSession = _held["session"]
     return found
 
 
 def hosts() -> list[str]:
-    """The hosts of the executors."""
+    """Return the hosts of the executors."""
     executors = session().sparkContext._jsc.sc().statusTracker().getExecutorInfos()
     return sorted({one.host() for one in executors} & set(WORKER_NAMES))

@@ -1,4 +1,4 @@
-"""A store in a bucket, on a cluster whose machines share nothing else: every job, against dictionaries."""
+"""All jobs of Spark on a store in a bucket, on a cluster whose machines share nothing else."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.spark.cluster import bucket_jobs as jobs
 from tests.spark.cluster.remote_python import RemoteEnd, RemoteError
 from tests.spark.cluster.standalone import KEY_ID, SECRET, WORKER_NAMES, Cluster
 
-# The cluster starts within the first test.
+# The time of the first test includes the start of the cluster.
 pytestmark = pytest.mark.timeout(600)
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "spark-cluster.md"
-MANY = 30_000  # more than the driver would read by itself
+MANY = 30_000  # too many rows for a read by the driver
 
 
 @pytest.fixture
 def writer(cluster: Cluster) -> Iterator[Cluster]:
-    """The program with the session has the store open."""
+    """Let the program with the session open the store."""
     cluster.driver(jobs.connect, cluster.endpoint)
     yield cluster
     cluster.driver(jobs.close)
@@ -45,7 +45,7 @@ def test_rows_are_written_and_read_by_other_machines(writer: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_counts_and_failing_rows_come_back(writer: Cluster) -> None:
+def test_write_returns_counts_and_failing_rows(writer: Cluster) -> None:
     driver = writer.driver
     driver(jobs.create, "counted")
     driver(jobs.write, "counted", dict.fromkeys(range(0, 100, 2), 0))
@@ -134,7 +134,7 @@ def test_a_job_commits_after_the_writer_on_another_machine_was_killed(cluster: C
     with pytest.raises(RemoteEnd):
         other(jobs.write_and_die, cluster.endpoint, "orphaned", {1: 1, 2: 2})
     other.close()
-    cluster.s3(jobs.pass_time, 20)  # until then the driver waits for the writer
+    cluster.s3(jobs.pass_time, 20)  # the driver waits until the writer's lease has expired
     cluster.driver(jobs.write, "orphaned", {2: -2, 3: -3})
     assert cluster.driver(jobs.read, "orphaned") == {1: 1, 2: -2, 3: -3}
 
@@ -157,8 +157,8 @@ def test_a_refused_request_is_an_error_without_credentials(
 
 
 @pytest.mark.long
-def test_jobs_go_on_while_requests_fail(writer: Cluster) -> None:
-    """Slow down, lost replies, replies that break off: each of them again and again."""
+def test_jobs_succeed_while_requests_fail(writer: Cluster) -> None:
+    """Throttling, lost replies and cut replies, again and again."""
     driver = writer.driver
     driver(jobs.create, "rough", "smooth")
     truth = {k: k for k in range(MANY)}
@@ -179,7 +179,7 @@ def test_jobs_go_on_while_requests_fail(writer: Cluster) -> None:
 
 @pytest.mark.long
 def test_a_job_survives_the_end_of_executors(writer: Cluster) -> None:
-    """Spark starts other ones, which repeat the tasks."""
+    """Spark starts new executors, which repeat the tasks."""
     driver = writer.driver
     driver(jobs.create, "survived")
     truth: dict[int, int] = {}
@@ -198,19 +198,19 @@ def test_a_job_survives_the_end_of_executors(writer: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_the_page_runs_and_prints_what_it_says(cluster: Cluster) -> None:
+def test_the_examples_of_the_page_run(cluster: Cluster) -> None:
     code = "\n".join(re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
-    said = [match[1] for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", code, re.MULTILINE)]
+    output = [match[1] for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", code, re.MULTILINE)]
     here = {"region": "eu-central-1", "endpoint": cluster.endpoint, "allow_http": True}
     code = code.replace('{"region": "eu-central-1"}', repr(here)).replace("s3://my-bucket", "s3://bucket")
     given = "".join(f'.option("storage.{name}", {str(value)!r})' for name, value in here.items())
     code = code.replace('.option("storage.region", "eu-central-1")', given)
-    assert cluster.driver(jobs.run_page, code).splitlines() == said
+    assert cluster.driver(jobs.run_page, code).splitlines() == output
 
 
 @pytest.mark.long
 def test_each_machine_needs_the_credentials_file(writer: Cluster) -> None:
-    """The option names a file; what is in it comes from the machine that reads."""
+    """The option has the path of a file, and each machine reads its own file."""
     driver = writer.driver
     driver(jobs.create, "filed")
     driver(jobs.update, "filed", {1: 1})
@@ -225,8 +225,10 @@ def test_each_machine_needs_the_credentials_file(writer: Cluster) -> None:
 
 
 def test_no_secret_is_in_anything_that_spark_keeps_or_shows(cluster: Cluster) -> None:
-    """Event log, logs, plans, tokens, staged files, temporary files of all machines, and the bucket itself, after
-    all tests above. Here the program has credentials of its own, which executors do not need."""
+    """Searches the event log, logs, plans, tokens, staged files, temporary files of all machines,
+    and the bucket, after all tests above. Here the program has credentials of its own, which
+    executors do not need.
+    """
     driver = cluster.driver
     of_program, given = "recognisable-secret-of-the-program", "recognisable-secret-of-a-read"
     driver(jobs.connect_with_keys, cluster.endpoint, of_program)
@@ -244,7 +246,7 @@ def test_no_secret_is_in_anything_that_spark_keeps_or_shows(cluster: Cluster) ->
     places |= {**files, **bodies} | {"error": error.value.trace.encode()}
     secrets = [secret.encode() for secret in (SECRET, KEY_ID, of_program, given)]
     assert [place for place, text in places.items() if any(secret in text for secret in secrets)] == []
-    # The same search finds what is there.
+    # Check the search itself: it finds other text.
     events = [text for path, text in files.items() if path.parent.name == "events"]
     assert [b"BatchScan nyala" in text for text in (plans[0], *events)] == [True, True]
     assert [jobs.STORE.encode() in text for text in sent] == [True, True, True]

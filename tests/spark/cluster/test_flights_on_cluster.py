@@ -1,4 +1,6 @@
-"""The demo on the cluster: the URL of the store is its option, and Spark's configuration names the master."""
+"""The flights demo on the cluster, with the store's URL as its option and the master in Spark's
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ def test_the_flights_demo_runs_with_its_store_in_a_bucket(cluster: Cluster) -> N
     options = ["--option", f"endpoint={cluster.endpoint}", "--option", "allow_http=true"]
     demo = [sys.executable, "-m", "examples.flights", "--quick", "--store", "s3://bucket/flights", *options]
     try:
-        said = machine.run(demo, around)
+        output = machine.run(demo, around)
     except subprocess.CalledProcessError as error:
         pytest.fail(error.stdout[-3000:] + error.stderr[-3000:])
-    assert f"Master: {MASTER}" in said and "All checks passed" in said, said
-    # What it says to type next works.
-    (listing,) = (line.split() for line in said.splitlines() if "nyala table list" in line)
+    assert f"Master: {MASTER}" in output and "All checks passed" in output, output
+    # The command that it suggests works.
+    (listing,) = (line.split() for line in output.splitlines() if "nyala table list" in line)
     tables = machine.run([sys.executable, "-m", "nyala", *listing[1:]], around)
     assert all(name in tables for name in ("airlines", "airports", "flights", "planes", "weather")), tables

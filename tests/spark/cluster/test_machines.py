@@ -1,4 +1,4 @@
-"""The machines of the cluster share nothing by accident, and nothing of them is left."""
+"""The machines of the cluster share nothing but the network, and nothing is left of them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_nothing_is_left_of_killed_tests(rights: None, tmp_path: Path) -> None:
 
 
 def used_spaces() -> set[str]:
-    """The process namespaces that have processes."""
+    """Return the process namespaces that have processes."""
     found = set()
     for link in Path("/proc").glob("[0-9]*/ns/pid"):
         try:
@@ -79,13 +79,13 @@ def used_spaces() -> set[str]:
 
 
 @pytest.mark.parametrize("lost", ["sys_admin", "net_admin"])
-def test_without_the_rights_the_tests_say_which_are_missing(rights: None, lost: str) -> None:
+def test_missing_rights_are_named(rights: None, lost: str) -> None:
     python = [sys.executable, "-c", REASON]
     drop = ["setpriv", "--bounding-set", f"-{lost}", "--inh-caps", f"-{lost}"]
     done = subprocess.run([*drop, *python], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "CAP_NET_ADMIN): " in done.stdout and "not permitted" in done.stdout
 
 
-def test_without_the_programs_the_tests_say_which_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert "needs setpriv, unshare, nsenter, ip, mount, sh (util-linux and iproute2" in str(why_not())

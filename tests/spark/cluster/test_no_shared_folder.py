@@ -1,4 +1,6 @@
-"""A store in a folder of the driver's machine, which no worker sees: each kind of job says so, and changes nothing."""
+"""A store in a folder that only the driver's machine has: each job raises an error that says so,
+and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tests.spark.cluster.standalone import Cluster, session
 import nyala
 import nyala.spark
 
-# The cluster starts within the first test.
+# The time of the first test includes the start of the cluster.
 pytestmark = pytest.mark.timeout(600)
 
 STORE = "/tmp/store"
@@ -62,7 +64,7 @@ def read_by_the_driver() -> tuple[int, int]:
     "job",
     [read, pytest.param(sql, marks=pytest.mark.long), pytest.param(write, marks=pytest.mark.long), load],
 )
-def test_a_job_on_a_folder_that_workers_do_not_see_says_so(
+def test_a_job_on_a_folder_that_workers_do_not_see(
     cluster: Cluster, store: None, job: Callable[[], None]
 ) -> None:
     with pytest.raises(RemoteError, match=SENTENCE):
@@ -75,7 +77,7 @@ def test_a_job_on_the_driver_alone_needs_no_shared_folder(cluster: Cluster, stor
 
 
 def small_write() -> int:
-    """Few rows, collected into the program that has the store open, which writes them."""
+    """Upsert few rows, which are collected into the program that has the store open."""
     with nyala.connect(STORE, maintenance=False) as db:
         rows = session().sql("SELECT 300000 AS k, 1 AS v")
         inserted = nyala.spark.load(rows, db["t"]).inserted

@@ -1,8 +1,10 @@
-"""Kills a program at a step: Python imports this before all else, in its driver and in each of its workers.
+"""Kills a program at a step of a job. Python imports this module first, in the driver and in each
+worker.
 
-NYALA_DIE_AT        module:function:before|after:n     at the n-th call of all processes together, counted as soon as
-                    there is a file `armed`, everything is killed that belongs to the program
-NYALA_LOG_AT_MOST   bytes of a batch above which it is committed as files (`nyala.tablet.store.DIRECT_COMMIT_BYTES`)
+NYALA_DIE_AT        module:function:before|after:n     kills all processes of the program at the n-th call of the
+                    function. Calls of all processes count, from the moment at which the file `armed` exists
+NYALA_LOG_AT_MOST   bytes of a batch above which it is committed as files
+                    (`nyala.tablet.store.DIRECT_COMMIT_BYTES`)
 """
 
 import functools
@@ -14,7 +16,9 @@ import sys
 
 
 def die():
-    """The driver and its JVM first, which might tidy up after a worker that has gone; this process last."""
+    """Kill the driver and its JVM first, which could clean up after a dead worker, and this process
+    last.
+    """
     session, me = os.getsid(0), os.getpid()
     others = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
@@ -34,34 +38,34 @@ def die():
     os.kill(me, signal.SIGKILL)
 
 
-def is_the_call(wanted):
-    """Whether this call is the one at which to die; counts it."""
+def is_the_call(expected):
+    """Count a call. Return whether the program must die at it."""
     if not os.path.exists("armed"):
         return False
     calls = os.open("calls", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(calls, b".")
     count = os.lseek(calls, 0, os.SEEK_CUR)
     os.close(calls)
-    return count == wanted
+    return count == expected
 
 
-def dying(function, when, wanted):
+def dying(function, when, expected):
     @functools.wraps(function)
     def called(*args, **kwargs):
-        if when == "before" and is_the_call(wanted):
+        if when == "before" and is_the_call(expected):
             die()
         found = function(*args, **kwargs)
-        if when == "after" and is_the_call(wanted):
+        if when == "after" and is_the_call(expected):
             die()
         return found
 
     return called
 
 
-def make_mortal(module, name, when, wanted):
+def make_mortal(module, name, when, expected):
     owner, _, attribute = name.rpartition(".")
     place = getattr(module, owner) if owner else module
-    setattr(place, attribute, dying(getattr(place, attribute), when, int(wanted)))
+    setattr(place, attribute, dying(getattr(place, attribute), when, int(expected)))
 
 
 def lower_the_limit(module, limit):
@@ -75,16 +79,16 @@ def lower_the_limit(module, limit):
 
 
 class Hook(importlib.abc.MetaPathFinder):
-    """Has `change(module, *words)` called as soon as the module is there."""
+    """Calls `change(module, *words)` as soon as the module is imported."""
 
     def __init__(self, module, change, *words):
         self.module, self.change, self.words = module, change, words
 
-    def find_spec(self, wanted, path, target=None):
-        if wanted != self.module:
+    def find_spec(self, expected, path, target=None):
+        if expected != self.module:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(wanted)
+        spec = importlib.util.find_spec(expected)
         run = spec.loader.exec_module
 
         def exec_module(made):

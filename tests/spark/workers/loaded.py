@@ -1,16 +1,18 @@
-"""Python workers that need not load, each of them, what all of them need.
+"""Preloads the modules that Spark's Python workers need.
 
-Spark starts many: one for the source of each query and one for its sink, one after each that failed, and others for
-those that were idle for a minute. Each took longer to load than to do the little that a test wants. So
-`tests.spark.jvm` has this folder found by every Python that a test starts; in what Spark starts
+Spark starts many workers: one for the source and one for the sink of each query, one after each
+failure, and new ones for those that were idle for a minute. Loading takes longer than most tests.
+So `tests.spark.jvm` puts this folder into the path of every Python that a test starts. In processes
+of Spark
 
-    PySpark is the installed one       not that of an archive, which Spark names first, and from which Python compiles
-                                       every module each time
+    PySpark is the installed one       and not that of Spark's archive, which Python would compile
+                                       each time
     `pyspark.daemon` loads the rest    before it forks its workers
 
-A fork has no thread but its own. `pyspark.daemon` has none else, after this, but one of Arrow's allocator, which starts
-it again. What workers are without this is shown by `test_load.py::test_separate_executors`, where every kind of job has
-such, and by `test_session.py::test_workers_are_forked_from_a_process_without_threads_and_without_nyala`.
+A forked process has one thread. The daemon then has no others but one of Arrow's allocator, which
+starts again. Workers without preloading are tested in `test_load.py::test_separate_executors`, with
+every kind of job, and in
+`test_session.py::test_workers_are_forked_from_a_process_without_threads_and_without_nyala`.
 """
 
 import gc
@@ -30,11 +32,11 @@ if os.environ.get("PYTHON_WORKER_FACTORY_SECRET"):
     sys.path[:] = [folder for folder in sys.path if not folder.endswith(".zip")]
     if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
         worker = sys.orig_argv[3]
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else NumPy has threads of its own
-        # One that is asked for what is installed ends with the answer.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # otherwise NumPy starts threads
+        # A process that only prints installed modules ends afterwards.
         newer = [OF_PYSPARK_43] if importlib.util.find_spec(OF_PYSPARK_43) else []
         for name in [worker, *newer, *NEEDED, "pyspark_nyala", "nyala.spark.source.data_source"]:
             if name == worker or not worker.endswith("lookup_data_sources"):
                 importlib.import_module(name)
         gc.collect()
-        gc.freeze()  # so that no worker's collector looks at, and so copies, what they share
+        gc.freeze()  # so that garbage collection in workers does not touch, and so copy, shared memory

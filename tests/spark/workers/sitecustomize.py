@@ -1,3 +1,3 @@
-"""Python imports this before all else in what the tests start: see `loaded`."""
+"""Python imports this module first in what the tests start: see `loaded`."""
 
 import loaded  # noqa: F401

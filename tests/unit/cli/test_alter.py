@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> str:
 
 
 def test_all_kinds_of_steps_at_once(run: Run, store: str) -> None:
-    told = run(
+    messages = run(
         "table", "alter", store, "t",
         "add unit string default=ms nullable=false comment='a unit' encoding=dictionary",
         "change unit compression=zstd block_size=4096",
@@ -35,7 +35,7 @@ def test_all_kinds_of_steps_at_once(run: Run, store: str) -> None:
         "add-range 2027-01-01 -", "drop-range 2025-01-01 2026-01-01", "rename-table u", "comment 'all of it'",
         "history 12h",
     )  # fmt: skip
-    assert told.stdout.startswith(
+    assert messages.stdout.startswith(
         "u: k int64 NOT NULL, at timestamp NOT NULL, value int64, unit string NOT NULL"
     )
     with nyala.connect(store, read_only=True) as db:
@@ -52,10 +52,10 @@ def test_all_kinds_of_steps_at_once(run: Run, store: str) -> None:
 
 
 def test_an_invalid_step_changes_nothing(run: Run, store: str) -> None:
-    told = run("table", "alter", store, "t", "drop old", "drop k", code=1)
-    assert "'k' is part of the primary key" in told.stderr
-    told = run("table", "alter", store, "t", "drop old", "drop k", "--json", code=1)
-    assert json.loads(told.stderr)["error"]["type"] == "SchemaError"
+    messages = run("table", "alter", store, "t", "drop old", "drop k", code=1)
+    assert "'k' is part of the primary key" in messages.stderr
+    messages = run("table", "alter", store, "t", "drop old", "drop k", "--json", code=1)
+    assert json.loads(messages.stderr)["error"]["type"] == "SchemaError"
     with nyala.connect(store, read_only=True) as db:
         assert db["t"].schema.names == ["k", "at", "v", "old"]
 

@@ -156,7 +156,7 @@ def test_advice_names_options_and_commands(
 
 def test_a_command_without_its_group_is_a_usage_error_with_a_suggestion(run: Run) -> None:
     """`nyala list` suggests `nyala table list`."""
-    for line, meant in (
+    for line, suggested in (
         (
             "list x",
             "Did you mean 'nyala table list' or 'nyala tag list' or 'nyala tablet list' or 'nyala backups list'?",
@@ -165,7 +165,7 @@ def test_a_command_without_its_group_is_a_usage_error_with_a_suggestion(run: Run
         ("dump --bytes x", "Did you mean 'nyala cfile dump' or 'nyala wal dump'?"),
         ("lsit x", "No such command 'lsit'. There is no store either: `nyala sql lsit` creates one."),
     ):
-        assert run(*line.split(), code=2).stderr.splitlines()[-1].endswith(meant)
+        assert run(*line.split(), code=2).stderr.splitlines()[-1].endswith(suggested)
 
 
 def test_a_folder_in_place_of_a_command(run: Run, tmp_path: Path) -> None:

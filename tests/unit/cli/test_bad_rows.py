@@ -95,9 +95,9 @@ def test_collect_skips_bad_rows_and_numbers_them(run: Run, tmp_path: Path, packe
 def test_only_the_first_errors_of_a_batch_are_printed(run: Run, numbers: Path, tmp_path: Path) -> None:
     for bad, kind in (("many", "FileError"), ("1000", "InvalidValueError")):
         file = csv(tmp_path, "k,v\n" + "".join(f"{k},{bad}\n" for k in range(250)))
-        first, *told, last = run("table", "load", numbers, "t", file, code=1).stderr.splitlines()
+        first, *messages, last = run("table", "load", numbers, "t", file, code=1).stderr.splitlines()
         assert first.startswith("Error: 250 rows of a batch fail; --errors collect skips such rows")
-        assert [line.partition(" (")[0] for line in told] == [
+        assert [line.partition(" (")[0] for line in messages] == [
             f"  {file}, row {n}, line {n + 1}" for n in range(1, 6)
         ]
         assert last == "  … and 245 more: --json prints the first 100"

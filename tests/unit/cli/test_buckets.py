@@ -103,7 +103,7 @@ def test_objects_are_dumped_by_their_urls(run: Run, server: S3Server, csv: Path,
         table.insert([(2, "b")])
     lines = run("wal", "dump", URL, *to).lines
     text = "\n".join(lines)
-    for told in (
+    for messages in (
         r"^nyala\.json: \d+ bytes$",
         r'^writer: .*\n.*"closed": true',
         r"^ckpt/.*\n +0  the state before slot \d of epoch 1; the log starts at slot \d of epoch 1; timestamp \d+$",
@@ -113,7 +113,7 @@ def test_objects_are_dumped_by_their_urls(run: Run, server: S3Server, csv: Path,
         r"a checkpoint was written: ckpt/",
         r"^ +insert 1 rows, table 1 version 0, rows by tablet \{1: 1\}, columns \{",
     ):
-        assert re.search(told, text, re.MULTILINE), (told, text)
+        assert re.search(messages, text, re.MULTILINE), (messages, text)
     for line in lines:
         if line.startswith(("log/", "ckpt/")):
             key = line.partition(":")[0]

@@ -34,8 +34,8 @@ def section(heading: str) -> str:
 
 
 def heading_of(path: tuple[str, ...], command: click.Command) -> str:
-    # The names of arguments as in the usage line. click keeps the help option of the first context that it sees, so
-    # this context needs the settings of `nyala`.
+    # The names of arguments as in the usage line. click keeps the help option of the first context
+    # that it sees, so this context needs the settings of `nyala`.
     context = click.Context(command, **app.context_settings)
     arguments = command.collect_usage_pieces(context)[bool(command.options_metavar) :]
     return f"`{' '.join(['nyala', *path, *arguments])}`"

@@ -24,7 +24,8 @@ from .conftest import Run
 def store(tmp_path: Path) -> Path:
     """Create a store with the tables `t` and `other`.
 
-    t: three rowsets with REDO files, whose keys overlap; 100 of 400 rows are deleted; no history. other: empty.
+    t: three rowsets with REDO files, whose keys overlap; 100 of 400 rows are deleted; no history.
+    other: empty.
     """
     path = tmp_path / "s"
     with nyala.connect(path, maintenance=False) as db:

@@ -1,4 +1,6 @@
-"""Who mixes up folder, database, table and frame is told which one is wanted, before Spark is asked for anything."""
+"""Wrong arguments of `nyala.spark` (a folder for a Table, a Table for a Database) are errors that
+say what is needed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from nyala.spark.arguments import address_of_store
 
 
 class Frame:
-    """As much of a DataFrame as is looked at before the other arguments are."""
+    """A stand-in for a DataFrame, with the attributes that are checked."""
 
     sparkSession = None
     schema = StructType([])
@@ -40,7 +42,7 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("act", "says"), MISTAKES, ids=[says for _, says in MISTAKES])
-def test_what_is_mixed_up_is_said(tmp_path: Path, act: Callable[[Any, Any], object], says: str) -> None:
+def test_wrong_kinds_of_arguments(tmp_path: Path, act: Callable[[Any, Any], object], says: str) -> None:
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         with pytest.raises(nyala.InvalidArgumentError) as error:
@@ -49,7 +51,7 @@ def test_what_is_mixed_up_is_said(tmp_path: Path, act: Callable[[Any, Any], obje
 
 
 def test_a_table_of_a_closed_database_is_refused(tmp_path: Path) -> None:
-    """Also where the rows would be handed to whoever has the store."""
+    """Also by functions that would send the rows to another process."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
     for act in (
@@ -73,18 +75,18 @@ LEASED: dict[str, Callable[[Any, Any], object]] = {
 
 
 def test_an_invalid_lease_is_refused(tmp_path: Path) -> None:
-    """By all that take one in the same words, before anything was done."""
+    """All functions with a lease raise the same error, before they do anything."""
     leases: list[object] = [0, -1, float("nan"), float("inf"), True, None, "soon", [60], 10**9]
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         for call, lease in itertools.product(LEASED, leases):
             with pytest.raises(nyala.InvalidArgumentError) as error:
                 LEASED[call](table, lease)
-            said = f"{call}: lease must be a number of seconds above 0 and up to 31622400 (366 days), got {lease!r}"
-            assert str(error.value) == said
+            output = f"{call}: lease must be a number of seconds above 0 and up to 31622400 (366 days), got {lease!r}"
+            assert str(error.value) == output
 
 
-def test_an_open_database_is_as_good_as_its_folder(tmp_path: Path) -> None:
+def test_an_open_database_may_be_passed_for_its_folder(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         folder = Address(str(tmp_path / "s"))
         assert address_of_store(db, "x") == address_of_store(tmp_path / "s", "x") == folder

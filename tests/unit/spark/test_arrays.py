@@ -1,4 +1,6 @@
-"""Columns as Spark's arrays: read back by the rules of Spark's documentation, value by value."""
+"""Columns in the layout of Spark's arrays are read back value by value, by the rules of Spark's
+documentation.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 def values_of(image: bytes, type: pa.DataType) -> list[Any]:
-    """What Spark reads of an array: `UnsafeArrayData`, one value after the other."""
-    assert len(image) % 8 == 0  # or what stands behind it in a row would not be aligned
+    """Read the values of one array as Spark's `UnsafeArrayData` does."""
+    assert len(image) % 8 == 0  # so that the next value in a row is aligned
     count = int.from_bytes(image[:8], "little")
     head = 8 + 8 * ((count + 63) // 64)
     found: list[Any] = []
@@ -67,14 +69,14 @@ def text_at(image: bytes, offset: int) -> bytes:
 
 
 def read_back(batch: pa.RecordBatch) -> tuple[dict[str, list[Any]], list[int]]:
-    """Values by column, and how many rows each array has."""
+    """Return the values of each column, and the number of rows of each array."""
     found: dict[str, list[Any]] = {name: [] for name in batch.schema.names}
     sizes: list[int] = []
     for made in as_arrays(batch):
         assert made.schema == pa.schema([(name, pa.binary()) for name in batch.schema.names])
         for row in made.to_pylist():
             read = {field.name: values_of(row[field.name], field.type) for field in batch.schema}
-            (size,) = {len(values) for values in read.values()}  # a row has as much of each column
+            (size,) = {len(values) for values in read.values()}  # all columns have the same number of values
             sizes.append(size)
             for name, values in read.items():
                 found[name] += values
@@ -82,7 +84,7 @@ def read_back(batch: pa.RecordBatch) -> tuple[dict[str, list[Any]], list[int]]:
 
 
 def every_kind(nulls: bool, rows: int = ROWS) -> pa.RecordBatch:
-    """Rows of all kinds of columns, behind others that a slice has cut off."""
+    """Return rows with columns of all types, as a slice that does not begin at the first row."""
     data = {}
     for number, (name, (type, some)) in enumerate(COLUMNS.items()):
         values = [some[row % len(some)] for row in range(rows + 5)]
@@ -95,7 +97,9 @@ def every_kind(nulls: bool, rows: int = ROWS) -> pa.RecordBatch:
 @pytest.mark.parametrize("nulls", [False, True])
 @pytest.mark.parametrize("array_rows", [64, 128, 2048])
 def test_spark_reads_what_arrow_has(nulls: bool, array_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All types, in whole arrays and a rest, with values and bits that do not begin at their buffer's begin."""
+    """All types, full arrays and a last shorter one. Values and bits do not begin at the beginning
+    of their buffers.
+    """
     monkeypatch.setattr(arrays, "ARRAY_ROWS", array_rows)
     batch = every_kind(nulls)
     found, sizes = read_back(batch)
@@ -104,7 +108,7 @@ def test_spark_reads_what_arrow_has(nulls: bool, array_rows: int, monkeypatch: p
 
 
 def test_arrays_of_long_texts_have_fewer_rows() -> None:
-    """No array and no batch grows with what a table's cells hold."""
+    """The size of arrays and batches is bounded."""
     batch = pa.RecordBatch.from_pydict({"t": ["x" * 50_000] * 500, "n": list(range(500))})
     found, sizes = read_back(batch)
     assert found == batch.to_pydict()
@@ -112,6 +116,6 @@ def test_arrays_of_long_texts_have_fewer_rows() -> None:
     assert all(made.nbytes < 8 << 20 for made in as_arrays(batch))
 
 
-def test_no_rows_are_no_arrays() -> None:
+def test_no_rows_make_no_arrays() -> None:
     batch = every_kind(nulls=False, rows=0)
     assert list(as_arrays(batch)) == []

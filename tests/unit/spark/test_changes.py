@@ -1,4 +1,6 @@
-"""The change feed as a source, without a Spark session: micro-batches follow one another, from files and memory."""
+"""Micro-batches and batches of the change feed, from files and from memory, without a Spark
+session.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def make_stream(db: nyala.Database, **options: object) -> NyalaChangeStream:
 
 
 def rows(stream: NyalaChangeStream, start: Offset, end: Offset) -> list[Row]:
-    """(key, value, type) of a micro-batch, as executors read it: from copies of reader and partitions."""
+    """Return (key, value, change type) of a micro-batch, read by pickled copies as on executors."""
     found = []
     for partition in stream.partitions(start, end):
         copy, part = pickle.loads(pickle.dumps((stream, partition)))
@@ -68,7 +70,7 @@ def rows(stream: NyalaChangeStream, start: Offset, end: Offset) -> list[Row]:
 
 
 def drain(stream: NyalaChangeStream, start: Offset, limit: ReadLimit) -> list[list[Row]]:
-    """Micro-batches until there is nothing more."""
+    """Return all micro-batches until there are no more changes."""
     found = []
     while (end := stream.latestOffset(start, limit)) != start:
         found.append(rows(stream, start, end))
@@ -78,8 +80,8 @@ def drain(stream: NyalaChangeStream, start: Offset, limit: ReadLimit) -> list[li
     return found
 
 
-def test_it_begins_with_the_table_as_it_stands(db: nyala.Database) -> None:
-    """Without a start the first micro-batch is the whole table, as inserts; then come the changes."""
+def test_the_first_micro_batch_is_the_whole_table(db: nyala.Database) -> None:
+    """Without a start the rows come as inserts, and later micro-batches have the changes."""
     table = db["t"]
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     table.flush()
@@ -95,8 +97,8 @@ def test_it_begins_with_the_table_as_it_stands(db: nyala.Database) -> None:
     ]
 
 
-def test_it_begins_where_the_user_says(db: nyala.Database) -> None:
-    """startingTimestamp: a moment, after which the changes begin, or now."""
+def test_a_stream_with_a_start(db: nyala.Database) -> None:
+    """startingTimestamp is a moment, or "now"."""
     then = db["t"].insert({"k": [1], "v": [1]}).timestamp
     db["t"].insert({"k": [2], "v": [2]})
     assert make_stream(db, startingTimestamp=then).initialOffset()["timestamp"] == then
@@ -107,7 +109,7 @@ def test_it_begins_where_the_user_says(db: nyala.Database) -> None:
 
 @pytest.mark.parametrize("again", ["drop", "rename", "another store"])
 def test_a_table_of_the_same_name_is_another_table(tmp_path: Path, again: str) -> None:
-    """A checkpoint of the one that was dropped would go on in the middle of the new one, and leave its rows out."""
+    """A checkpoint of a dropped table is not used for a new table of the same name."""
 
     def make(db: nyala.Database) -> None:
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
@@ -137,14 +139,14 @@ def test_a_table_of_the_same_name_is_another_table(tmp_path: Path, again: str) -
         for offset in (begin, first):
             with pytest.raises(HistoryExpiredError, match=r"table 't' is another table.*new checkpoint"):
                 stream.latestOffset(offset, ReadAllAvailable())
-            # A micro-batch that was planned before, and is asked for again.
+            # A micro-batch that is planned again.
             with pytest.raises(HistoryExpiredError, match=r"table 't' is another table"):
                 stream.partitions(begin, {**offset, "timestamp": db.now()})
         assert drain(stream, stream.initialOffset(), ReadAllAvailable()) == [[(2, 2, "insert")]]
 
 
-def test_a_checkpoint_of_before_goes_on(db: nyala.Database) -> None:
-    """Its offsets have no table; the next one has."""
+def test_a_checkpoint_with_old_offsets_continues(db: nyala.Database) -> None:
+    """Old offsets do not identify the table; the next offset does."""
     db["t"].insert({"k": [1], "v": [1]})
     stream = make_stream(db)
     start = {"timestamp": db.now()}
@@ -157,8 +159,8 @@ def test_a_checkpoint_of_before_goes_on(db: nyala.Database) -> None:
     stream.stop()
 
 
-def test_a_checkpoint_of_before_is_of_no_table_that_was_made_later(tmp_path: Path) -> None:
-    """It does not say whose it is, but there was no such table at its moment."""
+def test_an_old_offset_from_before_the_table_was_created(tmp_path: Path) -> None:
+    """It cannot be an offset of this table."""
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         then = db.create_table("u", {"k": "int64"}, ["k"]).insert({"k": [1]}).timestamp
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
@@ -167,8 +169,8 @@ def test_a_checkpoint_of_before_is_of_no_table_that_was_made_later(tmp_path: Pat
             make_stream(db).latestOffset({"timestamp": then}, ReadAllAvailable())
 
 
-def test_a_store_that_was_put_back_from_an_older_copy(tmp_path: Path) -> None:
-    """The query would go on as if nothing had been, and rows that it has read are not in the table any more."""
+def test_a_store_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:
+    """The query has read rows that the table does not have any more, so it ends with an error."""
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         db["t"].insert({"k": [1], "v": [1]})
@@ -192,15 +194,14 @@ def test_a_store_that_was_put_back_from_an_older_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timestamp", [None, "1", -1, True, 1.5])
-def test_an_offset_that_is_none_of_ours(db: nyala.Database, timestamp: Any) -> None:
-    """A checkpoint of another source would end in Python's words."""
+def test_an_offset_of_another_source_is_an_error(db: nyala.Database, timestamp: Any) -> None:
     offset = {} if timestamp is None else {"timestamp": timestamp}
     with pytest.raises(nyala.InvalidArgumentError, match=r"no timestamp.*new checkpoint"):
         make_stream(db).latestOffset(offset, ReadAllAvailable())
 
 
-def test_an_offset_of_a_later_nyala_may_say_more(db: nyala.Database) -> None:
-    """All streams would end when somebody goes back to an older one."""
+def test_an_offset_with_unknown_members_is_accepted(db: nyala.Database) -> None:
+    """So a user can return to an older version of Nyala."""
     db["t"].insert({"k": [1], "v": [1]})
     stream = make_stream(db)
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
@@ -209,8 +210,8 @@ def test_an_offset_of_a_later_nyala_may_say_more(db: nyala.Database) -> None:
     assert rows(stream, more, stream.latestOffset(more, ReadAllAvailable())) == [(2, 2, "insert")]
 
 
-def test_another_table_with_other_columns_is_told_as_another(tmp_path: Path) -> None:
-    """ "It was altered: start again, it goes on from its checkpoint" would not be true."""
+def test_another_table_with_other_columns(tmp_path: Path) -> None:
+    """The error says that it is another table, and not that the table was altered."""
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         db["t"].insert({"k": [1], "v": [1]})
@@ -224,7 +225,7 @@ def test_another_table_with_other_columns_is_told_as_another(tmp_path: Path) -> 
 
 
 def test_admission_control_takes_whole_batches(db: nyala.Database) -> None:
-    """A micro-batch of at most so many rows, but never a part of what was written at once."""
+    """maxRowsPerTrigger limits a micro-batch, but never splits a batch of the table."""
     start = {"timestamp": db.now()}
     for number, size in enumerate([2, 2, 5, 1, 1]):
         db["t"].insert({"k": [10 * number + i for i in range(size)], "v": [0] * size})
@@ -235,7 +236,9 @@ def test_admission_control_takes_whole_batches(db: nyala.Database) -> None:
 
 
 def test_available_now_ends(db: nyala.Database) -> None:
-    """Trigger.AvailableNow reads what was there when the query began, however much is written meanwhile."""
+    """Trigger.AvailableNow reads up to the moment at which the query began, even if others write
+    meanwhile.
+    """
     start = {"timestamp": db.now()}
     db["t"].insert({"k": [1], "v": [1]})
     stream = make_stream(db)
@@ -244,8 +247,8 @@ def test_available_now_ends(db: nyala.Database) -> None:
     assert drain(stream, start, ReadAllAvailable()) == [[(1, 1, "insert")]]
 
 
-def test_what_is_in_files_is_read_by_the_executors(db: nyala.Database) -> None:
-    """A start far back: first what is in files, by tokens that open no store; then what is in memory."""
+def test_changes_in_files_are_read_by_executors(db: nyala.Database) -> None:
+    """A query that is far behind first gets tokens of files, and then the changes in memory."""
     start = {"timestamp": db.now()}
     db["t"].insert({"k": list(range(100)), "v": [0] * 100})
     db["t"].flush()
@@ -254,14 +257,16 @@ def test_what_is_in_files_is_read_by_the_executors(db: nyala.Database) -> None:
     middle = stream.latestOffset(start, ReadAllAvailable())
     partitions = stream.partitions(start, middle)
     assert all(token.startswith(b"nyalachg") for part in partitions for token in part.tokens)
-    told = [change_token.tablet_of(token) for part in partitions for token in part.tokens]
-    assert sorted(told, key=str) == [tablet.id for tablet in db["t"].tablets()]
+    messages = [change_token.tablet_of(token) for part in partitions for token in part.tokens]
+    assert sorted(messages, key=str) == [tablet.id for tablet in db["t"].tablets()]
     assert change_token.tablet_of(b"nyalachg and no token") is None
     assert [len(found) for found in drain(stream, start, ReadAllAvailable())] == [100, 1]
 
 
-def test_micro_batches_follow_one_another_without_gap(db: nyala.Database) -> None:
-    """Whatever was flushed, compacted or restarted between them, all micro-batches together make the table."""
+def test_micro_batches_have_no_gap_and_no_overlap(db: nyala.Database) -> None:
+    """Together they make the table, whatever flushes, compactions and restarts happened between
+    them.
+    """
     rng = random.Random(7)
     stream = make_stream(db, maxRowsPerTrigger=20)
     offset, copy = stream.initialOffset(), {}
@@ -277,7 +282,7 @@ def test_micro_batches_follow_one_another_without_gap(db: nyala.Database) -> Non
             db["t"].compact()
         if rng.random() < 0.2:
             stream.stop()
-            stream = make_stream(db, maxRowsPerTrigger=20)  # the query was started again from its checkpoint
+            stream = make_stream(db, maxRowsPerTrigger=20)  # the query restarts from its checkpoint
         if rng.random() < 0.5:
             end = stream.latestOffset(offset, stream.getDefaultReadLimit())
             for key, value, kind in rows(stream, offset, end) if end != offset else ():
@@ -294,7 +299,7 @@ def test_micro_batches_follow_one_another_without_gap(db: nyala.Database) -> Non
 
 
 def test_all_versions(db: nyala.Database) -> None:
-    """versions="all": what was changed twice comes twice."""
+    """With versions="all", a key that changed twice comes twice."""
     start = {"timestamp": db.now()}
     for value in (1, 2):
         db["t"].upsert({"k": [1], "v": [value]})
@@ -303,8 +308,8 @@ def test_all_versions(db: nyala.Database) -> None:
     assert found == [[(1, 1, "insert"), (1, 2, "update"), (1, None, "delete")]]
 
 
-def test_history_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
-    """A query that stood still for too long is told, and how to go on; it never passes over changes in silence."""
+def test_expired_history_is_an_error_with_advice(tmp_path: Path) -> None:
+    """A query that stopped for too long never omits changes silently."""
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"], history=0)
         db["t"].insert({"k": [1], "v": [1]})
@@ -319,7 +324,9 @@ def test_history_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_batch_read_of_the_feed(db: nyala.Database) -> None:
-    """spark.read with changes=true: between two moments, the columns that are asked for."""
+    """spark.read with changes=true returns the changes between two moments, with the requested
+    columns.
+    """
     since = db["t"].insert({"k": [1, 2], "v": [1, 2]}).timestamp
     until = db["t"].delete({"k": [1]}).timestamp
     db["t"].delete({"k": [2]})
@@ -339,7 +346,9 @@ def test_a_batch_read_of_the_feed(db: nyala.Database) -> None:
 
 
 def test_a_stream_with_the_values_before_each_change(db: nyala.Database) -> None:
-    """before=true: from files and from memory, net and all; it begins with the table's rows as inserts."""
+    """before=true: from files and memory, with net and all versions. The stream begins with the
+    rows as inserts.
+    """
     table = db["t"]
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     for versions in ("net", "all"):
@@ -359,19 +368,21 @@ def test_a_stream_with_the_values_before_each_change(db: nyala.Database) -> None
         make_stream(db, before="perhaps")
 
 
-# ------------------------------------------------------------------------------------------------ altered tables
+# ── altered tables
 
 
 def by_column(stream: NyalaChangeStream, start: Offset, end: Offset) -> list[dict[str, Any]]:
-    """A micro-batch's rows by their column names, without those of the feed."""
+    """Return the rows of a micro-batch as dicts, without the columns of the feed."""
     batches = [batch for partition in stream.partitions(start, end) for batch in stream.read(partition)]
     found = [row for batch in batches for row in batch.drop_columns(list(MARKS)).to_pylist()]
     return sorted(found, key=lambda row: row["k"])
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_a_stream_goes_on_over_columns_that_come(db: nyala.Database, flushed: bool) -> None:
-    """A query has the columns that it began with; started again, all of them, also for what was before they came."""
+def test_a_stream_while_columns_are_added(db: nyala.Database, flushed: bool) -> None:
+    """A query keeps its columns. After a restart it reads all columns, also for changes before they
+    were added.
+    """
     table = db["t"]
     start = {"timestamp": db.now()}
     table.insert({"k": [1], "v": [1]})
@@ -403,10 +414,10 @@ def test_a_stream_goes_on_over_columns_that_come(db: nyala.Database, flushed: bo
     ],
     ids=["renamed", "widened", "dropped"],
 )  # fmt: skip
-def test_a_stream_is_told_of_columns_that_changed(
+def test_a_stream_whose_columns_were_altered(
     tmp_path: Path, step: Any, error: type[Exception], message: str, renamed: str | None, flushed: bool
 ) -> None:
-    """It ends with a sentence, and started again it goes on where it was, through what was not given out yet."""
+    """It ends with an error. After a restart it continues where it was."""
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int32"}, ["k"])
         start: Offset = {"timestamp": db.now()}
@@ -437,8 +448,8 @@ def with_ranges(path: Path) -> nyala.Database:
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_a_stream_goes_on_without_a_dropped_range(tmp_path: Path, flushed: bool) -> None:
-    """No error and no deletes: what went stands in the offset of the micro-batch in whose interval it went, once."""
+def test_a_stream_continues_after_a_range_was_dropped(tmp_path: Path, flushed: bool) -> None:
+    """There is no error and there are no deletes. One offset lists the dropped range."""
     with with_ranges(tmp_path / "store") as db:
         stream = make_stream(db)
         begin = stream.initialOffset()
@@ -453,10 +464,10 @@ def test_a_stream_goes_on_without_a_dropped_range(tmp_path: Path, flushed: bool)
         assert stream.latestOffset(second, ReadAllAvailable()) == second, "a drop alone is no change of a row"
         db["t"].insert({"k": [12], "v": [0]})
         third = stream.latestOffset(second, ReadAllAvailable())
-        (gone,) = third["dropped_ranges"]
-        assert gone["range"] == "RANGE (k) [0, 10)"
-        assert second["timestamp"] < gone["timestamp"] <= third["timestamp"]
-        # The micro-batches of before, which are done again after a crash, have what is still there.
+        (missing,) = third["dropped_ranges"]
+        assert missing["range"] == "RANGE (k) [0, 10)"
+        assert second["timestamp"] < missing["timestamp"] <= third["timestamp"]
+        # Older micro-batches, which Spark may repeat after a crash, have the columns that still exist.
         assert rows(stream, begin, first) == [(11, 11, "insert")]
         assert rows(stream, first, second) == [(11, 12, "update")]
         assert rows(stream, second, third) == [(12, 0, "insert")]
@@ -466,7 +477,7 @@ def test_a_stream_goes_on_without_a_dropped_range(tmp_path: Path, flushed: bool)
 
 
 def test_a_batch_read_of_the_feed_has_the_columns_of_its_end(tmp_path: Path) -> None:
-    """As `table.changes(since, until)`; ranges that were dropped stand in the metadata of the schema's last field."""
+    """As `table.changes(since, until)`. The last field's metadata lists dropped ranges."""
     with with_ranges(tmp_path / "store") as db:
         since = db["t"].insert({"k": [1, 11], "v": [1, 11]}).timestamp
         until = db["t"].update({"k": [1, 11], "v": [2, 12]}).timestamp
@@ -476,8 +487,8 @@ def test_a_batch_read_of_the_feed_has_the_columns_of_its_end(tmp_path: Path) -> 
         for options, name in (({"endingTimestamp": until}, "v"), ({}, "w")):
             source = make_source(db, startingTimestamp=since, **options)
             schema = source.schema()
-            (gone,) = json.loads(schema.fields[-1].metadata["nyala.dropped_ranges"])
-            assert gone["range"] == "RANGE (k) [0, 10)"
+            (missing,) = json.loads(schema.fields[-1].metadata["nyala.dropped_ranges"])
+            assert missing["range"] == "RANGE (k) [0, 10)"
             reader = source.reader(schema=schema)
             found = [
                 row
@@ -491,7 +502,9 @@ def test_a_batch_read_of_the_feed_has_the_columns_of_its_end(tmp_path: Path) -> 
 def test_a_feed_is_packed_to_the_cores_of_its_session(
     db: nyala.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not to those of the machine that plans it: of what is in files, in memory, and of the table as it stands."""
+    """And not to those of the planner's machine: changes in files, changes in memory, and whole
+    tables.
+    """
     monkeypatch.setattr(changes, "_PIECE_ROWS", 10)
     monkeypatch.setattr(spark_reader, "CELLS_PER_TASK", 10)
     monkeypatch.setattr(changes.os, "cpu_count", lambda: 7)  # type: ignore[attr-defined]
@@ -517,9 +530,10 @@ def test_a_feed_is_packed_to_the_cores_of_its_session(
 
 
 @pytest.mark.parametrize("kind", ["base", "redo"])
-def test_damage_met_while_planning_is_told_with_table_and_tablet(tmp_path: Path, kind: str) -> None:
-    """Changes that lie in memory are read by who plans, with what files have of their rows; of a stream that planner
-    also counts how many rows changed when."""
+def test_damage_found_by_the_planner_names_table_and_tablet(tmp_path: Path, kind: str) -> None:
+    """The planner reads files for changes in memory, and a stream's planner also counts changed
+    rows.
+    """
     path = tmp_path / "store"
     texts = [f"{random.Random(k).getrandbits(256):064x}" for k in range(100)]
     with nyala.connect(path, maintenance=False) as db:
@@ -534,28 +548,26 @@ def test_damage_met_while_planning_is_told_with_table_and_tablet(tmp_path: Path,
         (tablet,) = (one.id for one in table.tablets())
     for file in path.rglob(f"*.{kind}"):
         body = bytearray(file.read_bytes())
-        body[len(body) // 2] ^= 1  # within the texts
+        body[len(body) // 2] ^= 1  # a byte of a text
         file.write_bytes(body)
-    said = rf"^table 't', tablet {tablet}: .*/data/{tablet}/\d+-[0-9a-f]+\.{kind} at offset"
+    output = rf"^table 't', tablet {tablet}: .*/data/{tablet}/\d+-[0-9a-f]+\.{kind} at offset"
     with nyala.connect(path, maintenance=False) as db:
         start, end = {"timestamp": begun}, {"timestamp": db.now()}
         stream = make_stream(db)
         if kind == "redo":
-            with pytest.raises(CorruptionError, match=said):
+            with pytest.raises(CorruptionError, match=output):
                 stream.latestOffset(start, ReadAllAvailable())
-        with pytest.raises(CorruptionError, match=said):
+        with pytest.raises(CorruptionError, match=output):
             stream.partitions(start, end)
         source = make_source(db, startingTimestamp=begun)
-        with pytest.raises(CorruptionError, match=said):
+        with pytest.raises(CorruptionError, match=output):
             source.reader(schema=source.schema()).partitions()
         stream.stop()
 
 
 @pytest.mark.parametrize("filed", [False, True])
-def test_rows_that_are_damaged_or_gone_on_their_way_are_told_with_their_table(
-    db: nyala.Database, monkeypatch: pytest.MonkeyPatch, filed: bool
-) -> None:
-    """Inside a partition or in the file beside the lease: a wrong byte is an error, and never a wrong row."""
+def test_damaged_tokens_are_errors(db: nyala.Database, monkeypatch: pytest.MonkeyPatch, filed: bool) -> None:
+    """A wrong byte in a partition or in its file is an error, never a wrong row."""
     if filed:
         monkeypatch.setattr(spark_reader.store_tokens, "__defaults__", (0,))
     table = db["t"]
@@ -565,7 +577,7 @@ def test_rows_that_are_damaged_or_gone_on_their_way_are_told_with_their_table(
     stream = make_stream(db, partitions=1)
     table.flush()
     table.insert({"k": [20], "v": [0]})
-    # The table as it stands, as scan tokens; changes in files; changes in memory.
+    # The whole table as scan tokens, changes in files, and changes in memory.
     for since, until in ((0, flushed), (begun, flushed), (flushed, db.now())):
         (part,) = stream.partitions({"timestamp": since}, {"timestamp": until})
         placed = part.tokens[0]
@@ -594,14 +606,14 @@ def test_rows_that_are_damaged_or_gone_on_their_way_are_told_with_their_table(
     stream.stop()
 
 
-def test_a_stream_has_no_end(db: nyala.Database) -> None:
+def test_a_stream_refuses_an_ending_timestamp(db: nyala.Database) -> None:
     source = make_source(db, endingTimestamp=db.now())
     with pytest.raises(InvalidArgumentError, match="endingTimestamp is only for spark.read"):
         source.streamReader(schema=source.schema())
 
 
 def test_a_stream_without_changes_is_refused(db: nyala.Database) -> None:
-    """Rows without their change type would hide that some of them are gone."""
+    """Without the columns of the feed, deletes would be invisible."""
     source = NyalaDataSource({"path": db.path, "table": "t"})
     with pytest.raises(InvalidArgumentError, match="changes"):
         source.streamReader(schema=spark_schema(pa.schema([("k", pa.int64())])))
@@ -616,7 +628,7 @@ def test_a_stream_without_changes_is_refused(db: nyala.Database) -> None:
         (0, 50, None, 49),  # files first
         (49, 50, None, 100),  # then memory
         (0, None, 5, 40),
-        (0, None, 1, 10),  # one batch at least
+        (0, None, 1, 10),  # at least one batch
         (0, 15, 100, 14),
         (20, 15, None, 100),
     ],
@@ -624,7 +636,9 @@ def test_a_stream_without_changes_is_refused(db: nyala.Database) -> None:
 def test_where_a_micro_batch_ends(
     start: int, memory_from: int | None, max_rows: int | None, expected: int
 ) -> None:
-    """Never inside a batch, never short of the first, never further than files when these are behind."""
+    """Not inside a batch, not before the first batch, and at the end of files if the query is
+    behind.
+    """
     moments = np.array([10, 40, 60, 90])
     counts = np.array([3, 2, 4, 1])
     later = moments > start

@@ -1,4 +1,6 @@
-"""An error's sentence begins with table and tablet, once; and what Spark wrapped is found again."""
+"""Messages of errors begin with table and tablet, and Nyala's errors are found in Spark's
+exceptions.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from nyala.tablet.compaction import file_jobs
 FILE = "/srv/data/9/store/data/3/14.base"
 
 
-def test_the_tablet_is_that_of_the_file() -> None:
-    """Whoever wraps the error may not know it, as a commit over all tablets."""
+def test_the_tablet_is_taken_from_a_file_path() -> None:
+    """The code that adds the table may not know the tablet."""
     error = add_place(CorruptionError("expected 5, found 6", FILE, 32), "table 't'")
     assert str(error) == f"table 't', tablet 3: {FILE} at offset 32: expected 5, found 6"
     assert (error.path, error.offset) == (FILE, 32)
@@ -32,18 +34,17 @@ def test_the_tablet_is_that_of_the_file() -> None:
         "table 't', tablet 7: /srv"
     )
     assert str(add_place(StorageError("the disk is full"), "table 't'")) == "table 't': the disk is full"
-    # A backup may lie anywhere.
+    # The path of a backup may be anywhere.
     backup = "backup of table 's', tablet 7: /srv/data/2026/s/100/part-00001.parquet: no"
     assert str(add_place(CorruptionError(backup), "table 't'")) == f"table 't': {backup}"
 
 
-def test_what_is_named_is_not_named_again() -> None:
-    """On its way an error passes several places that know the table, some of them less well."""
+def test_a_table_is_added_to_a_message_only_once() -> None:
     once = add_place(CorruptionError("no", FILE), "table 't'")
     text = str(once)
     assert str(add_place(once, "table 't'")) == str(add_place(once, "table 'u', tablet 5")) == text
-    for said in ("no table 't' in this store", "table 't' has rows: drop it"):
-        assert str(add_place(TableNotFoundError(said), "table 't'")) == said
+    for output in ("no table 't' in this store", "table 't' has rows: drop it"):
+        assert str(add_place(TableNotFoundError(output), "table 't'")) == output
     assert str(add_place(Error("no"), 'table "it\'s"')) == 'table "it\'s": no'
     with pytest.raises(Error, match=r"^table 't': no$"), errors_naming("table 't'"):
         raise Error("no")
@@ -71,37 +72,35 @@ def test_what_is_named_is_not_named_again() -> None:
         ),
     ],
 )
-def test_workers_of_another_python_are_told_with_the_cure(text: str, said: str) -> None:
-    """Else the user reads of a module that he knows to be installed, in forty lines of Spark's."""
+def test_errors_of_workers_with_another_python_have_advice(text: str, output: str) -> None:
     with (
-        pytest.raises(Error, match=rf"^table 't': Spark's Python workers .*{said}.*PYSPARK_PYTHON"),
+        pytest.raises(Error, match=rf"^table 't': Spark's Python workers .*{output}.*PYSPARK_PYTHON"),
         errors_naming("table 't'"),
         nyala.spark.plain_errors(),
     ):
         raise RuntimeError(text)
 
 
-def test_a_mode_that_was_forgotten_is_told() -> None:
-    """Spark names "Overwrite" as one of two cures, and that throws the table's rows away."""
-    said = r"'errorifexists'.*append.*insert-ignore.*overwrite'\) to replace all rows"
-    with pytest.raises(nyala.InvalidArgumentError, match=said), nyala.spark.plain_errors():
+def test_a_missing_mode_is_an_error_with_advice() -> None:
+    """Spark's own message suggests "Overwrite", which would delete the rows of the table."""
+    output = r"'errorifexists'.*append.*insert-ignore.*overwrite'\) to replace all rows"
+    with pytest.raises(nyala.InvalidArgumentError, match=output), nyala.spark.plain_errors():
         raise RuntimeError('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "nyala" cannot be written in')
 
 
-def test_another_source_without_a_mode_stays_sparks() -> None:
-    """Advice about Nyala's tables would be about the wrong thing."""
+def test_a_missing_mode_of_another_source_is_not_changed() -> None:
     with pytest.raises(RuntimeError, match="jdbc"), nyala.spark.plain_errors():
         raise RuntimeError('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "jdbc" cannot be written in')
 
 
-def test_a_module_that_the_users_function_misses_is_his_own() -> None:
-    """It stays Spark's error: to change the workers' Python would not mend it."""
+def test_a_missing_module_of_a_users_function_is_not_changed() -> None:
+    """Advice about the workers' Python would be wrong."""
     with pytest.raises(RuntimeError, match="sklearn"), nyala.spark.plain_errors():
         raise RuntimeError("No module named 'sklearn'")
 
 
-def test_a_compactions_file_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program that began it is the writer no more, and another has compacted: not a fault of the disk's."""
+def test_a_missing_file_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is no longer the writer, and another process has compacted. The message says so."""
 
     def run(*_: object) -> None:
         raise MissingFileError("cannot open data/3/1.base: No such file", path="/s/data/3/1.base")
@@ -114,8 +113,8 @@ def test_a_compactions_file_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch
     assert not isinstance(raised.value, MissingFileError)
 
 
-def test_an_error_is_found_in_what_spark_made_of_it() -> None:
-    """The class, the first line; of several the last; nothing where nothing of ours is."""
+def test_an_error_is_found_in_sparks_text() -> None:
+    """Class and first line of the last Nyala error; None if there is none."""
     text = (
         "[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nnyala.errors.StorageError: no disk\n"
         "During handling ...\nnyala.errors.DuplicateKeyError: table 't': 1 of 2 rows failed: row 0 (k=1)\n"

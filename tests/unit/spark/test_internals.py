@@ -1,4 +1,4 @@
-"""No module outside `nyala.spark.internals` uses what is private in Spark, PySpark or py4j."""
+"""Only `nyala.spark.internals` uses private names of Spark, PySpark and py4j."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import nyala
 
 SOURCES = Path(nyala.__file__).parents[1]
 INTERNALS = SOURCES / "nyala" / "spark" / "internals"
-# Attributes through which PySpark's objects lead to the JVM, and names in the functions of its workers.
+# Attributes of PySpark's objects that lead to the JVM, and private names of its workers.
 ATTRIBUTE = re.compile(
     r"_(jvm|jdf|jc|jsc|sc|jsparkSession|jconf|jmap|jwrite|jreader|jtracker|gateway|gateway_client|serialize_to_jvm)|f_locals"
 )
@@ -20,7 +20,7 @@ MODULE = re.compile(
 
 
 def private_uses(text: str) -> list[str]:
-    """Names of attributes and modules that are private in Spark."""
+    """Return the private attributes and modules that a source uses."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Attribute) and ATTRIBUTE.fullmatch(node.attr):
@@ -54,12 +54,12 @@ def test_the_check_knows_private_names() -> None:
     assert not private_uses("from pyspark.sql import functions as F; spark.sparkContext.statusTracker()")
 
 
-def test_only_internals_use_what_is_private_in_spark() -> None:
+def test_only_internals_uses_private_names_of_spark() -> None:
     sources = [*SOURCES.joinpath("nyala").rglob("*.py"), *SOURCES.joinpath("pyspark_nyala").rglob("*.py")]
     found = {
         str(path): private_uses(path.read_text())
         for path in sources
-        # `f_locals` of a program that calls `db.sql`, which has nothing to do with Spark.
+        # `f_locals` of a program that calls `db.sql`, which is not about Spark.
         if INTERNALS not in path.parents and path.parts[-2:] != ("sql", "access.py")
     }
     assert {path: names for path, names in found.items() if names} == {}

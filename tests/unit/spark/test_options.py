@@ -1,4 +1,4 @@
-"""Options of the data source: what is meant is understood, what is not is refused with the cure."""
+"""Options of the data source: valid ones are parsed, and invalid ones are errors with advice."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ PLACE = {"path": "/data/store", "table": "metrics"}
 
 
 def test_a_read_needs_only_path_and_table() -> None:
-    """Two options are enough to read all of a table as of now."""
     assert ReadOptions.parse(PLACE) == ReadOptions("/data/store", "metrics", lease_s=LEASE_DEFAULT_S)
 
 
 @pytest.mark.parametrize("missing", ["path", "table"])
 @pytest.mark.parametrize("parse", [ReadOptions.parse, WriteOptions.parse], ids=["read", "write"])
-def test_what_is_missing_is_named(parse, missing) -> None:
-    """The message says which option to give."""
+def test_a_missing_option_is_named(parse, missing) -> None:
     given = {name: value for name, value in PLACE.items() if name != missing}
     with pytest.raises(InvalidArgumentError, match=rf"needs \.option\('{missing}'"):
         parse(given)
 
 
-def test_a_relative_path_is_the_drivers() -> None:
-    """Executors may run in another folder: the path is made absolute where the user's program runs."""
+def test_a_relative_path_is_resolved_in_the_drivers_folder() -> None:
+    """Executors may run in another folder."""
     assert ReadOptions.parse({**PLACE, "path": "store"}).path == os.path.abspath("store")
     assert WriteOptions.parse({**PLACE, "path": "file:///data/store"}).path == "/data/store"
 
@@ -47,13 +45,13 @@ def test_a_relative_path_is_the_drivers() -> None:
     ("text", "at"),
     [("7012345678901234", 7012345678901234), ("2013-03-31T12:00", "2013-03-31T12:00")],
 )
-def test_a_moment_is_a_timestamp_of_ours_or_text(text: str, at: object) -> None:
-    """`db.now()` passes through Spark's text options as the number that it is."""
+def test_a_moment_is_a_timestamp_or_text(text: str, at: object) -> None:
+    """`db.now()` arrives as text, because Spark's options are texts."""
     assert ReadOptions.parse({**PLACE, "at": text}).at == at
 
 
 def test_a_moment_may_be_a_result() -> None:
-    """`.option("at", result)` reads as of that write, although Spark passes options as text."""
+    """`.option("at", result)` arrives as the repr of the result."""
     result = nyala.WriteResult(timestamp=7012345678901234, inserted=3)
     assert ReadOptions.parse({**PLACE, "at": str(result)}).at == result.timestamp
     commit = nyala.Commit(result.timestamp, result.time, 1, 0, 0, ("t",), None)
@@ -92,20 +90,18 @@ def test_a_condition_is_checked_before_any_task_runs(options: dict[str, str], sa
     [("a", ("a",)), (" a , b ", ("a", "b")), ('["a, b", " c"]', ("a, b", " c"))],
 )
 def test_columns_are_a_list_of_names(text: str, names: tuple[str, ...] | None) -> None:
-    """Names with commas or blanks can be said too, as JSON."""
+    """A JSON list allows names with commas or blanks."""
     assert ReadOptions.parse({**PLACE, "columns": text}).columns == names
 
 
 @pytest.mark.parametrize("text", ["a,,b", "a,a", "[1]", '["a"', ","])
-def test_a_list_that_is_none_is_refused(text: str) -> None:
-    """A slip in the list does not silently read other columns."""
+def test_an_invalid_list_of_columns_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="columns="):
         ReadOptions.parse({**PLACE, "columns": text})
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
 def test_counts_are_whole_and_positive(value: str) -> None:
-    """No partitions is a mistake that is said at once."""
     with pytest.raises(InvalidArgumentError, match="option partitions must be"):
         ReadOptions.parse({**PLACE, "partitions": value})
 
@@ -113,32 +109,32 @@ def test_counts_are_whole_and_positive(value: str) -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "two", "nan", "inf", "1e9"])
 @pytest.mark.parametrize("parse", [ReadOptions.parse, ChangeOptions.parse], ids=["read", "changes"])
 def test_an_invalid_lease_is_refused(parse, value: str) -> None:
-    """One that is over when it begins, or never, is a mistake that is said at once."""
+    """A lease must be longer than nothing, and not longer than a year."""
     with pytest.raises(InvalidArgumentError, match=f"option lease must be .* got {value!r}"):
         parse({**PLACE, "lease": value})
 
 
 def test_a_lease_is_a_number_of_seconds() -> None:
-    """In an option, and as an argument."""
+    """As an option, and as an argument."""
     for parse in (ReadOptions.parse, ChangeOptions.parse):
         assert [parse({**PLACE, "lease": text}).lease_s for text in ("90", "0.5")] == [90, 0.5]
     assert [lease_seconds(value) for value in (90, 0.5, np.int64(7), Fraction(1, 2))] == [90, 0.5, 7, 0.5]
 
 
 def test_upsert_that_raises_is_the_default_write() -> None:
-    """The default is the operation that may be repeated, and no failing row is passed over."""
+    """A repeated upsert does no harm, and no failing row is ignored."""
     options = WriteOptions.parse(PLACE)
     assert (options.operation, options.errors, options.result) == ("upsert", "raise", None)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_all_seven_operations(operation: str) -> None:
-    """Kudu's names, in any case."""
+    """In upper and lower case."""
     assert WriteOptions.parse({**PLACE, "operation": operation.upper()}).operation == operation
 
 
-def test_a_wrong_operation_is_told_the_right_one() -> None:
-    """`insert_ignore` must not become an upsert."""
+def test_a_wrong_operation_has_a_suggestion() -> None:
+    """`insert_ignore` must not become the default."""
     with pytest.raises(InvalidArgumentError, match="did you mean 'insert-ignore'"):
         WriteOptions.parse({**PLACE, "operation": "insert_ignore"})
     with pytest.raises(InvalidArgumentError, match="must be 'raise' or 'collect'"):
@@ -146,13 +142,13 @@ def test_a_wrong_operation_is_told_the_right_one() -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    """An option with a slip in it would otherwise read every row, or every column."""
+    """Otherwise a misspelt option would be ignored, and too many rows or columns be read."""
     with pytest.raises(InvalidArgumentError, match="unknown option 'wher'.*did you mean 'where'"):
         ReadOptions.parse({**PLACE, "wher": "a = 1"})
 
 
-def test_an_option_of_the_other_verb_is_told_apart() -> None:
-    """`where` on a write would suggest a conditional write that does not happen."""
+def test_an_option_of_another_call_is_refused() -> None:
+    """The message says for which call the option is."""
     with pytest.raises(
         InvalidArgumentError, match="unknown option 'where' for a write.*is an option of a read"
     ):
@@ -163,6 +159,5 @@ def test_an_option_of_the_other_verb_is_told_apart() -> None:
         ReadOptions.parse({**PLACE, "operation": "upsert"})
 
 
-def test_names_of_options_have_no_case() -> None:
-    """As everywhere in Spark."""
+def test_names_of_options_are_case_insensitive() -> None:
     assert ReadOptions.parse({"Path": "/s", "TABLE": "t", "Where": "a = 1"}).where == "a = 1"

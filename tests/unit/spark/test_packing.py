@@ -1,4 +1,6 @@
-"""Scan tokens become few Spark partitions, of about as many rows each; none is lost, and large ones go by file."""
+"""Scan tokens are packed into few partitions with about equal numbers of rows. Large tokens are
+stored in files.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,6 @@ from nyala.testing.clock import ManualClock
 
 @given(sizes=st.lists(st.integers(1, 1000), max_size=200), partitions=st.integers(1, 16))
 def test_every_token_in_exactly_one_partition(sizes: list[int], partitions: int) -> None:
-    """A token left out would be missing rows, one twice would be rows twice."""
     tokens = [Token(b"%d" % i, size) for i, size in enumerate(sizes)]
     packed = pack(tokens, partitions)
     assert [data for group in packed for data in group] == [token.data for token in tokens]
@@ -52,25 +53,24 @@ def test_every_token_in_exactly_one_partition(sizes: list[int], partitions: int)
         ([40, 40, 10, 10], [[40], [40, 10, 10]]),
     ],
 )
-def test_a_large_token_draws_no_others_to_it(sizes: list[int], packed: list[list[int]]) -> None:
-    """One task would read nearly all rows, and the other wait for it."""
+def test_a_large_token_is_alone_in_its_partition(sizes: list[int], packed: list[list[int]]) -> None:
+    """Otherwise one task would read nearly all rows."""
     tokens = [Token(b"%d" % size, size) for size in sizes]
     assert [[int(data) for data in group] for group in pack(tokens, 2)] == packed
 
 
 def test_a_read_has_two_partitions_a_core_unless_it_is_small() -> None:
-    """A task costs as much as half a million cells: a small table is read by one, a large one by all cores."""
     cells = reader.CELLS_PER_TASK
-    wanted = [
+    expected = [
         reader.partition_count(rows, 1, cores=4) for rows in (0, 1, cells, cells + 1, 3 * cells, 10**10)
     ]
-    assert wanted == [1, 1, 1, 2, 3, 8]
+    assert expected == [1, 1, 1, 2, 3, 8]
     assert reader.partition_count(cells, 16, cores=4) == 8
     assert reader.partition_count(10, 0, cores=4) == 1
 
 
-def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table of one tablet is read by as many tasks as one of many; the rows of all tokens are those of the scan."""
+def test_a_large_tablet_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens together have the rows of the scan."""
     monkeypatch.setattr(read_path, "SPLIT_ROWS", 10)
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
@@ -91,7 +91,7 @@ def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that takes longer than its lease keeps its files; one that stood still for longer is told so."""
+    """So a read may take longer than its lease. A read that paused for longer gets an error."""
     clock = ManualClock()
     env = Env(system_files(), clock, SystemRandomness())
     monkeypatch.setattr(reader, "SYSTEM", env)
@@ -110,8 +110,8 @@ def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest
             keep()
 
 
-def test_large_tokens_go_by_file_which_lives_as_long_as_the_lease(tmp_path: Path) -> None:
-    """A gigabyte in memory must not be pickled through the driver; nor stay behind when the job is over."""
+def test_large_tokens_are_stored_in_a_file_of_the_lease(tmp_path: Path) -> None:
+    """They are not pickled, and the file goes with the lease."""
     path = str(tmp_path / "s")
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64"}, ["k"])
@@ -131,10 +131,10 @@ def test_large_tokens_go_by_file_which_lives_as_long_as_the_lease(tmp_path: Path
     st.booleans(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_pickled_is_bounded_for_each_partition(
+def test_the_pickled_size_of_a_partition_is_bounded(
     tmp_path: Path, groups: list[list[bytes]], limit: int, together: bool
 ) -> None:
-    """Of many small tokens too: the same ones come out in the same order, and no group needs more than one file."""
+    """Also for many small tokens. Their order is kept, and each group needs one file at most."""
     path = str(tmp_path)
     lease = handover.remote_lease(path, 60)
     placed = store_tokens(Address(path), lease.name, groups, limit, together=together)
@@ -143,7 +143,7 @@ def test_what_is_pickled_is_bounded_for_each_partition(
         inline = [one for one in group if isinstance(one, bytes)]
         assert not inline or len(pickle.dumps(inline)) <= limit
         assert len({one.path for one in group if isinstance(one, FileRange)}) <= 1
-        # What is in the file would not have had room besides.
+        # The tokens in the file did not fit into the limit.
         filed = [one.size for one in group if isinstance(one, FileRange)]
         assert not filed or sum(map(len, inline)) + min(filed) + 64 * len(group) > limit
     lease.release()
@@ -151,7 +151,7 @@ def test_what_is_pickled_is_bounded_for_each_partition(
 
 @pytest.mark.parametrize("what", ["rows", "changes", "first changes"])
 def test_a_partition_of_many_tablets_is_pickled_in_a_megabyte(tmp_path: Path, what: str) -> None:
-    """Eight tablets with 400 kB in memory each, and one task that reads them all."""
+    """Eight tablets with 400 kB in memory each, and one task that reads all of them."""
     path = str(tmp_path / "s")
     with nyala.connect(path, maintenance=False) as db:
         table = db.create_table(

@@ -1,4 +1,4 @@
-"""The streaming sink without a Spark session: a micro-batch that is sent again is applied once."""
+"""The streaming sink, without a Spark session: a micro-batch that is sent again is applied once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_writer(store: Path, overwrite: bool = False, **options: str) -> NyalaSt
 
 @pytest.fixture
 def run_task(store: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """Runs one attempt of one task of a query, in a writer of its own, as Spark does."""
+    """Run one attempt of a task, in a new writer, as Spark does."""
     attempts = iter(range(100))
 
     def run(partition: int, keys: list[int], query: str | None = "q1", **options: str) -> StagedBatch:
@@ -67,7 +67,7 @@ def staged(store: Path) -> list[str]:
 
 
 def test_a_micro_batch_that_is_sent_again_is_applied_once(store: Path, run_task: Task) -> None:
-    """Killed after our commit and before Spark's, the query sends the same micro-batch again: no row twice."""
+    """Spark sends it again if it was killed after Nyala's commit and before its own."""
     make_writer(store).commit([run_task(0, [1, 2]), run_task(1, [3])], batchId=0)
     make_writer(store).commit([run_task(0, [1, 2]), run_task(1, [3])], batchId=0)
     assert content(store) == [1, 2, 3]
@@ -77,7 +77,7 @@ def test_a_micro_batch_that_is_sent_again_is_applied_once(store: Path, run_task:
 
 
 def test_late_micro_batches_change_nothing(store: Path, run_task: Task) -> None:
-    """.option("newest_by", …) of a stream: rows that are not newer are ignored."""
+    """With the option newest_by, rows that are not newer are ignored."""
     options = {"operation": "upsert", "newest_by": "v"}
     for batch, keys in enumerate([[1, 2], [2, 3]]):
         make_writer(store, **options).commit([run_task(0, keys, **options)], batchId=batch)
@@ -85,8 +85,8 @@ def test_late_micro_batches_change_nothing(store: Path, run_task: Task) -> None:
         assert [(c.inserted, c.updated) for c in db.commits()] == [(2, 0), (1, 0)]
 
 
-def test_it_is_known_after_the_store_was_opened_again_and_flushed(store: Path, run_task: Task) -> None:
-    """What was applied is recorded with the rows: in the log first, in the catalogue when the log is gone."""
+def test_the_record_of_a_micro_batch_survives_a_flush_and_an_open(store: Path, run_task: Task) -> None:
+    """It is first in the log, and later in the catalogue."""
     make_writer(store).commit([run_task(0, [1])], batchId=0)
     with nyala.connect(store) as db:
         db.flush()
@@ -94,8 +94,8 @@ def test_it_is_known_after_the_store_was_opened_again_and_flushed(store: Path, r
     assert content(store) == [1]
 
 
-def test_another_query_and_another_batch_are_not_the_same(store: Path, run_task: Task) -> None:
-    """The numbers of micro-batches begin at 0 in every query."""
+def test_micro_batches_of_other_queries_and_numbers_are_applied(store: Path, run_task: Task) -> None:
+    """The numbers begin at 0 in every query."""
     make_writer(store).commit([run_task(0, [1], "q1")], batchId=0)
     make_writer(store).commit([run_task(0, [2], "q2")], batchId=0)
     with pytest.raises(DuplicateKeyError, match="already-present"):
@@ -103,8 +103,8 @@ def test_another_query_and_another_batch_are_not_the_same(store: Path, run_task:
     assert content(store) == [1, 2]
 
 
-def test_before_the_commit_nothing_is_there_and_an_abort_leaves_nothing(store: Path, run_task: Task) -> None:
-    """Killed after staging: the rows are not in the table; an abort takes the files away; it can come again."""
+def test_an_abort_before_the_commit_leaves_nothing(store: Path, run_task: Task) -> None:
+    """Staged rows are not in the table, and the abort removes their files."""
     lost = run_task(0, [1])
     assert content(store) == []
     make_writer(store).abort([lost, None], batchId=0)
@@ -113,8 +113,8 @@ def test_before_the_commit_nothing_is_there_and_an_abort_leaves_nothing(store: P
     assert content(store) == [1]
 
 
-def test_an_abort_after_the_commit_takes_nothing_back(store: Path, run_task: Task) -> None:
-    """Spark aborts a micro-batch also when what failed came after its commit."""
+def test_an_abort_after_the_commit_changes_nothing(store: Path, run_task: Task) -> None:
+    """Spark calls abort too if something failed after the commit."""
     message = run_task(0, [1])
     make_writer(store).commit([message], batchId=0)
     make_writer(store).abort([message], batchId=0)
@@ -124,7 +124,7 @@ def test_an_abort_after_the_commit_takes_nothing_back(store: Path, run_task: Tas
 def test_a_task_that_fails_leaves_no_file(
     store: Path, run_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message never comes, so nobody else could remove what it staged."""
+    """No message of this task exists, so nobody else could remove its files."""
 
     def broken(*_: object) -> int:
         raise OSError("disk")
@@ -136,7 +136,7 @@ def test_a_task_that_fails_leaves_no_file(
 
 
 def test_a_query_without_an_id_must_be_given_a_name(store: Path, run_task: Task) -> None:
-    """Without one a restart could not be told from a new query; a name of the user's own will do."""
+    """Without one, a restarted query would look like a new query."""
     with pytest.raises(InvalidArgumentError, match="transaction"):
         run_task(0, [1], None)
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_a_query_without_an_id_must_be_given_a_name(store: Path, run_task: Task)
 
 
 def test_complete_output_replaces_the_content(store: Path, run_task: Task) -> None:
-    """Output mode "complete": each micro-batch is the whole answer, and stands alone."""
+    """With output mode "complete", each micro-batch is the whole table."""
     make_writer(store, overwrite=True).commit([run_task(0, [1, 2])], batchId=0)
     make_writer(store, overwrite=True).commit([run_task(0, [2, 3])], batchId=1)
     make_writer(store, overwrite=True).commit([run_task(0, [])], batchId=2)
@@ -155,7 +155,7 @@ def test_complete_output_replaces_the_content(store: Path, run_task: Task) -> No
 
 
 def test_complete_output_takes_no_other_operation(store: Path) -> None:
-    """It would be a surprise: an upsert that empties the table."""
+    """An upsert that removes other rows would surprise."""
     given = {"path": str(store), "table": "t"}
     for operation in ("upsert", "delete", "changes"):
         source = NyalaDataSource({**given, "operation": operation})
@@ -167,10 +167,10 @@ def test_complete_output_takes_no_other_operation(store: Path) -> None:
 
 
 @pytest.mark.parametrize("nothing", ["no rows", "no tasks", "rows that are there"])
-def test_a_micro_batch_that_changed_nothing_is_not_done_when_it_is_sent_again(
+def test_a_micro_batch_that_changed_nothing_is_not_applied_again(
     store: Path, run_task: Task, nothing: str
 ) -> None:
-    """What the stream is joined with may be another by then; or others freed the keys that it ignored."""
+    """The second time it could have other rows, or its keys could be free."""
     options = {"operation": "insert-ignore", "transaction": "mine"}
     with nyala.connect(store) as db:
         db["t"].insert({"k": [1], "v": ["x"]})
@@ -191,10 +191,7 @@ def test_a_micro_batch_that_changed_nothing_is_not_done_when_it_is_sent_again(
 
 
 @pytest.mark.parametrize("operation", [*OPERATION_NAMES, "changes"])
-def test_every_operation_takes_a_micro_batch_without_rows(
-    store: Path, run_task: Task, operation: str
-) -> None:
-    """It is recorded, and nothing else."""
+def test_a_micro_batch_without_rows_is_only_recorded(store: Path, run_task: Task, operation: str) -> None:
     schema = StructType([SCHEMA["k"]]) if operation.startswith("delete") else SCHEMA
     if operation == "changes":
         schema = StructType([*SCHEMA, StructField("_change_type", StringType())])
@@ -208,7 +205,7 @@ def test_every_operation_takes_a_micro_batch_without_rows(
 
 @pytest.mark.parametrize("keys", [[], [1]])
 def test_a_commit_that_raised_leaves_no_folder(store: Path, run_task: Task, keys: list[int]) -> None:
-    """Neither of the tasks nor, of a result without rows, of the commit itself: it would stay for six hours."""
+    """Neither folders of tasks nor that of a commit without rows."""
     writer, message = make_writer(store, overwrite=True), run_task(0, keys)
     with nyala.connect(store) as db:
         db.drop_table("t")
@@ -217,8 +214,8 @@ def test_a_commit_that_raised_leaves_no_folder(store: Path, run_task: Task, keys
     assert list((store / "staging").iterdir()) == []
 
 
-def test_the_newest_record_of_a_query_is_never_forgotten() -> None:
-    """A query started again after a month still knows its last micro-batch; jobs and older micro-batches are let go."""
+def test_the_newest_record_of_a_query_is_kept() -> None:
+    """A query may restart after a month. Records of jobs and older micro-batches are removed."""
     old, new = 1, KEY_RETENTION_US + 100
     known = {
         "job": old,

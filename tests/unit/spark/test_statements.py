@@ -1,4 +1,4 @@
-"""What `nyala.spark.sql` reads of each table: every column that is named, and no row less than Spark needs."""
+"""`nyala.spark.sql` reads every column that a statement names, and every row that Spark needs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
          [("t", "v", None), ("u", "k x", None)]),
         ("SELECT v FROM t WHERE EXISTS (SELECT * FROM u UNION SELECT k, g FROM t)",
          [("t", "v", None), ("u", "k x", None), ("t", "k g", None)]),
-        # Of an OR over two tables, what each of its branches says of one.
+        # An OR on two tables gives each scan the part that every branch has for its table.
         ("SELECT t.v FROM t, u WHERE (t.k = u.k AND t.g < 2 AND u.x = 1) OR (t.k = u.x AND t.g > 7 AND u.x > 5)",
          [("t", "k v g", "g < 2 OR g > 7"), ("u", "k x", "x = 1 OR x > 5")]),
         ("SELECT t.v FROM t, u WHERE t.k = u.k AND ((t.g < 2 AND upper(v) = 'A') OR (u.x = 1 AND t.g IN (7, 8)))",
@@ -92,12 +92,12 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
         ("SELECT v FROM t WHERE NOT (k > 1 AND upper(v) = 'A' OR g < 2 AND upper(v) = 'B')", [("t", "k v g", None)]),
         ("SELECT t.v FROM t LEFT JOIN u ON t.k = u.k WHERE (t.g = 1 AND u.x = 1) OR (t.g = 2 AND u.x IS NULL)",
          [("t", "k v g", "g = 1 OR g = 2"), ("u", "k x", None)]),
-        # The text is run as it is: what it names is there, also where nothing comes of it.
+        # All named columns are read, also if they do not affect the result, because Spark runs the text unchanged.
         ("SELECT count(1) FROM (SELECT k, row_number() OVER (PARTITION BY v ORDER BY g) r FROM t) WHERE r = 1",
          [("t", "k v g", None)]),
         ("SELECT x.v FROM (SELECT * FROM t WHERE k > 1) x", [("t", "k v", "k > 1")]),
         ("SELECT v AS k FROM t WHERE k = 1", [("t", "v", "k = 1")]),
-        # What is there decides what it means.
+        # The result depends on all columns of the table.
         ("SELECT t.v FROM t NATURAL JOIN u", [("t", "k v d n t f g", None), ("u", "k x", None)]),
         ("SELECT * EXCEPT (v) FROM t WHERE k = 1", [("t", "k v d n t f g", None)]),
         ("SELECT s.k FROM (SELECT * FROM u WHERE x = 1 UNION ALL SELECT * FROM u) s",
@@ -110,8 +110,7 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
          [("t", "k v", None), ("u", "k", "x = 1")]),
     ],
 )  # fmt: skip
-def test_what_a_statement_needs(text: str, expected: list[tuple[str, str, str | None]]) -> None:
-    """A query of three columns reads three columns, and each use of a table its own rows."""
+def test_columns_and_predicate_of_each_use(text: str, expected: list[tuple[str, str, str | None]]) -> None:
     if text == "SELECT V FROM T":
         assert find_uses(text, lambda name: T if name == ("T",) else None)[0].columns == ("v",)
     else:
@@ -121,14 +120,14 @@ def test_what_a_statement_needs(text: str, expected: list[tuple[str, str, str | 
 @pytest.mark.parametrize(
     ("text", "of_t", "of_u"),
     [
-        # Rows that find no partner come all the same, filled up with NULL: WHERE must see them.
+        # Rows without a match get NULL from the outer join, and WHERE must see them.
         ("SELECT * FROM t LEFT JOIN u ON t.k = u.k WHERE u.x IS NULL AND t.k = 1", "k = 1", None),
         ("SELECT * FROM t LEFT JOIN u ON t.k = u.k AND u.x = 1 AND t.k = 2", None, "x = 1"),
         ("SELECT * FROM t RIGHT JOIN u ON t.k = u.k WHERE t.k = 1", None, None),
         ("SELECT * FROM t FULL JOIN u ON t.k = u.k WHERE t.k = 1 AND u.x = 1", None, None),
         ("SELECT * FROM t LEFT ANTI JOIN u ON t.k = u.k AND u.x = 1 WHERE t.k = 1", "k = 1", "x = 1"),
         ("SELECT * FROM t LEFT SEMI JOIN u ON t.k = u.k AND u.x = 1 WHERE t.k = 1", "k = 1", "x = 1"),
-        # What is filled up within parentheses is not looked for.
+        # Joins in parentheses are not analysed.
         ("SELECT * FROM (t LEFT JOIN u ON t.k = u.k AND u.x > 5) WHERE u.x IS NULL AND t.k = 1", None, None),
         ("SELECT * FROM (t RIGHT JOIN u ON t.k = u.k) WHERE t.k = 1", None, None),
         ("SELECT * FROM t LEFT JOIN (u) ON t.k = u.k WHERE u.x = 1", None, None),
@@ -138,8 +137,8 @@ def test_what_a_statement_needs(text: str, expected: list[tuple[str, str, str | 
          None, None),
     ],
 )  # fmt: skip
-def test_no_row_that_an_outer_join_needs_is_left_out(text: str, of_t: str | None, of_u: str | None) -> None:
-    """A predicate goes into a scan only where a row that fails it has no part in the answer."""
+def test_outer_joins_keep_their_rows(text: str, of_t: str | None, of_u: str | None) -> None:
+    """A scan gets a predicate only if a row that fails it cannot affect the result."""
     assert [where for _, _, where in uses(text)] == [of_t, of_u]
 
 
@@ -155,31 +154,31 @@ def test_no_row_that_an_outer_join_needs_is_left_out(text: str, of_t: str | None
         ("k = 9223372036854775808", None),
         ("k = '5'", None),  # Spark casts one of them
         ("v = 5", None),
-        ("v = 'a\\'b'", None),  # what a backslash means, a setting of Spark's says
-        ("t > '2026-01-01'", None),  # in the session's time zone: left open, see below
+        ("v = 'a\\'b'", None),  # the meaning of a backslash depends on a setting
+        ("t > '2026-01-01'", None),  # depends on the time zone, so it is a pending term
         ("f = 0.1", None),  # Spark compares as double
         ("v LIKE 'a%'", None),
         ("k = NULL", None),
         ("k + 1 = 2", None),
         ("(k = 1 OR upper(v) = 'A')", None),
-        ("k = 1e3", None),  # a double, and so is the comparison
+        ("k = 1e3", None),  # Spark compares as double
         ("n BETWEEN 1e-1 AND 5", "n <= 5"),
         ("k IN (1, 2e0)", None),
         ("g < 1e3", "g < 1E+3"),
-        ("d = '20260101'", None),  # no date to Spark
+        ("d = '20260101'", None),  # Spark does not read it as a date
         ("d >= DATE '2026-W09-4'", None),
         ("k BETWEEN SYMMETRIC 5 AND 1", None),
     ],
 )
-def test_only_terms_with_one_meaning_go_into_a_scan(term: str, pushed: str | None) -> None:
-    """What Spark would convert in its own way is left to Spark."""
+def test_only_terms_that_mean_the_same_go_into_a_scan(term: str, pushed: str | None) -> None:
     ((_, _, where),) = uses(f"SELECT k FROM t WHERE {term}")
     assert (where or "").replace("DATE ", "") == (pushed or "").replace("DATE ", "")
 
 
-def test_names_that_stand_for_something_else_are_not_taken_for_columns() -> None:
-    """Spark takes a column first where a function needs no parentheses, and a column of a LATERAL VIEW beside it; of a
-    piped statement each step has columns of its own."""
+def test_names_that_spark_may_resolve_otherwise() -> None:
+    """Spark prefers a column to a function without parentheses, and finds a column of a LATERAL
+    VIEW ambiguous. The steps of a piped statement have their own columns.
+    """
     whole = pa.schema([("k", pa.int64()), ("current_date", pa.date32()), ("y", pa.int64())])
     for text in (
         "SELECT k, current_date FROM t WHERE k > 5",
@@ -203,8 +202,8 @@ def test_a_text_may_be_long() -> None:
     assert str(use.where).count("OR") == 2999
 
 
-def test_a_later_moment_may_lower_a_value_by_a_day_where_it_goes_by_the_calendar() -> None:
-    """C2. A month before March 30th, 23:00, is later than a month before March 31st, 1:00."""
+def test_an_interval_of_days_or_months_has_a_slack() -> None:
+    """Rule C2: a month before March 30th, 23:00, is later than a month before March 31st, 1:00."""
     for value, steps in (
         ("now()", 0),
         ("now() - INTERVAL 90 MINUTES", 0),
@@ -215,7 +214,7 @@ def test_a_later_moment_may_lower_a_value_by_a_day_where_it_goes_by_the_calendar
     ):
         (use,) = find_uses(f"SELECT k FROM t WHERE t >= {value}", TABLES.get)
         assert [term.slack_us for term in use.pending] == [steps * SLACK_US], value
-    # A day that is lost may become a month.
+    # One day less may become one month less.
     for value in (
         "now() - INTERVAL 1 MONTH + INTERVAL 2 HOURS - INTERVAL 1 MONTH",
         "date_trunc('month', now() - INTERVAL 1 MONTH + INTERVAL 2 HOURS)",
@@ -238,45 +237,43 @@ def test_a_later_moment_may_lower_a_value_by_a_day_where_it_goes_by_the_calendar
         ("t >= current_timestamp() + (INTERVAL 1 DAY 2 HOURS) * 2", None,
          ["t >= CURRENT_TIMESTAMP() + (INTERVAL '1' DAY + INTERVAL '2' HOURS) * 2"]),
         ("k > 1 - 2 * 3 - 4 AND k > (1 - 2) * 3", None, ["k > 1 - 2 * 3 - 4", "k > (1 - 2) * 3"]),
-        # A sum that is taken away, which has no parentheses when it is written again.
+        # Subtracting a sum: sqlglot writes it without parentheses.
         ("t >= now() - INTERVAL 1 DAY 2 HOURS", None, []),
         ("d >= current_date - 7", None, ["d >= CURRENT_DATE - 7"]),
         ("d >= date_sub(current_date(), 7)", None, ["d >= DATE_ADD(CURRENT_DATE, 7 * -1)"]),
         ("t >= date_trunc('day', now())", None, ["t >= DATE_TRUNC('DAY', NOW())"]),
-        # C2: the statement's moment comes later, and may want rows that are above the scan's.
+        # C2: the statement runs later than the value is computed, and could need rows that the scan leaves out.
         ("t < now()", None, []),
         ("t BETWEEN '2026-01-01' AND now()", None, ["t >= '2026-01-01'"]),
         ("d > current_date() AND d = current_date()", None, ["d > CURRENT_DATE"]),
         ("t > '2026-01-01' - (now() - TIMESTAMP '2026-01-01')", None, []),
         ("t > now() * 2", None, []),
-        # C1: neither columns, nor what differs from one evaluation to the next, nor what a setting reads.
+        # C1: no columns, nothing that differs between two evaluations, and nothing that depends on a setting.
         ("k > rand()", None, []),
         ("k > k + 1", None, []),
         ("t > (SELECT max(t) FROM u)", None, []),
         ("t > 'a\\'b'", None, []),
-        ("t > '2026\\-01-01'", None, []),  # with `spark.sql.parser.escapedStringLiterals` another text
+        ("t > '2026\\-01-01'", None, []),  # another text with `spark.sql.parser.escapedStringLiterals`
         ("t > '#'", None, []),
-        ("t < 'now' AND d < DATE 'today' AND t > TIMESTAMP ' yesterday'", None, []),  # the present moment as well
+        ("t < 'now' AND d < DATE 'today' AND t > TIMESTAMP ' yesterday'", None, []),
         ("t > current_timestamp(3)", None, []),
         ("k > 5 % 3", None, []),
-        # Only what every row meets.
+        # Only terms that every row must satisfy.
         ("t > now() OR k = 1", None, []),
         ("NOT (t > now())", None, []),
         ("v > 'a' || 'b'", None, []),
         ("g > 1 + 1", None, []),
     ],
 )  # fmt: skip
-def test_constant_expressions_are_left_open_for_spark_to_say(
-    where: str, closed: str | None, opened: list[str]
-) -> None:
+def test_constant_expressions_become_pending_terms(where: str, closed: str | None, opened: list[str]) -> None:
     (use,) = find_uses(f"SELECT k FROM t WHERE {where}", {**TABLES, ("u",): None}.get)
     assert use.where is None if closed is None else str(use.where) == closed
     assert [f"{term.column} {term.op} {term.text}" for term in use.pending] == opened
     assert all(term.type == T.field(term.column).type for term in use.pending)
 
 
-def test_the_text_is_changed_only_where_tables_stand() -> None:
-    """Spark gets the user's words; braces in them are no placeholders; a table keeps its name as its alias."""
+def test_only_names_of_tables_are_replaced() -> None:
+    """Braces in the text are no placeholders, and a table's name becomes its alias."""
     text = "SELECT t.v, '{x}' FROM t WHERE k IN (SELECT z.k FROM u AS z)"
     found = find_uses(text, TABLES.get)
     assert with_placeholders(text, found) == (
@@ -310,13 +307,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_no_select_is_refused(text: str) -> None:
-    """Spark would refuse a DELETE on a Python source with a sentence that helps nobody."""
+def test_only_a_select_is_accepted(text: str) -> None:
+    """The message says what to use for other statements."""
     with pytest.raises(InvalidArgumentError, match=REFUSED[text]):
         find_uses(text, TABLES.get)
 
 
-def test_what_does_not_parse_is_said_without_the_parsers_objects() -> None:
+def test_syntax_errors_do_not_show_classes_of_the_parser() -> None:
     with pytest.raises(
         InvalidArgumentError, match="has a syntax error: Expected table name, line 1, at 'where'$"
     ):
@@ -334,9 +331,9 @@ def test_what_does_not_parse_is_said_without_the_parsers_objects() -> None:
         ("(t.k > 5) AND v IN ('a', 'b') AND k IN (1,2 );", "v", "(TRUE) AND TRUE AND TRUE;"),
         ("k > 5 OR `k` < 3 GROUP BY v", "v", "TRUE GROUP BY v"),
         ("NOT (NOT (k = 5))", "v", "NOT (NOT (TRUE))"),
-        # NaN is above all numbers for Spark, as it is for a scan; still nothing is left to that.
+        # Spark orders NaN above all numbers. A scan does too, but such terms are not replaced.
         ("g < 3 AND k = 1", "v g", "g < 3 AND TRUE"),
-        # What a scan is not given, or what the term's text alone does not say.
+        # Terms that the scan does not get, and terms whose text alone means something else.
         ("upper(v) = 'A' AND k = 1", "v", "upper(v) = 'A' AND TRUE"),
         ("NOT k > 5", "k v", None),
         ("NOT (k > 5)", "k v", None),
@@ -350,8 +347,8 @@ def test_what_does_not_parse_is_said_without_the_parsers_objects() -> None:
         ("k = 1 QUALIFY row_number() OVER (ORDER BY v) = 1", "k v", None),
     ],
 )
-def test_a_term_that_the_scan_met_is_true_for_spark(where: str, columns: str, left: str | None) -> None:
-    """Q5: its numbers, others in each statement, are none of Spark's business, and nothing is read for it."""
+def test_terms_that_the_scan_applies_become_true(where: str, columns: str, left: str | None) -> None:
+    """Rule Q5. Statements that differ only in numbers then have the same text for Spark."""
     text = f"SELECT v FROM t WHERE {where}"
     (use,) = find_uses(text, TABLES.get)
     assert " ".join(use.columns) == columns
@@ -359,8 +356,8 @@ def test_a_term_that_the_scan_met_is_true_for_spark(where: str, columns: str, le
     assert with_placeholders(text, [use]) == changed
 
 
-def test_a_plus_that_adds_nothing_leaves_a_statement_to_spark() -> None:
-    """sqlglot has none, and `+v` is a number. Behind a column it adds, also if SQL has its name for a word."""
+def test_a_statement_with_a_unary_plus_is_not_analysed() -> None:
+    """sqlglot loses the sign, and in Spark `+v` is a number. A plus between values does no harm."""
     w = pa.schema(
         [("k", pa.int64()), ("v", pa.string()), ("time", pa.timestamp("us")), ("date", pa.date32())]
     )
@@ -376,8 +373,10 @@ def test_a_plus_that_adds_nothing_leaves_a_statement_to_spark() -> None:
         assert (None if use.where is None else str(use.where)) == where, text
 
 
-def test_a_term_of_a_joined_side_stays_where_it_is() -> None:
-    """ON says which rows find a partner; of WHERE only what no outer join fills up is known of every row."""
+def test_a_term_on_a_joined_side_is_not_replaced() -> None:
+    """ON decides which rows match. WHERE may be applied only to a side that no outer join fills
+    with NULL.
+    """
     for text in (
         "SELECT t.v FROM t LEFT JOIN u ON t.k = u.k AND u.x = 1",
         "SELECT t.v FROM t LEFT JOIN u ON t.k = u.k WHERE u.x = 1",
@@ -386,8 +385,8 @@ def test_a_term_of_a_joined_side_stays_where_it_is() -> None:
         assert not any(use.applied for use in find_uses(text, TABLES.get)), text
 
 
-def test_where_double_quotes_are_names_nothing_is_known_of_a_text() -> None:
-    """`spark.sql.ansi.doubleQuotedIdentifiers`: what reads as a text is a column."""
+def test_with_double_quoted_names_all_columns_are_read() -> None:
+    """With `spark.sql.ansi.doubleQuotedIdentifiers`, "text" is a column."""
     text = 'SELECT k FROM t WHERE v = "w"'
     assert [str(use.where) for use in find_uses(text, TABLES.get)] == ["v = 'w'"]
     for _ in range(2):

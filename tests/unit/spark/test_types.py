@@ -1,4 +1,4 @@
-"""Spark's types and ours: the exact schema in both directions, without a Spark session."""
+"""Spark's types and Nyala's: the exact schema in both directions, without a Spark session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from nyala.errors import ColumnNotFoundError, SchemaError
 from nyala.spark.types import arrow_schema, check_schema, conform, spark_schema
 
-# Each of the thirteen types as it comes out of a scan; varchar and string are one Arrow type.
+# The thirteen types as a scan returns them. varchar and string are the same Arrow type.
 ALL = pa.schema(
     [
         pa.field("k", pa.int64(), nullable=False),
@@ -40,8 +40,10 @@ ALL = pa.schema(
 )
 
 
-def test_every_type_is_what_spark_expects_to_the_letter() -> None:
-    """Spark takes batches as bytes: a type, time zone or nullable flag off by a letter is refused, or worse."""
+def test_the_schema_is_exactly_the_one_that_spark_expects() -> None:
+    """Spark reads the bytes of batches. A wrong type, time zone or nullable flag would be an error
+    or wrong values.
+    """
     schema = spark_schema(ALL)
     assert schema.simpleString() == (
         "struct<k:bigint,b:boolean,i8:tinyint,i16:smallint,i32:int,d:date,t:timestamp,f:float,g:double,"
@@ -51,24 +53,24 @@ def test_every_type_is_what_spark_expects_to_the_letter() -> None:
     assert [f.nullable for f in schema.fields] == [f.nullable for f in ALL]
 
 
-def test_a_batch_is_conformed_without_touching_values() -> None:
-    """Order and flags become the reader's; the same buffers travel on."""
+def test_conform_does_not_copy_equal_columns() -> None:
+    """Only order and nullable flags change."""
     batch = pa.record_batch({"s": ["a", None], "k": pa.array([1, 2], pa.int64())})
-    wanted = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("s", pa.string())])
-    found = conform(batch, wanted)
-    assert found.schema.equals(wanted)
+    expected = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("s", pa.string())])
+    found = conform(batch, expected)
+    assert found.schema.equals(expected)
     assert found.column("k").buffers()[1].address == batch.column("k").buffers()[1].address
 
 
-def test_other_widths_of_text_become_sparks() -> None:
-    """Spark knows `string` only; large strings in its place would be read as other memory."""
+def test_large_strings_become_strings() -> None:
+    """Spark would read large strings as other memory."""
     batch = pa.record_batch({"s": pa.array(["a", "b"], pa.large_string())})
-    wanted = pa.schema([pa.field("s", pa.string())])
-    assert conform(batch, wanted).schema.equals(wanted)
+    expected = pa.schema([pa.field("s", pa.string())])
+    assert conform(batch, expected).schema.equals(expected)
 
 
-def test_a_given_schema_may_leave_out_reorder_and_widen_but_not_retype() -> None:
-    """`.schema("s string, k bigint")` prunes; `.schema("k int")` is a mistake that is named."""
+def test_a_given_schema_may_omit_reorder_and_widen_columns() -> None:
+    """Other changes of a type are errors that name the column."""
     check_schema(StructType([StructField("s", StringType()), StructField("k", LongType())]), "t", ALL)
     with pytest.raises(
         SchemaError, match="column 'k' of table 't' has type bigint and cannot be read as int"
@@ -83,8 +85,7 @@ def test_a_given_schema_may_leave_out_reorder_and_widen_but_not_retype() -> None
         check_schema(StructType([StructField("z", IntegerType())]), "t", ALL)
 
 
-def test_values_survive() -> None:
-    """A row of every type is the same row after conforming."""
+def test_conform_keeps_all_values() -> None:
     row = {
         "k": 2**63 - 1,
         "b": True,

@@ -1,4 +1,4 @@
-"""Names that Spark does not know, in one sentence with the name that was meant."""
+"""Spark's errors about unknown names become one sentence with a suggestion."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TABLES = ["orders", "customers", "Läger"]
 COLUMNS = ["id", "price", "customer"]
 
 
-class Said(AnalysisException):
-    """What Spark raises, as far as it is looked at; like pyspark's it is written to a logger when it is made."""
+class SparkError(AnalysisException):
+    """A stand-in for Spark's error. Like pyspark's, it is logged when it is made."""
 
     def __init__(self, condition: str, **parameters: str) -> None:
         Exception.__init__(self, condition)
@@ -38,7 +38,7 @@ NO_TABLE, NO_COLUMN = "TABLE_OR_VIEW_NOT_FOUND", "UNRESOLVED_COLUMN.WITH_SUGGEST
 
 @pytest.fixture
 def logged() -> Any:
-    """What reaches pyspark's logger."""
+    """Return the records that reach pyspark's logger."""
     records: list[logging.LogRecord] = []
 
     class Handler(logging.Handler):
@@ -76,39 +76,38 @@ def logged() -> Any:
 def test_an_unknown_name_is_one_sentence(
     logged: Any, condition: str, parameters: dict[str, str], kind: type[Exception], says: str
 ) -> None:
-    """And nothing of Spark's is printed: neither its plan, nor pyspark's record of the JVM's trace."""
+    """Neither Spark's plan nor pyspark's log record is printed."""
     with pytest.raises(kind) as error, rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
-        raise Said(condition, **parameters)
+        raise SparkError(condition, **parameters)
     assert says in str(error.value) and len(str(error.value).splitlines()) == 1
     assert error.value.__suppress_context__ and isinstance(error.value.__context__, AnalysisException)
     assert not logged
 
 
-def test_without_a_store_its_folder_is_asked_for() -> None:
-    """The table is in the store, so its name is right; what is missing is the store."""
+def test_without_a_store_the_message_asks_for_the_folder() -> None:
     with pytest.raises(
         TableNotFoundError, match="no table or view 'orders'; for tables of a store pass store=folder"
     ):
         with rewriting_unknown_names(None, lambda: TABLES, COLUMNS):
-            raise Said(NO_TABLE, relationName="`orders`")
+            raise SparkError(NO_TABLE, relationName="`orders`")
     with (
         pytest.raises(TableNotFoundError, match="; the store has no tables$"),
         rewriting_unknown_names("s", list, []),
     ):
-        raise Said(NO_TABLE, relationName="`orders`")
+        raise SparkError(NO_TABLE, relationName="`orders`")
 
 
-def test_all_else_is_sparks(logged: Any) -> None:
-    """An error that is none of a name stays what it is, with its record in the log; so does what other threads say."""
-    with pytest.raises(Said) as raised, rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
-        raise Said("MISSING_GROUP_BY")
+def test_other_errors_and_other_threads_are_not_changed(logged: Any) -> None:
+    """Their log records are printed too."""
+    with pytest.raises(SparkError) as raised, rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
+        raise SparkError("MISSING_GROUP_BY")
     assert raised.value.getCondition() == "MISSING_GROUP_BY" and len(logged) == 1
     with pytest.raises(ValueError, match="^x$"), rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
         raise ValueError("x")
     with rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
-        other = threading.Thread(target=Said, args=(NO_TABLE,))
+        other = threading.Thread(target=SparkError, args=(NO_TABLE,))
         other.start()
         other.join()
         assert len(logged) == 2
-    Said(NO_TABLE)
+    SparkError(NO_TABLE)
     assert len(logged) == 3

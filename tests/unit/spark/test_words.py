@@ -1,4 +1,4 @@
-"""What is wrong is said in the words of `.option(...)`: the library's own arguments are none of Spark's."""
+"""Error messages name options of `.option(...)`, and no Python arguments of the library."""
 
 from __future__ import annotations
 
@@ -66,53 +66,52 @@ def store(tmp_path: Path) -> str:
         ),
     ],
 )
-def test_a_mistake_is_said_in_options(store: str, options: dict[str, str], said: str) -> None:
-    """At `load()`: which option it is, and what to write instead."""
+def test_errors_of_load_name_options(store: str, options: dict[str, str], output: str) -> None:
     with pytest.raises(Error) as raised:
         NyalaDataSource({"path": store, "table": "t", **options}).schema()
-    assert said in str(raised.value)
+    assert output in str(raised.value)
     assert [python for python in PYTHONS if python in str(raised.value).replace("option at=", "")] == []
 
 
 def test_a_mistyped_folder(tmp_path: Path) -> None:
-    """How a store is made, in a call that there is."""
+    """The message says how to create a store."""
     with pytest.raises(Error, match=r"no Nyala store at .*create one with nyala\.connect\(path\)$"):
         NyalaDataSource({"path": str(tmp_path / "wether"), "table": "t"}).schema()
 
 
-def test_a_streams_start(store: str) -> None:
-    """It comes to light only when the query begins."""
+def test_errors_of_a_streams_start_name_the_option(store: str) -> None:
+    """They come only when the query begins."""
     options = ChangeOptions(store, "t", ("k",), start="soon")
     schema = spark_schema(change_schema(ChangeOptions(store, "t", ("k",))))
     with pytest.raises(Error, match="^option startingTimestamp='soon' is neither"):
         NyalaChangeStream(options, schema).initialOffset()
 
 
-def test_what_is_said_of_rows() -> None:
-    """In `save()`'s exception, in the log and in errors.parquet."""
+def test_messages_of_failing_rows_name_options() -> None:
+    """In the exception of `save()`, in the log, and in errors.parquet."""
     python = [
         "duplicate key: table 't' already has a row with this key; use upsert(), or pass on_conflict=\"ignore\"",
         "no row of table 't' has this key; use upsert(), or pass on_missing=\"ignore\"",
         "no row of table 't' has this key; pass on_missing=\"ignore\"",
     ]
-    wanted = [
+    expected = [
         "duplicate key: table 't' already has a row with this key; use operation upsert or insert-ignore",
         "no row of table 't' has this key; use operation upsert or update-ignore",
         "no row of table 't' has this key; use operation delete-ignore",
     ]
-    # Places among what the commit had before it are none of the DataFrame's.
+    # Row positions of the commit are not those of the DataFrame.
     python.append(
         "duplicate key in this batch: rows 17 and 203 have the same key; remove one, or use upsert(), where …"
     )
-    wanted.append("duplicate key in this batch; remove one, or use upsert(), where …")
-    assert [in_options(text) for text in python] == wanted
+    expected.append("duplicate key in this batch; remove one, or use upsert(), where …")
+    assert [in_options(text) for text in python] == expected
     rows = pa.table({"row": [0, 1, 2, 3], "message": python, "k": [1, 2, 3, 4]})
-    assert rows_in_options(rows).to_pydict() == {"row": [0, 1, 2, 3], "message": wanted, "k": [1, 2, 3, 4]}
+    assert rows_in_options(rows).to_pydict() == {"row": [0, 1, 2, 3], "message": expected, "k": [1, 2, 3, 4]}
 
 
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
-def test_the_rules_are_those_of_the_librarys_sentences(store: str, operation: str) -> None:
-    """A sentence that was changed there is noticed here."""
+def test_each_rule_matches_a_message_of_the_library(store: str, operation: str) -> None:
+    """So a changed message is noticed here."""
     with nyala.connect(store) as db:
         table = db["t"]
         rows = {"k": [1] if operation == "insert" else [2], "_change_type": ["x"]}
@@ -126,8 +125,8 @@ def test_the_rules_are_those_of_the_librarys_sentences(store: str, operation: st
     assert "use operation " in message and not any(python in message for python in PYTHONS)
 
 
-def test_a_stream_of_anything_but_changes_is_refused(store: str) -> None:
-    """Rows without `_change_type` would hide that some of them were deleted."""
+def test_a_stream_needs_the_option_changes(store: str) -> None:
+    """Without `_change_type`, deletes would be invisible."""
     source = NyalaDataSource({"path": store, "table": "t", "columns": "k"})
     with pytest.raises(
         Error, match=r"a stream can only read a table's changes: add \.option\('changes', True\)"

@@ -1,4 +1,4 @@
-"""The writer's protocol without a Spark session: attempts, one commit, and an abort that undoes nothing."""
+"""The writer, without a Spark session: attempts of tasks, one commit, and an abort."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def store(tmp_path: Path) -> Path:
 
 
 def make_writer(store: Path, **options: str) -> NyalaWriter:
-    """As it comes out of planning: pickled once."""
+    """Return a writer as after planning: pickled once."""
     parsed = WriteOptions.parse({"path": str(store), "table": "t", **options})
     return pickle.loads(pickle.dumps(NyalaWriter(parsed, SCHEMA)))
 
 
 @pytest.fixture
 def run_task(monkeypatch: pytest.MonkeyPatch):
-    """Runs one attempt of one task, as an executor's worker would: on a copy of its own."""
+    """Run one attempt of a task on a pickled copy, as an executor does."""
     attempts = iter(range(100))
 
     def run(writer: NyalaWriter, partition: int, *batches: dict[str, list[object]]) -> StagedFile:
@@ -70,8 +70,8 @@ def staged(store: Path) -> list[str]:
     return [path.name for path in (store / "staging").rglob("*") if path.is_file()]
 
 
-def test_of_two_attempts_the_one_that_reported_counts(store: Path, run_task) -> None:
-    """A task that ran twice (a retry, or speculation) puts its rows into the table once."""
+def test_only_one_attempt_of_a_task_counts(store: Path, run_task) -> None:
+    """A task may run twice (a retry, or speculation)."""
     writer = make_writer(store, operation="insert")
     run_task(writer, 0, {"k": [1], "v": ["lost"]})
     kept = run_task(writer, 0, {"k": [1], "v": ["kept"]})
@@ -80,8 +80,7 @@ def test_of_two_attempts_the_one_that_reported_counts(store: Path, run_task) -> 
     assert staged(store) == []
 
 
-def test_a_commit_that_is_asked_for_twice_is_applied_once(store: Path, run_task) -> None:
-    """When the answer to a commit is lost and it is sent again, nothing is inserted twice and nothing fails."""
+def test_a_commit_that_is_sent_twice_is_applied_once(store: Path, run_task) -> None:
     writer = make_writer(store, operation="insert")
     message = run_task(writer, 0, {"k": [1], "v": ["a"]})
     first, second = pickle.dumps(writer), pickle.dumps(writer)
@@ -95,16 +94,16 @@ def test_a_commit_that_is_asked_for_twice_is_applied_once(store: Path, run_task)
     assert content(store) == [(1, "a")]
 
 
-def test_an_abort_after_the_commit_takes_nothing_back(store: Path, run_task) -> None:
-    """Spark aborts when a commit raised, also when what raised came after it went through."""
+def test_an_abort_after_the_commit_changes_nothing(store: Path, run_task) -> None:
+    """Spark calls abort if `commit` raised, also if the error came after the commit itself."""
     writer = make_writer(store)
     writer.commit([run_task(writer, 0, {"k": [1], "v": ["a"]})])
     writer.abort([None])
     assert content(store) == [(1, "a")]
 
 
-def test_an_abort_removes_what_was_staged(store: Path, run_task) -> None:
-    """A failed job leaves no file behind; failed tasks have no message."""
+def test_an_abort_removes_staged_files(store: Path, run_task) -> None:
+    """Failed tasks have no message."""
     writer = make_writer(store)
     message = run_task(writer, 0, {"k": [1], "v": ["a"]})
     assert staged(store) != []
@@ -117,7 +116,7 @@ def test_an_abort_removes_what_was_staged(store: Path, run_task) -> None:
 def test_a_commit_that_raised_leaves_no_folder(
     store: Path, run_task, monkeypatch: pytest.MonkeyPatch, outcome: str | None
 ) -> None:
-    """Its files are for nobody any more, and Spark's abort need not come: they would stay until the driver ends."""
+    """Nobody needs its files any more, and Spark may not call abort."""
     writer = make_writer(store, operation="insert")
     message = run_task(writer, 0, {"k": [1], "v": ["a"]})
 
@@ -131,7 +130,7 @@ def test_a_commit_that_raised_leaves_no_folder(
 
 
 def test_rows_apply_in_the_order_of_partitions(store: Path, run_task) -> None:
-    """Tasks may end in any order; the later row of a key is the one of the later partition."""
+    """In whatever order tasks end, the row of the later partition wins."""
     writer = make_writer(store)
     late = run_task(writer, 1, {"k": [1], "v": ["second"]})
     early = run_task(writer, 0, {"k": [1], "v": ["first"]}, {"k": [], "v": []}, {"k": [2], "v": ["x"]})
@@ -140,7 +139,6 @@ def test_rows_apply_in_the_order_of_partitions(store: Path, run_task) -> None:
 
 
 def test_a_task_without_rows_stages_no_file(store: Path, run_task) -> None:
-    """Hundreds of empty partitions must not become hundreds of files."""
     writer = make_writer(store)
     before = staged(store)
     message = run_task(writer, 3, {"k": [], "v": []})
@@ -149,10 +147,8 @@ def test_a_task_without_rows_stages_no_file(store: Path, run_task) -> None:
     assert content(store) == []
 
 
-def test_failing_rows_are_not_passed_over_in_silence(
-    store: Path, run_task, caplog: pytest.LogCaptureFixture
-) -> None:
-    """errors="collect" without a place for the errors: they are at least told, by code, with the first messages."""
+def test_failing_rows_are_logged(store: Path, run_task, caplog: pytest.LogCaptureFixture) -> None:
+    """With errors="collect" and no folder for them: the counts by code, and the first messages."""
     with nyala.connect(store) as db:
         db["t"].insert({"k": list(range(9)), "v": ["x"] * 9})
     writer = make_writer(store, operation="insert", errors="collect")
@@ -164,14 +160,14 @@ def test_failing_rows_are_not_passed_over_in_silence(
 
 
 def test_two_columns_of_one_name_are_refused(store: Path) -> None:
-    """A join that left two columns `k` must not write one of them at random."""
+    """A join may return two columns `k`."""
     twice = StructType([*SCHEMA.fields, StructField("k", LongType())])
     with pytest.raises(SchemaError, match="two columns named 'k'"):
         NyalaWriter(WriteOptions.parse({"path": str(store), "table": "t"}), twice)
 
 
 def test_overwrite_with_an_update_is_refused_before_anything_is_staged(store: Path) -> None:
-    """Rows that only change others cannot be all that a table holds; no folder is left behind."""
+    """No folder is left."""
     source = NyalaDataSource({"path": str(store), "table": "t", "operation": "update"})
     with pytest.raises(InvalidArgumentError, match="overwrite"):
         source.writer(schema=SCHEMA, overwrite=True)
@@ -179,7 +175,7 @@ def test_overwrite_with_an_update_is_refused_before_anything_is_staged(store: Pa
 
 
 def test_overwrite_replaces_the_content_in_one_commit(store: Path, run_task) -> None:
-    """No reader sees the table empty; before the commit's timestamp everything is as it was."""
+    """Before its timestamp, readers see the old rows; no reader sees an empty table."""
     with nyala.connect(store) as db:
         db["t"].insert({"k": [1, 2], "v": ["a", "b"]})
         before = db.now()
@@ -194,8 +190,7 @@ def test_overwrite_replaces_the_content_in_one_commit(store: Path, run_task) -> 
     assert sorted(moments["_change_type"].to_pylist()) == ["delete", "insert", "update"]
 
 
-def test_a_message_is_that_of_the_commit(store: Path, run_task) -> None:
-    """.option("message", …) is what `commits()` shows."""
+def test_the_option_message_is_stored_with_the_commit(store: Path, run_task) -> None:
     writer = make_writer(store, operation="insert", message="a job of Spark")
     writer.commit([run_task(writer, 0, {"k": [1], "v": ["a"]})])
     with nyala.connect(store, read_only=True) as db:
@@ -203,7 +198,9 @@ def test_a_message_is_that_of_the_commit(store: Path, run_task) -> None:
 
 
 def test_rows_are_written_by_a_condition(store: Path, run_task) -> None:
-    """.option("when", …): an existing row is updated only if it is TRUE, also against an earlier row of the job."""
+    """With the option when, an existing row is updated only if the condition is TRUE, also a row of
+    the same job.
+    """
     with nyala.connect(store) as db:
         db["t"].insert({"k": [1, 2], "v": ["m", "m"]})
     writer = make_writer(store, when="new.v > old.v")
@@ -212,8 +209,8 @@ def test_rows_are_written_by_a_condition(store: Path, run_task) -> None:
     assert content(store) == [(1, "z"), (2, "m"), (3, "y")]
 
 
-def test_late_rows_are_ignored_and_deletes_remembered(store: Path, run_task) -> None:
-    """.option("newest_by", …) of a delete, and of a later upsert."""
+def test_late_rows_are_ignored_also_after_a_delete(store: Path, run_task) -> None:
+    """With the option newest_by."""
     newer = make_writer(store, operation="delete", newest_by="v")
     newer.commit([run_task(newer, 0, {"k": [1], "v": ["7"]})])
     late = make_writer(store, newest_by="v")
@@ -258,8 +255,8 @@ def test_a_condition_and_overwriting_exclude_each_other(store: Path, kind: Any) 
         kind(given, SCHEMA, overwrite=True)
 
 
-def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first(store: Path, run_task) -> None:
-    """errors="raise": Spark shows the text of an error only, so what went wrong is in it."""
+def test_the_error_of_a_job_has_counts_and_the_first_rows(store: Path, run_task) -> None:
+    """Spark shows only the text of an error."""
     with nyala.connect(store) as db:
         db["t"].insert({"k": list(range(150)), "v": ["x"] * 150})
     writer = make_writer(store, operation="insert")
@@ -280,9 +277,10 @@ def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first(store: Pat
     {"_commit_timestamp": [dt.datetime(2026, 1, 1, second=s, tzinfo=dt.UTC) for s in (5, 5, 7, 6, 5, 7, 7)]},
     {"_commit_version": [5, 5, 7, 6, 5, 7, 7], "_commit_timestamp": [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)] * 7},
 ])  # fmt: skip
-def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task, order: dict[str, Any]) -> None:
-    """operation="changes": what the feed says was deleted goes, the rest stands as the feed's last row of it says. The
-    order is that of the version or of the time; rows of before a change say nothing."""
+def test_rows_of_a_change_feed_are_applied(store: Path, run_task, order: dict[str, Any]) -> None:
+    """operation="changes": deletes delete, and of several changes of a key the last one wins, by
+    version or time. Rows with the values before a change are ignored.
+    """
     with nyala.connect(store) as db:
         db["t"].insert({"k": [1, 2], "v": ["a", "b"]})
     writer = make_writer(store, operation="changes")
@@ -308,8 +306,8 @@ def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task, order: dic
     assert content(store) == [(2, "B"), (3, "late")]
 
 
-def test_rows_of_a_change_feed_that_fail_are_all_told(tmp_path: Path) -> None:
-    """Of those that are put and of those that go, not of one kind only."""
+def test_all_failing_rows_of_a_change_feed_are_reported(tmp_path: Path) -> None:
+    """Of upserts and of deletes."""
     path = tmp_path / "ranged"
     with nyala.connect(path) as db:
         ranges = [nyala.range_partition("k", bounds=[(0, 100)])]
@@ -336,8 +334,9 @@ def test_rows_of_a_change_feed_that_fail_are_all_told(tmp_path: Path) -> None:
 
 
 def test_rows_that_were_staged_before_an_alteration(store: Path, run_task) -> None:
-    """What the table has by the time of the commit counts: names are looked up and defaults taken then, and a column
-    that is gone is an error that writes nothing."""
+    """The table's state at the commit counts: names and defaults are those of then, and a dropped
+    column is an error.
+    """
     writer = make_writer(store, operation="upsert")
     message = run_task(writer, 0, {"k": [1], "v": ["a"]})
     with nyala.connect(store) as db:
@@ -364,8 +363,8 @@ def test_rows_that_were_staged_before_an_alteration(store: Path, run_task) -> No
 @pytest.mark.parametrize(
     "marks", [("_change_type", "_commit_version"), ("_commit_timestamp",), ("_commit_version",)]
 )
-def test_a_feed_that_is_written_as_rows_is_told(store: Path, marks: tuple[str, ...]) -> None:
-    """What it says was deleted would be rows; and that the table has no such column says nothing to its owner."""
+def test_a_change_feed_without_its_operation_is_refused(store: Path, marks: tuple[str, ...]) -> None:
+    """Otherwise deleted rows would be inserted."""
     feed = StructType([*SCHEMA.fields, *(StructField(name, StringType()) for name in marks)])
     parsed = WriteOptions.parse({"path": str(store), "table": "t"})
     with pytest.raises(
@@ -379,6 +378,6 @@ def test_a_feed_that_is_written_as_rows_is_told(store: Path, marks: tuple[str, .
                 InvalidArgumentError, match=r"table 't' is a change feed .*operation='changes'"
             ):
                 nyala.spark.upsert(frame, db["t"], tasks=tasks)
-        # Whoever keeps the feed as it is has a table for it.
+        # A table that has the columns of the feed may store it unchanged.
         db.create_table("log", {"k": "int64", "v": "string", **dict.fromkeys(marks, "string")}, ["k"])
     NyalaWriter(WriteOptions.parse({"path": str(store), "table": "log"}), feed)

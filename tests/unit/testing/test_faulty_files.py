@@ -1,6 +1,7 @@
 """Recording and failing files follow their rules.
 
-A simulated power cut that loses too little would hide faults. One that loses too much would report false ones.
+A simulated power cut that loses too little would hide faults. One that loses too much would report
+false ones.
 """
 
 from __future__ import annotations
@@ -388,7 +389,10 @@ def test_the_process_is_killed_for_real(
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
 def test_the_nth_read_fails_and_only_that_one(tmp_path: Path, fail_at: int) -> None:
-    """Opening, reading a part, reading a part into memory, reading a whole file: each is one read. Writes are not."""
+    """Opening, reading a part, reading a part into memory, reading a whole file: each is one read.
+
+    Writes are not.
+    """
     path = str(tmp_path / "f")
     files = UnreadableFiles(PosixFiles(), fail_at)
     files.create(path).close()

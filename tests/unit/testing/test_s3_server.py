@@ -1,4 +1,7 @@
-"""The S3 server answers raw HTTP requests as S3 documents. `tests/unit/objects` sends all of Nyala's requests to it."""
+"""The S3 server answers raw HTTP requests as S3 documents.
+
+`tests/unit/objects` sends all of Nyala's requests to it.
+"""
 
 from __future__ import annotations
 
