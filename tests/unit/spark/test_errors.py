@@ -51,7 +51,7 @@ def test_a_table_is_added_to_a_message_only_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         (
             "[PYTHON_EXCEPTION] …\nModuleNotFoundError: No module named 'google_crc32c'\n",

@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"at": "yesterday"}, "option at='yesterday' is neither a timestamp nor an ISO time"),
         ({"at": "1788000000"}, "write .option('at', '2026-08-29T"),
