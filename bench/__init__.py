@@ -1,1 +1,1 @@
-"""What Nyala costs, measured beside its peers: `make bench`, or `python -m bench`. See bench/README.md."""
+"""Benchmarks of Nyala and other stores: `make bench`, or `python -m bench`. See bench/README.md."""

@@ -1,4 +1,4 @@
-"""`make bench`, or `python -m bench [PART …] [--quick] [--stores nyala,duckdb]`."""
+"""The command line of the benchmarks: `python -m bench [PART …] [--quick] [--stores nyala,duckdb]`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PARTS: dict[str, Any] = {
 
 
 def main(parts: Sequence[str] | None = None) -> None:
-    """`parts`: fixed by a module that is run alone; None: those of the command line, by default all."""
+    """Run parts. parts: default: those of the command line, or all."""
     arguments = _parse(parts)
     chosen = parts or arguments.parts or list(PARTS)
     folder = tempfile.mkdtemp(prefix="nyala-bench-", dir=arguments.dir)
@@ -79,7 +79,9 @@ def main(parts: Sequence[str] | None = None) -> None:
 
 
 def scale_of(part: str, arguments: argparse.Namespace) -> Any:
-    """The part's scale, with what the command line changes in it (and then no longer called full)."""
+    """Return the scale of a part, changed by options of the command line. A changed scale is not
+    called full.
+    """
     module = PARTS[part]
     scale = module.QUICK if arguments.quick else module.FULL
     names = {field.name for field in dataclasses.fields(scale)}

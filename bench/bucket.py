@@ -1,8 +1,9 @@
-"""A store in a bucket: commits a second, opening, take-over, and reads, at three delays of the service.
+"""Measures a store in a bucket: commits per second, opening, take-over and reads, at three delays
+of the service.
 
-An S3 server in a process of its own (`nyala.testing.S3Server`, written in Python) answers each request
-after a delay. The data is the same at each delay, so the columns show what the delay costs. Request
-counts do not depend on the machine; times are those of this server.
+An S3 server in a process of its own (`nyala.testing.S3Server`) answers each request after the
+delay. The data is the same for each delay. The numbers of requests do not depend on the machine;
+times are those of this Python server.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.parts import Say
 from bench.report import Report, Table, seconds
 from bench.stores import BUCKET
 
-# A LIST is a GET of the bucket itself, and a POST to the bucket deletes.
+# A GET of the bucket itself is a LIST, and a POST to the bucket is a batch delete.
 _SERVER = """
 import json, sys
 from collections import Counter
@@ -50,7 +51,7 @@ DELAYS_S = (0.005, 0.040, 0.100)
 
 @dataclass(frozen=True)
 class Scale:
-    """`rows` are loaded; commits are counted for `commit_s` seconds."""
+    """rows: rows to load; commit_s: seconds for which commits are counted."""
 
     name: str
     rows: int
@@ -63,7 +64,9 @@ QUICK = Scale("quick", 200_000, 2.0)
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests by verb (PUT, POST, LIST, GET, HEAD, DELETE), and the bytes of their bodies in both directions."""
+    """Numbers of requests by verb (PUT, POST, LIST, GET, HEAD, DELETE), and the bytes of their
+    bodies.
+    """
 
     requests: Counter[str]
     nbytes: int
@@ -76,7 +79,7 @@ class Traffic:
 
 
 class Server:
-    """The server's process: its options, its delay, its traffic so far."""
+    """The process with the S3 server: its storage options, its delay, and its traffic so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -87,7 +90,7 @@ class Server:
         return self._process.stdout.readline()
 
     def traffic(self, delay_s: float | None = None) -> Traffic:
-        """The traffic so far; also sets the delay."""
+        """Return the traffic so far, and set the delay."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{'' if delay_s is None else delay_s}\n")
         self._process.stdin.flush()
@@ -95,7 +98,7 @@ class Server:
         return Traffic(Counter(requests), nbytes)
 
     def during(self, work: Callable[[], Any]) -> tuple[float, Traffic, Any]:
-        """Seconds and traffic of some work, and its result."""
+        """Return the seconds and the traffic of a call, and its result."""
         before, begun = self.traffic(), time.perf_counter()
         result = work()
         took_s = time.perf_counter() - begun
@@ -113,7 +116,9 @@ def server() -> Iterator[Server]:
 
 
 def commits(table: nyala.Table, threads: int, for_s: float) -> tuple[float, float, float]:
-    """Commits a second of some threads that upsert one row each, and p50 and p99 of a call in seconds."""
+    """Return commits per second of threads that upsert one row each, and the p50 and p99 of a call
+    in seconds.
+    """
     took: list[float] = []
     until = time.perf_counter() + for_s
 
@@ -134,7 +139,7 @@ def commits(table: nyala.Table, threads: int, for_s: float) -> tuple[float, floa
 
 
 def measure(scale: Scale, folder: str, at: Server, delay_s: float) -> dict[str, str]:
-    """All figures at one delay, as text by title."""
+    """Return all figures for one delay, as text by title."""
     at.traffic(0.0)
     url = f"s3://bucket/store/{round(delay_s * 1000)}"
     keep = {"storage_options": at.options, "cache_dir": os.path.join(folder, "cache")}
@@ -177,7 +182,7 @@ def measure(scale: Scale, folder: str, at: Server, delay_s: float) -> dict[str, 
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     found: dict[float, dict[str, str]] = {}
     with server() as at:
         for delay_s in DELAYS_S:

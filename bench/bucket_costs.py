@@ -1,6 +1,8 @@
-"""Costs of a store in a bucket: requests and dollars for a million rows, for an open and for a take-over.
+"""Counts the requests of a store in a bucket, and their price: for a million rows, for an open, and
+for a take-over.
 
-The prices are list prices of requests. Storage (a month of a GB) and traffic out of the region are not in them.
+Prices are list prices of requests. The price of storage, and of traffic out of the region, is not
+included.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from nyala.tablet.check import bucket_at
 from nyala.tablet.media.bucket import open_bucket
 from nyala.wal.record import ChangeRecord
 
-# S3 Standard, us-east-1, dollars a request: aws.amazon.com/s3/pricing, November 2026. DELETE is free.
+# Dollars per request of S3 Standard in us-east-1 (aws.amazon.com/s3/pricing, November 2026). DELETE is free.
 PUT_DOLLARS = 0.005 / 1000  # PUT, COPY, POST, LIST
 GET_DOLLARS = 0.0004 / 1000  # GET, HEAD
 DELAY_S = 0.040
@@ -48,7 +50,9 @@ with nyala.connect(sys.argv[1], storage_options=eval(sys.argv[2]), cache_dir=sys
 
 @dataclass(frozen=True)
 class Scale:
-    """`rows` are loaded and scanned, a tenth of them is upserted; `rowsets` are opened."""
+    """rows: are loaded and scanned, and a tenth of them upserted; rowsets: the number in a store
+    that is opened.
+    """
 
     name: str
     rows: int
@@ -65,7 +69,9 @@ def dollars(traffic: Traffic) -> float:
 
 
 def cells(name: str, took_s: float, traffic: Traffic, rows: int | None = None) -> list[str]:
-    """A line of the table; with `rows`, per million of them."""
+    """Return a line of the table. rows: divide by this number of rows, and give figures for a
+    million.
+    """
     share = 1.0 if rows is None else 1e6 / rows
     counts = [
         f"{sum(traffic.requests[verb] for verb in verbs) * share:,.0f}"
@@ -76,7 +82,9 @@ def cells(name: str, took_s: float, traffic: Traffic, rows: int | None = None) -
 
 
 def add_rowsets(keep: dict[str, Any], count: int) -> None:
-    """Name `count` rowsets in the catalogue. Their files do not exist, and an open does not read them."""
+    """Add `count` rowsets to the catalogue. Their files do not exist, but an open does not read
+    them.
+    """
     with bucket_at(URL, keep["storage_options"]) as (env, objects):
         medium, state, _ = open_bucket(env, objects, 0.0)
         entry = next(iter(state.rowsets.values()))
@@ -94,7 +102,9 @@ def add_rowsets(keep: dict[str, Any], count: int) -> None:
 
 
 def take_over(at: Server, keep: dict[str, Any], kill: bool) -> tuple[float, Traffic]:
-    """Measure until a new writer's first write is acknowledged, after the old writer was killed or not."""
+    """Measure the time until the first write of a new writer is acknowledged. kill: whether the old
+    writer is killed.
+    """
     command = [sys.executable, "-c", _WRITER, URL, repr(keep["storage_options"]), keep["cache_dir"] + "-2"]
 
     def become_writer() -> nyala.Database:
@@ -122,7 +132,7 @@ def take_over(at: Server, keep: dict[str, Any], kill: bool) -> tuple[float, Traf
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     chance = np.random.default_rng(3)
     rows = pa.table({"k": np.arange(scale.rows), "v": chance.random(scale.rows), "w": np.arange(scale.rows)})
     table = Table(["what", "time", "PUT, POST", "LIST", "GET, HEAD", "MB", "dollars"])

@@ -1,9 +1,10 @@
-"""Reads of a store in a bucket, beside the same store in a folder and DuckDB on Parquet in the same bucket.
+"""Measures reads of a store in a bucket, of the same store in a folder, and of Parquet in the
+bucket by DuckDB.
 
-All answer the same SQL through DuckDB. Cold: a reader that was just opened, with an empty cache; opening is not in the
-time. Warm: after the same query four times. DuckDB reads the Parquet file (Snappy, row groups of 122,880 rows as it
-makes them) with its extension httpfs, or through pyarrow's S3 file system where the extension cannot be installed; the
-note says which. Every answer is checked.
+All run the same SQL in DuckDB, and every result is checked. Cold: a reader that was just opened,
+with an empty cache; opening is not part of the time. Warm: after four runs of the same query.
+DuckDB reads the Parquet file (Snappy, row groups of 122,880 rows) by its extension httpfs, or by
+pyarrow's S3 file system if the extension cannot be installed. The note of the report says which.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _WARM_RUNS = 3
 
 @dataclass(frozen=True)
 class Scale:
-    """`rows` of a table with five columns."""
+    """rows: the rows of the table, which has five columns."""
 
     name: str
     rows: int
@@ -57,7 +58,7 @@ def queries(rows: int) -> dict[str, str]:
 
 
 def make_rows(count: int) -> pa.Table:
-    """Numbers that compress a little, dates, text of few values."""
+    """Return rows with numbers that compress a little, dates, and text with few values."""
     chance = np.random.default_rng(7)
     return pa.table(
         {
@@ -82,7 +83,7 @@ def asking(db: nyala.Database) -> Callable[[str], Any]:
 
 
 def parquet(at: Server) -> tuple[Ask, str]:
-    """A connection of DuckDB to the Parquet file, and how it reads it."""
+    """Return a connection of DuckDB to the Parquet file, and how it reads the file."""
     import duckdb
 
     connection = duckdb.connect()
@@ -108,7 +109,7 @@ def parquet(at: Server) -> tuple[Ask, str]:
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     rows = make_rows(scale.rows)
     local, url = os.path.join(folder, "store"), "s3://bucket/store"
     table = Table(["question", "folder, cold", "warm", "bucket, cold", "warm", "Parquet, cold", "warm"])
@@ -122,7 +123,7 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
             objects.upload(_FILE, iter(lambda: file.read(8 << 20), b""))
         objects.close()
         with nyala.connect(local, read_only=True) as db:
-            db.sql("SELECT count(*) FROM l").fetchall()  # imports DuckDB
+            db.sql("SELECT count(*) FROM l").fetchall()  # the first query imports DuckDB
         at.traffic(DELAY_S)
         how = ""
         for name, sql in queries(scale.rows).items():

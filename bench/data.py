@@ -1,4 +1,6 @@
-"""The data: TPC-H's lineitem, a table of fifty columns, and small rows for steady loads. The same for every store."""
+"""The data of the benchmarks: TPC-H's lineitem, a table with fifty columns, and small rows. All
+stores get the same.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ MONEY = pa.decimal128(15, 2)
 
 
 def lineitem(scale_factor: float, folder: str) -> tuple[pa.Table, str]:
-    """TPC-H's lineitem and a sentence on where it is from: about 6 M rows × the scale factor.
+    """Return TPC-H's lineitem, about 6 M rows × the scale factor, and a sentence that says how it
+    was made.
 
-    Made by tpchgen-cli; where that is not installed, rows of the same shape and value ranges by NumPy.
+    tpchgen-cli makes it. If that is not installed, NumPy makes rows of the same types and ranges of
+    values.
     """
     tool = tpch_tool()
     if tool is None:
@@ -39,7 +43,9 @@ def lineitem(scale_factor: float, folder: str) -> tuple[pa.Table, str]:
 
 
 def make_tpch(scale_factor: float, folder: str) -> None:
-    """All eight tables, a file of Parquet each. Raises: FileNotFoundError without tpchgen-cli."""
+    """Make all eight tables of TPC-H, as Parquet files. Raises FileNotFoundError without
+    tpchgen-cli.
+    """
     tool = tpch_tool()
     if tool is None:
         raise FileNotFoundError("TPC-H's tables need tpchgen-cli (`make bench` installs it)")
@@ -48,7 +54,9 @@ def make_tpch(scale_factor: float, folder: str) -> None:
 
 
 def read_plain(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A file of tpchgen-cli's: no NULLs, and text in place of string views, which not all stores know."""
+    """Read a file of tpchgen-cli without nullable columns and string views, which some stores do
+    not support.
+    """
     read = pq.read_table(path, columns=columns)
     fields = [
         pa.field(f.name, pa.string() if pa.types.is_string_view(f.type) else f.type, nullable=False)
@@ -58,7 +66,7 @@ def read_plain(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 
 
 def tpch_tool() -> str | None:
-    """Where tpchgen-cli is; None: it is not installed."""
+    """Return the path of tpchgen-cli, or None if it is not installed."""
     return shutil.which("tpchgen-cli", path=str(Path(sys.executable).parent)) or shutil.which("tpchgen-cli")
 
 
@@ -66,9 +74,10 @@ _ALIGNED_BYTES = 64
 
 
 def write_mapped(table: pa.Table, path: str) -> None:
-    """The table's buffers in one file, for `read_mapped`. Columns of one chunk without NULLs.
+    """Write a table to a file for `read_mapped`. The columns must have one chunk and no NULLs.
 
-    Not Arrow's IPC file, whose buffers lie at multiples of 8 bytes: Lance and delta-rs end at decimals that do.
+    This is not Arrow's IPC file, in which buffers are aligned to 8 bytes: Lance and delta-rs crash
+    on such decimals.
     """
     places: list[list[tuple[int, int] | None]] = []
     with open(path, "wb") as file:
@@ -85,7 +94,9 @@ def write_mapped(table: pa.Table, path: str) -> None:
 
 
 def read_mapped(path: str) -> pa.Table:
-    """The table of `write_mapped`; its bytes are the file's pages, not memory of this process."""
+    """Return a table that `write_mapped` wrote, as a memory map, so that it does not count as
+    memory of this process.
+    """
     schema, rows, places = pickle.loads(Path(path + ".places").read_bytes())
     whole = pa.memory_map(path).read_buffer()
     arrays = [
@@ -101,7 +112,7 @@ def _lineitem_like(rows: int) -> pa.Table:
     rng = np.random.default_rng(1992)
 
     def money(low: int, high: int, cents: int = 1) -> pa.Array:
-        """Decimals of two places: 128-bit little-endian numbers of cents."""
+        """Return decimals with two places, from 128-bit little-endian numbers of cents."""
         low_half = rng.integers(low, high, rows) * cents
         words = np.stack([low_half, np.zeros_like(low_half)], axis=1)
         return pa.Array.from_buffers(MONEY, rows, [None, pa.py_buffer(words.tobytes())])
@@ -137,7 +148,9 @@ def _lineitem_like(rows: int) -> pa.Table:
 
 
 def wide(rows: int) -> pa.Table:
-    """Fifty columns: the key `id`, 24 doubles of full precision (d0 …), 20 integers of many widths (i0 …), 5 texts."""
+    """Return rows of fifty columns: the key `id`, 24 random doubles (d0 …), 20 integers of several
+    widths (i0 …), 5 texts.
+    """
     rng = np.random.default_rng(50)
     columns: dict[str, pa.Array] = {"id": pa.array(np.arange(rows))}
     for number in range(24):
@@ -151,7 +164,7 @@ def wide(rows: int) -> pa.Table:
 
 
 def small_rows(ids: np.ndarray, rng: np.random.Generator) -> pa.Table:
-    """Rows of a steady load: the key `id`, four doubles, two integers, two texts; about 70 bytes."""
+    """Return rows of about 70 bytes: the key `id`, four doubles, two integers, two texts."""
     n = len(ids)
     return pa.table(
         {

@@ -1,7 +1,8 @@
-"""A few rows updated for ever: does the disk stay bounded, and the latency flat?
+"""Updates a few rows a million times, to see whether disk space stays bounded and latency constant.
 
-1,500 rows, a million updates of whole rows in batches of 100, one batch after the other; now and then one row is
-read by its key and one column summed. (DuckDB's issue 19468: such a table grew to 1.2 GB in a day.)
+The table has 1,500 rows. Batches update 100 whole rows each, one batch after the other. From time
+to time one row is read by its key, and one column is summed. (In DuckDB's issue 19468, such a table
+grew to 1.2 GB in a day.)
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from bench.stores import HOT, KINDS, Options, choose
 ROWS = 1_500
 BATCH_ROWS = 100
 READ_EVERY = 50
-# Nyala's log is flushed at 64 MiB; what comes meanwhile may make it a quarter longer.
+# Nyala flushes its log at 64 MiB. Writes during the flush may make it a quarter longer.
 LOG_BYTES = 80 << 20
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Nyala makes `updates` row updates; peers as many as they can in `peer_duration_s`, if that is less."""
+    """updates: row updates of Nyala. Other stores stop after `peer_duration_s`, if that is earlier."""
 
     name: str
     updates: int
@@ -46,7 +47,7 @@ QUICK = Scale("quick", 100_000, 20.0, "3s", 5.0)
 
 
 def measure(name: str, scale: Scale, folder: str) -> dict[str, Any]:
-    """One store, in this process."""
+    """Measure one store, in this process."""
     kind = next(kind for kind in KINDS if kind.name == name)
     store = kind.open(folder, Options(history=scale.history))
     rng = np.random.default_rng(3)
@@ -108,7 +109,7 @@ def measure(name: str, scale: Scale, folder: str) -> dict[str, Any]:
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     found: dict[str, dict[str, Any]] = {}
     for kind in choose(HOT, stores, say):
         say(f"{kind.name}: {scale.updates:,} updates of {ROWS:,} rows")
@@ -130,7 +131,9 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
 
 
 def thirds(values: Sequence[int]) -> tuple[int, int]:
-    """The largest of the middle third and of the last: a disk that only fills up to its history shows no growth."""
+    """Return the largest values of the second and the last third. Growth during the first third is
+    expected: the history fills up.
+    """
     third = max(1, len(values) // 3)
     return max(values[third : 2 * third] or values), max(values[-third:])
 

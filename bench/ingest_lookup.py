@@ -1,9 +1,11 @@
-"""Loading lineitem, changing it by key, looking rows up by key: Nyala in one tablet and in four, and peers.
+"""Loads lineitem, changes rows by key and looks rows up by key: Nyala with one tablet and with
+four, and other stores.
 
-Each store has a process of its own and the steps in one order: load; get of keys that were not asked for yet, and of
-the same keys again; 1,000 keys, key ranges; single-row inserts; upserts of 1,000 rows, half of them new, with uniform
-and then with Zipfian keys; one column in 10,000 rows; deletes of 1,000 keys. Every write is durable when it has
-returned. The first call of each step does not count. At the end the rows are counted.
+Each store has its own process, and the steps have one order: load; get of new keys, and of the same
+keys again; get of 1,000 keys; key ranges; inserts of one row; upserts of 1,000 rows, half of them
+new, with uniform and with Zipfian keys; one column of 10,000 rows; deletes of 1,000 keys. Every
+write is durable when it returns. The first call of each step is not counted. At the end the number
+of rows is checked.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from bench.stores import INGEST, choose
 from bench.stores.keyed import Keyed, open_keyed
 
 HASHED = "nyala-hash4"
-# Line numbers of TPC-H are 1 to 7: these are new keys among the old ones, in this data and in what stands in for it.
+# TPC-H has line numbers 1 to 7. With these numbers, new keys are between existing ones.
 NEW_LINES = {"insert": 10, "uniform": 20, "zipf": 30}
 STEPS = {
     "load": "load",
@@ -42,7 +44,7 @@ STEPS = {
     "update": "one column in 10,000 rows",
     "delete": "delete of 1,000 keys",
 }
-# Bounds of Nyala's medians, in seconds; writes may take one sync besides.
+# Bounds of Nyala's medians, in seconds. Writes may take one sync more.
 BOUNDS = {"load": 5.0, "get": 0.3e-3, "get_many": 11e-3, "range": 0.5e-3}
 WRITE_BOUNDS = {"insert": 0.5e-3, "uniform": 4e-3, "zipf": 4e-3, "update": 15e-3}
 
@@ -60,7 +62,7 @@ class Scale:
     ranges: int = 1000
     batch_rows: int = 1000
     update_rows: int = 10_000
-    # A peer's step ends after so many seconds, with what was made until then.
+    # A step of another store ends after this many seconds.
     peer_step_s: float = 30.0
 
 
@@ -69,7 +71,7 @@ QUICK = Scale("quick", 0.05, upserts=50, gets=300, ranges=300, peer_step_s=5.0)
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     table, source = data.lineitem(scale.scale_factor, folder)
     note = f"{source}, {table.num_rows:,} rows; medians of single calls"
     given = os.path.join(folder, "lineitem")
@@ -85,7 +87,7 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
 
 
 def _measure(name: str, given: str, folder: str, scale: Scale) -> dict[str, Any]:
-    """All steps of one store, in this process."""
+    """Run all steps of one store, in this process."""
     rows = Rows(data.read_mapped(given), NEW_LINES)
     store = open_keyed(name, folder)
     try:
@@ -131,12 +133,12 @@ def _p50(found: dict[str, Any], step: str) -> float | None:
     return median(taken) if taken else None
 
 
-# One call: what is done, by how many rows the table grows, and what it must answer (None: nothing to compare).
+# One call: the function, the number of added rows, and the expected result (None: not compared).
 Call = tuple[Callable[[], Any], int, Any]
 
 
 def _actions(store: Keyed, rows: Rows, scale: Scale) -> Iterator[tuple[str, Iterator[Call]]]:
-    """The steps in their order. Data are made while iterating, so not inside of what is timed."""
+    """Yield the steps in order. The data of a step is made before its time begins."""
     total, size = rows.table.num_rows, min(scale.batch_rows, rows.table.num_rows // 8)
     rng = np.random.default_rng(11)
     orderkeys = rows.table.column("l_orderkey")
@@ -172,7 +174,7 @@ def _actions(store: Keyed, rows: Rows, scale: Scale) -> Iterator[tuple[str, Iter
             else:
                 old = rng.choice(total, half, replace=False)
             places = rows.spread(number * half, (number + 1) * half)
-            # A small table is used up: what comes again is no longer new.
+            # A small table has too few rows: repeated keys are not new.
             grows = max(0, min(half, total - number * half))
             batch = rows.half_new(old, places, step)
             yield (lambda batch=batch: store.upsert(batch)), grows, None

@@ -1,4 +1,4 @@
-"""What the figures were measured on: a figure without its machine says nothing."""
+"""Describes the machine on which figures were measured."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PACKAGES = (
     "nyala", "pyarrow", "numpy", "duckdb", "polars", "pyspark", "deltalake", "tpchgen-cli",
 )  # fmt: skip
 _HERE: Final = Path(__file__).parent
-# What the bench itself writes.
+# Files that the benchmarks write.
 _WRITTEN: Final = ("bench/RESULTS.md",)
 
 
 def describe(folder: str) -> list[str]:
-    """Lines for the report. `folder` is where the stores are made: its disk is what is measured."""
+    """Return lines for the report. folder: where the stores are, for the speed of its disk."""
     return [
         f"{_processor()}, {len_of_affinity()} cores, {_memory_gb():.1f} GB of memory; load before the run {_load()}",
         f"{platform.system()} {platform.release()}; stores on {_file_system(folder)}, where appending and syncing "
@@ -32,14 +32,16 @@ def describe(folder: str) -> list[str]:
 
 
 def len_of_affinity() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def sync_ms(folder: str, times: int = 30) -> float:
-    """The price of one durable append here, in milliseconds: every durable commit pays it at least once."""
+    """Return the time of one durable append in milliseconds. Every durable commit takes at least
+    this time.
+    """
     return median(synced_append_s(folder) for _ in range(times)) * 1e3
 
 
@@ -54,7 +56,9 @@ def _versions() -> list[str]:
 
 
 def _commit() -> str:
-    """The code's commit, with "-dirty" if it was changed since; what a part before this one wrote is no such change."""
+    """Return the commit of the code, with "-dirty" if files differ from it, other than results of
+    an earlier part.
+    """
     described = _git("describe", "--always")
     if described is None or described.returncode:
         return ""
@@ -71,8 +75,9 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[str] | None:
 
 
 def _processor() -> str:
-    """The processor's name, and what its maker tells models of one name apart by: many a virtual machine says no more
-    than "AMD EPYC"."""
+    """Return the name of the processor, with its family and model: many virtual machines only say
+    "AMD EPYC".
+    """
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -81,7 +86,7 @@ def _processor() -> str:
 
 
 def processor_of(text: str) -> str:
-    """Of the first processor in /proc/cpuinfo; empty where it has no name."""
+    """Return the name of the first processor in the text of /proc/cpuinfo, or ""."""
     first = text.split("\n\n")[0]
     found = {
         key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())
@@ -103,7 +108,9 @@ def _load() -> str:
 
 
 def _file_system(folder: str) -> str:
-    """Kind of the file system that holds the folder: figures from a tmpfs say nothing about durability."""
+    """Return the type of the file system of a folder. A tmpfs would say nothing about durable
+    writes.
+    """
     try:
         lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:

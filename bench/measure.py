@@ -1,6 +1,6 @@
-"""Clocks, percentiles, and what the operating system knows about bytes and memory.
+"""Measures times, percentiles, and what the operating system knows about bytes and memory.
 
-Where the system does not say (no /proc: macOS) the answer is None and the report prints a dash.
+Without /proc, as on macOS, byte counts and memory are None, and the report prints a dash.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-# The block cache keeps what this many scans read: `nyala.cfile.blocks.source`.
+# After this many scans, the block cache has all blocks that it will keep (`nyala.cfile.blocks.source`).
 SCANS_UNTIL_KEPT = 2
 
 
 def timed(action: Callable[..., Any], *arguments: Any) -> float:
-    """Seconds that one call takes."""
+    """Return the seconds of one call."""
     begun = time.perf_counter()
     action(*arguments)
     return time.perf_counter() - begun
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile: the smallest value that `share` (0 to 1) of all values do not exceed."""
+    """Return the nearest-rank percentile: the smallest value that is not exceeded by this share (0
+    to 1) of the values.
+    """
     ordered = sorted(values)
     assert ordered and 0 < share <= 1
     rank = -(-len(ordered) * share // 1)
@@ -37,7 +39,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """Latencies of one kind of operation in one window, in seconds."""
+    """Latencies of one kind of operation in one time window, in seconds."""
 
     count: int
     p50_s: float
@@ -49,7 +51,7 @@ class Summary:
 
 
 def summary(latencies_s: Sequence[float]) -> Summary | None:
-    """None when nothing was measured."""
+    """Return the summary of latencies, or None if there are none."""
     if not latencies_s:
         return None
     return Summary(
@@ -62,7 +64,11 @@ def summary(latencies_s: Sequence[float]) -> Summary | None:
 
 @dataclass(frozen=True)
 class Paired:
-    """Two things timed in turns: medians, and the median of the ratios of neighbours (machine drift cancels)."""
+    """Two things that were timed in turns: medians, and the median of the ratios of neighbouring
+    times.
+
+    The speed of the machine may drift during a run, but it is nearly the same for two neighbours.
+    """
 
     first_s: float
     second_s: float
@@ -78,9 +84,10 @@ def in_turns(
     enough_s: float = 1.0,
     unmeasured: int = 1,
 ) -> Paired:
-    """Time both, a b, b a, a b …, after so many unmeasured calls of each.
+    """Time two calls in the order a b, b a, a b, …, after some calls that are not counted.
 
-    At least `repeats` times, and short ones, whose ratios scatter most, until `enough_s` have gone or 20 × `repeats`.
+    Runs at least `repeats` rounds. Short calls, whose ratios scatter most, run until `enough_s` or
+    20 × `repeats` rounds.
     """
     for _ in range(unmeasured):
         first()
@@ -100,7 +107,7 @@ def in_turns(
 
 
 def paired(firsts: Sequence[float], seconds: Sequence[float]) -> Paired:
-    """Of seconds that were measured in turns."""
+    """Return the result for times that were measured in turns."""
     ratios = [b / a for a, b in zip(firsts, seconds, strict=True)]
     return Paired(median(firsts), median(seconds), median(ratios), min(ratios), max(ratios))
 
@@ -112,12 +119,12 @@ def in_rounds(
     first: int = 0,
     enough_s: float = 0.0,
 ) -> dict[str, list[float]]:
-    """Time several things in turns; each round begins with another of them. Seconds of each, by round.
+    """Time several calls in turns. Each round begins with another one. Return the seconds of each
+    call by round.
 
-    At least `rounds` times, and short ones, whose ratios scatter most, until `enough_s` have gone or 20 × `rounds`.
-
-    Each is called with the number of its round, from `first` on; the first `warm` rounds do not count. One that returns
-    a float has measured itself.
+    Runs at least `rounds` rounds. Short calls, whose ratios scatter most, run until `enough_s` or
+    20 × `rounds` rounds. Each call gets the number of its round, from `first` on. The first `warm`
+    rounds are not counted. If a call returns a float, this is its time.
     """
     names = list(ways)
     took: dict[str, list[float]] = {name: [] for name in names}
@@ -134,16 +141,17 @@ def in_rounds(
     return took
 
 
-# ------------------------------------------------------------------------------------------- paced load
+# ── calls at intervals
 
 
 @dataclass
 class Samples:
-    """Latencies of one kind of operation over a run: (when it began, how long it took), in seconds.
+    """Latencies of one kind of operation during a run: (begin, duration), in seconds.
 
-    An operation that takes longer than the pace holds up those that were due meanwhile: each of them is entered
-    with the time it would have waited (as HdrHistogram's correction for coordinated omission does), and counted
-    in `held_up`. Without that a store that stops for a second would show one slow operation, not twenty.
+    While an operation takes longer than its interval, others are due. Each of them is entered with
+    the time that it would have waited (HdrHistogram's correction for coordinated omission), and
+    counted in `held_up`. Otherwise a store that stops for a second would show one slow operation,
+    and not twenty.
     """
 
     points: list[tuple[float, float]] = field(default_factory=list)
@@ -153,7 +161,7 @@ class Samples:
     last_error: str = ""
 
     def add(self, at_s: float, took_s: float, interval_s: float) -> int:
-        """Enter one operation; how many more were due while it ran."""
+        """Enter one operation. held_up: how many others were due while it ran."""
         self.points.append((at_s, took_s))
         self.made += 1
         late_s, missed = took_s - interval_s, 0
@@ -165,7 +173,7 @@ class Samples:
         return missed
 
     def between(self, lower_s: float, upper_s: float) -> list[float]:
-        """Latencies of what began in [lower_s, upper_s)."""
+        """Return the latencies of operations that began in [lower_s, upper_s)."""
         return [took for at, took in self.points if lower_s <= at < upper_s]
 
 
@@ -176,9 +184,11 @@ def run_paced(
     action: Callable[[], float | None],
     samples: Samples,
 ) -> None:
-    """Call `action` every `interval_s` until `stop`. Its seconds are measured here, unless it returns them.
+    """Call `action` every `interval_s` until `stop`. The time of a call is measured, or is the
+    float that it returns.
 
-    An exception is counted, not raised: a peer that deletes files under its readers is to be seen, not to end the run.
+    Exceptions are counted and not raised, so that a store that deletes files under its readers does
+    not end the run.
     """
     tick = 0
     begun_s = time.perf_counter()
@@ -194,15 +204,18 @@ def run_paced(
         if took_s is None:
             took_s = time.perf_counter() - at_s
         tick += 1 + samples.add(at_s - zero_s, took_s, interval_s)
-        # Time that the action spent outside of what it returned (own maintenance) is not made good by a burst.
+        # If the action took longer than the time that it returned, because of its maintenance, the missed
+        # calls are not made up for.
         tick = max(tick, int((time.perf_counter() - begun_s) / interval_s))
 
 
-# ------------------------------------------------------------------------------------------- the system
+# ── the system
 
 
 def written_bytes() -> int | None:
-    """Bytes that this process, its threads and its ended children have sent to disk so far (pages made dirty)."""
+    """Return the bytes that this process, its threads and its ended children have written to disk
+    (dirty pages).
+    """
     try:
         text = Path("/proc/self/io").read_text()
     except OSError:
@@ -211,7 +224,7 @@ def written_bytes() -> int | None:
 
 
 def folder_bytes(folder: str | os.PathLike[str]) -> int:
-    """Disk space that the files of a folder occupy; files that vanish while it looks count nothing."""
+    """Return the disk space of the files in a folder. Files that vanish meanwhile count as nothing."""
     total = 0
     pending = [os.fspath(folder)]
     while pending:
@@ -228,7 +241,7 @@ def folder_bytes(folder: str | os.PathLike[str]) -> int:
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process and all processes under it."""
+    """Return the resident memory of this process and of all processes below it."""
     if not os.path.isdir("/proc/self/task"):
         return None
     total, pending = 0, [str(os.getpid())]
@@ -238,7 +251,7 @@ def resident_bytes() -> int | None:
             status = (process / "status").read_text()
             for task in (process / "task").iterdir():
                 pending += (task / "children").read_text().split()
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
         found = [line for line in status.splitlines() if line.startswith("VmRSS:")]
         total += int(found[0].split()[1]) * 1024 if found else 0
@@ -247,7 +260,7 @@ def resident_bytes() -> int | None:
 
 @dataclass
 class Watch:
-    """Disk, memory and the price of a synced append beside the folder, once a second, in a thread of its own."""
+    """A thread that records disk space, memory, and the time of a synced append, once per second."""
 
     folder: str
     zero_s: float
@@ -283,7 +296,7 @@ class Watch:
 
 
 def synced_append_s(folder: str) -> float:
-    """Seconds that it takes to append 4 KB to a new file in the folder and to sync it."""
+    """Return the seconds to append 4 KB to a new file in the folder and to sync the file."""
     with tempfile.TemporaryFile(dir=folder) as file:
         begun = time.perf_counter()
         os.write(file.fileno(), b"n" * 4096)
@@ -292,10 +305,11 @@ def synced_append_s(folder: str) -> float:
 
 
 class Durable:
-    """Makes durable what a store wrote without syncing: new files and their folders, after each of its commits.
+    """Syncs the files that a store wrote without a sync: new files and their folders, after each
+    commit.
 
-    delta-rs and Lance never sync on a local disk, and have no setting for it. The syncs count as theirs; the search
-    for what is new does not, as a store would know.
+    delta-rs and Lance never sync on a local disk, and have no setting for it. The time of the syncs
+    counts as theirs. The time to find new files does not, because a store would know its files.
     """
 
     def __init__(self, folder: str) -> None:
@@ -304,7 +318,7 @@ class Durable:
         self.sync()
 
     def sync(self) -> float:
-        """Sync what is new; the seconds that went into finding it."""
+        """Sync new files. Return the seconds that it took to find them."""
         begun = time.perf_counter()
         files, folders = [], []
         pending = [self._folder]

@@ -1,8 +1,9 @@
-"""A steady load of upserts, gets and scans, with maintenance on: does the last minute look like the first?
+"""Runs a steady load of upserts, gets and scans, to see whether the last minute is as fast as the
+first.
 
-Three threads of one process keep their pace: batches of 100 rows upserted (four fifths rows that are there, one fifth
-new, keys all over the key space), single rows by key, sums over one column of all rows. Each store is measured in
-a process of its own, so that its memory is its own. Disk and memory are looked at once a second.
+Three threads of one process work at fixed intervals: upserts of 100 rows (80 % existing, 20 % new,
+keys over the whole key space), gets by key, and sums of one column. Maintenance is on. Each store
+has its own process, so that memory can be measured. Disk and memory are recorded once per second.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ OPERATIONS = ("upsert", "get", "scan")
 
 @dataclass(frozen=True)
 class Scale:
-    """Intervals: the pace of each operation, and of `maintain` for stores that need it. Peers run `peer_duration_s`."""
+    """The intervals of the operations, and of `maintain` for stores that need it. Other stores run
+    `peer_duration_s`.
+    """
 
     name: str
     rows: int
@@ -52,7 +55,7 @@ class Scale:
 
     @staticmethod
     def window_of(duration_s: float) -> float:
-        """What "the first minute" and "the last minute" are in a run of this length."""
+        """Return the length of "the first minute" and "the last minute" for a run of this length."""
         return min(60.0, duration_s / 4)
 
 
@@ -61,12 +64,14 @@ QUICK = Scale("quick", 100_000, 60.0, 20.0, 5.0, "10s", 5.0)
 
 
 def spread(numbers: np.ndarray) -> np.ndarray:
-    """Numbers 0, 1, 2 … as keys all over 32 bits: new rows fall between old ones, as in life."""
+    """Map the numbers 0, 1, 2 … to keys over all of 32 bits, so that new rows are between old ones."""
     return numbers.astype(np.int64) * 2_654_435_761 % 2**32
 
 
 def measure(name: str, scale: Scale, folder: str, duration_s: float) -> dict[str, Any]:
-    """One store, in this process. The dict has plain values only: it travels to the parent."""
+    """Measure one store, in this process. The result has plain values only, because it is sent to
+    the parent.
+    """
     kind = next(kind for kind in KINDS if kind.name == name)
     store = kind.open(folder, Options(history=scale.history))
     rng = np.random.default_rng(11)
@@ -155,7 +160,7 @@ def _windows(samples: Samples, duration_s: float) -> dict[str, Any]:
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     found: dict[str, dict[str, Any]] = {}
     for kind in choose(MIXED, stores, say):
         duration_s = scale.duration_s if kind.name == "nyala" else scale.peer_duration_s

@@ -1,8 +1,9 @@
-"""One column changed in 1 % of the rows of a table of fifty: how long it takes, and how many bytes go to disk.
+"""Updates one column in 1 % of the rows of a table of fifty columns: time, and bytes that are
+written to disk.
 
-Each round changes another random 1 %, in one call, in every store in turn. Bytes are those that the process sent to
-disk (pages made dirty, /proc/self/io), the log included: first until the call has returned, then also for bringing
-the change from log and memory to where the table is (flush, checkpoint), then also for the store's own compaction.
+Each round updates another random 1 % in one call, in every store in turn. The bytes are those that
+the process writes (dirty pages, /proc/self/io), with the log: until the call returns, until the
+change is in the table's files (flush, checkpoint), and until the store's own compaction has ended.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ QUICK = Scale("quick", 100_000, 3)
 
 @dataclass
 class Step:
-    """Medians come from these: one entry a round."""
+    """The figures of one step, one per round."""
 
     took_s: list[float] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
@@ -66,7 +67,7 @@ class Measured:
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     table = data.wide(scale.rows)
     say(f"{scale.rows:,} rows of {table.num_columns} columns, {table.nbytes / 1e6:.0f} MB in Arrow")
     measured = []

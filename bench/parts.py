@@ -1,4 +1,4 @@
-"""What the parts share: how progress is said, and measuring one store in a process of its own."""
+"""What the parts of the benchmark share: progress messages, and a process for each store."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ _BEGUN_S = time.perf_counter()
 
 
 def say(text: str) -> None:
-    """Progress, with the seconds since the start."""
+    """Print a progress message, with the seconds since the start."""
     print(f"[{time.perf_counter() - _BEGUN_S:7.1f} s] {text}", file=sys.stderr, flush=True)
 
 
 def in_own_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Run `measure` in a fresh process: its memory and its bytes written are then those of one store alone."""
+    """Run `measure` in a new process, so that its memory and its written bytes are those of one
+    store.
+    """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(measure, *arguments).result()
 
 
 def ratio(over: float | None, under: float | None) -> float | None:
-    """None where one of both is missing."""
+    """Return a / b, or None if one of them is missing."""
     return None if over is None or not under else over / under

@@ -1,4 +1,4 @@
-"""A question put to several sources in turns: what it took each, and that all give one answer."""
+"""Runs a query on several sources in turns, and checks that all results are equal."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Source = Callable[[], tuple[float, list[Any]]]
 
 
 def in_turns(sources: Mapping[str, Source], repeats: int, what: str) -> Taken:
-    """Ask in turns, after a round that does not count, in which the answers are compared with that over Parquet.
+    """Return the times of a query on each source. A first round is not counted; it compares the
+    results with Parquet's.
 
-    `warm`, a reader that stays open, runs the query before that until its cache does not change any more.
+    warm: a reader that stays open. It runs the query until its cache does not change any more.
     """
     names = list(sources)
     for _ in range(SCANS_UNTIL_KEPT if "warm" in sources else 0):
@@ -38,19 +39,19 @@ def in_turns(sources: Mapping[str, Source], repeats: int, what: str) -> Taken:
 
 
 def ratio_of(taken: Mapping[str, list[float]], ours: str, theirs: str = "parquet") -> float | None:
-    """Return the median of the ratios of neighbours."""
+    """Return the median of the ratios of neighbouring times."""
     found = [a / b for a, b in zip(taken.get(ours, ()), taken.get(theirs, ()), strict=False)]
     return median(found) if found else None
 
 
 def geometric_mean(ratios: Iterable[float | None]) -> float | None:
-    """None if there is no ratio."""
+    """Return the geometric mean, or None if there is no ratio."""
     found = [math.log(ratio) for ratio in ratios if ratio is not None]
     return math.exp(sum(found) / len(found)) if found else None
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
-    """Whether the rows are the same in any order; doubles to nine digits, as they depend on the order of adding."""
+    """Whether two results have the same rows in any order. Doubles are compared to nine digits."""
 
     def plain(rows: list[Any]) -> list[str]:
         return sorted(

@@ -1,8 +1,10 @@
-"""How fast data files in a bucket are read: `python -m bench.remote_reads [--delay-ms 20] [--mb-per-s 100]`.
+"""Measures how fast data files in a bucket are read: `python -m bench.remote_reads [--delay-ms 20]
+[--mb-per-s 100]`.
 
-An S3 server in a process of its own answers each request after a delay. A store's data files are uploaded to it. Then
-the same scans and look-ups run with an empty cache, and are compared with `get_ranges` of the same chunks alone: the
-fastest way to bring these bytes here. The server is Python, so its bandwidth is small; only ratios mean something.
+An S3 server in a process of its own answers each request after a delay. The data files of a store
+are uploaded to it. The same scans and look-ups run with an empty cache. They are compared with
+`get_ranges` of the same chunks alone, which is the fastest way to get these bytes. The server is
+slow, because it is written in Python. So only ratios mean something.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class Throttled:
 
 
 class Rooted(RemoteFiles):
-    """Files that find the paths of a local store in the bucket, so that its scan tokens can be read."""
+    """Files that find the paths of a local store in the bucket, so that its scan tokens can be
+    read.
+    """
 
     def __init__(self, files: RemoteFiles, root: str, url: str) -> None:
         super().__init__(files.cache)
@@ -76,7 +80,7 @@ class Rooted(RemoteFiles):
 
 
 def make(folder: Path, rows: int) -> None:
-    """A table like lineitem: numbers that compress a little, dates, text of few values."""
+    """Return rows like lineitem: numbers that compress a little, dates, and text with few values."""
     chance = np.random.default_rng(7)
     with nyala.connect(folder, maintenance=False) as db:
         table = db.create_table(
@@ -101,7 +105,7 @@ def make(folder: Path, rows: int) -> None:
 
 
 def median_s(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The median of a few runs in seconds, and the last result."""
+    """Return the median of several runs in seconds, and the last result."""
     times, result = [], None
     for _ in range(TRIES):
         began = time.perf_counter()
@@ -111,7 +115,9 @@ def median_s(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def fetch_alone(objects: Objects, ranges: list[tuple[str, int, int]]) -> int:
-    """Get these ranges (key, lower, upper) by as many requests at a time as the cache makes."""
+    """Get these ranges (key, lower, upper), with as many requests at the same time as the cache
+    makes.
+    """
     with ThreadPoolExecutor(32) as pool:
         parts = pool.map(lambda one: objects.get_ranges(one[0], [one[1:]]), ranges)
         return sum(memoryview(part).nbytes for found in parts for part in found)
@@ -202,7 +208,7 @@ def compare(folder: Path, objects: Objects) -> None:
 
 
 def runs_of(chunks: list[int]) -> list[tuple[int, int]]:
-    """The runs of adjacent chunks, of at most 4 MB."""
+    """Return the runs of adjacent chunks, of at most 4 MB each."""
     runs: list[tuple[int, int]] = []
     for chunk in chunks:
         if runs and chunk == runs[-1][1] and chunk - runs[-1][0] < 16:

@@ -1,4 +1,6 @@
-"""Results as pages: bench/RESULTS.md has one block per part, from its latest full run; git has the older figures."""
+"""Writes results to bench/RESULTS.md, which has one block per part from its latest full run. Older
+ones are in git.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ TITLE: Final = """\
 
 @dataclass
 class Table:
-    """Cells are text; the first column is aligned left, the others right."""
+    """A table of text cells. The first column is aligned left, the others right."""
 
     columns: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
@@ -45,7 +47,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Aim:
-    """A figure that the project set itself, and what came out. met: None if it was not measured."""
+    """A figure that the project wants to reach, and the measured one. met: None if it was not
+    measured.
+    """
 
     text: str
     figure: str
@@ -57,13 +61,13 @@ class Aim:
 
 
 def at_most(text: str, figure: float | None, bound: float, shown: str | None = None) -> Aim:
-    """Return the aim that a ratio is not above a bound. shown: its text, if it is not just the ratio."""
+    """Return the aim that a ratio is not above a bound. shown: text for the ratio."""
     return Aim(text, shown or times(figure), None if figure is None else figure <= bound)
 
 
 @dataclass
 class Report:
-    """What one part found: a note on the data, one table that fits a screen, and the aims."""
+    """The result of one part: a note about the data, one table that fits a screen, and the aims."""
 
     part: str
     title: str
@@ -88,7 +92,7 @@ class Report:
 
 
 def save(report: Report, machine: Sequence[str], folder: Path = FOLDER) -> Path:
-    """Write the block into RESULTS.md, in place of the one of the run before; returns the page."""
+    """Write a block to RESULTS.md in place of the one of the last run. Return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "RESULTS.md"
     text = page.read_text() if page.exists() else TITLE
@@ -99,11 +103,11 @@ def save(report: Report, machine: Sequence[str], folder: Path = FOLDER) -> Path:
     return page
 
 
-# ------------------------------------------------------------------------------------------- numbers as text
+# ── numbers as text
 
 
 def seconds(value: float | None) -> str:
-    """Three digits, in the unit that suits."""
+    """Format seconds with three digits, in a suitable unit."""
     if value is None:
         return "–"
     if value < 1:
@@ -116,7 +120,7 @@ def megabytes(value: float | None) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio."""
+    """Format a ratio."""
     return "–" if value is None else f"{value:.2f} ×" if value < 100 else f"{value:,.0f} ×"
 
 

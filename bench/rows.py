@@ -13,14 +13,14 @@ from bench import data
 
 CHANGED = "l_quantity"
 ZIPF_EXPONENT = 0.99  # as YCSB has it
-HOT_STRIDE = 7_368_787  # a prime, so that ranks next to one another lie apart
+HOT_STRIDE = 7_368_787  # a prime, so that frequent rows are far from each other
 
 
 class Rows:
-    """Rows and keys for the steps, the same for every store. The table is a mapped file."""
+    """Rows and keys for the steps, the same for every store. The table is a memory map."""
 
     def __init__(self, table: pa.Table, new_lines: Mapping[str, int]) -> None:
-        """new_lines: what is added to line numbers to make a new key, for each step."""
+        """new_lines: for each step, the number that is added to line numbers to make new keys."""
         self.table = table
         self._new_lines = new_lines
 
@@ -31,14 +31,16 @@ class Rows:
         return self.table.take(pa.array(places)).combine_chunks()
 
     def new(self, places: np.ndarray, step: str) -> pa.Table:
-        """Rows like those, under keys that no row has yet if no place comes twice in a step."""
+        """Return copies of rows with new keys. The keys are distinct if no row number occurs twice
+        in a step.
+        """
         rows = self.rows(places)
         line = rows.column("l_linenumber").to_numpy() + np.int32(self._new_lines[step])
         at = rows.column_names.index("l_linenumber")
         return rows.set_column(at, rows.schema.field(at), pa.array(line, rows.schema.field(at).type))
 
     def half_new(self, old: np.ndarray, new: np.ndarray, step: str) -> pa.Table:
-        """In a random order, with a value changed in the old ones."""
+        """Return rows in random order: half of them new, and half existing with a changed value."""
         rows = self.rows(old)
         at = rows.column_names.index(CHANGED)
         changed = pa.array([Decimal("17.00")] * len(rows), rows.schema.field(at).type)
@@ -47,9 +49,11 @@ class Rows:
         return both.take(pa.array(np.random.default_rng(len(both)).permutation(len(both))))
 
     def spread(self, lower: int, upper: int) -> np.ndarray:
-        """Places number `lower` to `upper` - 1 of an order that jumps all over the table and has each place once.
+        """Return row numbers `lower` to `upper` - 1 of an order that jumps over the table and has
+        each row once.
 
-        By a stride and not by shuffling: an array as long as the table would count as a store's memory.
+        The order is computed by a stride. A shuffled array of row numbers would count as memory of
+        the store.
         """
         total = self.table.num_rows
         stride = max(1, int(total * 0.6180339887))
@@ -58,7 +62,9 @@ class Rows:
         return np.arange(lower, upper, dtype=np.int64) * stride % total
 
     def zipfian(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Places of `count` different rows, ranks by the continuous form of Zipf's law; the hot ones lie apart."""
+        """Return `count` distinct row numbers, drawn by Zipf's law. Frequent rows are far from each
+        other.
+        """
         total, power = self.table.num_rows, 1 - ZIPF_EXPONENT
         found = np.empty(0, np.int64)
         while len(found) < count:

@@ -1,9 +1,10 @@
-"""What updates cost the scans that follow: TPC-H Q1, Q6 and the sum of the updated column, before and after compaction.
+"""Measures what updates cost later scans: TPC-H Q1, Q6 and a sum of the updated column, before and
+after compaction.
 
-For each share of the rows a copy of the untouched table has `l_quantity` changed in that share, chosen at random over
-the whole table; then the copy and the untouched table answer in turns: first runs, after both were opened anew, and
-repeated ones, which find what a store remembers of earlier scans. `l_quantity` is summed by Q1, filtered by Q6,
-and is the column of the full sum, so no question can pass over the updates.
+For each share of the rows, a copy of the table gets new values of `l_quantity` in random rows of
+this share. Then the copy and the unchanged table run the queries in turns: first runs on just
+opened stores, and repeated runs, which use caches. Q1 sums `l_quantity`, Q6 filters it, and the
+last query sums it, so every query needs the updates.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bench.report import Report, Table, at_most, seconds, times
 from bench.stores import SCAN, Kind, Options, Query, choose
 
 UPDATED = "l_quantity"
-# Then Nyala keeps in memory all that it ever will.
+# After this many runs, Nyala's caches do not change any more.
 UNMEASURED = SCANS_UNTIL_KEPT + 1
 STATES = {
     "before": "before compaction",
@@ -84,7 +85,7 @@ QUICK = Scale("quick", 0.1, 7)
 
 @dataclass
 class Measured:
-    """One store: the pairs by (share, query, state)."""
+    """The figures of one store: pairs by (share, query, state)."""
 
     kind: Kind
     pairs: dict[tuple[float, str, str], Paired] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class Measured:
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     table, source = data.lineitem(scale.scale_factor, folder)
     say(f"{source}: {table.num_rows:,} rows")
     measured = []
@@ -106,11 +107,11 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     keys = table.select([*data.LINEITEM_KEY, UPDATED])
     rows = table.num_rows
     del table
-    # The first rows of one permutation: what has 10 % updated includes what has 5 %.
+    # The first rows of one permutation, so the 10 % include the 5 %.
     order = np.random.default_rng(7).permutation(rows)
     for share in scale.shares:
         changed = keys.take(pa.array(np.sort(order[: int(rows * share)])))
-        # In a random order: updates come as they come, not by key.
+        # In random order, as updates of users.
         changed = changed.take(pa.array(np.random.default_rng(8).permutation(len(changed))))
         raised = pc.add(changed.column(UPDATED), pa.scalar(Decimal("1.00"), data.MONEY)).cast(data.MONEY)
         changed = changed.set_column(2, UPDATED, raised)
@@ -122,7 +123,7 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
 
 
 def _rounded(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Averages are doubles whose last digits depend on the order of adding."""
+    """Round doubles, because averages depend on the order of adding."""
     return [tuple(round(float(v), 4) if isinstance(v, float | Decimal) else v for v in row) for row in rows]
 
 
@@ -136,7 +137,9 @@ def _measure(
     folder: str,
     say: Say,
 ) -> None:
-    """answers: of each question, to the table as it is with the changes; whoever comes first fills it."""
+    """Measure one store. answers: results by query on the updated table; the first store fills
+    them, others are compared.
+    """
     untouched_folder, touched_folder = os.path.join(folder, one.kind.name), os.path.join(folder, "touched")
     shutil.copytree(untouched_folder, touched_folder)
     if os.path.exists(untouched_folder + ".key"):
@@ -145,7 +148,7 @@ def _measure(
     untouched, touched = one.kind.open(untouched_folder, options), one.kind.open(touched_folder, options)
 
     def check(query: Query, state: str, rows: list[tuple[object, ...]]) -> None:
-        """The touched table answers as it did before, whatever it is made of, and as those of the other stores do."""
+        """Check that the updated table has the same results as before, and as in other stores."""
         found = _rounded(rows)
         if answers.setdefault(query.name, found) != found:
             raise AssertionError(
@@ -172,8 +175,8 @@ def _measure(
         return paired(*took)
 
     def update() -> None:
-        # Nyala takes them as they would come over a day. The peers get one statement: a batch each would take them
-        # minutes to hours, and only make their scans slower.
+        # Nyala gets many small batches. The other stores get one statement: small batches would
+        # take them minutes to hours, and make their scans slower.
         step = scale.batch_rows if one.kind.name == "nyala" else max(1, len(changed))
         for start in range(0, len(changed), step):
             touched.update(changed.slice(start, step))

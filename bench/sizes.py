@@ -1,8 +1,9 @@
-"""What tables as users have them (`user_tables`) take on disk: Nyala, Parquet by two codecs, a DuckDB file.
+"""Measures the size on disk of typical tables (`user_tables`): in Nyala, in Parquet with two
+codecs, and in DuckDB.
 
-Every one from the same rows, given in no order. Parquet has them in the order of the key, as Nyala does, in row groups
-of pyarrow's size; DuckDB's table has its primary key. Nyala's files are those of a table that was loaded at once: all
-of their bytes count, those that find rows too, and are told apart.
+All stores get the same rows, in no order. Parquet has them in key order, as Nyala does, with
+pyarrow's size of row groups. DuckDB's table has a primary key. Nyala's table was loaded at once.
+All bytes of its files count, also indexes and bloom filters, which are shown separately.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ QUICK = Scale("quick", 20_000)
 
 @dataclass
 class Sizes:
-    """Bytes of one table: by store, and of Nyala's those of its columns alone."""
+    """The bytes of one table by store, and for Nyala also those of its columns alone."""
 
     table: str
     rows: int
@@ -45,7 +46,7 @@ class Sizes:
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Write every table by every store, and report."""
+    """Write every table to every store, and return the report."""
     chosen = {kind.name for kind in choose(SIZES, stores, say)}
     found = []
     for table in TABLES:
@@ -76,7 +77,9 @@ def _measured(table: UserTable, rows: int, path: str, stores: set[str]) -> Sizes
 
 
 def _nyala(folder: str, table: UserTable, rows: pa.Table, ordered: pa.Table) -> tuple[int, int]:
-    """(bytes of the table's files, those of its columns). What is read back is what was given, or the run ends."""
+    """Return (bytes of the table's files, bytes of its columns). Raises if other rows are read than
+    were written.
+    """
     import nyala
 
     with nyala.connect(folder) as db:

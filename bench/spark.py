@@ -1,6 +1,7 @@
-"""`make bench-spark`, or `python -m bench.spark [--quick]`: Nyala through PySpark, beside Parquet and Delta Lake.
+"""Measures Nyala through PySpark beside Parquet and Delta Lake: `python -m bench.spark [--quick]`.
 
-One Spark session; what is compared runs in turns in it. What is measured: `spark_steps`. How to read it: README.md.
+All runs in turns in one Spark session. `spark_steps` has the steps, and bench/README.md explains
+the figures.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STEPS = ("reads", "updates", "upserts", "streams", "queries")
 
 
 def missing() -> list[str]:
-    """A sentence for each package without which nothing can be measured."""
+    """Return a sentence for each missing package without which nothing can be measured."""
     return [
         f"{name} is not installed ({why}): `make bench-spark` installs it"
         for name, why in NEEDED.items()
@@ -90,7 +91,7 @@ def _parse() -> argparse.Namespace:
 def run(
     spark: object, scale: object, folder: str, say: Say, cores: int = 2, steps: Sequence[str] = STEPS
 ) -> Report:
-    """Measure in a session that is there, and report."""
+    """Measure in an existing session, and return the report."""
     from bench.spark_steps import Scale, Steps
 
     assert isinstance(scale, Scale)
@@ -116,7 +117,7 @@ def run(
 
 
 def _queries(spark: SparkSession, scale: Scale, folder: str, say: Say) -> dict[int, dict[str, list[float]]]:
-    """TPC-H's, over tables of their own; none without its generator."""
+    """Run the queries of TPC-H over their own tables. Without the generator nothing is measured."""
     import nyala
     from bench import data, spark_tpch
 

@@ -1,8 +1,10 @@
-"""Spark over a store in a bucket, beside Delta Lake there: `python -m bench.spark_bucket [--quick]`.
+"""Measures Spark over a store in a bucket, beside Delta Lake there: `python -m bench.spark_bucket
+[--quick]`.
 
-Two workers, each a process of its own, load lineitem into the bucket and scan it. For comparison,
-the package `deltalake` writes and reads the same rows in one process, without Spark. The S3 server is written in
-Python and answers after a delay (`bench.bucket`): times depend on this server, the numbers of requests do not.
+Two workers, each in its own process, load lineitem into the bucket and scan it. For comparison, the
+package `deltalake` writes and reads the same rows in one process without Spark. The S3 server is
+written in Python and answers after a delay (`bench.bucket`). Times depend on this server; numbers
+of requests do not.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ QUICK = Scale("quick", 0.03, 1, (0.040,))
 
 
 def session(folder: str, bucket: Server) -> SparkSession:
-    """Two workers in processes of their own. Credentials reach them by the environment."""
+    """Return a session with two workers in their own processes. They get credentials from the
+    environment.
+    """
     os.environ["AWS_ACCESS_KEY_ID"] = bucket.options["access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = bucket.options["secret_access_key"]
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -75,7 +79,7 @@ def delta_options(options: dict[str, Any]) -> dict[str, str]:
 
 
 class Steps:
-    """What is measured: each step once for Nyala and once for Delta Lake, in turns."""
+    """The measured steps. Each runs in turns for Nyala and for Delta Lake."""
 
     def __init__(
         self, spark: SparkSession, bucket: Server, db: nyala.Database, source: str, rows: int
@@ -131,7 +135,7 @@ def run(spark: SparkSession, bucket: Server, scale: Scale, folder: str, say: Say
             "scan, all columns": (steps.scan_nyala, steps.scan_delta),
             "one column, summed": (steps.sum_nyala, steps.sum_delta),
         }
-        for delay_s in (0.0, *scale.delays_s):  # the first round warms up, and is not shown
+        for delay_s in (0.0, *scale.delays_s):  # the first round is not shown
             took: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pairs}
             traffic: dict[str, list[Traffic]] = {}
             bucket.traffic(delay_s)

@@ -1,11 +1,13 @@
-"""What `bench.spark` measures, step by step, in one Spark session: each step in turns with what stands beside it.
+"""The steps of `bench.spark`, in one Spark session. Each step runs in turns for Nyala and another
+way.
 
     source (Parquet)  ──►  load  ──►  reads  ──►  5 % of the rows updated  ──►  reads  ──►  upserts
                                                                                            streaming sinks
     TPC-H's tables    ──►  the 22 queries (`spark_tpch`)
 
-Ways: `nyala` is `nyala.spark` (`.sql`, `.load`, `.upsert`), `parquet` Spark over Snappy Parquet of the same rows,
-`deltalake` the Python package on Arrow, without Spark. Answers are compared: a fast wrong one ends the run.
+The ways: `nyala` is `nyala.spark` (`.sql`, `.load`, `.upsert`), `parquet` is Spark over Snappy
+Parquet of the same rows, and `deltalake` is the Python package on Arrow, without Spark. Results are
+compared, and a wrong one ends the run.
 """
 
 from __future__ import annotations
@@ -41,15 +43,16 @@ Seconds = dict[str, list[float]]
 NYALA, PARQUET, DELTA = "nyala", "parquet", "deltalake"
 PARTITIONS = 4
 UPDATED_SHARE = 0.05
-NEW_SHARE = 0.1  # of the rows of an upsert, those whose key is not there yet
+NEW_SHARE = 0.1  # the share of new keys in an upsert
 
 
 @dataclass(frozen=True)
 class Scale:
-    """repeats: of reads, at least, and short ones until `enough_s` have gone; loads, upserts, streams: rounds.
-    warm: rounds before those, which do not count.
+    """repeats: rounds of reads; short ones run until `enough_s`. rounds: of loads, upserts and
+    streams. warm: rounds that are not counted.
 
-    A stream has `batches` micro-batches of `batch_rows` rows, another as many of `small_rows`.
+    One stream has `batches` micro-batches of `batch_rows` rows, the other has as many of
+    `small_rows`.
     """
 
     name: str
@@ -73,10 +76,11 @@ QUICK = Scale("quick", 0.1, 5, batch_rows=30_000, enough_s=2.0)
 
 @dataclass(frozen=True)
 class Read:
-    """A question over a table `{t}`; with `{key}`, `{upper}` for a key of the round.
+    """A query on a table `{t}`. `{key}` and `{upper}` become a key of the round.
 
-    delivered: each row is made and thrown away (Spark's `noop`), nothing computed; else the answer is collected.
-    longer: times the rounds of the others. The first question of a session is asked while the JVM still compiles.
+    delivered: Spark makes each row and drops it (sink `noop`); otherwise the result is collected.
+    longer: a factor for the number of rounds. The first query of a session runs while the JVM still
+    compiles.
     """
 
     name: str
@@ -111,7 +115,7 @@ READS = (
 
 @dataclass
 class Upserts:
-    """Upserts of one share of the rows: seconds of each way in each round."""
+    """Upserts of one share of the rows: the seconds of each way, by round."""
 
     rows: int
     took: Seconds
@@ -119,7 +123,7 @@ class Upserts:
 
 @dataclass
 class Stream:
-    """One stream into one sink: rows, seconds from start to end, and of each micro-batch."""
+    """One stream into one sink: its rows, its seconds, and the seconds of each micro-batch."""
 
     rows: int
     seconds: float
@@ -128,7 +132,7 @@ class Stream:
 
 @dataclass
 class Measured:
-    """Everything that a run found; what was not measured is empty."""
+    """All figures of a run. Those that were not measured are empty."""
 
     source: str = ""
     rows: int = 0
@@ -144,7 +148,7 @@ class Measured:
 
 @contextmanager
 def session(folder: str, cores: int) -> Iterator[SparkSession]:
-    """A Spark session of its own on this machine, with this very Python for its workers."""
+    """Return a new Spark session on this machine, whose workers use this Python."""
     import sys
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -172,13 +176,15 @@ SESSION = {
 
 
 class Steps:
-    """One run: the session, the store, the folders. Steps are to be called in the order in which they stand."""
+    """One run: the session, the store, the folders. The steps must be called in the order of the
+    class.
+    """
 
     def __init__(self, spark: SparkSession, scale: Scale, folder: str, say: Say, cores: int) -> None:
         self.spark, self.scale, self.folder, self.say, self.cores = spark, scale, folder, say, cores
         self.found = Measured()
         self.store = os.path.join(folder, "store")
-        # Merges while something is measured would be noise here; `mixed_load` measures those.
+        # Without background maintenance, which would disturb the times. `mixed_load` measures it.
         self.db = nyala.connect(self.store, maintenance=False)
         self.source = os.path.join(folder, "source.parquet")
         self.parquet = ""
@@ -190,19 +196,21 @@ class Steps:
     # ------------------------------------------------------------------------------------------------ data, load
 
     def make_source(self) -> None:
-        """lineitem as one Parquet file, which all loads read."""
+        """Write lineitem as one Parquet file, which all loads read."""
         table, self.found.source = data.lineitem(self.scale.scale_factor, self.folder)
         self.found.rows, self.schema = table.num_rows, table.schema
         pq.write_table(table, self.source, row_group_size=250_000)
         keys = table.column("l_orderkey")
-        # Keys that the reads ask for, far from each other.
+        # Keys for the reads, far from each other.
         places = [(number * 7919 + 13) % len(keys) for number in range(256)]
         self.keys = [keys[place].as_py() for place in places]
         self.key_max = pc.max(keys).as_py()
         self.say(f"{self.found.source}: {self.found.rows:,} rows")
 
     def load(self) -> None:
-        """The same rows into Parquet, and into Nyala twice: `t` is read and updated, `u` upserted."""
+        """Load the rows into Parquet, and into two tables of Nyala: `t` is read and updated, `u` is
+        upserted.
+        """
         import nyala.spark as ns
 
         df = self.spark.read.parquet(self.source)
@@ -213,7 +221,7 @@ class Steps:
             rows.write.mode("overwrite").parquet(path)
             return path
 
-        if self.scale.warm:  # all code paths once, so that no round has to translate them
+        if self.scale.warm:  # let the JVM compile the code first
             into_parquet("warm", few)
             ns.load(few, self._table("warm"))
             self.db.drop_table("warm")
@@ -244,7 +252,7 @@ class Steps:
     # ------------------------------------------------------------------------------------------------ reads
 
     def read(self, updated: bool = False) -> None:
-        """All questions, each in turns over Parquet and Nyala."""
+        """Run all queries in turns over Parquet and Nyala."""
         self.spark.read.parquet(self.parquet).createOrReplaceTempView("bench_parquet")
         found = self.found.reads_updated if updated else self.found.reads
         for read in READS:
@@ -257,7 +265,7 @@ class Steps:
             answers = {name: _rounded(way(255) or []) for name, way in ways.items()}
             if any(answer != answers[PARQUET] for answer in answers.values()):
                 raise AssertionError(f"{read.name}: the answers differ: {answers}")
-            # The check was the first.
+            # The check of results was round 0.
             rounds = self.scale.repeats * read.longer
             found[read.name] = in_rounds(ways, rounds, warm=0, enough_s=self.scale.enough_s)
             self.say(f"{read.name}{' after updates' if updated else ''}: {_shown(found[read.name])}")
@@ -277,7 +285,9 @@ class Steps:
         return _answer(self.spark.sql(text), read)
 
     def update(self) -> None:
-        """One column of 5 % of the rows, chosen at random: an update of ours, and what Parquet needs for the same."""
+        """Change one column in a random 5 % of the rows: an update in Nyala, and a rewritten table
+        in Parquet.
+        """
         from pyspark.sql import functions as F
 
         import nyala.spark as ns
@@ -303,7 +313,9 @@ class Steps:
     # ------------------------------------------------------------------------------------------------ upserts
 
     def upsert(self) -> None:
-        """Whole rows, most with keys that are there: by `nyala.spark.upsert` and by Delta Lake's merge."""
+        """Upsert whole rows, most of them existing: by `nyala.spark.upsert`, and by Delta Lake's
+        merge.
+        """
         import nyala.spark as ns
 
         if importlib.util.find_spec("deltalake") is None:
@@ -333,7 +345,9 @@ class Steps:
         self._compare_upserts()
 
     def _merge(self, batch: str) -> float:
-        """Seconds, without those in which the bench looked for what it has to sync."""
+        """Return the seconds of a merge, without the time to find files that the benchmark must
+        sync.
+        """
         took_s = timed(lambda: self._delta.upsert(pq.read_table(batch)))
         found: float = took_s - self._delta.overhead_s
         return found
@@ -342,13 +356,13 @@ class Steps:
         from bench.stores import delta_store
 
         store = delta_store.open_store(os.path.join(self.folder, "delta"), Options())
-        # The rows before any of the upserts; Delta's own data types are plain strings.
+        # The rows before the upserts. Delta Lake has plain strings.
         took_s = timed(store.load, pq.read_table(self.source), data.LINEITEM_KEY)
         self.say(f"deltalake: loaded from Arrow in {took_s:.1f} s")
         return store
 
     def _batch(self, name: str, df: DataFrame) -> DataFrame:
-        """The rows as files of their own: what selects them is no part of what is measured."""
+        """Write the rows to files first, so that selecting them is not part of the time."""
         path = os.path.join(self.folder, name)
         df.repartition(self.cores).write.mode("overwrite").parquet(path)
         return self.spark.read.parquet(path)
@@ -385,7 +399,7 @@ class Steps:
     # ------------------------------------------------------------------------------------------------ streams
 
     def stream(self) -> None:
-        """Micro-batches, each a file of Parquet, into Nyala and into Parquet, in turns."""
+        """Write micro-batches, one Parquet file each, to Nyala and to Parquet in turns."""
         sizes = {"large": self.scale.batch_rows, "small": self.scale.small_rows}
         for size, rows in sizes.items():
             folder = os.path.join(self.folder, f"stream-{size}")
@@ -424,11 +438,8 @@ class Steps:
         return Stream(sum(p["numInputRows"] for p in filled), sum(batches_s), batches_s)
 
 
-# ---------------------------------------------------------------------------------------------------- small things
-
-
 def _deliver(df: DataFrame) -> None:
-    """Make each row, and throw it away."""
+    """Make each row, and drop it."""
     df.write.format("noop").mode("overwrite").save()
 
 
@@ -440,7 +451,9 @@ def _answer(df: DataFrame, read: Read) -> list[Any] | None:
 
 
 def _rounded(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Rows in an order of their own, columns by name; last digits of averages depend on the order of adding."""
+    """Return rows in a fixed order with columns by name, and rounded doubles, which depend on the
+    order of adding.
+    """
     return sorted(
         tuple(
             round(float(v), 4) if isinstance(v, float | Decimal) else str(v)
@@ -451,7 +464,9 @@ def _rounded(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _first_slices(path: str, rows: int, count: int) -> Iterator[pa.Table]:
-    """`count` tables of `rows` rows, of the file's first ones; fewer if it has not as many."""
+    """Return `count` tables of `rows` rows from the beginning of a file, or fewer if the file is
+    short.
+    """
     file = pq.ParquetFile(path)
     made = 0
     for batch in file.iter_batches(batch_size=rows):

@@ -1,8 +1,10 @@
-"""All 22 queries of TPC-H through one Spark session: `nyala.spark.sql` beside Spark over Snappy Parquet.
+"""Runs the 22 queries of TPC-H in a Spark session: `nyala.spark.sql`, and Spark over Snappy
+Parquet, in turns.
 
-The files are written by Spark from those of tpchgen-cli, Nyala's tables from the same, large ones hash-partitioned by
-the first column of their key, compacted. Each query is asked in turns, after a round that does not count, in which the
-answers are compared: a fast wrong one ends the run. A time is that of the whole statement, from its text to its rows.
+Spark writes the Parquet files from those of tpchgen-cli. Nyala's tables have the same rows; large
+tables are hash partitioned by the first column of their key, and all are compacted. A first round
+is not counted. It compares the results, and a wrong one ends the run. The time of a statement is
+from its text to its rows.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from bench.tpch_queries import KEYS, QUERIES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Of fewer rows a table has one tablet.
+# A table with fewer rows has one tablet.
 PARTITIONED_ROWS = 100_000
 
 
 def make(spark: SparkSession, given: Mapping[str, pa.Table], folder: str, db: nyala.Database) -> None:
-    """The tables in a store, and as views of Spark's over Parquet."""
+    """Make the tables in a store, and views of Spark over Parquet."""
     for name, key in KEYS.items():
         table = given[name]
         parts = [nyala.hash_partition(key[0], buckets=PARTITIONS)] if len(table) >= PARTITIONED_ROWS else []
@@ -45,7 +47,7 @@ def make(spark: SparkSession, given: Mapping[str, pa.Table], folder: str, db: ny
 def ask(
     spark: SparkSession, store: str, repeats: int, say: Say, queries: Sequence[int] = tuple(QUERIES)
 ) -> dict[int, Seconds]:
-    """Seconds of each way, by query and round. Raises: AssertionError for answers that differ."""
+    """Return the seconds of each way, by query and round. Raises AssertionError if results differ."""
     import nyala.spark as ns
 
     found = {}

@@ -1,7 +1,9 @@
-"""All 22 queries of TPC-H by DuckDB and by polars, over Nyala and over Snappy Parquet; the size of each column.
+"""Runs the 22 queries of TPC-H in DuckDB and polars, over Nyala and over Snappy Parquet; and
+measures column sizes.
 
-Each query is run in turns: Nyala by a reader that was just opened (its caches are cold, the system's file cache is
-warm), Nyala by one that stays open, and the Parquet files, by a fresh instance of DuckDB. Opening is not in the time.
+Each query runs in turns over Nyala by a just opened reader (empty caches; the system's file cache
+is warm), over Nyala by a reader that stays open, and over Parquet by a new instance of DuckDB.
+Opening is not part of the time.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ QUICK = Scale("quick", 0.05, repeats=3)
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     del stores
     files = os.path.join(folder, "parquet")
     data.make_tpch(scale.scale_factor, files)
@@ -84,9 +86,7 @@ def _ask_all(scale: Scale, files: str, folder: str) -> dict[str, Any]:
 
     def cold(text: str) -> tuple[float, list[Any]]:
         with opened() as db:
-            db.sql(
-                "SELECT 1"
-            ).fetchall()  # DuckDB's own start, which the other instances have behind them too
+            db.sql("SELECT 1").fetchall()  # the start of this instance is not part of the time
             return asked(db, text)
 
     def parquet(text: str) -> tuple[float, list[Any]]:

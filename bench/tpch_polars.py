@@ -1,7 +1,9 @@
-"""TPC-H's 22 queries by polars over Nyala (`Scan.to_polars_lazy`) and over the Parquet files of the same rows.
+"""Runs the 22 queries of TPC-H in polars, over Nyala (`Scan.to_polars_lazy`) and over Parquet with
+the same rows.
 
-In turns: Nyala by a reader that was just opened, Nyala by one that stays open, and the files. Making the lazy frames
-and collecting are timed; every answer is compared with that over Parquet.
+Each query runs in turns over Nyala by a just opened reader, over Nyala by a reader that stays open,
+and over the files. The time includes making and collecting the lazy frames. Every result is
+compared with that over Parquet.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
 
     from bench.tpch_polars_queries import Query, Tables
 
-# An answer with more rows is compared by a hash of each row: nobody promises their order.
+# A result with more rows is compared by a hash of each row, in any order.
 _FEW_ROWS: Final = 10_000
 
 
 def queries(numbers: Iterable[int]) -> Mapping[str, Query]:
-    """Return those of TPC-H's 22 with these numbers."""
+    """Return the queries of TPC-H with these numbers."""
     from bench.tpch_polars_queries import QUERIES
 
     return {name: QUERIES[name] for name in (f"Q{number}" for number in numbers)}
@@ -33,7 +35,9 @@ def queries(numbers: Iterable[int]) -> Mapping[str, Query]:
 def ask_all(
     numbers: Iterable[int], files: str, folder: str, repeats: int, memory_limit: str
 ) -> dict[str, Taken]:
-    """Return the seconds of each query. Raises AssertionError for an answer that is not that over Parquet."""
+    """Return the seconds of each query. Raises AssertionError if a result differs from that over
+    Parquet.
+    """
     import polars as pl
 
     store = os.path.join(folder, "nyala")
@@ -69,9 +73,10 @@ def ask_all(
 
 
 def comparable(frame: pl.DataFrame) -> list[Any]:
-    """Return rows as Python values; for many rows their number, and one number that does not depend on their order.
+    """Convert rows to Python values. For many rows, return their number and a hash that does not
+    depend on their order.
 
-    Columns go by name: in Nyala the key comes first.
+    Columns are compared by name, because in Nyala the key comes first.
     """
     frame = frame.select(sorted(frame.columns))
     if frame.height <= _FEW_ROWS:

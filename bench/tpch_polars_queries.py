@@ -1,14 +1,15 @@
-"""The 22 queries of TPC-H, with the parameters of the specification's validation runs, in polars' lazy expressions.
+"""The 22 queries of TPC-H with the parameters of the specification's validation runs, as lazy
+expressions of polars.
 
-Each is a function from `Tables`, which gives the lazy frame of a table, to one whose columns and order are those of the
-text in `bench.tpch_queries`. Filters stand by their tables, joins begin where few rows are left; a subquery that
-depends on the row is an aggregation that is joined, EXISTS a semi join and NOT EXISTS an anti join. What else can be
-moved, polars' optimiser moves.
+Each query is a function of `Tables`, which returns the lazy frame of a table. The columns and the
+order of its result are those of the SQL in `bench.tpch_queries`. Filters are next to their tables,
+and joins begin with small sides. A correlated subquery is a join with an aggregate, EXISTS is a
+semi join, and NOT EXISTS an anti join. The rest is left to the optimiser of polars.
 
-Decimals stay decimals, and exact: a product has in polars as many digits behind the point as the factor with more of
-them, and is rounded to these, so one factor is given the digits of both before. Quotients are of doubles.
+Decimals stay exact. In polars, a product has as many decimal places as the factor with more of
+them, and is rounded. So one factor is first cast to the places of both. Quotients are doubles.
 
-To import this, polars must be installed.
+Importing this module needs polars.
 Source: TPC Benchmark H, revision 3.0.1, clause 2.4.
 """
 
@@ -32,7 +33,7 @@ _REVENUE: Final = _PRICE * (1 - col("l_discount"))
 
 
 def _within(column: str, first: date, end: date) -> pl.Expr:
-    """The days of [first, end)."""
+    """Return the expression: the day is in [first, end)."""
     return col(column).is_between(first, end, closed="left")
 
 

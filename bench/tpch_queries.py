@@ -1,6 +1,8 @@
-"""The 22 queries of TPC-H, with the parameters of the specification's validation runs, in DuckDB's SQL.
+"""The 22 queries of TPC-H with the parameters of the specification's validation runs, in DuckDB's
+SQL.
 
-Source: TPC Benchmark H, revision 3.0.1, clause 2.4. Query 15 uses WITH in the place of a view, as its variant A allows.
+Source: TPC Benchmark H, revision 3.0.1, clause 2.4. Query 15 has WITH in place of a view, as
+variant A allows.
 """
 
 from __future__ import annotations

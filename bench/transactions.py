@@ -1,8 +1,8 @@
-"""Transactions: what they cost beside plain writes, and beside SQLite, the store that everybody uses for them.
+"""Measures transactions beside plain writes, and beside SQLite.
 
-One process has both stores open, and each step is measured in turns: the plain write, the same in a
-transaction, and SQLite. Every commit is synced. At the end both stores must hold the same values, and
-all increments of the threads must have arrived.
+One process has both stores open. Each step runs in turns: the plain write, the same write in a
+transaction, and SQLite. Every commit is synced. At the end both stores must have the same values,
+and all increments of the threads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUICK = Scale("quick", 50_000, 40, 40, 3, 10)
 
 
 class Peer:
-    """The same table in SQLite: WAL with synchronous=FULL, as `stores.sqlite_store`."""
+    """The same table in SQLite, with WAL and synchronous=FULL, as in `stores.sqlite_store`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class Peer:
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
-    """Measure, and report."""
+    """Measure, and return the report."""
     names = [kind.name for kind in choose(TRANSACTIONS, stores, say)]
     say(f"{', '.join(names)}: {scale.rows:,} rows")
     found = in_own_process(measure, scale, folder, "sqlite" in names)
@@ -95,14 +95,14 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
 
 
 def measure(scale: Scale, folder: str, with_peer: bool) -> dict[str, Any]:
-    """All steps, in this process: median seconds by step and way."""
+    """Run all steps in this process. Return median seconds by step and way."""
     with nyala.connect(os.path.join(folder, "nyala")) as db:
         t = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
         t.insert({"k": np.arange(scale.rows), "v": np.zeros(scale.rows, np.int64)})
         db.create_table("log", {"k": "int64", "v": "int64"}, "k")
         many = db.create_table("many", {"k": "int64", "v": "int64"}, "k")
         db.flush()
-        db.maintenance.pause()  # the rowsets are to stay as many as they are
+        db.maintenance.pause()  # keep the number of rowsets
         for first in range(scale.rowsets):
             keys = np.arange(first, scale.rowsets * 100, scale.rowsets)
             many.insert({"k": keys, "v": keys})
@@ -128,7 +128,7 @@ def _rounds(step: str, scale: Scale) -> int:
 
 
 def _steps(db: nyala.Database, peer: Peer | None, scale: Scale) -> dict[str, Ways]:
-    """The ways to make each step; each takes the number of its round."""
+    """Return the ways of each step, as functions of the number of the round."""
     t, many = db["t"], db["many"]
     rng = np.random.default_rng(7)
     keys = (1 + rng.permutation(scale.rows - 1)).tolist()  # key 0 is for the threads
@@ -164,7 +164,9 @@ def _steps(db: nyala.Database, peer: Peer | None, scale: Scale) -> dict[str, Way
         return {"k": keys[part * count : (part + 1) * count], "v": [number] * count}
 
     def beside_others(count: int, number: int) -> float:
-        """The transaction's own seconds: another writer changes as many other rows before its commit."""
+        """Return the seconds of a transaction before whose commit another writer changes as many
+        other rows.
+        """
         begun = time.perf_counter()
         tx = db.transaction()
         tx["t"].update(rows(count, number))
@@ -214,7 +216,7 @@ def _steps(db: nyala.Database, peer: Peer | None, scale: Scale) -> dict[str, Way
 
 
 def _threads(db: nyala.Database, peer: Peer | None, scale: Scale) -> dict[str, float]:
-    """Seconds for each increment of one row, by several threads at once."""
+    """Return the seconds of each increment of one row by several threads at the same time."""
 
     def count_up(tx: nyala.Transaction) -> None:
         tx["t"].update([{"k": 0, "v": tx["t"][0]["v"] + 1}])

@@ -1,7 +1,8 @@
-"""Tables as users have them, made: feeds of sensors, orders, logs, ids of every kind. For what they take on disk.
+"""Makes typical tables, such as feeds of sensors, orders, logs and ids, to measure their size on
+disk.
 
-Each has its key first and its rows in no order. Words, users and places are spread as people spread them (Zipf); times
-are of a month; what is random is random, so nothing can make it small.
+Each table has its key first, and its rows in no order. Words, users and places have Zipf's
+distribution. Times are within a month. Random values cannot be compressed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class UserTable(NamedTuple):
     """Columns of about so many rows."""
 
     def rows(self, count: int) -> pa.Table:
-        """The same for the same count."""
+        """Return the rows, the same ones for the same count."""
         rng = np.random.default_rng(list(self.name.encode()))
         table = pa.table(self.make(rng, count))
         fields = [field.with_nullable(field.name not in self.key) for field in table.schema]
@@ -45,14 +46,16 @@ def _moments(us: Numbers, unit: str = "us") -> pa.Array:
 
 
 def _within_a_month(rng: np.random.Generator, count: int) -> Numbers:
-    """Microseconds, ascending, more of them by day."""
+    """Return ascending timestamps in microseconds, more of them at daytime."""
     days = rng.integers(0, 30, count)
     hours = np.clip(rng.normal(14, 4, count), 0, 23.999)
     return np.sort(_BEGIN_US + ((days + hours / 24) * 86_400_000_000).astype(np.int64))
 
 
 def _some(rng: np.random.Generator, count: int, of: int, exponent: float = 1.1) -> Numbers:
-    """Which of so many each row names: the first far more often than the last."""
+    """Return, for `count` rows, which of `of` things each row names. The first things are much more
+    frequent than the last.
+    """
     weights = 1 / np.arange(1, of + 1) ** exponent
     return np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(count)).clip(0, of - 1)
 
@@ -62,7 +65,7 @@ def _choice(rng: np.random.Generator, count: int, *values: str, exponent: float 
 
 
 def _words(rng: np.random.Generator, count: int) -> list[str]:
-    """Made words, of which the first are short."""
+    """Return invented words. The first ones are short."""
     heads = ["ba", "co", "de", "fi", "gu", "ha", "in", "ka", "lo", "mi", "no", "pe", "ri", "so", "tu", "wa"]
     tails = ["n", "r", "s", "t", "l", "nd", "rt", "st", "ng", ""]
     words: dict[str, None] = {}
@@ -82,12 +85,12 @@ def _sentences(rng: np.random.Generator, count: int, least: int, most: int) -> p
 
 
 def _uuids(rng: np.random.Generator, count: int) -> pa.Array:
-    """Of version 4."""
+    """Return random UUIDs, version 4."""
     return _as_uuids(rng.bytes(16 * count), 4)
 
 
 def _as_uuids(data: bytes, version: int) -> pa.Array:
-    """Every 16 bytes, with version and variant put in."""
+    """Set version and variant in groups of 16 bytes, and return them as UUIDs."""
     digits = data.hex()
     return pa.array(
         [
@@ -103,14 +106,14 @@ def _hex(rng: np.random.Generator, count: int, size: int) -> pa.Array:
 
 
 def _cents(rng: np.random.Generator, count: int, mean: float, digits: int = 10) -> pa.Array:
-    """Prices: amounts that mostly end in .99, .49 or .00."""
+    """Return prices, most of which end in .99, .49 or .00."""
     whole = rng.lognormal(np.log(mean), 0.8, count).astype(np.int64) * 100
     cents = whole + np.array([99, 49, 0, 95])[_some(rng, count, 4, 0.7)]
     return _decimals(cents, digits)
 
 
 def _decimals(cents: Numbers, digits: int) -> pa.Array:
-    """Of two places: 128-bit little-endian numbers."""
+    """Return decimals with two places, from 128-bit little-endian numbers."""
     words = np.stack([cents, cents >> 63], axis=1)
     return pa.Array.from_buffers(pa.decimal128(digits, 2), len(cents), [None, pa.py_buffer(words.tobytes())])
 
@@ -118,7 +121,7 @@ def _decimals(cents: Numbers, digits: int) -> pa.Array:
 def _walk(
     rng: np.random.Generator, series: int, steps: int, start: float, step: float, places: int
 ) -> Numbers:
-    """A value that wanders, for each of the series."""
+    """Return a random walk for each series."""
     return np.round(start + np.cumsum(rng.normal(0, step, (series, steps)), axis=1), places).reshape(-1)
 
 
@@ -127,7 +130,9 @@ def _nulls(rng: np.random.Generator, values: Numbers, share: float) -> pa.Array:
 
 
 def _grid(count: int, series: int) -> tuple[int, Numbers, Numbers]:
-    """(steps, which series, which step) of rows that have every series at every step."""
+    """Return (number of steps, series of each row, step of each row) for rows with every series at
+    every step.
+    """
     steps = max(1, count // series)
     return steps, np.repeat(np.arange(series), steps), np.tile(np.arange(steps), series)
 
@@ -269,7 +274,7 @@ def _nulls_of(rng: np.random.Generator, array: pa.Array, share: float) -> pa.Arr
 
 
 def _events(rng: np.random.Generator, count: int) -> dict[str, pa.Array]:
-    """Keyed by UUIDs of version 7: a time, then random bits."""
+    """Return rows with UUIDs of version 7 as keys: a time, then random bits."""
     at = _within_a_month(rng, count)
     bits = np.frombuffer(rng.bytes(16 * count), np.uint8).reshape(count, 16).copy()
     bits[:, :6] = (at // 1000).astype(">i8").view(np.uint8).reshape(count, 8)[:, 2:]
@@ -304,7 +309,7 @@ def _impressions(rng: np.random.Generator, count: int) -> dict[str, pa.Array]:
 
 
 def _repositories(rng: np.random.Generator, count: int) -> dict[str, pa.Array]:
-    """Events of a code host: repositories, actors, payloads."""
+    """Return events of a code host: repositories, actors, payloads."""
     owners = _words(rng, 4000)
     repository = _some(rng, count, 60_000, 0.9)
     numbers = rng.integers(1, 700_000_000, 60_000)
@@ -332,7 +337,7 @@ def _permissions(rng: np.random.Generator, count: int) -> dict[str, pa.Array]:
 
 
 def _follows(rng: np.random.Generator, count: int) -> dict[str, pa.Array]:
-    """Pairs of wide ids."""
+    """Return pairs of ids of 64 bits."""
     ids = rng.integers(1, 2**62, 100_000)
     pairs = np.unique(_some(rng, count, 100_000, 0.5) * 100_000 + _some(rng, count, 100_000, 0.5))
     return {
@@ -448,7 +453,9 @@ def _pages(rng: np.random.Generator, count: int) -> dict[str, pa.Array]:
 
 
 def _customers(rng: np.random.Generator, count: int) -> dict[str, pa.Array]:
-    """Thirty columns of a business system, half of them mostly NULL."""
+    """Return rows with thirty columns of a business application. Half of the columns are mostly
+    NULL.
+    """
     columns = {"id": pa.array(np.arange(count // 4) * 2 + 1)}
     for number in range(10):
         columns[f"flag_{number}"] = _nulls(rng, rng.random(count // 4) < 0.1, 0.5)

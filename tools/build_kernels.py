@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Compile src/nyala/cfile/kernels/compiled.pyx: tools/build_kernels.py [FOLDER [quick]], by the Python that imports it.
+"""Compile src/nyala/cfile/kernels/compiled.pyx: tools/build_kernels.py [FOLDER [quick]], for the
+Python that runs it.
 
-Without FOLDER the modules lie beside their source, where an editable install and PYTHONPATH=src find them. Needs
-Cython, setuptools and a C compiler. The environment variable NYALA_KERNEL_CHECKS=1 makes a build that proves each
-access again. With `quick` there is one module, hardly optimised: what it does is the same, and it is made in a third
-of the time.
+Without FOLDER the modules are written next to their source, where an editable install and
+PYTHONPATH=src find them. Needs Cython, setuptools and a C compiler. With the environment variable
+NYALA_KERNEL_CHECKS=1, the modules check each access to memory. With `quick` there is one module
+with little optimisation, which takes a third of the time.
 """
 
 import os
@@ -23,13 +24,15 @@ PARTS = (
     "gathering.pxi",
     "runs.pxi",
     "scattering.pxi",
-)  # the files that the source includes
+)  # files that the source includes
 
 
 def build(folder: str = PACKAGE, speed: str = "") -> list[str]:
-    """Compile the kernels into `folder`; speed: "quick", or as fast as they can be. Returns: the modules' paths.
+    """Compile the kernels into `folder`. Return the paths of the modules. speed: "quick", or any
+    other text for fast modules.
 
-    Raises: whatever Cython and the compiler raise, ImportError without Cython or setuptools, and OSError.
+    Raises the errors of Cython and of the compiler, ImportError without Cython or setuptools, and
+    OSError.
     """
     if sys.byteorder != "little":
         raise OSError(
@@ -74,7 +77,7 @@ def build(folder: str = PACKAGE, speed: str = "") -> list[str]:
 
 
 def _put(made: str, folder: str) -> str:
-    """Replace the module in the folder; a process that has the old one open keeps it."""
+    """Replace the module in the folder. A process that has the old one open keeps it."""
     target = os.path.join(folder, os.path.basename(made))
     shutil.copyfile(made, target + ".new")
     os.replace(target + ".new", target)

@@ -1,4 +1,6 @@
-"""Count lines of code: without docstrings, comments and blank lines. `python tools/count_lines.py src tests`"""
+"""Count lines of code without docstrings, comments and blank lines: python tools/count_lines.py src
+tests
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, to
 
 
 def lines_of(source: str) -> int:
-    """Lines of a Python file that hold code."""
+    """Return the number of lines of a Python source that have code."""
     text = set()
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)

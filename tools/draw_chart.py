@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Draw docs/images/operations.svg from bench/RESULTS.md: tools/draw_chart.py, after a new run of `ingest_lookup`.
+"""Draw docs/images/operations.svg from bench/RESULTS.md: run tools/draw_chart.py after a new run of
+`ingest_lookup`.
 
-The chart has a group of bars for each operation and a bar for each store, on a logarithmic scale of time.
+The chart has a group of bars for each operation and a bar for each store, on a logarithmic scale of
+time.
 """
 
 import math
@@ -12,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "RESULTS.md"
 CHART = ROOT / "docs" / "images" / "operations.svg"
 
-# Steps of the table in RESULTS.md, and what the chart calls them.
+# Steps of the table in RESULTS.md, and their names in the chart.
 OPERATIONS = {
     "load": "load 6 million rows",
     "upsert of 1,000, uniform": "upsert 1,000 rows",
@@ -33,7 +35,9 @@ WIDTH, LEFT, BAR, GAP, TOP, FOOT = 860, 225, 13, 14, 78, 34
 
 
 def read_results(text):
-    """(date and machine, {operation: {store: text such as "5.84 s"}}) of the part `ingest_lookup`."""
+    """Return (date and machine, {operation: {store: text such as "5.84 s"}}) of the part
+    `ingest_lookup`.
+    """
     part = re.search(r"<!-- ingest_lookup -->(.*?)<!-- end ingest_lookup -->", text, re.DOTALL)[1]
     when = re.search(r"^\d{4}-\d\d-\d\d.*$", part, re.MULTILINE)[0].rstrip(".")
     rows = [
@@ -47,7 +51,7 @@ def read_results(text):
 
 
 def draw(text):
-    """The chart as SVG, for the text of RESULTS.md."""
+    """Return the chart as SVG. text: that of RESULTS.md."""
     when, times = read_results(text)
     group = BAR * len(STORES) + GAP
     height = TOP + group * len(times) + FOOT
@@ -60,7 +64,7 @@ def draw(text):
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#1f2933" role="img">',
         "<title>Time of operations in Nyala, SQLite, DuckDB and Delta Lake</title>",
-        # An opaque ground, so that the text can be read in dark mode too.
+        # An opaque background, so that the text can be read in dark mode.
         f'<rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff"/>',
         '<text x="16" y="26" font-size="16" font-weight="bold">'
         "Time of an operation on a table of 6 million rows</text>",

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Draw docs/images/shell.svg, a screen of the SQL shell: make setup; .venv/bin/python -m tools.draw_shell
+"""Draw docs/images/shell.svg, a screen of the SQL shell: make setup; .venv/bin/python -m
+tools.draw_shell
 
-Types a few statements into `nyala sql` on a pseudo-terminal, and draws what a person then sees, with its colors.
+Types a few statements into `nyala sql` on a pseudo-terminal, and draws what a person then sees,
+with its colors.
 """
 
 import re
@@ -56,7 +58,7 @@ def screen_after_typing(folder):
     history = {"NYALA_HISTORY": str(folder / "history"), "TERM": "xterm-256color"}
     with Terminal("sql", folder / "shop", environment=history, columns=COLUMNS) as terminal:
         terminal.wait_for("nyala>")
-        terminal.type("\x0c")  # a clear screen, without the folder's name
+        terminal.type("\x0c")  # Ctrl-L clears the screen, which shows the folder's name
         terminal.wait_for("nyala>")
         for statement in STATEMENTS:
             terminal.type(statement + "\r")

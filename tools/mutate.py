@@ -1,11 +1,13 @@
-"""Breaks one line at a time and reports which broken lines no test notices.
+"""Breaks one line of code at a time, and reports which broken lines no test finds.
 
-    python tools/mutate.py --seed 1 --each 4 schema keys   four mutants of each of these layers (default: of all)
+    python tools/mutate.py --seed 1 --each 4 schema keys   four mutants of each of these layers
+                                                           (default: of all)
     python tools/mutate.py --tests OTHER_CHECKOUT …        with the tests of another checkout
     python tools/mutate.py --only keys/codec.py:40 …       these mutants again
 
-A mutant flips a comparison, exchanges `and` and `or` or + and -, negates a condition, adds 1 to a number, or drops a
-call. It is written into a copy of `src`, and the fast tests of its layer run. A mutant that they all pass survives.
+A mutant inverts a comparison, exchanges `and` and `or` or + and -, negates a condition, adds 1 to a
+number, or removes a call. It is written to a copy of `src`, and the fast tests of its layer run. If
+all pass, the mutant has survived.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ FLIPPED = {
 
 
 def breaks(node: ast.AST) -> bool:
-    """Put one mistake into the node. False: it is of another kind, and stays as it is."""
+    """Put one mistake into the node. Return False if nodes of this kind cannot be broken."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in FLIPPED:
         node.ops[0] = FLIPPED[type(node.ops[0])]()
     elif isinstance(node, (ast.BoolOp, ast.BinOp)) and type(node.op) in FLIPPED:
@@ -69,7 +71,7 @@ def breaks(node: ast.AST) -> bool:
 
 
 def places(tree: ast.Module) -> Iterator[ast.AST]:
-    """Nodes within functions that can be broken, without assertions, errors and annotations."""
+    """Return the nodes in functions that can be broken, without assertions, errors and annotations."""
 
     def walk(node: ast.AST, inside: bool) -> Iterator[ast.AST]:
         for field, value in ast.iter_fields(node):
@@ -88,7 +90,7 @@ def places(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def mutant(path: Path, number: int) -> tuple[str, str]:
-    """The source of `path` with its place `number` broken, and what was done."""
+    """Return the source of `path` with its place `number` broken, and what was changed."""
     tree = ast.parse(path.read_text())
     node = list(places(tree))[number]
     before = ast.unparse(node).splitlines()[0]
@@ -119,7 +121,7 @@ def survives(package: Path, path: Path, source: str, tests: str, checkout: Path)
             if subprocess.run([*command, "not long", *chosen], **given).returncode not in (
                 0,
                 5,
-            ):  # 5: none is chosen
+            ):  # pytest's exit code 5: no test was selected
                 return False
         return True
     except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
-"""Nyala and its peers behind one face, so that each benchmark is written once.
+"""Nyala and other stores behind one interface, so that each benchmark is written once.
 
-Every store is given the same Arrow data, keeps one table with a primary key in a folder of its own, and is set so
-that a write which has returned survives a loss of power: `SETTINGS` of each module says how. A peer that is not
-installed is named and left out.
+Every store gets the same Arrow data, and has one table with a primary key in its own folder. Its
+settings make a write durable when it returns: see `SETTINGS` of each module. A store that is not
+installed is reported and left out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Query:
-    """A question put through DuckDB's SQL to every store; the table is called `t`.
+    """A SQL query in DuckDB's dialect. The table is called `t`.
 
-    columns, where: what the scan is told where DuckDB cannot push it down by itself (into a plain Arrow stream).
+    columns, where: what the scan gets, for stores to which DuckDB cannot push them down (a plain
+    Arrow stream).
     """
 
     name: str
@@ -31,54 +32,58 @@ class Query:
 
 
 class Session(Protocol):
-    """Reads, from one thread."""
+    """Reads of one thread."""
 
     def get(self, key: int) -> dict[str, Any] | None:
-        """One row by the key column `id`."""
+        """Return one row by the key column `id`."""
 
     def total(self, column: str) -> float:
-        """The sum over one column of all rows: a full scan of that column."""
+        """Return the sum of one column over all rows, by a full scan."""
 
 
 class Store(Protocol):
-    """One table in one store. Writes come from one thread."""
+    """One table in one store. One thread writes."""
 
-    # Of the last write, seconds that the bench itself took (to find what it has to sync for the store): not counted.
+    # Seconds of the last write that are not counted: the benchmark searched for files that it must sync.
     overhead_s: float
 
     def load(self, table: pa.Table, key: Sequence[str]) -> None:
-        """Make the table and fill it."""
+        """Create the table, and load rows."""
 
     def upsert(self, rows: pa.Table) -> None:
-        """Whole rows."""
+        """Upsert whole rows."""
 
     def update(self, rows: pa.Table) -> None:
-        """Key columns and some others, of rows that are there."""
+        """Update some columns of existing rows, by key."""
 
     def flush(self) -> None:
-        """Bring what waits in memory or in a log to where the table is; nothing more."""
+        """Move data from memory and log to the files of the table, and do nothing else."""
 
     def settle(self) -> bool:
-        """The store's own way to make scans quick again after updates; False when it has none."""
+        """Compact the table so that scans are fast after updates. Return False if the store cannot
+        do this.
+        """
 
     def maintain(self) -> bool:
-        """What a user has to run from time to time; False: nothing, the store does it by itself."""
+        """Run the maintenance that a user must run from time to time. Return False if none is
+        needed.
+        """
 
     def run(self, query: Query) -> list[tuple[Any, ...]]:
-        """Rows of the answer."""
+        """Return the rows of a query."""
 
     def session(self) -> Session:
-        """For one reading thread."""
+        """Return a session for one reading thread."""
 
     def counters(self) -> dict[str, float]:
-        """What the store says of itself, for the report; may be empty."""
+        """Return counters of the store for the report; may be empty."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a store is opened."""
+    """The settings with which a store is opened."""
 
     history: str = "7d"
     maintenance: bool = True
@@ -86,7 +91,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of store: where it is implemented and what it takes part in."""
+    """One kind of store: its module, and the benchmarks that it takes part in."""
 
     name: str
     module: str
@@ -120,7 +125,7 @@ KINDS: Final = (
 
 
 def choose(part: str, names: Sequence[str] | None, say: Callable[[str], None]) -> list[Kind]:
-    """The kinds that take part, were asked for and are installed; what is left out is said."""
+    """Return the requested kinds that are installed. Print which are left out."""
     chosen = []
     for kind in KINDS:
         if part not in kind.parts or (names is not None and kind.name not in names):
@@ -134,5 +139,5 @@ def choose(part: str, names: Sequence[str] | None, say: Callable[[str], None]) -
 
 @functools.cache
 def sql_engine() -> Any:
-    """One DuckDB connection of this process, for stores whose rows reach it as Arrow."""
+    """Return a DuckDB connection of this process, for stores that return Arrow."""
     return importlib.import_module("duckdb").connect()

@@ -1,4 +1,4 @@
-"""Delta Lake through delta-rs: merge by key."""
+"""Delta Lake by delta-rs, with merge by key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DeltaStore:
             self._durable = Durable(folder)
 
     def load(self, table: pa.Table, key: Sequence[str]) -> None:
-        # The format knows no keys.
+        # The format has no keys.
         self._key_file.write_text(json.dumps(list(key)))
         self._delta.write_deltalake(self._folder, table)
         self._table = self._delta.DeltaTable(self._folder)

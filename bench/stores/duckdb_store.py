@@ -1,4 +1,4 @@
-"""DuckDB with a primary key, in its own file format; every commit syncs its log."""
+"""DuckDB with a primary key, in its own file format. Every commit syncs the log."""
 
 from __future__ import annotations
 

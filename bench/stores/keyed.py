@@ -1,7 +1,8 @@
-"""Stores by key: what `ingest_lookup` asks of Nyala and its peers besides loads, upserts and updates.
+"""Stores with operations by key, for `ingest_lookup`.
 
-Each is the store of its module with a few operations more. One that a store does not have raises NotImplementedError,
-and the report has a dash. A read is done when its rows are there as what that store gives: tuples, or Arrow.
+Each class adds operations to the store of its module. An operation that the store does not have
+raises NotImplementedError, and the report has a dash. A read ends when its rows are there, as
+tuples or as Arrow.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Row = dict[str, Any]
 
 
 class Keyed(Protocol):
-    """One table. Rows of `update` have the key and some columns; `delete` and `get_many` are given the key columns."""
+    """A table with operations by key. `update` gets the key and some columns; `delete` and
+    `get_many` get the key columns.
+    """
 
     overhead_s: float
 
@@ -33,13 +36,13 @@ class Keyed(Protocol):
     def update(self, rows: pa.Table) -> None: ...
     def delete(self, keys: pa.Table) -> None: ...
     def get(self, key: Row) -> bool:
-        """Whether there is such a row; all of its columns were read."""
+        """Read all columns of a row. Return whether it exists."""
 
     def get_many(self, keys: pa.Table) -> int:
-        """How many were found, all columns of each read."""
+        """Read all columns of rows by key. Return how many exist."""
 
     def key_range(self, column: str, lower: int, upper: int) -> int:
-        """Rows with lower <= column <= upper, all columns read."""
+        """Read all columns of rows with lower <= column <= upper."""
 
     def count(self) -> int: ...
     def close(self) -> None: ...
@@ -91,7 +94,9 @@ class KeyedNyala:
 
 class KeyedSqlite(SqliteStore):
     def load(self, table: pa.Table, key: Sequence[str]) -> None:
-        """In parts: SQLite knows neither decimals nor dates, and a copy of the whole table would be its peak memory."""
+        """Load in parts. A converted copy of the whole table, without decimals and dates, would be
+        the peak of memory.
+        """
         step = 500_000
         super().load(_plain(table.slice(0, step)), key)
         for start in range(step, table.num_rows, step):
@@ -160,7 +165,7 @@ class KeyedDuckdb(DuckdbStore):
 
 class KeyedDelta(DeltaStore):
     def insert(self, rows: pa.Table) -> None:
-        """By merge, which alone looks whether the key is there."""
+        """Insert by merge, because only merge checks whether the key exists."""
         self._merge(rows).when_not_matched_insert_all().execute()
         self._sync()
 
@@ -190,7 +195,7 @@ class KeyedDelta(DeltaStore):
 
 
 class KeyedParquet(ParquetStore):
-    """Takes part in the load only."""
+    """Parquet takes part in the load only."""
 
     def _cannot(self, *arguments: Any) -> Any:
         raise NotImplementedError
@@ -202,7 +207,7 @@ class KeyedParquet(ParquetStore):
 
 
 def open_keyed(name: str, folder: str) -> Keyed:
-    """By the name in `KINDS`; `nyala-hash4` is Nyala in four hash partitions."""
+    """Return a store by its name in `KINDS`. `nyala-hash4` is Nyala with four hash partitions."""
     if name.startswith("nyala"):
         return KeyedNyala(folder, 4 if name == "nyala-hash4" else 0)
     if name == "sqlite":
@@ -216,7 +221,7 @@ def open_keyed(name: str, folder: str) -> Keyed:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Types that SQLite has: decimals as doubles, dates as text."""
+    """Convert to types that SQLite has: decimals to doubles, dates to text."""
 
     def of(kind: pa.DataType) -> pa.DataType:
         if pa.types.is_decimal(kind):
@@ -235,7 +240,7 @@ def _same(names: Sequence[str]) -> str:
 
 
 def _those(rows: pa.Table, keys: pa.Table) -> int:
-    """How many of the keys are among rows that were found by the first key column."""
+    """Return how many of the keys are among rows that were found by the first key column."""
     wanted = set(zip(*(column.to_pylist() for column in keys.columns), strict=True))
     there = zip(*(rows.column(name).to_pylist() for name in keys.column_names), strict=True)
     return sum(key in wanted for key in there)

@@ -1,4 +1,4 @@
-"""Nyala: durability="commit" (the default): the log is synced before a write returns."""
+"""Nyala with durability="commit", the default: the log is synced before a write returns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from bench.stores import Options, Query, sql_engine
 SETTINGS = (
     'defaults: durability "commit", memory_limit 1GB, one tablet; maintenance and history as the part says'
 )
-# With maintenance off the bench flushes: this many update batches at most wait in memory.
+# With maintenance off, the benchmark flushes after this many batches.
 BATCHES_IN_MEMORY = 50
-# A store whose folder does not change for this long is taken to have put itself in order.
+# Maintenance counts as finished if the folder does not change for this time.
 SETTLED_S = 0.5
 
 
@@ -43,13 +43,13 @@ class NyalaStore:
         return self._table
 
     def load(self, table: pa.Table, key: Sequence[str]) -> None:
-        """With maintenance on, which lets go of the log of the load: that is no part of the table."""
+        """Load with maintenance on, which removes the log of the load from the size of the table."""
         self._db.close()
         self._open(maintenance=True)
         self._table = self._db.create_table("t", table.schema, key, history=self._options.history)
         self._table.insert(table)
         self._table.flush()
-        self._db.maintenance.resume()  # at once, not when it would look the next time
+        self._db.maintenance.resume()  # starts maintenance at once
         before, after = -1, folder_bytes(self._folder)
         while before != after:
             time.sleep(SETTLED_S)
@@ -101,7 +101,7 @@ class NyalaStore:
         return total
 
     def counters(self) -> dict[str, float]:
-        """Also `log_bytes`: what of the folder is log, which on a small table is most of it."""
+        """Return counters, with `log_bytes`: the log is most of the folder of a small table."""
         stats = {**asdict(self.table.stats()), **asdict(self._db.maintenance.status())}
         stats["log_bytes"] = folder_bytes(os.path.join(self._folder, "wal"))
         return {name: value for name, value in stats.items() if isinstance(value, int | float)}

@@ -1,4 +1,4 @@
-"""One immutable Parquet file: what a scan costs when nothing can change; an update writes the file anew."""
+"""One Parquet file: the cost of scans if nothing can change. An update writes the whole file again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ParquetStore:
         raise NotImplementedError("a Parquet file takes no upserts")
 
     def update(self, rows: pa.Table) -> None:
-        """Keys are 0 … n-1 in order, so a row's key is its place."""
+        """Update rows. The keys are 0 … n-1 in order, so the key of a row is its position."""
         table = pq.read_table(self._path)
         places = rows.column(self._key).to_numpy()
         for name in rows.column_names:

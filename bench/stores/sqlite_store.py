@@ -1,4 +1,4 @@
-"""SQLite from the standard library: the row store that everybody has; WAL with synchronous=FULL."""
+"""SQLite of Python's standard library, with WAL and synchronous=FULL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way in: `python -m examples.change_feeds FOLDER`. FOLDER must be new."""
+"""The program: `python -m examples.change_feeds FOLDER`. FOLDER must be new."""
 
 from __future__ import annotations
 

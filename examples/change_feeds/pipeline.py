@@ -3,9 +3,10 @@
     events ──► apply_changes(sequence="source.lsn") ──► orders
     orders.changes(since=progress, before=True)     ──► totals, and the new progress, in one transaction
 
-It may be killed at any moment and run again from the first event. Events that were applied change
-nothing, because the table knows the newest `lsn` of each order, also of deleted ones. A change of an
-order is counted once, because `totals` and the moment up to which they count are written together.
+It may be killed at any moment, and started again from the first event. Events that were applied
+before change nothing, because the table knows the newest `lsn` of each order, also of deleted
+orders. Each change is counted once, because one transaction writes the totals and the moment up to
+which changes are counted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["apply_events", "check", "follow", "make_tables", "run"]
 
 
 def make_tables(db: nyala.Database) -> None:
-    """Make the three tables, if they are missing."""
+    """Create the three tables, if they are missing."""
     orders = {
         "id": "int64",
         "customer": "string",
@@ -47,7 +48,9 @@ def apply_events(db: nyala.Database, events: Sequence[str]) -> nyala.WriteResult
 
 
 def follow(db: nyala.Database) -> int:
-    """Add the changes of the orders since the last call to the totals; return their number."""
+    """Add the changes of the orders since the last call to the totals. Return the number of
+    changes.
+    """
     return db.run(lambda tx: _add_changes(db, tx))
 
 
@@ -82,7 +85,7 @@ def _add_changes(db: nyala.Database, tx: nyala.Transaction) -> int:
 
 
 def check(db: nyala.Database, source: Path) -> list[str]:
-    """Compare both tables with the source; return what differs."""
+    """Compare both tables with the source. Return the differences."""
     orders = (
         db["orders"].scan(["id", "customer", "status", "total"], order_by_key=True).to_arrow().to_pylist()
     )
@@ -96,7 +99,7 @@ def check(db: nyala.Database, source: Path) -> list[str]:
 
 
 def run(folder: Path) -> None:
-    """Apply all events, and follow after each batch; print a line for each."""
+    """Apply all events. After each batch update the totals and print a line."""
     with nyala.connect(folder / "store") as db:
         make_tables(db)
         for number, events in enumerate(arriving(folder / "source.db")):

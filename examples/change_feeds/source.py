@@ -1,7 +1,7 @@
 """The source: orders in SQLite, with triggers that log the row before and after each change.
 
-A connector such as Debezium reads the log of a database and sends the same events. Here they come
-from the table `log`, in an order that only a bad network makes: late, repeated and shuffled.
+A connector such as Debezium reads the log of a database and sends such events. Here the events come
+from the table `log`. They are late, repeated and shuffled, as after problems of a network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CREATE TRIGGER deleted AFTER DELETE ON orders BEGIN
 
 
 def make_source(path: Path, changes: int, seed: int = 1) -> None:
-    """Make the database, and change its orders this many times."""
+    """Create the database, and make this many changes of its orders."""
     draw = random.Random(seed)
     with sqlite3.connect(path) as source:
         source.executescript(_TABLES)
@@ -49,14 +49,16 @@ def make_source(path: Path, changes: int, seed: int = 1) -> None:
             elif kind < 0.85:
                 other = f"customer {draw.randrange(30)}"
                 source.execute("UPDATE orders SET customer = ? WHERE id = ?", (other, chosen))
-            elif kind < 0.9:  # the key changes: two rows for whoever follows
+            elif kind < 0.9:  # the key changes, which is a delete and an insert
                 source.execute("UPDATE orders SET id = ? WHERE id = ?", (changes + number, chosen))
             else:
                 source.execute("DELETE FROM orders WHERE id = ?", (chosen,))
 
 
 def arriving(path: Path, seed: int = 2) -> Iterator[list[str]]:
-    """Yield the events in batches as a consumer gets them: a fifth twice, and all in a wrong order."""
+    """Yield the events in batches, as a consumer gets them: a fifth comes twice, and the order is
+    wrong.
+    """
     with sqlite3.connect(path) as source:
         log = source.execute("SELECT lsn, op, before, after FROM log").fetchall()
     events = [
@@ -79,14 +81,14 @@ def arriving(path: Path, seed: int = 2) -> Iterator[list[str]]:
 
 
 def orders_of(path: Path) -> list[tuple[int, str, str, Decimal]]:
-    """The orders that the source has: (id, customer, status, total)."""
+    """Return the orders of the source: (id, customer, status, total)."""
     with sqlite3.connect(path) as source:
         rows = source.execute("SELECT id, customer, status, cents FROM orders ORDER BY id").fetchall()
     return [(id, customer, status, Decimal(cents) / 100) for id, customer, status, cents in rows]
 
 
 def totals_of(path: Path) -> list[tuple[str, int, Decimal]]:
-    """The totals that the source computes: (customer, number of orders, sum)."""
+    """Return the totals of the source: (customer, number of orders, sum)."""
     with sqlite3.connect(path) as source:
         rows = source.execute(
             "SELECT customer, count(*), sum(cents) FROM orders GROUP BY customer ORDER BY customer"

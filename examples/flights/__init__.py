@@ -1,11 +1,12 @@
-"""The flights of New York, 2013, through PySpark into Nyala and back: `python -m examples.flights`.
+"""The flights of New York in 2013, through PySpark into Nyala and back: `python -m
+examples.flights`.
 
-__main__.py        the way in, which Ctrl-C leaves quietly from its first moment
-screen.py          the screen: options, progress, what to type next
-pipeline.py        the six steps, as one would write them
-place.py           where the store is: a folder or a bucket
-data.py            the real data: where it lies, its columns, the daily feed
-checks.py          every answer compared with Spark over the plain CSV
-reader_process.py  the second process of step 5: a Spark session of its own that only reads
-session.py         a plain Spark session, local or on a cluster
+    __main__.py        the program, which Ctrl-C ends without a traceback from its first moment
+    screen.py          options, progress, and commands to try next
+    pipeline.py        the six steps
+    place.py           the store's place: a folder or a bucket
+    data.py            the data: its files, its columns, the daily feed
+    checks.py          compares every result with Spark over the CSV files
+    reader_process.py  the second process of step 5, with its own Spark session that only reads
+    session.py         starts a Spark session, local or on a cluster
 """

@@ -1,4 +1,6 @@
-"""`python -m examples.flights [--store PLACE]`, or `make demo`: the way into `screen.py`, which takes a second."""
+"""The program: `python -m examples.flights [--store PLACE]`, or `make demo`. It imports
+`screen.py`, which takes a second.
+"""
 
 from __future__ import annotations
 

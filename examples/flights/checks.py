@@ -1,8 +1,8 @@
-"""Every answer out of Nyala compared with Spark over the plain CSV.
+"""Compares every result of Nyala with Spark over the CSV files.
 
-What the table must hold at a moment is said once, as a `State`, and worked out from the CSV alone (`expected`).
-Two checks use it: all rows and columns by count and hash sum (`same_rows`), and the answers to the question of
-step 4 row by row (`same_answers`). A check that fails ends the run.
+A `State` says which rows the table must have at a moment, and `expected` computes them from the CSV
+alone. Two checks use it: `same_rows` compares all rows and columns by count and hash sum, and
+`same_answers` compares the results of step 4 row by row. A failed check ends the run.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from pyspark.sql import functions as F
 
 from examples.flights.data import ACTUAL, KEY, SCHEDULED
 
-# What the question needs of table `flights`: a Python data source is not told by Spark, so it is said.
+# The columns of `flights` that the query needs. Spark does not tell a Python data source, so they
+# are an option.
 QUESTION_COLUMNS = ["carrier", "month", "origin", "time_hour", "dep_delay"]
 
 
 class CheckFailed(Exception):
-    """Nyala's answer is not Spark's over the CSV."""
+    """A result of Nyala differs from that of Spark over the CSV files."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What `flights` holds: the feed up to and including a day, and what became of the cancelled flights.
+    """The content of `flights`: the feed up to a day, inclusive, and the state of cancelled
+    flights.
 
-    reinstated   None: nothing is deleted yet; else they are, but for so many that are there again, the first by key
+    reinstated   None: cancelled flights are not deleted yet. Otherwise all are deleted, but the
+                 first ones by key, of this number, are inserted again.
     """
 
     through: dt.date | None = None
@@ -35,13 +38,17 @@ class State:
 
 
 def never_left(csv: DataFrame, until: dt.date) -> DataFrame:
-    """The flights up to and including a day that have no departure, in the order of the key (`rank` from 1)."""
+    """Return the flights up to a day that have no departure. `rank` is their position in key order,
+    from 1.
+    """
     rank = F.row_number().over(Window.orderBy(*KEY))
     return csv.where(F.col("dep_time").isNull() & (_date() <= F.lit(until))).withColumn("rank", rank)
 
 
 def expected(csv: DataFrame, cancelled: DataFrame, state: State) -> DataFrame:
-    """The rows of table `flights` in `state`, from the plain CSV; `cancelled` is what `never_left` gave."""
+    """Return the rows of `flights` in `state`, from the CSV files. cancelled: the result of
+    `never_left`.
+    """
     happened = F.lit(False) if state.through is None else _date() <= F.lit(state.through)
     departed = happened & F.col("dep_time").isNotNull()
     rows = csv
@@ -52,7 +59,9 @@ def expected(csv: DataFrame, cancelled: DataFrame, state: State) -> DataFrame:
 
 
 def ask(flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> list[Row]:
-    """The question: mean delay by carrier and month, with the airline's name and the weather at departure."""
+    """Return the mean delay by carrier and month, with the airline's name and the weather at
+    departure.
+    """
     raining = F.col("precip") > 0
     answer = (
         flights.join(F.broadcast(airlines.select("carrier", "name")), "carrier")
@@ -61,7 +70,7 @@ def ask(flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> list[Row
         .agg(
             F.count("*").alias("scheduled"),
             F.count("dep_delay").alias("flown"),
-            # Averages of whole numbers: exact sums, one division, so both sides agree to the last bit.
+            # Averages of integers are exact sums and one division, so both sides are equal to the last bit.
             F.avg("dep_delay").alias("mean_delay"),
             F.avg(F.when(raining, F.col("dep_delay"))).alias("mean_delay_in_rain"),
         )
@@ -70,9 +79,9 @@ def ask(flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> list[Row
 
 
 def same_rows(what: str, found: DataFrame, wanted: DataFrame) -> int:
-    """Both hold the same rows, all columns; returns how many. Order does not matter, duplicates do."""
+    """Check that both have the same rows, with all columns, in any order. Return their number."""
     wanted = wanted.select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in found.schema.fields))
-    # One job for both sides: a small one costs mostly its start.
+    # One job for both sides, because most of a small job is its start.
     sides = _fingerprint(found, "found").union(_fingerprint(wanted, "wanted")).collect()
     by_side = {row.side: (row.count_, row.total) for row in sides}
     if by_side["found"] != by_side["wanted"]:
@@ -86,7 +95,7 @@ def same_rows(what: str, found: DataFrame, wanted: DataFrame) -> int:
 
 
 def same_answers(what: str, found: list[Row], wanted: list[Row]) -> int:
-    """Both lists are equal, row by row; returns their length."""
+    """Check that both lists are equal, row by row. Return their length."""
     if len(found) != len(wanted):
         raise CheckFailed(f"{what}: {len(found)} rows, Spark over the CSV gives {len(wanted)}")
     for ours, theirs in zip(found, wanted, strict=True):
@@ -105,8 +114,9 @@ def _date() -> Column:
 
 
 def _fingerprint(df: DataFrame, side: str) -> DataFrame:
-    """One row: how many rows `df` has, and the sum of their hashes."""
+    """Return one row: the number of rows, and the sum of their hashes."""
     columns = [F.col(name) for name in df.columns]
-    # NULL does not enter Spark's hash, so that (NULL, 5) and (5, NULL) would be one: it is told apart by itself.
+    # Spark's hash ignores NULL, so (NULL, 5) and (5, NULL) would be equal. So hash also which
+    # values are NULL.
     hashed = F.xxhash64(*columns, *(F.isnull(c) for c in columns)).cast("decimal(38,0)")
     return df.agg(F.lit(side).alias("side"), F.count("*").alias("count_"), F.sum(hashed).alias("total"))

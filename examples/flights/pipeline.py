@@ -1,15 +1,16 @@
-"""The six steps, as one would write them in a pipeline of one's own.
+"""The six steps of the pipeline.
 
     1 schedule   load the year's schedule, and weather, planes, airports, airlines
-    2 feed       what really happened, one Spark job and one atomic upsert a day, January to November
-    3 cancel     delete, insert again, and insert what is there already
+    2 feed       what happened, with one Spark job and one atomic upsert per day, January to
+                 November
+    3 cancel     delete rows, insert some again, and insert rows that exist
     4 ask        mean delay by carrier and month, now and as of earlier moments of the feed
-    5 second     another process reads while this one brings in December
-    6 reopen     close, open again, ask everything again
+    5 second     another process reads while this one upserts December
+    6 reopen     close, open again, and repeat all queries
 
-All data goes in and comes out through PySpark. This process also has the store open (`nyala.connect`), for what
-Spark has no words for: creating tables, the present moment, flush. It holds the writer's lock, so Spark's commits
-are handed to it.
+All data goes in and out through PySpark. This process also has the store open (`nyala.connect`), to
+create tables, to get the present moment, and to flush. It is the writer, so Spark sends its commits
+to this process.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ REINSTATED = 25
 INSERTED_AGAIN = 20
 ALREADY_THERE = 5
 LAST_DAY_OF_STEP_2 = dt.date(2013, 11, 30)
-# The question is asked as of the evening of the last day of these months, and of the end.
+# The query is run as of the last evening of these months, and of the end.
 REMEMBERED_MONTHS = (3, 6, 9, 11)
 
 
 class Screen(Protocol):
-    """What the pipeline needs of whoever watches it."""
+    """What the pipeline calls to show its progress."""
 
     def step(self, title: str) -> None: ...
     def say(self, text: str) -> None: ...
@@ -53,7 +54,7 @@ class Screen(Protocol):
 
 
 class DayBar(Protocol):
-    """A progress bar over days; used with `with`."""
+    """A progress bar over days, for a `with` block."""
 
     def __enter__(self) -> DayBar: ...
     def __exit__(self, *exc: object) -> None: ...
@@ -63,7 +64,9 @@ class DayBar(Protocol):
 
 @dataclass(frozen=True)
 class Moment:
-    """A timestamp of the store, what `flights` held then, and the answer that was given (once it was)."""
+    """A timestamp of the store, the content of `flights` then, and the result of the query at this
+    moment.
+    """
 
     name: str
     timestamp: int
@@ -79,7 +82,7 @@ class Pipeline:
         self.screen = screen
         self.db = store.connect()
         self.csv = {name: read_csv(spark, name, path) for name, path in sources.csv.items()}
-        # Read once: it is what everything is checked against.
+        # Read once, because every check needs it.
         for name in ("flights", "airlines", "weather"):
             self.csv[name] = self.csv[name].cache()
         self.cancelled = (
@@ -90,7 +93,7 @@ class Pipeline:
         self.state = State()
         self.moments: list[Moment] = []
 
-    # -- Spark's two verbs ------------------------------------------------------------------------------------
+    # -- reads and writes of Spark ----------------------------------------------------------------------------
 
     def write(self, df: DataFrame, table: str, operation: str) -> None:
         (
@@ -136,7 +139,8 @@ class Pipeline:
                 self._bring_in(day)
                 bar.advance(day)
                 if day.date in month_ends:
-                    # Happens by itself on a larger feed; here it shows that a moment survives its files.
+                    # A larger feed is flushed in the background. Here a flush shows that it does
+                    # not affect a moment.
                     self.db.flush()
                 if day.date in remembered:
                     self._remember(f"{day.date:%-d %b}")
@@ -156,7 +160,7 @@ class Pipeline:
         self.state = replace(self.state, reinstated=REINSTATED)
         self._check_rows(f"flights after {REINSTATED} of them were inserted again")
 
-        # Some of these are there: each is an error of its own, and the others are applied.
+        # Some of these keys exist: each such row is an error, and the others are inserted.
         mixed = cancelled.where(
             F.col("rank").between(REINSTATED - ALREADY_THERE + 1, REINSTATED + INSERTED_AGAIN)
         ).drop("rank")
@@ -224,7 +228,7 @@ class Pipeline:
         self.screen.checked(f"{rows:,} {what}")
 
     def _load_small_tables(self) -> None:
-        """Airlines and weather do not change: one load serves all moments."""
+        """Load airlines and weather once for all moments, because they do not change."""
         self.airlines = self.read("airlines", ["carrier", "name"]).cache()
         self.weather = self.read("weather", ["origin", "time_hour", "precip"]).cache()
 
@@ -246,7 +250,9 @@ class Pipeline:
         return replace(moment, answer=tuple(found))
 
     def _check_looks(self, looks: list[dict[str, object]]) -> None:
-        """Each look of the second process is the table between two days, never within one, and never older."""
+        """Check that each read of the second process has the rows between two days, and is not
+        older than the one before.
+        """
         totals, total = {}, 0
         for day in self.sources.feed:
             total += day.departures
@@ -270,7 +276,9 @@ class Pipeline:
 
 
 class ReaderProcess:
-    """`reader_process.py`, started early (its Spark takes some seconds), let loose and stopped by `with`."""
+    """Runs `reader_process.py` in a `with` block. It starts early, because its Spark session takes
+    some seconds.
+    """
 
     def __init__(self, store: Place, log: Path) -> None:
         self.looks: list[dict[str, object]] = []
@@ -287,7 +295,7 @@ class ReaderProcess:
             text=True,
             bufsize=1,
             cwd=Path(__file__).parents[2],
-            process_group=0,  # Ctrl-C is the first process's to hear, who then ends this one
+            process_group=0,  # only the first process gets Ctrl-C, and then ends this one
         )
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -326,7 +334,7 @@ class ReaderProcess:
         self.end()
 
     def end(self) -> None:
-        """Kill it if it still runs. May be called twice."""
+        """Kill the process if it still runs. May be called twice."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()

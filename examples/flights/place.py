@@ -1,6 +1,6 @@
-"""Where the demo's store is: in a folder, or in a bucket that all machines of a cluster reach.
+"""The place of the demo's store: a folder, or a bucket that all machines of a cluster can reach.
 
-Credentials are no options here: each process takes them from its environment.
+There are no options for credentials. Each process takes them from its environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from examples.flights.data import TABLES
 
 @dataclass(frozen=True)
 class Place:
-    """path: a folder, or a URL such as s3://bucket/flights. options: the storage options of a URL."""
+    """path: a folder, or a URL such as s3://bucket/flights; options: the storage options of a URL."""
 
     path: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -34,26 +34,28 @@ class Place:
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """What Spark's reads and writes need to find the store."""
+        """Return the options with which Spark finds the store."""
         path = self.path if self.in_bucket else str(Path(self.path).resolve())
         return {"path": path, **{f"storage.{name}": str(value) for name, value in self.options.items()}}
 
     @property
     def words(self) -> str:
-        """For the command line: `nyala table list <words>`."""
+        """Return the words for the command line, as in `nyala table list <words>`."""
         options = (f"--option {name}={str(value).lower()}" for name, value in self.options.items())
         return " ".join([shlex.quote(self.path), *options])
 
 
 def clear_earlier_demo(place: Place) -> None:
-    """Remove the store of an earlier run, and nothing else: not while somebody writes it. In a bucket: its tables."""
+    """Remove the store of an earlier run, or its tables in a bucket, and nothing else. Refuse if a
+    process writes to it.
+    """
     folder = Path(place.path)
     if not place.in_bucket and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
         return
     other = "Name another place: --store FOLDER, or --store URL"
     try:
         if not place.in_bucket:
-            place.connect(read_only=True).close()  # raises an error if this folder holds no store
+            place.connect(read_only=True).close()  # raises an error if this folder has no store
         with place.connect() as db:  # refuses if another process is its writer
             tables = set(db.list_tables())
             strange = tables - set(TABLES)

@@ -1,8 +1,9 @@
-"""The second process of step 5: a Spark session of its own that reads the table while the first one writes.
+"""The second process of step 5: a Spark session that reads the table while the first process
+writes.
 
-Talks to the first process in lines of JSON. It says {"ready": true} when its Spark stands and waits for `go`;
-then it loads the table again and again, each time as of now, and says what it saw; at `stop` it looks once more
-and ends.
+It talks to the first process by lines of JSON. When its Spark session is ready, it prints {"ready":
+true} and waits for `go`. Then it loads the table again and again, as of now, and prints what it
+sees. At `stop` it reads once more, and ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from examples.flights.session import start_spark
 
 
 def look(spark: SparkSession, store: dict[str, str]) -> dict[str, object]:
-    """How many flights have left, and on which day the last of them: one snapshot, chosen by `load()`."""
+    """Return how many flights have left, and the last day of them, of one snapshot."""
     began = time.monotonic()
     departed = (
         spark.read.format("nyala")
@@ -46,7 +47,7 @@ def main() -> int:
                 break
         stopped.set()
 
-    look(spark, store)  # the first query of a session pays for starting Python workers
+    look(spark, store)  # the first query starts Python workers
     say({"ready": True})
     if sys.stdin.readline().strip() != "go":
         return 1

@@ -1,4 +1,6 @@
-"""The screen: options, steps and their times, what to type next; and how a run ends, Ctrl-C included."""
+"""The screen of the demo: options, steps with their times, and commands to try next. Also handles
+Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ as it stood on the evening of {then.name}: the same with --at {then.timestamp}
 
 
 class DayBar:
-    """A bar over the days of the feed, with the date and whatever was noted last."""
+    """A progress bar over the days of the feed, with the date and a note."""
 
     def __init__(self, screen: Screen, title: str, feed: list[FeedDay]) -> None:
         self._screen = screen
@@ -79,7 +81,9 @@ class DayBar:
 
 
 class Screen:
-    """Steps with their times, one line for each check; on a terminal also a sign that something is going on."""
+    """Prints steps with their times and a line for each check. On a terminal it also shows a
+    spinner.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -89,8 +93,9 @@ class Screen:
         self._stop_asked = False
 
     def stop(self, *_: object) -> NoReturn:
-        """What Ctrl-C calls. Raises: KeyboardInterrupt, and again at the next step if that met the end of an object,
-        where Python tells of it and goes on."""
+        """Handle Ctrl-C: raise KeyboardInterrupt. If Python ignores it, because it is deleting an
+        object, raise it again at the next step.
+        """
         self._stop_asked = True
         raise KeyboardInterrupt
 
@@ -109,7 +114,7 @@ class Screen:
         self._step_began = time.monotonic()
 
     def working(self, text: str | None) -> None:
-        """Show a spinner; None takes it away (a progress bar wants the last line for itself)."""
+        """Show a spinner with a text. None removes it, because a progress bar needs the last line."""
         if self._status is not None:
             self._status.stop()
         self._status = None if text is None else self.console.status(f"{text} …")
@@ -126,7 +131,9 @@ class Screen:
         return DayBar(self, title, feed)
 
     def answers(self, columns: dict[str, list[Row]]) -> None:
-        """The five largest airlines, three months: minutes late; then flights of all airlines. A column per moment."""
+        """Print minutes of delay of the five largest airlines in three months, and numbers of
+        flights, with a column per moment.
+        """
         table = Table(title="Mean departure delay in minutes, as of …", title_justify="left", box=None)
         table.add_column("airline", no_wrap=True, max_width=22)
         table.add_column("month", justify="right")
@@ -150,7 +157,7 @@ class Screen:
 
 
 def run(store: Place, work: Path, screen: Screen, days_of_month: int) -> Moment:
-    """The six steps; returns the first of the moments that were asked about."""
+    """Run the six steps. Return the first moment that was queried."""
     log = work / "spark.log"
     screen.say(
         "Nyala: a year of New York's flights through PySpark, each answer checked against Spark over the CSV."
@@ -176,10 +183,10 @@ def run(store: Place, work: Path, screen: Screen, days_of_month: int) -> Moment:
         return pipeline.moments[0]
     finally:
         screen.working(None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would cut short what takes a second
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would interrupt this cleanup
         if reader is not None:
             reader.end()
-        with contextlib.suppress(Exception):  # what the first one cut off may be Spark's own connection
+        with contextlib.suppress(Exception):  # the connection to Spark may be broken
             spark.stop()
 
 
@@ -252,18 +259,20 @@ def _run_and_say(store: Place, days_of_month: int, screen: Screen) -> int:
 
 
 def end_children() -> None:
-    """End what this process has started. A Java that Spark was just starting when Ctrl-C came would stay for ever."""
+    """End the processes that this one started. A Java that was starting at Ctrl-C would otherwise
+    run for ever.
+    """
     try:
         found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
     except OSError:  # a system without pgrep
         return
     for number in found.stdout.split():
-        with contextlib.suppress(OSError):  # pgrep itself is in its list, and gone
+        with contextlib.suppress(OSError):  # pgrep lists itself, and has ended
             os.kill(int(number), signal.SIGKILL)
 
 
 def _short(path: Path) -> Path:
-    """As one would type it from here."""
+    """Return the path as a user would type it from the working folder."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

@@ -1,7 +1,8 @@
-"""A plain Spark session, as anybody would start one, with its noise kept in a file.
+"""Starts a Spark session, with its output in a file.
 
-Local if the store is in a folder. If it is in a bucket, Spark's own configuration says where: `spark.master` in
-`spark-defaults.conf`, or `PYSPARK_SUBMIT_ARGS="--master spark://host:7077 pyspark-shell"`; otherwise it is local too.
+It is local if the store is in a folder. If the store is in a bucket, Spark's configuration may name
+a master: `spark.master` in `spark-defaults.conf`, or `PYSPARK_SUBMIT_ARGS="--master
+spark://host:7077 pyspark-shell"`.
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-# Our own log settings, and only the quick one of the JVM's two compilers: the other would spend more on this
-# minute's small jobs than it saves.
+# Log settings, and only the JVM's fast compiler: for small jobs the other one costs more than it saves.
 LOG4J = Path(__file__).with_name("log4j2.properties").as_uri()
 JAVA_OPTIONS = f"-Dlog4j2.configurationFile={LOG4J} -XX:TieredStopAtLevel=1"
 
 
 def start_spark(log: Path, cores: int = 2, *, on_cluster: bool = False) -> SparkSession:
-    """No jar. What Spark, its JVM, its Python workers and Python's loggers print goes to `log`.
+    """Start a session without a jar. All output of Spark, its JVM, its Python workers and Python's
+    loggers goes to `log`.
 
     on_cluster: let Spark's configuration choose the master. Otherwise it is `local[cores]`.
 
-    What takes long of it starts in a thread of its own, and this one only waits. So Ctrl-C stays what it was (Spark's
-    own handler, which it installs in the main thread, would speak to the JVM in the middle of another call, and fail).
+    The session starts in another thread, while this one waits. So Spark does not install its own
+    handler of Ctrl-C, which it does in the main thread only: it would call the JVM in the middle of
+    another call, and fail.
     """
-    # Without this the workers run whatever `python3` is first on the PATH.
+    # Without this variable, the workers run the first `python3` on the PATH.
     if not on_cluster or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Py4J tells of an interrupt with a traceback, by the root logger.
+    # After an interrupt, Py4J logs a traceback by the root logger.
     logging.getLogger().addHandler(logging.FileHandler(log))
     settings = SparkConf().setAppName("nyala-flights")
     local = {
@@ -43,7 +45,7 @@ def start_spark(log: Path, cores: int = 2, *, on_cluster: bool = False) -> Spark
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
     }
-    # Otherwise a standalone cluster would give all of its cores to the first of the demo's two sessions.
+    # Otherwise a standalone cluster gives all cores to the first of the two sessions.
     shared = {"spark.cores.max": str(cores)}
     for name, value in {
         **(shared if on_cluster else local),
@@ -66,14 +68,14 @@ def start_spark(log: Path, cores: int = 2, *, on_cluster: bool = False) -> Spark
     with _stderr_to(log):
         threading.Thread(target=start, name="starting Spark", daemon=True).start()
         started.result()
-        # Of this thread: to others Spark does not tell that `nyala` is a format.
+        # In this thread, because Spark registers the format `nyala` for the thread's session.
         spark: SparkSession = SparkSession.builder.getOrCreate()
         return spark
 
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Processes started inside inherit `log` as their stderr."""
+    """Let processes that start in the block write their stderr to `log`."""
     sys.stderr.flush()
     kept = os.dup(2)
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

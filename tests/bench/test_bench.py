@@ -1,6 +1,6 @@
-"""`make bench` runs, at a scale at which its figures say nothing: what it prints and writes is right.
+"""`make bench` runs at a small scale, and prints and writes correct pages. No test checks a time.
 
-No test here looks at a time. Peers that are not installed are left out, as for a user who has not run `make bench`.
+Stores that are not installed are left out, as they would be for a user without `make bench`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from bench.rows import Rows
 
 
 def ran(result: report.Report, tmp_path: Path) -> str:
-    """The page that the part writes: one table that fits a screen."""
+    """Run a part. Return the page that it writes, with one table that fits a screen."""
     page = report.save(result, ["a machine"], tmp_path).read_text()
     assert len(result.table.rows) <= 45
     return page
@@ -52,8 +52,10 @@ def silent(text: str) -> None:
 
 
 @pytest.mark.long
-def test_scans_are_compared_before_and_after_and_every_answer_is_checked(tmp_path: Path) -> None:
-    """The part itself compares each sum with what was written: a scan that lost an update would end it."""
+def test_scan_after_updates(tmp_path: Path) -> None:
+    """The part itself compares each sum with the written values, so a scan that loses an update
+    ends it.
+    """
     pytest.importorskip("duckdb")
     scale = scan_after_updates.Scale("tiny", 0.001, 2, (0.0, 0.10), 200, 1, 0.0)
     page = ran(scan_after_updates.run(scale, str(tmp_path), ["nyala", "duckdb"], silent), tmp_path)
@@ -67,8 +69,10 @@ def test_scans_are_compared_before_and_after_and_every_answer_is_checked(tmp_pat
 
 
 @pytest.mark.long
-def test_a_bucket_is_measured_and_its_answers_are_those_of_a_folder_and_of_parquet(tmp_path: Path) -> None:
-    """The part itself compares the answers. The costs wait for a killed writer's sign of life to age."""
+def test_buckets(tmp_path: Path) -> None:
+    """The parts compare the results. The part with costs waits until the lease of a killed writer
+    has expired.
+    """
     pytest.importorskip("duckdb")
     pytest.importorskip("obstore")
     reads = bucket_reads.run(bucket_reads.Scale("tiny", 5_000), str(tmp_path), None, silent)
@@ -79,8 +83,8 @@ def test_a_bucket_is_measured_and_its_answers_are_those_of_a_folder_and_of_parqu
     assert 0 < float(costs.table.rows[0][-1]) < 0.1
 
 
-def test_bytes_of_a_narrow_update_are_counted(tmp_path: Path) -> None:
-    """All steps have seconds, and where the system counts bytes, bytes."""
+def test_narrow_update(tmp_path: Path) -> None:
+    """All steps have seconds, and written bytes if the system counts them."""
     page = ran(
         narrow_update.run(
             narrow_update.Scale("tiny", 2_000, 1), str(tmp_path), ["nyala", "sqlite", "parquet"], silent
@@ -95,8 +99,8 @@ def test_bytes_of_a_narrow_update_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_steady_load_has_a_first_and_a_last_window(tmp_path: Path) -> None:
-    """Three paced threads, in a process of its own; every get finds its row."""
+def test_mixed_load(tmp_path: Path) -> None:
+    """Three threads at fixed intervals, in a process of its own. Every get finds its row."""
     scale = mixed_load.Scale("tiny", 500, 2.0, 1.0, 0.2, "1s")
     result = mixed_load.run(scale, str(tmp_path), ["nyala"], silent)
     page = ran(result, tmp_path)
@@ -106,10 +110,8 @@ def test_a_steady_load_has_a_first_and_a_last_window(tmp_path: Path) -> None:
     assert "disk at most 3 × live data + history" in page
 
 
-def test_hot_rows_end_with_the_values_that_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The part compares the sum at the end; here that both stores came to it."""
+def test_hot_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part compares the sum at the end, for both stores."""
     monkeypatch.setattr(hot_rows, "in_own_process", lambda measure, *arguments: measure(*arguments))
     page = ran(
         hot_rows.run(
@@ -120,10 +122,8 @@ def test_hot_rows_end_with_the_values_that_were_written(
     assert "| updates | 1,000 | 1,000 |" in page
 
 
-def test_transactions_of_both_stores_end_with_the_same_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The part compares what the threads counted; here that each step was made in each way."""
+def test_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part compares the increments of the threads. Here each step has figures for each way."""
     monkeypatch.setattr(transactions, "in_own_process", lambda measure, *arguments: measure(*arguments))
     scale = transactions.Scale("tiny", 5_000, 3, 4, 2, 3)
     result = transactions.run(scale, str(tmp_path), ["nyala", "sqlite"], silent)
@@ -135,8 +135,8 @@ def test_transactions_of_both_stores_end_with_the_same_values(
 
 
 @pytest.mark.long
-def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The part itself compares answers, and the number of rows at the end; here that all steps were made."""
+def test_ingest_lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part compares results, and the number of rows at the end. Here all steps have figures."""
     monkeypatch.setattr(ingest_lookup, "in_own_process", lambda measure, *arguments: measure(*arguments))
     scale = ingest_lookup.Scale("tiny", 0.0003, 4, 4, 2, 2, 4, 2, 4, peer_step_s=2.0)
     result = ingest_lookup.run(scale, str(tmp_path), ["nyala", "sqlite", "parquet"], silent)
@@ -150,8 +150,10 @@ def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.long
-def test_tables_as_users_have_them_are_weighed(tmp_path: Path) -> None:
-    """Every one in every store; each larger one is named by the aim, and what finds rows is told apart."""
+def test_sizes(tmp_path: Path) -> None:
+    """Every table in every store. The aim names tables that are larger in Nyala, and indexes are
+    shown separately.
+    """
     result = sizes.run(sizes.Scale("tiny", 1200), str(tmp_path), ["nyala", "parquet"], silent)
     page = ran(result, tmp_path)
     table, (aim,) = result.table, result.aims
@@ -161,10 +163,7 @@ def test_tables_as_users_have_them_are_weighed(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*/*")) == [] and "Parquet, Zstandard" in page and "÷ DuckDB" not in page
 
 
-def test_a_table_that_is_read_back_as_another_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A size of rows that are not those given says nothing."""
+def test_sizes_fails_if_other_rows_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "TABLES", user_tables.TABLES[:1])
     real = nyala.Table.insert
     monkeypatch.setattr(nyala.Table, "insert", lambda self, rows: real(self, rows.slice(1)))
@@ -172,8 +171,7 @@ def test_a_table_that_is_read_back_as_another_ends_the_run(
         sizes.run(sizes.Scale("tiny", 1200), str(tmp_path), ["nyala"], silent)
 
 
-def test_a_store_that_answers_wrongly_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast wrong answer is no figure."""
+def test_a_wrong_result_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest_lookup, "in_own_process", lambda measure, *arguments: measure(*arguments))
     monkeypatch.setattr("bench.stores.keyed.KeyedSqlite.delete", lambda self, keys: None)
     scale = ingest_lookup.Scale("tiny", 0.0003, 1, 1, 1, 1, 1, 1, 1)
@@ -181,8 +179,8 @@ def test_a_store_that_answers_wrongly_ends_the_run(tmp_path: Path, monkeypatch: 
         ingest_lookup.run(scale, str(tmp_path), ["sqlite"], silent)
 
 
-def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The part itself compares each answer; here that there are figures. Below SF 0.01 TPC-H's keys are not unique."""
+def test_tpch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part compares each result. Below scale factor 0.01, TPC-H's keys are not unique."""
     pytest.importorskip("duckdb")
     if data.tpch_tool() is None:
         pytest.skip("needs tpchgen-cli (`make bench` installs it)")
@@ -196,8 +194,8 @@ def test_queries_and_scans_answer_as_over_parquet(tmp_path: Path, monkeypatch: p
         assert all("–" not in row for row in result.table.rows)
 
 
-def test_frames_of_many_rows_are_compared_whatever_their_order() -> None:
-    """A hash of each row stands for it; an answer with one cell changed, or one moved to another row, is another."""
+def test_large_results_are_compared_by_hash_in_any_order() -> None:
+    """A result with one changed cell, or one cell in another row, is different."""
     pl = pytest.importorskip("polars")
     few = pl.DataFrame({"b": [1, 2], "a": ["x", None]})
     assert tpch_polars.comparable(few) == [("x", 1), (None, 2)]
@@ -208,10 +206,10 @@ def test_frames_of_many_rows_are_compared_whatever_their_order() -> None:
         assert tpch_polars.comparable(other) != same
 
 
-def test_figures_that_a_part_wrote_do_not_make_the_next_ones_code_another(
+def test_results_of_an_earlier_part_do_not_make_the_commit_dirty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block names the commit that was measured, "-dirty" only if the code is not that commit's."""
+    """A block names the measured commit, with "-dirty" only if the code differs."""
     for name in ("bench/RESULTS.md", "bench/part.py", "src/code.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("as it was")
@@ -227,15 +225,15 @@ def test_figures_that_a_part_wrote_do_not_make_the_next_ones_code_another(
     assert machine._commit() == clean.replace(")", "-dirty)")
 
 
-def test_answers_are_the_same_but_for_the_last_digits_and_the_order_of_equals() -> None:
-    """Doubles depend on the order of adding; what a query does not order comes in any order."""
+def test_results_are_compared_without_order_and_last_digits() -> None:
+    """Doubles depend on the order of adding."""
     assert questions.same([(1, 0.1 + 0.2), (2, None)], [(2, None), (1, 0.3)])
     assert not questions.same([(1, 0.3)], [(1, 0.30001)])
     assert not questions.same([(1,), (1,)], [(1,)])
 
 
-def test_keys_jump_over_the_table_and_none_comes_twice() -> None:
-    """New keys are made from these places, so one that came twice would be no new key."""
+def test_spread_row_numbers_are_distinct() -> None:
+    """New keys are made from them, and must be distinct too."""
     rows = Rows(data._lineitem_like(1_000), {})
     assert sorted(rows.spread(0, 1_000)) == list(range(1_000))
     hot = rows.zipfian(np.random.default_rng(1), 100)
@@ -244,15 +242,15 @@ def test_keys_jump_over_the_table_and_none_comes_twice() -> None:
 
 
 def test_every_part_has_both_scales_and_runs_alone() -> None:
-    """`make bench ARGS=--quick` finds them."""
+    """`make bench ARGS=--quick` uses the small one."""
     for module in PARTS.values():
         assert module.FULL.name == "full"
         assert module.QUICK.name == "quick"
         assert '__name__ == "__main__"' in Path(module.__file__).read_text()
 
 
-def test_a_peer_that_is_missing_is_said_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other figures are there, and a line says why Delta Lake's are not."""
+def test_a_store_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line says why, and the other figures are there."""
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "deltalake" else found(name)
@@ -263,8 +261,8 @@ def test_a_peer_that_is_missing_is_said_and_left_out(monkeypatch: pytest.MonkeyP
     assert said == ["deltalake is left out: deltalake is not installed (`make bench` installs it)"]
 
 
-def test_a_new_run_replaces_its_own_block_and_no_other(tmp_path: Path) -> None:
-    """git has the figures of the run before."""
+def test_a_run_replaces_its_own_block(tmp_path: Path) -> None:
+    """And no other one. git has the older figures."""
     table = report.Table(["store"], [["nyala"]])
     for part, machine_ in (("hot_rows", "old"), ("tpch", "old"), ("hot_rows", "new")):
         made = report.Report(part, f"Part {part}", "A note", table, [report.at_most("fast", 1.2, 1.0)])
@@ -274,7 +272,7 @@ def test_a_new_run_replaces_its_own_block_and_no_other(tmp_path: Path) -> None:
     assert page.startswith("# Results") and "- fast: 1.20 × (**missed**)" in page
 
 
-def test_a_block_says_when_and_where() -> None:
+def test_a_block_has_date_and_machine() -> None:
     block = report.Report("p", "A part", "A note", report.Table(["store"])).markdown(
         ["2 cores"], dt.datetime(2026, 11, 20, 10, 30)
     )
@@ -282,7 +280,7 @@ def test_a_block_says_when_and_where() -> None:
 
 
 def test_drift_of_the_machine_does_not_change_a_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides slow down together, and the ratio of neighbours stays."""
+    """If both sides become slower together, the ratio of neighbours stays."""
     now_s, pace = 0.0, 1.0
 
     def cost(seconds: float) -> None:
@@ -297,7 +295,7 @@ def test_drift_of_the_machine_does_not_change_a_ratio(monkeypatch: pytest.Monkey
 
 
 def test_files_are_synced_once_when_they_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that does not sync is made durable by the bench, and pays for what is new only."""
+    """The benchmark syncs new files of stores that do not sync."""
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "0").write_text("0")
     durable = measure.Durable(str(tmp_path))

@@ -1,4 +1,4 @@
-"""TPC-H's queries in polars' expressions mean what they mean in SQL, and have the same answers over both stores."""
+"""TPC-H's queries in polars have the results of those in SQL, over both stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.bench.tpch_tables import tables
 
 
 class Asked(NamedTuple):
-    """A query's number to rows in order, by source."""
+    """The rows of each query, in order, by source."""
 
     sql: Any
     parquet: Any
@@ -46,13 +46,15 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
 
 
 def alike(ours: Any, theirs: Any) -> bool:
-    """Doubles depend on the order of adding; decimals are exact, whatever digits they are written with."""
+    """Compare doubles without their last digits, and decimals exactly, with any number of places."""
     return math.isclose(ours, theirs, rel_tol=1e-9) if isinstance(theirs, float) else ours == theirs
 
 
 @pytest.mark.parametrize("number", QUERIES)
-def test_a_query_answers_in_polars_as_in_sql(asked: Asked, number: int) -> None:
-    """In rows' order too: of these tables no two rows are equal in what a query orders by."""
+def test_a_query_has_the_same_result_in_polars_and_sql(asked: Asked, number: int) -> None:
+    """Also the order of rows, because no two rows of these tables are equal in the order of a
+    query.
+    """
     expected = asked.sql(number)
     assert expected and None not in expected[0], "a query that finds nothing compares nothing"
     frame = asked.parquet(number)

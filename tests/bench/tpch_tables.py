@@ -1,5 +1,6 @@
-"""TPC-H's eight tables without its generator: its columns and types, with values of few words and days, so that some
-thousand rows have what each query looks for and what it leaves out."""
+"""Makes TPC-H's eight tables without its generator. Values have few words and days, so that each
+query finds some of some thousand rows, and leaves some out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ SUPPLIERS, PARTS, CUSTOMERS, ORDERS = 200, 400, 300, 3_000
 
 
 def tables() -> dict[str, pa.Table]:
-    """All eight, the same each time. A third of the customers have no orders; some orders are large."""
+    """Return all eight tables, the same ones each time. A third of the customers have no orders,
+    and some orders are large.
+    """
     rng = np.random.default_rng(1998)
     firsts = np.arange("1992-01", "1999-01", dtype="datetime64[M]").astype("datetime64[D]")
 
@@ -41,7 +44,9 @@ def tables() -> dict[str, pa.Table]:
         return pa.array(values.astype(np.int32))
 
     def days(months: Numbers) -> pa.Array:
-        """In these months since 1992 the first, second or fifteenth, or the day before: queries end at such days."""
+        """Return days at the begin and the end of months since 1992, because the queries have such
+        bounds.
+        """
         return pa.array(firsts[months] + rng.choice([-1, 0, 1, 14], len(months)))
 
     def comments(rows: int) -> pa.Array:
@@ -61,7 +66,7 @@ def tables() -> dict[str, pa.Table]:
     offering = (offered * 7 + np.tile(np.arange(4), PARTS) * 11) % SUPPLIERS + 1
     lines_of = between(1, 7, ORDERS)
     lines_of[::16] = 7
-    order = np.repeat(np.arange(ORDERS), lines_of)  # of each line
+    order = np.repeat(np.arange(ORDERS), lines_of)  # the order of each line
     lines = len(order)
     ordered = between(0, 78, ORDERS)
     shipped = ordered[order] + between(0, 4, lines)
