@@ -324,7 +324,7 @@ def test_rows_in_memory_are_sent_by_a_file(
             return made
 
         monkeypatch.setattr(frames, "store_tokens", placed)
-        monkeypatch.setattr(backup_jobs, "place_tokens", placed)
+        monkeypatch.setattr(backup_jobs, "store_tokens", placed)
         monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
         assert table.scan().to_spark(spark).agg({"k": "sum"}).first() == (199990000,)
         assert nyala.spark.backup(spark, table, tmp_path / "backups").rows == 20_000
