@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -65,28 +65,33 @@ class Physical:
     kind: str
     dtype: np.dtype[Any] | None  # for kind `fixed`
     narrow: bool = False  # whether decimals are decoded to their stored width
-    arrow: pa.DataType = field(init=False, repr=False, compare=False)
-    """The Arrow type of a decoded array."""
-    width_bytes: int = field(init=False, repr=False, compare=False)
-    """The bytes of one stored value of kind `fixed`; 0 for other kinds."""
-    is_narrowed: bool = field(init=False, repr=False, compare=False)
-    """Whether the stored value is narrower than Arrow's decimal128, to which it is decoded."""
-    is_wide: bool = field(init=False, repr=False, compare=False)
-    """Whether this is a decimal of 16 bytes. Its values may exceed 64 bits."""
-    arrow_width_bytes: int = field(init=False, repr=False, compare=False)
-    """The bytes of one value of kind `fixed` in Arrow's memory."""
 
-    def __post_init__(self) -> None:
-        bloom = self.code == format.TYPE_BLOOM
-        arrow = narrow_decimal(self.type) if self.narrow else _BLOOM_ARROW if bloom else self.type.arrow
-        width = 0 if self.dtype is None else self.dtype.itemsize
-        is_narrowed = not self.narrow and self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
-        is_wide = self.code == format.TYPE_DECIMAL128
-        object.__setattr__(self, "arrow", arrow)
-        object.__setattr__(self, "width_bytes", width)
-        object.__setattr__(self, "is_narrowed", is_narrowed)
-        object.__setattr__(self, "is_wide", is_wide)
-        object.__setattr__(self, "arrow_width_bytes", 16 if is_narrowed or is_wide else width)
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type of a decoded array."""
+        if self.code == format.TYPE_BLOOM:
+            return _BLOOM_ARROW
+        return narrow_decimal(self.type) if self.narrow else self.type.arrow
+
+    @property
+    def width_bytes(self) -> int:
+        """The bytes of one stored value of kind `fixed`; 0 for other kinds."""
+        return 0 if self.dtype is None else self.dtype.itemsize
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether the stored value is narrower than Arrow's decimal128, to which it is decoded."""
+        return not self.narrow and self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether this is a decimal of 16 bytes. Its values may exceed 64 bits."""
+        return self.code == format.TYPE_DECIMAL128
+
+    @property
+    def arrow_width_bytes(self) -> int:
+        """The bytes of one value of kind `fixed` in Arrow's memory."""
+        return 16 if self.is_narrowed or self.is_wide else self.width_bytes
 
     @property
     def encodings(self) -> tuple[str, ...]:

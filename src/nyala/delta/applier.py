@@ -41,9 +41,7 @@ def resolve(
     lower: int = 0,
     upper: int | None = None,
 ) -> tuple[Rowids, pa.Array | None]:
-    """Return (ascending rowids, values or None) of the changes that `snapshot` applies to rows
-    [lower, upper).
-    """
+    """Return (ascending rowids, values or None) of the changes to rows [lower, upper) at `snapshot`."""
     return overlay([run.resolve(snapshot, lower, upper) for run in (*undo, *redo)], lower, upper)
 
 
@@ -53,16 +51,19 @@ def resolve_at(
     snapshot: int,
     rowids: Rowids,
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Return (ascending positions in `rowids`, values or None) of the changes that `snapshot` applies."""
+    """Return (ascending positions in `rowids`, values or None) of the changes to these rows at
+    `snapshot`.
+    """
     return overlay([run.resolve_at(rowids, snapshot) for run in (*undo, *redo)])
 
 
 def overlay(
     parts: Sequence[tuple[npt.NDArray[np.int64], pa.Array]], lower: int = 0, upper: int | None = None
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Combine patches. Later ones override earlier ones.
+    """Return one patch from several. If two have the same position, the value of the later one
+    counts.
 
-    Positions ascend strictly in each part and in the result.
+    parts: (positions, values) of each patch. Positions ascend strictly, also in the result.
     lower, upper: a range that contains all positions, if it is known.
     Cost: one sort of nearly sorted positions. If the range has many positions, one pass over the
     range instead.

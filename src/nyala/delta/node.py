@@ -64,8 +64,8 @@ class Append:
         return self.batch.columns[column_id].slice(self.offset, len(self.rowids))
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position in the batch of the row's last record that `snapshot` applies; -1 if
-        none does.
+        """Return the position in the batch of the row's last record at `snapshot`; -1 if it has
+        none.
 
         The records must be in the order of time.
         """

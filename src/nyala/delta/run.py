@@ -21,7 +21,7 @@ column outside the key. So each column is read, merged and compacted without the
 
 Invariants of a run
     D1  REDO records ascend by (rowid, timestamp). UNDO records ascend by rowid and descend by
-        timestamp. So in both kinds, the *last* record of a row among those that a snapshot applies
+        timestamp. So in both kinds, the *last* record of a row among those that apply at a snapshot
         gives the value.
     D2  (rowid, timestamp) is unique in a run, and over all runs of one column of a rowset.
     D3  Rowids and timestamps are not negative.
@@ -122,8 +122,8 @@ class DeltaRun(LazyValues):
         return timestamps <= snapshot if self.kind == "redo" else timestamps > snapshot
 
     def resolve(self, snapshot: int, lower: int = 0, upper: int | None = None) -> tuple[Rowids, pa.Array]:
-        """Return the changes that `snapshot` applies to rows [lower, upper): (strictly ascending
-        rowids, values).
+        """Return (strictly ascending rowids, values) of the changes to rows [lower, upper) at
+        `snapshot`.
 
         Cost: the records of these rows; only a search if all records apply (see `latest`).
         """
@@ -144,9 +144,10 @@ class DeltaRun(LazyValues):
         return rowids, take(values, at + begin)
 
     def resolve_at(self, rowids: Rowids, snapshot: int) -> tuple[npt.NDArray[np.int64], pa.Array]:
-        """Return the changes of single rows, in any order: (ascending positions in `rowids`,
-        values).
+        """Return (ascending positions in `rowids`, values) of the changes to these rows at
+        `snapshot`.
 
+        rowids: in any order.
         Cost: O(rows · log records). If only a part of the run applies, also the records of these
         rows.
         """
@@ -170,7 +171,7 @@ class DeltaRun(LazyValues):
         return owner, take(self.values, at)
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position of a row's last REDO record that `snapshot` applies; -1 if none does."""
+        """Return the position of a row's last REDO record that applies at `snapshot`; -1 if none does."""
         begin, end = np.searchsorted(self.rowids, (rowid, rowid + 1)).tolist()
         if begin == end:
             return -1

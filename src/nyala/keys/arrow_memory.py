@@ -47,8 +47,8 @@ def fixed_view(
 def binary_view(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
     """Return (offsets, bytes) of a string or binary `array`, without copying.
 
-    There is one offset more than rows: int32, or int64 of a large type. Offsets refer to the whole
-    buffer, so the first one is not 0 if the array is a slice.
+    Offsets are int32, or int64 for a large type, and one more than the rows. They refer to the
+    whole buffer, so the first one is not 0 if the array is a slice.
     """
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     item = np.dtype("<i8" if large else "<i4")

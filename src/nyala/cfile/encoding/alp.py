@@ -16,10 +16,10 @@ exceptions would make a block as large as plain, the block is plain.
     decimals    integer / 10^exponent, or an exception
     plain       itself
 
-Each block has its own exponent: the one that needs the fewest bits for a probe of its values. A
+Each block has its own exponent: the one that needs the fewest bits for a sample of its values. A
 larger exponent than needed gives larger integers (the frame removes their common unit). It also
 gives more exceptions, because integers stay below 2^53. If the block has more exceptions than the
-probe, a probe of the exceptions looks for a larger exponent.
+sample, a sample of the exceptions looks for a larger exponent.
 
 Differences from the paper: whole blocks instead of vectors of 1,024, because blocks are what is
 read and what zone maps describe; one division instead of two multiplications, which needs no second
@@ -50,11 +50,11 @@ from nyala.schema.types import ColumnType
 
 _INTEGERS: Final = physical(ColumnType("int64"))
 _FRAME_OF_REFERENCE: Final[Encoding] = FrameOfReference()
-# A probe takes runs of adjacent rows from all over the block. With every 64th row alone, a series
+# A sample takes runs of adjacent rows from all over the block. With every 64th row alone, a series
 # that counts in quarters would look like integers.
-_PROBE_RUNS: Final = 8
-_PROBE_RUN_ROWS: Final = 64
-_OUTLIERS_PROBE_ROWS: Final = 512
+_SAMPLE_RUNS: Final = 8
+_SAMPLE_RUN_ROWS: Final = 64
+_OUTLIERS_SAMPLE_ROWS: Final = 512
 _EXCEPTIONS_SHARE: Final = 1 / 64
 _TRIES: Final = 3
 # At most this share of a block's integers, at either end, may become outliers.
@@ -87,7 +87,7 @@ class _AlpEncoder(BlockEncoder):
             data = _decimals(values, exponent, integers, near, size)
             if data is not None:
                 best, size = data, len(data)
-            # The probe may have missed values: half of the exceptions may have one digit more, for
+            # The sample may have missed values: half of the exceptions may have one digit more, for
             # example.
             exceptions = values[~fits]
             is_many = len(exceptions) > len(values) * _EXCEPTIONS_SHARE
@@ -102,7 +102,7 @@ def _without_outliers(
     """Return `fits` without outliers: one bool per integer, False if it should be an exception.
 
     The integers that remain are within the range of 2^n numbers that makes the block smallest.
-    Cost: two passes, and a sort if the least or greatest is far from the middle of a probe.
+    Cost: two passes, and a sort if the least or greatest is far from the middle of a sample.
     """
     fitting = integers if fits.all() else integers[fits]
     rows = len(fitting)
@@ -110,9 +110,9 @@ def _without_outliers(
     if most < 2:
         return fits
     bits = (int(fitting.max()) - int(fitting.min())).bit_length()
-    probe = np.sort(fitting[:: max(1, rows // _OUTLIERS_PROBE_ROWS)])
-    cut = len(probe) // 16
-    inner_bits = (int(probe[-1 - cut]) - int(probe[cut])).bit_length()
+    sample = np.sort(fitting[:: max(1, rows // _OUTLIERS_SAMPLE_ROWS)])
+    cut = len(sample) // 16
+    inner_bits = (int(sample[-1 - cut]) - int(sample[cut])).bit_length()
     if bits <= inner_bits + 1:
         return fits
     order = np.sort(fitting)
@@ -236,30 +236,30 @@ def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _exponent(values: npt.NDArray[Any]) -> int | None:
-    """Return the exponent that needs the fewest bits for a probe of the values; None if no value fits."""
-    probe = values
-    if len(values) > _PROBE_RUNS * _PROBE_RUN_ROWS:
-        starts = np.linspace(0, len(values) - _PROBE_RUN_ROWS, _PROBE_RUNS).astype(np.int64)
-        probe = np.concatenate([values[start : start + _PROBE_RUN_ROWS] for start in starts])
+    """Return the exponent that needs the fewest bits for a sample of the values; None if no value fits."""
+    sample = values
+    if len(values) > _SAMPLE_RUNS * _SAMPLE_RUN_ROWS:
+        starts = np.linspace(0, len(values) - _SAMPLE_RUN_ROWS, _SAMPLE_RUNS).astype(np.int64)
+        sample = np.concatenate([values[start : start + _SAMPLE_RUN_ROWS] for start in starts])
     # Try all exponents at once, because the calls cost more than their work.
     with np.errstate(invalid="ignore", over="ignore"):
-        scaled = np.rint(probe.astype(np.float64) * _POWERS[:, None])
+        scaled = np.rint(sample.astype(np.float64) * _POWERS[:, None])
         fits = np.abs(scaled) <= _INTEGER_MAX
         integers = np.where(fits, scaled, 0)
-    fits &= _bits((integers / _POWERS[:, None]).astype(probe.dtype)) == _bits(probe)
+    fits &= _bits((integers / _POWERS[:, None]).astype(sample.dtype)) == _bits(sample)
     exception_bits = 8 * (_POSITION_BYTES + values.itemsize)
-    best, least = None, len(probe) * 8 * values.itemsize
+    best, least = None, len(sample) * 8 * values.itemsize
     for exponent, count in enumerate(fits.sum(axis=1).tolist()):
-        if not count or (len(probe) - count) * exception_bits >= least:
+        if not count or (len(sample) - count) * exception_bits >= least:
             continue
         fitting = np.sort(integers[exponent, fits[exponent]])
         for cut in {0, int(len(fitting) * _OUTLIERS_SHARE)}:
             bits = (int(fitting[-1 - cut]) - int(fitting[cut])).bit_length()
-            exceptions = len(probe) - len(fitting) + 2 * cut
-            size = len(probe) * bits + exceptions * exception_bits
+            exceptions = len(sample) - len(fitting) + 2 * cut
+            size = len(sample) * bits + exceptions * exception_bits
             if size < least:
                 best, least = exponent, size
-        if count == len(probe):  # larger exponents have larger integers and no fewer exceptions
+        if count == len(sample):  # larger exponents have larger integers and no fewer exceptions
             break
     return best
 

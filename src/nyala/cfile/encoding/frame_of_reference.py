@@ -35,7 +35,7 @@ from nyala.cfile.forms.frame_block import FrameBlock
 from nyala.cfile.physical import Physical, narrowest
 
 _LINE_BITS_MAX: Final = 61  # with more bits, position · step might exceed 64 bits
-_PROBE_ROWS: Final = 512
+_SAMPLE_ROWS: Final = 512
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class _FrameEncoder(BlockEncoder):
         step = (int(deltas[-1]) - int(deltas[0])) // (rows - 1)
         if step == 0:
             return None
-        positions = np.arange(0, rows, max(1, rows // _PROBE_ROWS))
-        probe = deltas[positions].astype(np.int64) - positions * step
-        if (int(probe.max()) - int(probe.min())).bit_length() >= bits:
+        positions = np.arange(0, rows, max(1, rows // _SAMPLE_ROWS))
+        sample = deltas[positions].astype(np.int64) - positions * step
+        if (int(sample.max()) - int(sample.min())).bit_length() >= bits:
             return None
         distances = deltas.astype(np.int64)
         distances -= np.arange(rows, dtype=np.int64) * step
@@ -92,9 +92,9 @@ class _FrameEncoder(BlockEncoder):
 def _unit(deltas: npt.NDArray[Any]) -> int:
     """Return the greatest common divisor of all deltas. At least one delta is not 0.
 
-    If the deltas of a probe have no common divisor above 1, the other deltas are not read.
+    If the deltas of a sample have no common divisor above 1, the other deltas are not read.
     """
-    if int(np.gcd.reduce(deltas[:: max(1, len(deltas) // _PROBE_ROWS)])) == 1:
+    if int(np.gcd.reduce(deltas[:: max(1, len(deltas) // _SAMPLE_ROWS)])) == 1:
         return 1
     return int(np.gcd.reduce(deltas))
 
@@ -154,18 +154,18 @@ def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
 
 
 def _estimated_bits(numbers: npt.NDArray[Any]) -> int:
-    """Estimate the bits of a delta in a block, with a divisor and a line from a probe."""
+    """Estimate the bits of a delta in a block, with a divisor and a line from a sample."""
     least, greatest = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if least == greatest:
         return 0
-    positions = np.arange(0, len(numbers), max(1, len(numbers) // _PROBE_ROWS))
-    probe = numbers[positions].astype(np.int64)
-    deltas = np.append(probe, greatest).view(np.uint64) - np.array(least, np.int64).view(np.uint64)
+    positions = np.arange(0, len(numbers), max(1, len(numbers) // _SAMPLE_ROWS))
+    sample = numbers[positions].astype(np.int64)
+    deltas = np.append(sample, greatest).view(np.uint64) - np.array(least, np.int64).view(np.uint64)
     unit = int(np.gcd.reduce(deltas))
     bits = ((greatest - least) // unit).bit_length()
     if bits > _LINE_BITS_MAX:
         return bits
-    distances = probe - positions * ((int(numbers[-1]) - int(numbers[0])) // (len(numbers) - 1))
+    distances = sample - positions * ((int(numbers[-1]) - int(numbers[0])) // (len(numbers) - 1))
     spread = int(distances.max()) - int(distances.min())
     return min(bits, (spread // unit).bit_length() + (spread > 0))
 
