@@ -107,7 +107,7 @@ class Columns:
 
 @functools.cache
 def _empty() -> Any:
-    """Return the DuckDB of `scratch`. The process keeps it, because opening one costs as much as 10 constants."""
+    """Return the DuckDB of `scratch`. The process keeps it, because opening one takes longer than ten constants."""
     import duckdb
 
     opened = duckdb.connect(":memory:", config={**SMALL, "enable_external_access": "false"})

@@ -24,7 +24,7 @@ def execute(context: Context, text: str) -> FixedResult:
 
 
 def _copy(context: Context, reader: TokenReader) -> FixedResult:
-    """COPY t [(columns)] FROM 'file' [options], COPY t [(columns)] TO 'file', COPY (SELECT …) TO 'file'."""
+    """Execute `COPY t [(columns)] FROM 'file'`, `COPY t [(columns)] TO 'file'` or `COPY (SELECT …) TO 'file'`."""
     query, table, columns = None, "", None
     if reader.at("("):
         query = reader.parenthesised()
@@ -81,7 +81,7 @@ def _options(reader: TokenReader) -> dict[str, str]:
 
 
 def _attach(context: Context, reader: TokenReader) -> FixedResult:
-    """ATTACH ['DATABASE'] 'folder' [AS name] [(READ_ONLY)]."""
+    """Execute `ATTACH [DATABASE] 'folder' [AS name] [(READ_ONLY)]`."""
     reader.take("DATABASE")
     path = _path(context, reader)
     name = reader.identifier() if reader.take("AS") else path.rstrip("/").rpartition("/")[2]
@@ -95,7 +95,7 @@ def _attach(context: Context, reader: TokenReader) -> FixedResult:
 
 
 def _detach(context: Context, reader: TokenReader) -> FixedResult:
-    """DETACH [DATABASE] [IF EXISTS] name."""
+    """Execute `DETACH [DATABASE] [IF EXISTS] name`."""
     reader.take("DATABASE")
     if_exists = reader.take("IF", "EXISTS")
     name = reader.identifier()

@@ -53,7 +53,7 @@ class LeftCursors:
         return made
 
     def close(self) -> None:
-        """Close the cursors that were left."""
+        """Close these cursors."""
         for _ in range(len(self._left)):
             self._close_or_leave(*self._left.pop(0))
 
@@ -65,7 +65,7 @@ class LeftCursors:
 
 
 def close_all(opened: list[Any], left: LeftCursors) -> None:
-    """Close the cursors that were left, then the connections, and empty the list.
+    """Close the cursors of `left`, then the connections in `opened`, and empty this list.
 
     A statement that still runs in another thread finishes, or fails because its scan finds the
     store closed. DuckDB keeps the connection until the last cursor is closed.

@@ -276,7 +276,10 @@ class _Reader:
     def _pair(
         a: _Column | None, b: _Column | None, a_needs: bool = True, b_needs: bool = True
     ) -> Iterator[Partner]:
-        """Yield the partners of `a = b`. a_needs: rows of a's table are dropped if it is not TRUE; b_needs: b's."""
+        """Yield the partners that follow from `a = b`.
+
+        a_needs: a row of a's table is in the result only if it has a partner. b_needs: the same for b.
+        """
         if a is not None and b is not None:
             if a_needs and a.whole:
                 yield Partner(a.table, a.name, b.table, b.name)

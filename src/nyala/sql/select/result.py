@@ -185,7 +185,7 @@ class SelectResult(Result):
         return "\n".join([plan, *pushed])
 
     def run_within(self, before: str, after: str) -> int:
-        """Run the statement inside another one, such as COPY (…) TO. Returns the count of rows of the other one."""
+        """Run the statement inside another one, such as COPY (…) TO. Returns the number of rows that this one reports."""
         run = _Run(self._statement)
         run.execute(before + "\n", "\n" + after)
         ((count, *_),) = run.fetch_rows(None)
@@ -325,7 +325,7 @@ class _Run:
         return rows
 
     def explained(self, before: str) -> str:
-        """Return the plan that DuckDB prints for EXPLAIN. before: the EXPLAIN."""
+        """Return the plan that DuckDB prints for EXPLAIN. before: `EXPLAIN` or `EXPLAIN ANALYZE`."""
         self.execute(before)
         return "\n".join(str(row[-1]).rstrip("\n") for row in self.fetch_rows(None))
 

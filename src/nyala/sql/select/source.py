@@ -92,15 +92,15 @@ class Planning:
 
     def begin(self) -> None:
         """Begin a planning of the statement, with what the last one showed."""
-        self.together, self.matching = self._learnt()
+        self.together, self.matching = self._for_next_planning()
         self.taken, self.applied, self.offered, self.bound = [], [], [], 0
 
     @property
     def would_change(self) -> bool:
         """Whether planning again would report other counts to DuckDB."""
-        return self._learnt() != (self.together, self.matching)
+        return self._for_next_planning() != (self.together, self.matching)
 
-    def _learnt(self) -> tuple[bool, float]:
+    def _for_next_planning(self) -> tuple[bool, float]:
         """Return `together` and `matching` for the next planning."""
         if not self.bound:
             return self.together, self.matching
@@ -146,7 +146,7 @@ class ScanSource:
         planning: Planning | None = None,
         columns: Collection[str] | None = None,
     ) -> None:
-        """columns: the columns that may be read; None: all. Other columns get a type without a look into files.
+        """columns: the columns that may be read; None: all. No file is read to find the types of others.
 
         Raises: InvalidArgumentError for columns whose names differ only in case.
         """
