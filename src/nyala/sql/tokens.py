@@ -73,7 +73,7 @@ _SHOWN_CHARS: Final = 40
 _MAIN_KEYWORDS: Final = frozenset(
     ("SELECT", "FROM", "VALUES", "TABLE", "INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE")
 )
-# At most so many line breaks are put before a statement of a longer text.
+# At most this number of line breaks is put before a statement of a longer text.
 _LINES_BEFORE_MAX: Final = 2000
 # `_TOKEN` finds one of these signs as a symbol if it begins a text or a name that does not end.
 _UNCLOSED: Final = frozenset("'\"`$")

@@ -39,7 +39,7 @@ from nyala.sql.select.program_objects import data_named
 from nyala.sql.tokens import Token, TokenReader, quoted, tokens
 from nyala.tablet.write.write_path import Request, prepare_request
 
-# At most so many rows are looked up, and at most an eighth of the table's rows.
+# At most this number of rows is looked up, and at most an eighth of the table's rows.
 _KEYS_MAX: Final = 100_000
 _TABLE_SHARE: Final = 8
 # An update of more rows may be committed in parts, so it is not prepared as one batch.

@@ -185,7 +185,7 @@ class SelectResult(Result):
         return "\n".join([plan, *pushed])
 
     def run_within(self, before: str, after: str) -> int:
-        """Run the statement inside another one, such as COPY (…) TO. Returns the number of rows that this one reports."""
+        """Run the statement inside another one, such as COPY (…) TO. Returns the row count of the other one."""
         run = _Run(self._statement)
         run.execute(before + "\n", "\n" + after)
         ((count, *_),) = run.fetch_rows(None)

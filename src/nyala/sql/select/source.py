@@ -55,7 +55,7 @@ _TOGETHER_MAX: Final = 1 / 8
 _EACH_MAX: Final = 1 / 2
 # DuckDB receives text columns with larger dictionaries as string views.
 _DICTIONARY_MAX: Final = 1 << 13
-# Partners are used if the other column has at most so many values, and at most this share of the rows can match.
+# Partners are used if the other column has at most this number of values, and at most this share of rows can match.
 _PARTNERS_MAX: Final = 1 << 13
 _PARTNERS_MATCHING_MAX: Final = 1 / 8
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
