@@ -302,9 +302,9 @@ def test_filters_of_the_optional_side_of_a_join(edges: tuple[Any, Any], rows: st
             wanted = files.execute(
                 f"SELECT k FROM x WHERE k >= {least} AND k NOT IN (SELECT k FROM {rows}) ORDER BY k"
             ).fetchall()
-            asked = text.format(rows=rows)
-            assert db.sql(asked).fetchall() == wanted
-            assert others.execute(asked).fetchall() == wanted
+            statement = text.format(rows=rows)
+            assert db.sql(statement).fetchall() == wanted
+            assert others.execute(statement).fetchall() == wanted
 
 
 def test_rules_that_a_user_switched_off_in_duckdb_stay_off(edges: tuple[Any, Any]) -> None:

@@ -38,15 +38,15 @@ def run(folder: Path, descriptor: int) -> None:
 def main() -> None:
     for name in MODULES:
         importlib.import_module(name)
-    asked = socket.socket(fileno=int(sys.argv[1]))
+    requests = socket.socket(fileno=int(sys.argv[1]))
     while True:
-        message, descriptors, _, _ = socket.recv_fds(asked, 4096, 1)
+        message, descriptors, _, _ = socket.recv_fds(requests, 4096, 1)
         if not message:
             return
         if descriptors:
             answer = os.fork()
             if answer == 0:
-                asked.close()
+                requests.close()
                 try:
                     run(Path(message.decode()), *descriptors)
                 except BaseException:
@@ -56,7 +56,7 @@ def main() -> None:
             os.close(descriptors[0])
         else:
             answer = os.waitstatus_to_exitcode(os.waitpid(int(message), 0)[1])
-        asked.sendall(str(answer).encode())
+        requests.sendall(str(answer).encode())
 
 
 if __name__ == "__main__":
