@@ -32,8 +32,9 @@ from nyala.sql.literals import LIST, PARAMETER, ROWS, row_at, shortened_list
 
 Kind: TypeAlias = Literal["word", "name", "text", "number", "parameter", "symbol", "rows", "list"]
 
-# The first keywords of statements that read rows, write rows, and change tables.
-READS: Final = ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE", "(")
+# The first keywords of queries, and of statements that read rows, write rows, and change tables.
+QUERIES: Final = ("SELECT", "FROM", "VALUES", "TABLE", "WITH", "PIVOT", "UNPIVOT", "SUMMARIZE")
+READS: Final = (*QUERIES, "(")
 WRITES: Final = ("INSERT", "UPSERT", "REPLACE", "UPDATE", "DELETE", "MERGE", "TRUNCATE")
 DEFINES: Final = ("CREATE", "ALTER", "DROP", "UNDROP", "COMMENT")
 

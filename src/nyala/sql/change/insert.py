@@ -140,13 +140,7 @@ def _head(reader: TokenReader, source: Source) -> _Insert:
     target = find_target(reader, source, _SOURCE_WORDS)
     columns = None
     if reader.at("(") and not _is_query(reader):
-        columns = target.read_columns(reader)
-        if len(set(columns)) < len(columns):
-            raise InvalidArgumentError(f"the list of columns for {target.table!r} names a column twice")
-        if AUTO_INCREMENT in columns and target.schema.auto_increment is not None:
-            raise InvalidArgumentError(
-                f"column {AUTO_INCREMENT!r} cannot be inserted: the store gives its values"
-            )
+        columns = target.read_insert_columns(reader)
     by_name = reader.take("BY", "NAME")
     if not by_name:
         reader.take("BY", "POSITION")

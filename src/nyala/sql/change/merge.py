@@ -384,15 +384,7 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
         names = target.insert_columns
         values = [default_of(target.column(name)) for name in names]
     else:
-        names = target.insert_columns
-        if reader.at("("):
-            names = target.read_columns(reader)
-            if len(set(names)) < len(names):
-                raise InvalidArgumentError(f"MERGE: INSERT ({', '.join(names)}) names a column twice")
-        if AUTO_INCREMENT in names and target.schema.auto_increment is not None:
-            raise InvalidArgumentError(
-                f"column {AUTO_INCREMENT!r} cannot be inserted: the store gives its values"
-            )
+        names = target.read_insert_columns(reader) if reader.at("(") else target.insert_columns
         reader.need("VALUES")
         given = TokenReader(reader.parenthesised()).listed()
         if len(given) != len(names):

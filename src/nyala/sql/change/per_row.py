@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
-from nyala.sql.tokens import Token, tokens, with_neighbours
+from nyala.sql.tokens import QUERIES, Token, tokens, with_neighbours
 
 _MANY: Final = frozenset(("unnest", "unlist", "generate_subscripts"))
-_BEGINS_QUERY: Final = frozenset(("SELECT", "FROM", "WITH", "VALUES", "TABLE"))
 
 
 def check_one_value(expression: str, what: str, *, is_list: bool = False) -> None:
@@ -46,7 +45,7 @@ def _without_queries(found: Sequence[Token]) -> list[Token]:
     out: list[Token] = []
     depth = 0  # of parentheses inside a subquery
     for _, token, after in with_neighbours(found):
-        if depth or (token.text == "(" and after.keyword in _BEGINS_QUERY):
+        if depth or (token.text == "(" and after.keyword in QUERIES):
             depth += (token.text == "(") - (token.text == ")")
         else:
             out.append(token)

@@ -21,7 +21,7 @@ from nyala.schema.schema import AUTO_INCREMENT, NO_DEFAULT, ColumnSchema, Schema
 from nyala.sql.change.per_row import check_one_value
 from nyala.sql.change.rows import are_distinct, collected
 from nyala.sql.context import Context, Source
-from nyala.sql.names import spelled, table_name
+from nyala.sql.names import spelled, spelled_column, table_name
 from nyala.sql.select.connection import Session
 from nyala.sql.select.running import StatementInterrupted
 from nyala.sql.select.statement import reads_catalogue
@@ -62,15 +62,13 @@ class Target:
 
     def column(self, name: str) -> ColumnSchema:
         """Return the column with this name, ignoring case. Raises: ColumnNotFoundError."""
-        found = [column for column in self.schema.columns if column.name == name] or [
-            column for column in self.schema.columns if column.name.lower() == name.lower()
-        ]
-        if not found:
+        found = spelled_column(name, self.columns)
+        if found not in self.columns:
             hint = nearest(name, self.columns)
             raise ColumnNotFoundError(
                 f"table {self.table!r} has no column {name!r}" + (f": did you mean {hint!r}?" if hint else "")
             )
-        return found[0]
+        return self.schema.by_name(found)
 
     def read_column(self, reader: TokenReader) -> ColumnSchema:
         """Read `column` or `t.column`. Raises: ColumnNotFoundError; InvalidArgumentError for another table's column."""
@@ -91,6 +89,17 @@ class Target:
         while reader.take(",") and not reader.at(")"):
             names.append(self.read_column(reader).name)
         reader.need(")")
+        return names
+
+    def read_insert_columns(self, reader: TokenReader) -> list[str]:
+        """Read the `(column, …)` of an INSERT. Raises: as `read_column`; InvalidArgumentError for a wrong list."""
+        names = self.read_columns(reader)
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"INSERT ({', '.join(names)}) names a column twice")
+        if AUTO_INCREMENT in names and self.schema.auto_increment is not None:
+            raise InvalidArgumentError(
+                f"column {AUTO_INCREMENT!r} cannot be inserted: the store gives its values"
+            )
         return names
 
     def unused(self, name: str) -> str:

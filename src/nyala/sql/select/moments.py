@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.names import spelled
-from nyala.sql.tokens import TokenReader, cached_for_short, main_keyword, quoted, replaced, tokens
+from nyala.sql.tokens import QUERIES, TokenReader, cached_for_short, main_keyword, quoted, replaced, tokens
 
 if TYPE_CHECKING:
     from nyala.api.change_feed import ChangeFeed
@@ -55,9 +55,6 @@ _ENDS_FROM: Final = frozenset(
 NO_NAMES: Final = _ENDS_FROM | frozenset(
     "FROM JOIN INNER LEFT RIGHT FULL CROSS NATURAL ASOF POSITIONAL SEMI ANTI ON USING TABLESAMPLE PIVOT UNPIVOT FOR AS "
     "VALUES WITH LATERAL AND OR NOT".split()
-)
-_BEGINS_QUERY: Final = frozenset(
-    ("SELECT", "FROM", "WITH", "VALUES", "TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE")
 )
 _THEN_TABLE: Final = frozenset(("TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE"))
 _QUALIFIERS: Final = frozenset((("public",), ("nyala",), ("nyala", "main"), ("nyala", "public")))
@@ -364,7 +361,7 @@ class _Finder:
             stays = at_table and word == "LATERAL"
             if word == "(":
                 following = self._keyword(place + 1)
-                is_query = following in _BEGINS_QUERY
+                is_query = following in QUERIES
                 frames.append(_Frame(is_query, in_from=at_table and not is_query))
                 at_table, first = at_table and not is_query, True
                 place += 1
