@@ -11,7 +11,7 @@ All three of these events mean the upsert of a row with id=1 and n=2:
 
     _read_objects   reads dicts and JSON texts, each with its own fields, to lists of values
     _read_table     reads Arrow data to arrays, without a cost per row
-    _chosen         then chooses the columns to write, and parses times and decimals
+    _choose_columns         then chooses the columns to write, and parses times and decimals
 
 Events that change nothing are left out: the image before an update, and a tombstone, which is a
 Kafka message without content. An update that changes the key becomes a delete of the old key and an
@@ -156,7 +156,7 @@ def read_events(events: Any, schema: Schema, format: EventFormat) -> tuple[Mixed
         found = _read_objects(events, schema, format)
     else:
         found = _read_table(*_table_of(events), schema, format)
-    return _chosen(found, schema, format, sequence), found.numbers
+    return _choose_columns(found, schema, format, sequence), found.numbers
 
 
 # ------------------------------------------------------------------------------------------ dicts and JSON
@@ -185,8 +185,8 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
             raise InvalidArgumentError(
                 f"event {number}: field {word_field!r} must be the name of an operation, not an object or a list"
             )
-    kinds = _kinds(set(words), lambda word: numbers[words.index(word)], word_field, format)
-    own = _own_fields(schema, word_field, format)
+    kinds = _meanings(set(words), lambda word: numbers[words.index(word)], word_field, format)
+    own = _event_fields(schema, word_field, format)
     keys = _key_fields(schema, format)
     rows: list[Mapping[str, Any]] = []
     deletes: list[bool] = []
@@ -212,9 +212,9 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
     sequences: list[Any] = []
     if format.sequence is not None:
         path = (format.sequence,) if format.sequence in fields else tuple(format.sequence.split("."))
-        found_any, sequences = _along(path, objects, sources)
+        found_any, sequences = _values_at(path, objects, sources)
         if rows and not found_any:
-            raise _no_sequence(format.sequence, fields)
+            raise _sequence_error(format.sequence, fields)
     return _Events(
         {name: [row.get(name) for row in rows] for name in names},
         {name: mask for name, mask in given.items() if not mask.all()},
@@ -251,10 +251,10 @@ def _rows_of_envelope(
     before, after = event.get("before"), event.get("after")
     if delete:
         if before is None:
-            raise _missing_image(number, "before")
+            raise _missing_image_error(number, "before")
         return [(before, True)]
     if after is None:
-        raise _missing_image(number, "after")
+        raise _missing_image_error(number, "after")
     if before is not None and any(
         name in before and name in after and before[name] != after[name] for name in keys
     ):
@@ -262,7 +262,7 @@ def _rows_of_envelope(
     return [(after, False)]
 
 
-def _along(
+def _values_at(
     path: Sequence[str], objects: Sequence[Mapping[str, Any]], sources: Iterable[int]
 ) -> tuple[bool, list[Any]]:
     """Return whether any event has the field at `path`, and its value for each row."""
@@ -313,7 +313,7 @@ def _read_table(table: pa.Table, positions: np.ndarray, schema: Schema, format: 
     coded = column.dictionary_encode(null_encoding="encode")
     words = coded.dictionary.to_pylist()
     codes = coded.indices.to_numpy()
-    kinds = _kinds(
+    kinds = _meanings(
         words, lambda word: int(positions[np.argmax(codes == words.index(word))]), word_field, format
     )
     kind = np.array([kinds[word] for word in words], object)[codes]
@@ -326,7 +326,7 @@ def _read_table(table: pa.Table, positions: np.ndarray, schema: Schema, format: 
     if enveloped:
         table, numbers, deletes, columns = _columns_of_envelopes(table, numbers, deletes, schema, format)
     else:
-        own = _own_fields(schema, word_field, format)
+        own = _event_fields(schema, word_field, format)
         columns = {name: table.column(name) for name in fields if name not in own}
     given = {}
     for name in columns.keys() - {*_key_fields(schema, format)}:
@@ -355,7 +355,7 @@ def _columns_of_envelopes(
     renamed = np.zeros(len(numbers), np.bool_)
     for name in keys:
         if name in after:
-            different = pc.not_equal(_as_after(name, before[name], after[name]), after[name])
+            different = pc.not_equal(_cast_like_after(name, before[name], after[name]), after[name])
             renamed |= pc.fill_null(different, False).to_numpy()
     if renamed.any():
         rows = np.repeat(np.arange(len(numbers)), 1 + renamed)
@@ -366,7 +366,7 @@ def _columns_of_envelopes(
     columns = {**after, **{name: before[name] for name in keys}}
     for name in keys:
         if name in after:
-            old = _as_after(name, before[name], after[name])
+            old = _cast_like_after(name, before[name], after[name])
             columns[name] = pc.if_else(pa.array(deletes), old, after[name])
     return table, numbers, deletes, columns
 
@@ -376,7 +376,7 @@ def _require_images(table: pa.Table, deletes: np.ndarray, numbers: np.ndarray) -
         if name in table.column_names:
             needed = needed & table.column(name).is_null().to_numpy()
         if needed.any():
-            raise _missing_image(int(numbers[np.argmax(needed)]), name)
+            raise _missing_image_error(int(numbers[np.argmax(needed)]), name)
 
 
 def _fields_of(table: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
@@ -389,7 +389,7 @@ def _fields_of(table: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
     return {field.name: pc.struct_field(column, field.name) for field in column.type}
 
 
-def _as_after(name: str, before: Any, after: Any) -> Any:
+def _cast_like_after(name: str, before: Any, after: Any) -> Any:
     try:
         return before.cast(after.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -400,11 +400,11 @@ def _field(table: pa.Table, path: str) -> Any:
     """Return a column, or a field of a struct column: `source.lsn`. Raises: InvalidArgumentError."""
     names = [path] if path in table.column_names else path.split(".")
     if names[0] not in table.column_names:
-        raise _no_sequence(path, table.column_names)
+        raise _sequence_error(path, table.column_names)
     column = table.column(names[0])
     for name in names[1:]:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
-            raise _no_sequence(path, table.column_names)
+            raise _sequence_error(path, table.column_names)
         column = pc.struct_field(column, name)
     return column
 
@@ -424,7 +424,7 @@ def _operation_field(fields: Iterable[str], format: EventFormat) -> str:
     return name
 
 
-def _kinds(
+def _meanings(
     words: Iterable[Any], place_of: Callable[[Any], int], field: str, format: EventFormat
 ) -> dict[Any, str]:
     """Return what each word means: "upsert", "delete" or "skip". Raises: InvalidArgumentError."""
@@ -440,7 +440,7 @@ def _kinds(
     return {word: kind for word, kind in kinds.items() if kind is not None}
 
 
-def _own_fields(schema: Schema, word_field: str, format: EventFormat) -> set[str]:
+def _event_fields(schema: Schema, word_field: str, format: EventFormat) -> set[str]:
     """Return the fields of flat events that describe the event and are no columns."""
     own = {word_field} if word_field != CHANGE_TYPE else {*FEED_COLUMNS}
     if format.sequence is not None:
@@ -455,7 +455,7 @@ def _key_fields(schema: Schema, format: EventFormat) -> list[str]:
     return [field for field, column in format.columns.items() if schema.is_key(column)]
 
 
-def _missing_image(number: int, name: str) -> InvalidArgumentError:
+def _missing_image_error(number: int, name: str) -> InvalidArgumentError:
     if name == "after":
         return InvalidArgumentError(f"event {number} is an insert or update without `after`")
     return InvalidArgumentError(
@@ -464,13 +464,13 @@ def _missing_image(number: int, name: str) -> InvalidArgumentError:
     )
 
 
-def _no_sequence(path: str, fields: Iterable[str]) -> InvalidArgumentError:
+def _sequence_error(path: str, fields: Iterable[str]) -> InvalidArgumentError:
     first = path.split(".")[0]
     hint = name_hint(first, fields) if first not in fields else ""
     return InvalidArgumentError(f"sequence={path!r}: the events have no such field{hint}")
 
 
-def _chosen(events: _Events, schema: Schema, format: EventFormat, sequence: str | None) -> MixedRows:
+def _choose_columns(events: _Events, schema: Schema, format: EventFormat, sequence: str | None) -> MixedRows:
     """Return the columns to write, in forms that `convert` accepts, and the operations of the rows."""
     count = len(events.numbers)
     sources: dict[str, tuple[Any, np.ndarray | None]] = {}
@@ -497,14 +497,14 @@ def _chosen(events: _Events, schema: Schema, format: EventFormat, sequence: str 
     errors = RowErrors()
     chosen, given = {}, {}
     for name, (values, mask) in sources.items():
-        chosen[name] = _parsed(values, schema.by_name(name), format.units.get(name), errors)
+        chosen[name] = _parse_column(values, schema.by_name(name), format.units.get(name), errors)
         if mask is not None:
             given[name] = mask
     codes = events.deletes.astype(np.int64).tolist()
     return MixedRows(("upsert", "delete-ignore"), codes, InputColumns(chosen, count, given=given), errors)
 
 
-def _parsed(values: Any, column: ColumnSchema, unit: str | None, errors: RowErrors) -> Any:
+def _parse_column(values: Any, column: ColumnSchema, unit: str | None, errors: RowErrors) -> Any:
     """Convert numbers to times of the given unit, and text to decimals. Returns other values as
     they are.
     """

@@ -103,10 +103,10 @@ def frames(
     projection = scan.schema.names if with_columns is None else with_columns
     split = _split(predicate, scan.schema)
     rest = split.rest if n_rows is None else split.whole
-    narrowed = _narrowed(scan, projection, rest, split.where if n_rows is None else None)
+    narrowed = _narrow_scan(scan, projection, rest, split.where if n_rows is None else None)
     if narrowed is None:
         rest = split.whole
-        narrowed = _narrowed(scan, projection, rest, None)
+        narrowed = _narrow_scan(scan, projection, rest, None)
         assert narrowed is not None
     text = TextViews.of_all_text(narrowed.schema)
     make = partial(_frame, rest, projection)
@@ -127,7 +127,7 @@ def frames(
         if left is not None:
             frame = frame.head(left)
             left -= frame.height
-            frame = _matching(frame, rest, projection)
+            frame = _filter_frame(frame, rest, projection)
         parts = 1 if batch_size is None else min(frame.height // max(1, batch_size), parts_max)
         yield from [frame] if parts <= 1 else frame.iter_slices(-(-frame.height // parts))
         if left == 0:
@@ -150,7 +150,7 @@ def _pulls_in_its_pool() -> bool:
 _FEW_ROWS: Final = 1 << 17
 
 
-def _narrowed(
+def _narrow_scan(
     scan: EngineScan, projection: Sequence[str], rest: pl.Expr | None, where: Node | None
 ) -> EngineScan | None:
     """Return the scan with the columns `projection` and those of `rest`, and the condition `where`.
@@ -179,10 +179,10 @@ def _frame(rest: pl.Expr | None, projection: Sequence[str], batch: pa.RecordBatc
     # would wait for polars' busy threads. A batch without columns keeps its number of rows only as
     # a table.
     frame = polars.DataFrame(batch if batch.num_columns else pa.Table.from_batches([batch]))
-    return _matching(frame, rest, projection)
+    return _filter_frame(frame, rest, projection)
 
 
-def _matching(frame: pl.DataFrame, rest: pl.Expr | None, projection: Sequence[str]) -> pl.DataFrame:
+def _filter_frame(frame: pl.DataFrame, rest: pl.Expr | None, projection: Sequence[str]) -> pl.DataFrame:
     if rest is not None:
         frame = frame.filter(rest)
     return frame if frame.columns == projection else frame[projection]
@@ -238,7 +238,7 @@ def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _SplitPredicate:
     conjuncts = list(_conjuncts(predicate, tree))
     static = [one for one in conjuncts if not _is_dynamic(one.tree)]
     whole = predicate if len(static) == len(conjuncts) else _and_of(static)
-    translations = [_translation(one.tree, schema) for one in static]
+    translations = [_try_translate(one.tree, schema) for one in static]
     parts = [translation.predicate for translation in translations if translation.predicate is not None]
     if not parts:
         return _SplitPredicate(whole, whole)
@@ -296,9 +296,9 @@ def _is_dynamic(tree: Any) -> bool:
     return False
 
 
-def _translation(tree: Any, schema: pa.Schema) -> _Translation:
+def _try_translate(tree: Any, schema: pa.Schema) -> _Translation:
     try:
-        return _translated(tree, schema)
+        return _translate(tree, schema)
     except (
         KeyError,
         TypeError,
@@ -311,56 +311,59 @@ def _translation(tree: Any, schema: pa.Schema) -> _Translation:
         return _UNKNOWN  # polars may change the form of its trees at any time
 
 
-def _translated(tree: Any, schema: pa.Schema) -> _Translation:
+def _translate(tree: Any, schema: pa.Schema) -> _Translation:
     match tree:
         case {"Column": str(name)} if pa.types.is_boolean(schema.field(name).type):
             return _Translation(nodes.Column(name), True)
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
-            both = _translated(left, schema), _translated(right, schema)
+            both = _translate(left, schema), _translate(right, schema)
             parts = [part.predicate for part in both if part.predicate is not None]
             return _Translation(nodes.all_of(parts), all(part.exact for part in both)) if parts else _UNKNOWN
         case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
-            one, other = _translated(left, schema), _translated(right, schema)
+            one, other = _translate(left, schema), _translate(right, schema)
             if one.predicate is None or other.predicate is None:
                 return _UNKNOWN
             return _Translation(nodes.any_of((one.predicate, other.predicate)), one.exact and other.exact)
         case {"BinaryExpr": {"left": {"Literal": literal}, "op": str(op), "right": column}}:
-            return _compare(column, nodes.FLIPPED.get(_OPERATORS.get(op, "")), literal, schema)
+            return _translate_comparison(column, nodes.FLIPPED.get(_OPERATORS.get(op, "")), literal, schema)
         case {"BinaryExpr": {"left": column, "op": str(op), "right": {"Literal": literal}}}:
-            return _compare(column, _OPERATORS.get(op), literal, schema)
+            return _translate_comparison(column, _OPERATORS.get(op), literal, schema)
         case {"BinaryExpr": {"left": {"Column": str(left)}, "op": str(op), "right": {"Column": str(right)}}}:
-            return _compare_columns(left, _OPERATORS.get(op), right, schema)
+            return _translate_column_comparison(left, _OPERATORS.get(op), right, schema)
         case {"Function": {"input": [column, {"Literal": literal}], "function": {"StringExpr": test}}}:
-            return _like(_name(column, schema), test, literal, schema)
+            return _translate_like(_name(column, schema), test, literal, schema)
         case {"Function": {"input": [column, *values], "function": {"Boolean": test}}}:
-            return _tested(column, values, test, schema)
+            return _translate_test(column, values, test, schema)
     return _UNKNOWN
 
 
-def _tested(column: Any, values: Sequence[Any], test: Any, schema: pa.Schema) -> _Translation:
+def _translate_test(column: Any, values: Sequence[Any], test: Any, schema: pa.Schema) -> _Translation:
     match test, values:
         case "IsNull" | "IsNotNull", []:
             return _Translation(
                 nodes.IsNull(nodes.Column(_name(column, schema)), negated=test == "IsNotNull"), True
             )
         case "Not", []:
-            part = _translated(column, schema)
+            part = _translate(column, schema)
             if part.predicate is None or not part.exact:
                 return _UNKNOWN  # if the part is TRUE in too many rows, its NOT is TRUE in too few
             return _Translation(nodes.Not(part.predicate), True)
         case {"IsBetween": {"closed": str(closed)}}, [{"Literal": lower}, {"Literal": upper}]:
             ops = _BETWEEN_OPERATORS[closed]
-            bounds = [_compare(column, op, v, schema) for op, v in zip(ops, (lower, upper), strict=True)]
+            bounds = [
+                _translate_comparison(column, op, v, schema)
+                for op, v in zip(ops, (lower, upper), strict=True)
+            ]
             parts = [bound.predicate for bound in bounds if bound.predicate is not None]
             return (
                 _Translation(nodes.all_of(parts), all(bound.exact for bound in bounds)) if parts else _UNKNOWN
             )
         case {"IsIn": {"nulls_equal": False}}, [{"Alias": [literal, _]} | ({"Literal": _} as literal)]:
-            return _in_list(_name(column, schema), literal["Literal"], schema)
+            return _translate_in_list(_name(column, schema), literal["Literal"], schema)
     return _UNKNOWN
 
 
-def _compare_columns(left: str, op: str | None, right: str, schema: pa.Schema) -> _Translation:
+def _translate_column_comparison(left: str, op: str | None, right: str, schema: pa.Schema) -> _Translation:
     """Translate a comparison of two columns of the same type. Not for floats, because of NaN."""
     kind = schema.field(left).type
     plain = pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_decimal(kind)
@@ -369,7 +372,7 @@ def _compare_columns(left: str, op: str | None, right: str, schema: pa.Schema) -
     return _Translation(nodes.compare(left, op, nodes.Column(right)), True)
 
 
-def _like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Translation:
+def _translate_like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Translation:
     """Translate a test whether a text begins or ends with a constant."""
     ((form, value),) = literal["Scalar"].items() if "Scalar" in literal else literal.items()
     if form not in ("String", "StringOwned") or not pa.types.is_string(schema.field(name).type):
@@ -390,7 +393,7 @@ def _name(column: Any, schema: pa.Schema) -> str:
     return name
 
 
-def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Translation:
+def _translate_in_list(name: str, literal: Any, schema: pa.Schema) -> _Translation:
     """Translate an IN list of the column's type, or of integers. NULL in the list matches no row.
 
     The literal contains the list as the bytes of an Arrow IPC stream with one column.
@@ -411,7 +414,7 @@ def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Translation:
     return _Translation(nodes.col(name).isin(values), True) if same and len(values) else _UNKNOWN
 
 
-def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _Translation:
+def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _Translation:
     """Translate a comparison with a constant if it surely means the same in polars and in Nyala.
 
     A decimal column that polars compares as a double gets bounds that are a little wider.
@@ -424,7 +427,7 @@ def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _T
     match column:
         case {"Cast": {"expr": {"Column": str(name)}, "dtype": {"Literal": "Float64"}}}:
             rounded = form in ("Float", "Float64") and pa.types.is_decimal(schema.field(name).type)
-            return _as_double(name, op, float(value)) if rounded else _UNKNOWN
+            return _translate_double_comparison(name, op, float(value)) if rounded else _UNKNOWN
     name = _name(column, schema)
     kind = schema.field(name).type
     if form.startswith(("Int", "UInt")):
@@ -461,7 +464,7 @@ def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _T
     return _Translation(nodes.compare(name, op, to_literal(value)), True) if exact else _UNKNOWN
 
 
-def _as_double(name: str, op: str, value: float) -> _Translation:
+def _translate_double_comparison(name: str, op: str, value: float) -> _Translation:
     """Translate a comparison of a decimal column as doubles to bounds on the decimal itself.
 
     The column and the result may be rounded, so the bounds are wider by a little.

@@ -54,10 +54,10 @@ def json_columns(batch: pa.RecordBatch | pa.Table) -> list[list[Any]]:
 
 def text_columns(batch: pa.RecordBatch | pa.Table, *, breaks: bool = False) -> list[list[str]]:
     """Return the columns of a batch as text. breaks: whether strings keep their line breaks."""
-    return _columns(batch, _broken_text if breaks else text_value)
+    return _columns(batch, _text_with_breaks if breaks else text_value)
 
 
-def _broken_text(value: Any) -> str:
+def _text_with_breaks(value: Any) -> str:
     """Return one Python value as text. A string keeps its line breaks."""
     return "\n".join(map(text_value, value.split("\n"))) if isinstance(value, str) else text_value(value)
 
@@ -74,7 +74,7 @@ def json_value(value: Any) -> Any:
     import decimal
 
     if isinstance(value, float) and not math.isfinite(value):
-        return _special(value)
+        return _special_float(value)
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, decimal.Decimal):
@@ -85,7 +85,7 @@ def json_value(value: Any) -> Any:
         return [json_value(each) for each in value]
     if isinstance(value, dict):
         return {str(key): json_value(each) for key, each in value.items()}
-    value = _moment(value)
+    value = _iso_text(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
@@ -100,7 +100,7 @@ def text_value(value: Any) -> str:
     if isinstance(value, str):
         return value if value.isprintable() else value.translate(_ESCAPES)
     if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else _special(value)
+        return repr(value) if math.isfinite(value) else _special_float(value)
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
     if isinstance(value, decimal.Decimal):
@@ -108,7 +108,7 @@ def text_value(value: Any) -> str:
     if isinstance(value, list | tuple | dict):
         found = json_value(value)
         return text_value(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False))
-    return str(_moment(value))
+    return str(_iso_text(value))
 
 
 def _interval(value: Any) -> str:
@@ -118,11 +118,11 @@ def _interval(value: Any) -> str:
     return f"P{parts}{seconds}" if parts or seconds else "PT0S"
 
 
-def _special(value: float) -> str:
+def _special_float(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _moment(value: Any) -> Any:
+def _iso_text(value: Any) -> Any:
     """Return a date or datetime (in UTC) as ISO text, and anything else unchanged."""
     import datetime as dt
 

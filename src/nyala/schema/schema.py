@@ -119,7 +119,7 @@ def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
         raise SchemaError(
             f"{where}type {type} does not support encoding {encoding!r}; use one of {', '.join(allowed)}"
         )
-    raise SchemaError(f"{where}unknown encoding {encoding!r}; {_meant(encoding, allowed)}")
+    raise SchemaError(f"{where}unknown encoding {encoding!r}; {_valid_words(encoding, allowed)}")
 
 
 def check_nullable(nullable: Any) -> bool:
@@ -142,10 +142,12 @@ def check_immutable(immutable: Any) -> bool:
 def check_compression(compression: Any, where: str) -> None:
     """Raise SchemaError for an unknown compression. `where` begins the message."""
     if compression not in COMPRESSIONS:
-        raise SchemaError(f"{where}unknown compression {compression!r}; {_meant(compression, COMPRESSIONS)}")
+        raise SchemaError(
+            f"{where}unknown compression {compression!r}; {_valid_words(compression, COMPRESSIONS)}"
+        )
 
 
-def _meant(value: Any, words: Sequence[str]) -> str:
+def _valid_words(value: Any, words: Sequence[str]) -> str:
     """Return the end of an error message: the valid word that `value` resembles, and all valid
     words.
     """
@@ -503,7 +505,7 @@ def check_not_reserved(*names: str) -> None:
         )
 
 
-def _schema_of(data: Any) -> str:
+def _advice_on_data(data: Any) -> str:
     """Return the advice of an error message for a user who gave data in place of a schema."""
     if isinstance(data, pa.Table | pa.RecordBatch):
         return "; pass its .schema"
@@ -523,7 +525,7 @@ def _read_spec(spec: Any, limits: Limits) -> dict[str, ColumnSpec]:
     else:
         raise SchemaError(
             "schema must be a pyarrow.Schema or a dict of column name to type, "
-            f"for instance {{'id': 'int64', 'name': 'string'}}, got {type(spec).__name__}{_schema_of(spec)}"
+            f"for instance {{'id': 'int64', 'name': 'string'}}, got {type(spec).__name__}{_advice_on_data(spec)}"
         )
     specs: dict[str, ColumnSpec] = {}
     for name, entry in entries:

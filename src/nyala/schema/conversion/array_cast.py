@@ -326,7 +326,7 @@ def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
     return [str(value) for value in values.to_pylist()]
 
 
-def _then(first: Cast, rule: Callable[[pa.Array, ColumnType], Cast], type: ColumnType) -> Cast:
+def _cast_again(first: Cast, rule: Callable[[pa.Array, ColumnType], Cast], type: ColumnType) -> Cast:
     """Cast the result of a first cast once more. Rows that failed before are NULL, so they cannot
     fail again (C2).
     """
@@ -623,7 +623,7 @@ def _text_to_date(array: pa.Array, type: ColumnType) -> Cast:
     try:
         dates = pc.cast(array, pa.date32())
     except pa.ArrowInvalid:
-        return _then(_text_to_timestamp(array, type), _timestamp_to_date, type)
+        return _cast_again(_text_to_timestamp(array, type), _timestamp_to_date, type)
     return _date_to_date(dates, type)  # `_date_to_date` rejects the year 0000, which Arrow accepts
 
 
@@ -631,7 +631,7 @@ def _text_to_date(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _to_text(array: pa.Array, type: ColumnType) -> Cast:
-    return _then(utf8_array(array), _truncate, type)
+    return _cast_again(utf8_array(array), _truncate, type)
 
 
 def utf8_array(array: pa.Array) -> Cast:

@@ -189,12 +189,12 @@ def convert(
         return *_convert_column(raw, column, found, limits, truncate=truncate, given=rows), found
 
     for column, (array, shares, found) in zip(
-        wanted, _each(converted_one, wanted, given.row_count), strict=True
+        wanted, _map_columns(converted_one, wanted, given.row_count), strict=True
     ):
         errors.extend(found)
         converted[column.name] = array
         if schema.is_key(column.name) and column.type.length is not None:
-            too_long = _too_long(array, column) | too_long
+            too_long = _long_key_messages(array, column) | too_long
         if isinstance(array, LongColumn):
             borrowed = True
         elif shares:
@@ -212,7 +212,7 @@ def convert(
     return Converted(converted, given.row_count, errors, borrowed=borrowed, too_long=long, given=partly)
 
 
-def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
+def _long_key_messages(whole: Column, column: ColumnSchema) -> dict[int, str]:
     """Return a message for each row whose key has more characters than its varchar column."""
     length = column.type.length
     assert length is not None
@@ -230,7 +230,7 @@ def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
     return found
 
 
-def _each(
+def _map_columns(
     convert_one: Callable[[ColumnSchema], _Result], columns: Sequence[ColumnSchema], row_count: int
 ) -> Iterator[_Result]:
     """Yield `convert_one` of each column, in order. For many rows it uses threads, because Arrow

@@ -139,17 +139,18 @@ class LongColumn:
         if self._rows is None:
             end = self._begin + self._length
             parts = [
-                self._cast(source, lower, upper) for source, lower, upper in self._within(self._begin, end)
+                self._cast(source, lower, upper)
+                for source, lower, upper in self._source_slices(self._begin, end)
             ]
-            return _one(parts, self.type)
+            return _concat(parts, self.type)
         wanted, back = np.unique(self._rows, return_inverse=True)
         has_null = bool(len(wanted)) and wanted[0] < 0
         wanted = wanted[int(has_null) :]
         parts = [
             self._cast(_take(self._sources[number], wanted[lower:upper] - self._starts[number]))
-            for number, lower, upper in _runs(np.searchsorted(wanted, self._starts))
+            for number, lower, upper in _source_ranges(np.searchsorted(wanted, self._starts))
         ]
-        values = _one(parts, self.type)
+        values = _concat(parts, self.type)
         if has_null:
             return values.take(pa.array(back - 1, mask=back == 0))
         return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
@@ -160,14 +161,14 @@ class LongColumn:
         """
         values: list[pa.Array] = []
         failures = list(self._failures(values))
-        array = _one(values, self.type)
+        array = _concat(values, self.type)
         if self._rows is not None:
             array = array.take(pa.array(self._rows, mask=self._rows < 0))
-        return array, self._of_rows(failures)
+        return array, self._by_row(failures)
 
     def failures(self) -> list[Failure]:
         """Convert the whole column, and return only the failed rows. Not after a slice."""
-        return self._of_rows(list(self._failures(None)))
+        return self._by_row(list(self._failures(None)))
 
     def null_rows(self) -> Rows:
         """Return the rows that are NULL in the user's data."""
@@ -197,7 +198,7 @@ class LongColumn:
                 for failure in failures:
                     yield Failure(failure.rows + (start + lower), failure.code, failure.messages)
 
-    def _of_rows(self, failures: list[Failure]) -> list[Failure]:
+    def _by_row(self, failures: list[Failure]) -> list[Failure]:
         rows = self._rows
         if rows is None or not failures:
             return failures
@@ -219,7 +220,7 @@ class LongColumn:
             f"{self._limits.max_cell_bytes} per cell (max_cell_bytes)"
         )
 
-    def _within(self, begin: int, end: int) -> Iterator[tuple[pa.Array, int, int]]:
+    def _source_slices(self, begin: int, end: int) -> Iterator[tuple[pa.Array, int, int]]:
         for number, source in enumerate(self._sources):
             start = int(self._starts[number])
             lower, upper = max(begin - start, 0), min(end - start, len(source))
@@ -455,13 +456,13 @@ def _with_offsets_from_0(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), [validity, pa.py_buffer(ends - ends[0]), data])
 
 
-def _one(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
+def _concat(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
     if len(parts) == 1:
         return parts[0]
     return pa.concat_arrays(parts) if parts else pa.array([], type.arrow)
 
 
-def _runs(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+def _source_ranges(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
     """Yield (source, lower, upper) for each source with rows. Source i has the rows from bounds[i]
     to bounds[i + 1].
     """

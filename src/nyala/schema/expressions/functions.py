@@ -32,7 +32,7 @@ from nyala.schema.expressions.values import (
     Coalesce,
     Computed,
     ConstantValue,
-    Extreme,
+    GreatestOrLeast,
     Value,
     arithmetic,
     cast_to,
@@ -81,7 +81,7 @@ def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None
 # --- arguments --------------------------------------------------------------------------------------
 
 
-def _takes(name: str, value: Value, wanted: str, *types: pa.DataType) -> None:
+def _check_argument(name: str, value: Value, wanted: str, *types: pa.DataType) -> None:
     """Raise SchemaError if an argument is not of one of the types. Without types it must be a
     number.
     """
@@ -102,7 +102,7 @@ def _of_text(
     name: str, function: Callable[[pa.Array], pa.Array], type: pa.DataType = _STRING
 ) -> Callable[..., Value]:
     def build(value: Value) -> Value:
-        _takes(name, value, "text", _STRING)
+        _check_argument(name, value, "text", _STRING)
         return Computed(function, type, cast_to(value, _STRING))
 
     return build
@@ -114,7 +114,7 @@ def _of_double(name: str, function: Any) -> Callable[..., Value]:
             return with_nulls_of(function(number_values(array)), array)
 
     def build(value: Value) -> Value:
-        _takes(name, value, "a number")
+        _check_argument(name, value, "a number")
         return Computed(computed, DOUBLE, cast_to(value, DOUBLE))
 
     return build
@@ -146,13 +146,13 @@ def concatenation(left: Value, right: Value) -> Value:
 def _concat(*parts: Value) -> Value:
     empty = ConstantValue(pa.scalar(""))
     for part in parts:
-        _takes("concat", part, "text", _STRING)
+        _check_argument("concat", part, "text", _STRING)
     texts: list[Value] = [Coalesce((cast_to(part, _STRING), empty)) for part in parts]
     return functools.reduce(concatenation, texts)
 
 
 def _length(value: Value) -> Value:
-    _takes("length", value, "text or binary", _STRING, _BINARY)
+    _check_argument("length", value, "text or binary", _STRING, _BINARY)
     return Computed(pc.binary_length if value.type == _BINARY else pc.utf8_length, INT, _text_if_null(value))
 
 
@@ -162,7 +162,7 @@ def _text_if_null(value: Value) -> Value:
 
 def _trim(name: str, function: Callable[..., pa.Array]) -> Callable[..., Value]:
     def build(value: Value, characters: Value | None = None) -> Value:
-        _takes(name, value, "text", _STRING)
+        _check_argument(name, value, "text", _STRING)
         these = " " if characters is None else _constant(name, characters, "characters", _STRING)
         return Computed(
             lambda array: function(array, these) if these else array, _STRING, cast_to(value, _STRING)
@@ -172,15 +172,15 @@ def _trim(name: str, function: Callable[..., pa.Array]) -> Callable[..., Value]:
 
 
 def _substr(value: Value, start: Value, length: Value | None = None) -> Value:
-    _takes("substr", value, "text", _STRING)
+    _check_argument("substr", value, "text", _STRING)
     first = _constant("substr", start, "a start", INT)
     count = None if length is None else _constant("substr", length, "a length", INT)
     if count is not None and count < 0:
         raise InvalidArgumentError("substr(): the length must be 0 or more")
-    return Computed(lambda array: _sliced(array, first, count), _STRING, cast_to(value, _STRING))
+    return Computed(lambda array: _slice(array, first, count), _STRING, cast_to(value, _STRING))
 
 
-def _sliced(array: pa.Array, first: int, count: int | None) -> pa.Array:
+def _slice(array: pa.Array, first: int, count: int | None) -> pa.Array:
     """Return `count` characters from character `first`, which counts from 1, or from the end if it
     is negative.
 
@@ -206,7 +206,7 @@ def _sliced(array: pa.Array, first: int, count: int | None) -> pa.Array:
 
 def _side(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Callable[..., Value]:
     def build(value: Value, count: Value) -> Value:
-        _takes(name, value, "text", _STRING)
+        _check_argument(name, value, "text", _STRING)
         number = _constant(name, count, "a number of characters", INT)
         if number < 0:
             raise InvalidArgumentError(f"{name}(): the number of characters must be 0 or more")
@@ -220,7 +220,7 @@ def _right(array: pa.Array, count: int) -> pa.Array:
 
 
 def _replace(value: Value, old: Value, new: Value) -> Value:
-    _takes("replace", value, "text", _STRING)
+    _check_argument("replace", value, "text", _STRING)
     pattern = _constant("replace", old, "a text", _STRING)
     replacement = _constant("replace", new, "a text", _STRING)
     return Computed(
@@ -232,7 +232,7 @@ def _replace(value: Value, old: Value, new: Value) -> Value:
 
 def _test(name: str, function: Callable[..., pa.Array]) -> Callable[..., Value]:
     def build(value: Value, part: Value) -> Value:
-        _takes(name, value, "text", _STRING)
+        _check_argument(name, value, "text", _STRING)
         text = _constant(name, part, "a text", _STRING)
         return Computed(lambda array: function(array, text), _BOOL, cast_to(value, _STRING))
 
@@ -251,7 +251,7 @@ def negation(value: Value) -> Value:
 
 
 def _abs(value: Value) -> Value:
-    _takes("abs", value, "a number")
+    _check_argument("abs", value, "a number")
     if value.type != INT:
         return value if value.is_null else Computed(pc.abs, value.type, value)
 
@@ -263,7 +263,7 @@ def _abs(value: Value) -> Value:
 
 def _rounding(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Callable[..., Value]:
     def build(value: Value, digits: Value | None = None) -> Value:
-        _takes(name, value, "a number")
+        _check_argument(name, value, "a number")
         count = 0 if digits is None else _constant(name, digits, "a number of digits", INT)
         if not 0 <= count <= _DIGITS_MAX:
             raise InvalidArgumentError(f"{name}(): the number of digits must be 0 to {_DIGITS_MAX}")
@@ -286,7 +286,7 @@ def _with_room(array: pa.Array) -> pa.Array:
 
 
 def _sign(value: Value) -> Value:
-    _takes("sign", value, "a number")
+    _check_argument("sign", value, "a number")
     # The sign of NaN is NaN, so the sign of a double is a double.
     return (
         value
@@ -313,7 +313,7 @@ def _field(
     name: str, function: Callable[[pa.Array], pa.Array], *, of_day: bool = False
 ) -> Callable[..., Value]:
     def build(value: Value) -> Value:
-        _takes(name, value, "a date or a timestamp", _DATE, TIMESTAMP)
+        _check_argument(name, value, "a date or a timestamp", _DATE, TIMESTAMP)
         return Computed(function, INT, cast_to(value, TIMESTAMP) if of_day or value.is_null else value)
 
     return build
@@ -325,7 +325,7 @@ def _date_trunc(unit: Value, value: Value) -> Value:
         raise InvalidArgumentError(
             f"date_trunc() expects one of the units {', '.join(_UNITS)}, got {word[:40]!r}"
         )
-    _takes("date_trunc", value, "a date or a timestamp", _DATE, TIMESTAMP)
+    _check_argument("date_trunc", value, "a date or a timestamp", _DATE, TIMESTAMP)
 
     def truncated(array: pa.Array) -> pa.Array:
         plain = array.view(pa.int64()).view(pa.timestamp("us"))
@@ -385,7 +385,7 @@ def _cast_function(value: Value, wanted: ColumnType) -> Callable[[pa.Array], pa.
     if source_type == TIMESTAMP and wanted.name == "date":
         return lambda array: pc.floor_temporal(array.view(INT).view(pa.timestamp("us")), 1, "day").cast(_DATE)
     if source_type in (_STRING, _DATE, TIMESTAMP):
-        return lambda array: _by_table(array, wanted)
+        return lambda array: _cast_as_insert(array, wanted)
     return None
 
 
@@ -513,7 +513,7 @@ def _to_text(array: pa.Array) -> pa.Array:
     return text
 
 
-def _by_table(array: pa.Array, wanted: ColumnType) -> Checked:
+def _cast_as_insert(array: pa.Array, wanted: ColumnType) -> Checked:
     """Cast by the rules for the data of inserts (`cast_array`)."""
     result, failures = cast_array(array, wanted)
     bad = np.zeros(len(array), np.bool_)
@@ -556,8 +556,8 @@ _add("power pow", 2, 2, functools.partial(arithmetic, "power"))
 _add("mod", 2, 2, functools.partial(arithmetic, "%"))
 _add("coalesce ifnull", 1, _MANY, lambda *parts: Coalesce(parts))
 _add("nullif", 2, 2, _nullif)
-_add("greatest", 1, _MANY, lambda *parts: Extreme(">", parts, "greatest"))
-_add("least", 1, _MANY, lambda *parts: Extreme("<", parts, "least"))
+_add("greatest", 1, _MANY, lambda *parts: GreatestOrLeast(">", parts, "greatest"))
+_add("least", 1, _MANY, lambda *parts: GreatestOrLeast("<", parts, "least"))
 _add("year", 1, 1, _field("year", pc.year))
 _add("quarter", 1, 1, _field("quarter", pc.quarter))
 _add("month", 1, 1, _field("month", pc.month))

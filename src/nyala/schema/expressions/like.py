@@ -52,7 +52,7 @@ class LikePattern(LazyValues):
         return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
 
     @property
-    def is_any(self) -> bool:
+    def matches_all(self) -> bool:
         """Whether the pattern matches every text."""
         return self.parts == (_ANY,)
 

@@ -89,7 +89,7 @@ def to_literal(value: Any) -> Literal:
         else:
             value = value.as_py()
     if isinstance(value, np.datetime64):
-        return _normalise_datetime64(value)
+        return _datetime64_literal(value)
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool):
@@ -103,13 +103,13 @@ def to_literal(value: Any) -> Literal:
             decimal.Decimal(repr(float(value))) if math.isfinite(value) else NAN if value != value else value
         )
     if isinstance(value, decimal.Decimal):
-        return _normalise_decimal(value)
+        return _decimal_literal(value)
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, dt.datetime):
-        return _normalise_datetime(value)
+        return _datetime_literal(value)
     if isinstance(value, dt.date):
         return value
     raise InvalidArgumentError(
@@ -118,7 +118,7 @@ def to_literal(value: Any) -> Literal:
     )
 
 
-def _normalise_decimal(value: decimal.Decimal) -> Literal:
+def _decimal_literal(value: decimal.Decimal) -> Literal:
     if value.is_nan():
         return NAN
     if value.is_infinite():
@@ -128,7 +128,7 @@ def _normalise_decimal(value: decimal.Decimal) -> Literal:
     return value
 
 
-def _normalise_datetime(value: dt.datetime) -> Literal:
+def _datetime_literal(value: dt.datetime) -> Literal:
     if value != value:  # pandas.NaT, a subclass of datetime
         return None
     nanosecond = getattr(value, "nanosecond", 0)  # pandas.Timestamp, a subclass of datetime
@@ -141,12 +141,12 @@ def _normalise_datetime(value: dt.datetime) -> Literal:
     return moment if not nanosecond else f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06}{nanosecond:03}Z"
 
 
-def _normalise_datetime64(value: np.datetime64) -> Literal:
+def _datetime64_literal(value: np.datetime64) -> Literal:
     if np.isnat(value):
         return None
     as_object = value.item()
     if isinstance(as_object, dt.datetime):
-        return _normalise_datetime(as_object)
+        return _datetime_literal(as_object)
     if isinstance(as_object, dt.date):
         return as_object
     if isinstance(as_object, int) and np.datetime_data(value.dtype)[0] == "us":

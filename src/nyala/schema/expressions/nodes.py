@@ -120,7 +120,7 @@ class Node(_Combinable):
 
     def __str__(self) -> str:
         check_depth(self)
-        return _to_sql(self)[0]
+        return _sql_and_level(self)[0]
 
 
 @dataclass(frozen=True)
@@ -656,7 +656,7 @@ def _list(values: Iterable[literals.Literal]) -> str:
     return f"({', '.join(map(literal_to_sql, values))})"
 
 
-def _to_sql(node: Node) -> tuple[str, int]:
+def _sql_and_level(node: Node) -> tuple[str, int]:
     """Return the SQL text of a node and the precedence of its outermost operator."""
     match node:
         case Column(name):
@@ -665,54 +665,54 @@ def _to_sql(node: Node) -> tuple[str, int]:
             text = literal_to_sql(value)
             return text, LEVEL_SIGN if text.startswith("-") else LEVEL_VALUE
         case Compare(left, op, right):
-            return f"{_at(left, LEVEL_IN)} {op} {_at(right, LEVEL_IN)}", LEVEL_COMPARE
+            return f"{_sql(left, LEVEL_IN)} {op} {_sql(right, LEVEL_IN)}", LEVEL_COMPARE
         case InList(part) as listed:
-            return f"{_at(part, LEVEL_IN + 1)} IN {_list(listed.literals)}", LEVEL_IN
+            return f"{_sql(part, LEVEL_IN + 1)} IN {_list(listed.literals)}", LEVEL_IN
         case Not(InList(part) as listed):
-            return f"{_at(part, LEVEL_IN + 1)} NOT IN {_list(listed.literals)}", LEVEL_IN
+            return f"{_sql(part, LEVEL_IN + 1)} NOT IN {_list(listed.literals)}", LEVEL_IN
         case RowIn(parts, rows):
             return (
-                f"({', '.join(_at(part, 0) for part in parts)}) IN ({', '.join(map(_list, rows))})",
+                f"({', '.join(_sql(part, 0) for part in parts)}) IN ({', '.join(map(_list, rows))})",
                 LEVEL_IN,
             )
         case Row(parts):
-            return f"({', '.join(_at(part, 0) for part in parts)})", LEVEL_VALUE
+            return f"({', '.join(_sql(part, 0) for part in parts)})", LEVEL_VALUE
         case IsNull(part, negated):
-            return f"{_at(part, LEVEL_IN)} IS {'NOT ' if negated else ''}NULL", LEVEL_IS
+            return f"{_sql(part, LEVEL_IN)} IS {'NOT ' if negated else ''}NULL", LEVEL_IS
         case IsTrue(part, wanted):
-            return f"{_at(part, LEVEL_IN)} IS {literal_to_sql(wanted)}", LEVEL_IS
+            return f"{_sql(part, LEVEL_IN)} IS {literal_to_sql(wanted)}", LEVEL_IS
         case Like(part, pattern, negated, escape, any_case):
             word = ("NOT " if negated else "") + ("ILIKE" if any_case else "LIKE")
             ending = "" if escape is None else f" ESCAPE {literal_to_sql(escape)}"
-            return f"{_at(part, LEVEL_IN + 1)} {word} {literal_to_sql(pattern)}{ending}", LEVEL_IN
+            return f"{_sql(part, LEVEL_IN + 1)} {word} {literal_to_sql(pattern)}{ending}", LEVEL_IN
         case And(parts):
-            return " AND ".join(_at(part, LEVEL_NOT) for part in parts) or "TRUE", LEVEL_AND
+            return " AND ".join(_sql(part, LEVEL_NOT) for part in parts) or "TRUE", LEVEL_AND
         case Or(parts):
-            return " OR ".join(_at(part, LEVEL_NOT) for part in parts) or "FALSE", LEVEL_OR
+            return " OR ".join(_sql(part, LEVEL_NOT) for part in parts) or "FALSE", LEVEL_OR
         case Not(part):
-            return f"NOT {_at(part, LEVEL_IS)}", LEVEL_NOT
+            return f"NOT {_sql(part, LEVEL_IS)}", LEVEL_NOT
         case Call("-", (part,)):
-            return f"-{_at(part, LEVEL_VALUE)}", LEVEL_SIGN
+            return f"-{_sql(part, LEVEL_VALUE)}", LEVEL_SIGN
         case Call(op, (left, right)) if op in LEVELS:
             level = LEVELS[op]
-            return f"{_at(left, level)} {op} {_at(right, level + 1)}", level
+            return f"{_sql(left, level)} {op} {_sql(right, level + 1)}", level
         case Call(name, arguments):
-            return f"{name}({', '.join(_at(part, 0) for part in arguments)})", LEVEL_VALUE
+            return f"{name}({', '.join(_sql(part, 0) for part in arguments)})", LEVEL_VALUE
         case Case(conditions, values, otherwise):
             whens = (
-                f"WHEN {_at(condition, 0)} THEN {_at(value, 0)} "
+                f"WHEN {_sql(condition, 0)} THEN {_sql(value, 0)} "
                 for condition, value in zip(conditions, values, strict=True)
             )
-            ending = "" if otherwise == Literal(None) else f"ELSE {_at(otherwise, 0)} "
+            ending = "" if otherwise == Literal(None) else f"ELSE {_sql(otherwise, 0)} "
             return f"CASE {''.join(whens)}{ending}END", LEVEL_VALUE
         case Cast(part, spec):
-            return f"CAST({_at(part, 0)} AS {spec})", LEVEL_VALUE
+            return f"CAST({_sql(part, 0)} AS {spec})", LEVEL_VALUE
         case ArrowExpression(expression):
             return f"<arrow expression {expression}>", LEVEL_VALUE
     raise InvalidArgumentError(f"{type(node).__name__} is not a Nyala predicate")
 
 
-def _at(node: Node, least: int) -> str:
+def _sql(node: Node, least: int) -> str:
     """Return the SQL text of a node, in parentheses if its precedence is below `least`."""
-    text, level = _to_sql(node)
+    text, level = _sql_and_level(node)
     return text if level >= least else f"({text})"

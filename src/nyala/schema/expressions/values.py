@@ -50,8 +50,8 @@ __all__ = [
     "Computed",
     "Condition",
     "ConstantValue",
-    "Extreme",
-    "Part",
+    "GreatestOrLeast",
+    "Outcome",
     "Value",
     "arithmetic",
     "cast_to",
@@ -82,7 +82,7 @@ _DIGITS_MAX: Final = 76  # of decimal256
 Codes: TypeAlias = npt.NDArray[np.uint8]
 
 
-class Part(NamedTuple):
+class Outcome(NamedTuple):
     """The values of a batch, and an error code per row: 0 without an error. None if no row has an
     error.
     """
@@ -121,7 +121,7 @@ class Value:
         self.can_fail = can_fail or any(part.can_fail for part in parts)
         self.can_raise = any(part.can_raise for part in parts)
 
-    def compute(self, arrays: Arrays, n: int) -> Part:
+    def compute(self, arrays: Arrays, n: int) -> Outcome:
         """Compute the value of `n` rows. arrays: the columns by name."""
         raise NotImplementedError
 
@@ -149,14 +149,14 @@ def is_number(value: Value) -> bool:
     return is_decimal(value.type) or value.type in (INT, DOUBLE)
 
 
-def _either(a: Codes | None, b: Codes | None) -> Codes | None:
+def _first_errors(a: Codes | None, b: Codes | None) -> Codes | None:
     """Combine the errors of two operands. If a row has both errors, the first counts."""
     if a is None or b is None:
         return b if a is None else a
     return np.where(a != 0, a, b)
 
 
-def _marked(array: pa.Array, bad: Mask, code: int) -> Codes | None:
+def _error_codes(array: pa.Array, bad: Mask, code: int) -> Codes | None:
     """Return error codes: `code` for rows that are bad and not NULL, 0 for others; None without
     such rows.
     """
@@ -194,8 +194,8 @@ class ConstantValue(Value):
         super().__init__(scalar.type)
         self.scalar = scalar
 
-    def compute(self, arrays: Arrays, n: int) -> Part:
-        return Part(repeated(self.scalar, n))
+    def compute(self, arrays: Arrays, n: int) -> Outcome:
+        return Outcome(repeated(self.scalar, n))
 
 
 class ColumnValue(Value):
@@ -214,14 +214,14 @@ class ColumnValue(Value):
         self.column = column
         self.columns = frozenset((column.name,))
 
-    def compute(self, arrays: Arrays, n: int) -> Part:
+    def compute(self, arrays: Arrays, n: int) -> Outcome:
         array = arrays[self.column.name]
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
         array = decode_runs(array)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        return Part(array if array.type == self.type else array.cast(self.type))
+        return Outcome(array if array.type == self.type else array.cast(self.type))
 
 
 class Condition(Value):
@@ -235,9 +235,9 @@ class Condition(Value):
         self.can_fail = self.can_raise = true.can_fail or false.can_fail
         self.columns = true.columns | false.columns
 
-    def compute(self, arrays: Arrays, n: int) -> Part:
+    def compute(self, arrays: Arrays, n: int) -> Outcome:
         true = self.true.mask(arrays, n)
-        return Part(pa.array(true, mask=~(true | self.false.mask(arrays, n))))
+        return Outcome(pa.array(true, mask=~(true | self.false.mask(arrays, n))))
 
 
 class Computed(Value):
@@ -253,14 +253,14 @@ class Computed(Value):
         super().__init__(type, parts, can_fail=can_fail)
         self.function, self.parts = function, parts
 
-    def compute(self, arrays: Arrays, n: int) -> Part:
+    def compute(self, arrays: Arrays, n: int) -> Outcome:
         found = [part.compute(arrays, n) for part in self.parts]
-        errors = functools.reduce(_either, (part.errors for part in found))
+        errors = functools.reduce(_first_errors, (part.errors for part in found))
         array = self.function(*(part.array for part in found))
         if isinstance(array, Checked):
-            errors = _either(errors, _marked(*array))
+            errors = _first_errors(errors, _error_codes(*array))
             array = array.array
-        return Part(array if array.type == self.type else array.cast(self.type), errors)
+        return Outcome(array if array.type == self.type else array.cast(self.type), errors)
 
 
 def literal_scalar(value: Any) -> pa.Scalar:
@@ -464,7 +464,7 @@ class Coalesce(Value):
         self.parts = unify(parts, "coalesce()")
         super().__init__(self.parts[0].type, self.parts)
 
-    def compute(self, arrays: Arrays, n: int) -> Part:
+    def compute(self, arrays: Arrays, n: int) -> Outcome:
         array, errors = self.parts[0].compute(arrays, n)
         for part in self.parts[1:]:
             decided = validity(array)
@@ -472,18 +472,20 @@ class Coalesce(Value):
                 break
             if errors is not None:
                 decided = decided | (errors != 0)  # a row with an error needs no further value
-            array, errors = _choose(decided, Part(array, errors), _among(part, arrays, n, ~decided))
-        return Part(array, errors)
+            array, errors = _choose(
+                decided, Outcome(array, errors), _compute_among(part, arrays, n, ~decided)
+            )
+        return Outcome(array, errors)
 
 
-class Extreme(Value):
+class GreatestOrLeast(Value):
     """GREATEST (op ">") or LEAST (op "<") of the values that are not NULL."""
 
     def __init__(self, op: str, parts: Sequence[Value], name: str) -> None:
         self.op, self.parts = op, unify(parts, f"{name}()")
         super().__init__(self.parts[0].type, self.parts)
 
-    def compute(self, arrays: Arrays, n: int) -> Part:
+    def compute(self, arrays: Arrays, n: int) -> Outcome:
         best = self.parts[0].compute(arrays, n)
         for part in self.parts[1:]:
             other = part.compute(arrays, n)
@@ -496,7 +498,7 @@ class Extreme(Value):
             if has_other is not None:
                 better = better & has_other
             chosen = _choose(better, other, best)
-            best = Part(chosen.array, _either(best.errors, other.errors))
+            best = Outcome(chosen.array, _first_errors(best.errors, other.errors))
         return best
 
 
@@ -514,19 +516,19 @@ class CaseValue(Value):
         self.columns = self.columns.union(*(condition.columns for condition in conditions))
         self.can_raise = self.can_raise or any(condition.can_fail for condition in conditions)
 
-    def compute(self, arrays: Arrays, n: int) -> Part:
+    def compute(self, arrays: Arrays, n: int) -> Outcome:
         open_rows = np.ones(n, np.bool_)
         masks = []
         for condition in self.conditions:
             masks.append(mask_among(condition, arrays, n, open_rows))
             open_rows = open_rows & ~masks[-1]
-        result = _among(self.otherwise, arrays, n, open_rows)
+        result = _compute_among(self.otherwise, arrays, n, open_rows)
         for mask, value in zip(reversed(masks), reversed(self.values), strict=True):
-            result = _choose(mask, _among(value, arrays, n, mask), result)
+            result = _choose(mask, _compute_among(value, arrays, n, mask), result)
         return result
 
 
-def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
+def _compute_among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Outcome:
     """Compute the value of the selected rows. Other rows get any value and no error (X1)."""
     if not value.can_raise or rows.all():
         return value.compute(arrays, n)
@@ -535,24 +537,24 @@ def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
     part = value.compute(few, len(indices))
     positions = pa.array(np.cumsum(rows) - 1, mask=~rows)
     if part.errors is None:
-        return Part(part.array.take(positions))
+        return Outcome(part.array.take(positions))
     errors = np.zeros(n, np.uint8)
     errors[rows] = part.errors
-    return Part(part.array.take(positions), errors)
+    return Outcome(part.array.take(positions), errors)
 
 
-def _choose(mask: Mask, yes: Part, no: Part) -> Part:
+def _choose(mask: Mask, yes: Outcome, no: Outcome) -> Outcome:
     """Return the values and errors of `yes` in rows of the mask, and those of `no` in other rows
     (X1).
     """
     array = yes.array if pa.types.is_null(yes.array.type) else pc.if_else(pa.array(mask), yes.array, no.array)
     if yes.errors is None and no.errors is None:
-        return Part(array)
+        return Outcome(array)
     nothing = np.zeros(len(mask), np.uint8)
     errors = np.where(
         mask, nothing if yes.errors is None else yes.errors, nothing if no.errors is None else no.errors
     )
-    return Part(array, errors if errors.any() else None)
+    return Outcome(array, errors if errors.any() else None)
 
 
 # --- conditions on values ---------------------------------------------------------------------------

@@ -343,10 +343,10 @@ def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]
         raise InvalidArgumentError(f"the pyarrow expression {expression} gives {result.type}, not bool")
     if "FieldPath(" in str(expression):  # it refers to a column by its position, so no column may be missing
         return schema.names
-    return tuple(name for name in schema.names if _needs(expression, empty, name))
+    return tuple(name for name in schema.names if _needs_column(expression, empty, name))
 
 
-def _needs(expression: pc.Expression, empty: pa.Table, name: str) -> bool:
+def _needs_column(expression: pc.Expression, empty: pa.Table, name: str) -> bool:
     try:
         evaluate.evaluate_expression(empty.drop_columns([name]), expression)
     except pa.ArrowInvalid:
@@ -365,10 +365,10 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
     match node:
         case And(parts):
             bound = [build_condition(part, schema, negated) for part in parts]
-            return _any(bound) if negated else _all(bound)
+            return _or_of(bound) if negated else _and_of(bound)
         case Or(parts):
             bound = [build_condition(part, schema, negated) for part in parts]
-            return _all(bound) if negated else _any(bound)
+            return _and_of(bound) if negated else _or_of(bound)
         case Not(part):
             return build_condition(part, schema, not negated)
         case Literal(value):
@@ -436,7 +436,7 @@ def _condition_of_is_true(part: Node, schema: Schema, wanted: bool, negated: boo
             # The part is NULL exactly where the column is NULL. This condition has a constraint, a
             # BoundNot has none.
             name = next(iter(column_names_in(part)))
-            return _any(
+            return _or_of(
                 [build_condition(part, schema, wanted), BoundNull(schema.by_name(name), negated=False)]
             )
     return BoundNot(found) if not isinstance(found, BoundConstant) else BoundConstant(not found.value)
@@ -472,8 +472,14 @@ def _condition_of_rows(
             return (
                 BoundNot(found)
                 if negated
-                else _all(
-                    [*(_in(part.column, Constraint.of_ascending(part.values)) for part in looked_up), found]
+                else _and_of(
+                    [
+                        *(
+                            _in_condition(part.column, Constraint.of_ascending(part.values))
+                            for part in looked_up
+                        ),
+                        found,
+                    ]
                 )
             )
     return build_condition(
@@ -503,7 +509,7 @@ def _condition_of_compare(column: ColumnSchema, op: str, literal: literals.Liter
     not_null = BoundNull(column, negated=True)
     if type.name == "bool":
         allowed = [flag for flag in (False, True) if literals.compare_literals(flag, op, literal)]
-        return not_null if len(allowed) == 2 else _in(column, Constraint.one_of(allowed))
+        return not_null if len(allowed) == 2 else _in_condition(column, Constraint.one_of(allowed))
     if type.is_text:
         return BoundCompare(column, op, text_of_literal(column, literal))
     if type.name == "binary":
@@ -538,7 +544,7 @@ def _condition_of_in(
     if isinstance(values, pa.Array):
         if negated and values.null_count:
             return _FALSE
-        return _in(
+        return _in_condition(
             column, Constraint.of_ascending(value_lists.canonical(column.type, values.drop_null())), negated
         )
     if not values:
@@ -552,10 +558,10 @@ def _condition_of_in(
             found.append(bound.value)
         elif isinstance(bound, BoundIn):
             found.extend(bound.values)
-    return _in(column, Constraint.one_of(found), negated)
+    return _in_condition(column, Constraint.one_of(found), negated)
 
 
-def _in(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bound:
+def _in_condition(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bound:
     """Build `column IN` or NOT IN. allowed: a constraint with a list of values, or an empty one."""
     ordered = allowed.values
     if ordered is None:
@@ -571,19 +577,19 @@ def _condition_of_like(
     parsed = parse_like(pattern, escape, f"column {column.name!r}: ", any_case)
     if parsed.exact is not None and not any_case:
         return BoundCompare(column, "<>" if negated else "=", parsed.exact)
-    if parsed.is_any:
+    if parsed.matches_all:
         return _FALSE if negated else BoundNull(column, negated=True)
     return BoundLike(column, parsed, negated)
 
 
-def _all(parts: list[Bound]) -> Bound:
+def _and_of(parts: list[Bound]) -> Bound:
     if _FALSE in parts:
         return _FALSE
     flat = _flat(BoundAnd, parts, _TRUE)
     return flat[0] if len(flat) == 1 else BoundAnd(tuple(flat)) if flat else _TRUE
 
 
-def _any(parts: list[Bound]) -> Bound:
+def _or_of(parts: list[Bound]) -> Bound:
     if _TRUE in parts:
         return _TRUE
     flat = _merge_equalities(_flat(BoundOr, parts, _FALSE))
@@ -613,7 +619,10 @@ def _merge_equalities(parts: list[Bound]) -> list[Bound]:
             continue
         values.setdefault(part.column.name, []).extend(found)
         columns[part.column.name] = part.column
-    return [*(_in(columns[name], Constraint.one_of(found)) for name, found in values.items()), *merged]
+    return [
+        *(_in_condition(columns[name], Constraint.one_of(found)) for name, found in values.items()),
+        *merged,
+    ]
 
 
 # --- constraints ------------------------------------------------------------------------------------
