@@ -80,7 +80,7 @@ def _carry_out(arguments: list[str], kind: str, number: int) -> Ended:
         _, (listener,), _, _ = socket.recv_fds(ours, 1, 1)
         met = 0
         for first, *_ in system_calls.stops(listener):
-            met += kind != "write" or first > 2  # what it prints changes no store
+            met += kind != "write" or first > 2  # its output is not part of the store
             if met == number:
                 os.kill(pid, signal.SIGKILL)
                 break

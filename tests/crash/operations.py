@@ -21,7 +21,7 @@ from nyala.tablet.state.root import TabletState
 from tests.support import compact_deltas
 
 Operation = Callable[[Database, random.Random], object]
-# So small that a batch of 40 rows is written as files and committed by the catalogue (W6).
+# A batch of 40 rows is larger, so it is a direct commit (W6).
 DIRECT_COMMIT_BYTES = 3000
 
 
@@ -74,7 +74,7 @@ def _on_a_table(act: Callable[[Table, str, random.Random], object]) -> Operation
 
 
 def _batch(db: Database, chance: random.Random) -> None:
-    names = [name for name in db.list_tables() if name != "r"]  # a range may be gone
+    names = [name for name in db.list_tables() if name != "r"]  # `r` may have dropped its range
     with db.batch() as batch:
         for name in names:
             batch.upsert(name, _rows(chance, name.split("_")[0]))
@@ -82,7 +82,7 @@ def _batch(db: Database, chance: random.Random) -> None:
 
 def _transaction(db: Database, chance: random.Random) -> None:
     """Statements that depend on each other; sometimes too large for the log, sometimes rolled back."""
-    names = [name for name in db.list_tables() if name != "r"]  # a range may be gone
+    names = [name for name in db.list_tables() if name != "r"]  # `r` may have dropped its range
     with db.transaction() as tx:
         for name in names:
             tx[name].upsert(_rows(chance, name.split("_")[0]))

@@ -20,7 +20,7 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 
-# What a kind of call is on this machine: (of x86-64, of 64-bit ARM).
+# The numbers of each kind of call: (on x86-64, on 64-bit ARM).
 _NUMBERS = {
     "fdatasync": [(75, 83)],
     "fsync": [(74, 82)],

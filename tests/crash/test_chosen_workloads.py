@@ -62,7 +62,7 @@ def record(folder: Path, workload: list[tuple[str, int]], durability: Durability
         else:
             create_tables(db)
         if durability != "commit":
-            db._writer().log_sync_all()  # what comes by itself within 100 ms: from here on it counts
+            db._writer().log_sync_all()  # the background does this within 100 ms
         run.events.append(len(recording.events))
         run.states.append(state_of(db))
         run.moments.append(db.now())
@@ -85,7 +85,7 @@ def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path,
     last = run.acknowledged(event)
     allowed = [run.states[last] if last >= 0 else {}]
     allowed += run.states[last + 1 : last + 2]
-    if last < 0:  # the tables are made one by one
+    if last < 0:  # not all tables exist yet
         allowed += [{name: run.states[0][name] for name in ["t", "u", "r"][:count]} for count in (1, 2)]
     images = 1
     first: State | None = None
@@ -106,11 +106,11 @@ def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path,
     assert first in (None, found), "a power cut in the recovery changed what is there"
     check_everything(db)
     for earlier in range(max(0, last - 4), last + 1):
-        for name, columns in (("t", ["k", "v", "s"]), ("u", ["a", "b", "v"])):  # the others keep no history
+        for name, columns in (("t", ["k", "v", "s"]), ("u", ["a", "b", "v"])):  # other tables have no history
             rows = db[name].scan(columns, at=run.moments[earlier], order_by_key=True).to_arrow().to_pylist()
             before = [{column: row[column] for column in columns} for row in run.states[earlier][name]]
             assert rows == before, "a moment moved"
-    if "t" in db:  # and it goes on
+    if "t" in db:  # the store takes writes
         db["t"].upsert({"k": [-5], "v": [5]})
         db.flush()
         assert db["t"].get({"k": -5})["v"] == 5
@@ -160,7 +160,7 @@ def test_ten_thousand_power_cuts(part: int, request: pytest.FixtureRequest) -> N
             tried.append(power_cuts(workload, chance, 40, chance.choice(["commit", "group"])))
 
 
-# What an operation says when it has done something; of the others the store's version or its moment has changed.
+# Operations whose effect shows in their result. Others change the store's version or time.
 HAS_DONE: dict[str, Callable[[Any], object]] = {
     "minor compaction": lambda report: report,
     "UNDO compaction": lambda report: report,

@@ -56,7 +56,7 @@ def kill_and_compare(
     if code == 0:
         return False
     assert code == -signal.SIGKILL
-    done = max(len(lines) - 1, 0)  # the first one says that the store is open
+    done = max(len(lines) - 1, 0)  # the first line is printed after the open
     db = open_database(folder, direct_commit_bytes=DIRECT_COMMIT_BYTES)
     found = state_of(db)
     assert found in expected[done : done + 2], (

@@ -142,7 +142,7 @@ class Trial:
                     pids.append(self.start(server, 0.4))
             for pid in pids:
                 self.starter.wait(pid)
-            time.sleep(LATE_S + 0.1)  # what is late has arrived
+            time.sleep(LATE_S + 0.1)  # late requests have arrived
             server.faults = None
             objects = open_objects(server.url, server.options)
             try:
@@ -221,7 +221,7 @@ def test_the_races_catch_a_writer_that_breaks_the_rules(
 ) -> None:
     """With put instead of put-if-absent; with a missing answer as success; with deleted seals."""
     for seed in range(120):
-        # With few faults, a zombie is alive when its heir has deleted the seal.
+        # With few faults, a former writer still lives when the new one has deleted the seal.
         trial = race(starter, tmp_path, seed, mutant, share=0.02 if mutant == "seals deleted" else 0.15)
         if trial.problems:
             print(f"caught in trial {seed + 1}: {trial.kind}, {trial.problems}")

@@ -52,7 +52,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     for step in STEPS:
         step(db)
         if request.param == "group":
-            db._writer().log_sync_all()  # what the background does within 100 ms: from here on it counts
+            db._writer().log_sync_all()  # the background does this within 100 ms
         run.events.append(len(recording.events))
         run.states.append(state_of(db))
         run.moments.append(db.now())
@@ -71,13 +71,13 @@ def crash_and_compare(run: Run, event: int, choices: random.Random, folder: Path
             allowed.append(run.states[step + 1])
         assert found in allowed, f"after event {event} of {len(run.recording.events)}, in step {step + 1}"
         check_everything(db)
-        # The past of what was acknowledged, for tables that are still there.
+        # Acknowledged rows at earlier moments, of tables that still exist.
         for earlier in range(max(0, step - 6), step + 1):
             if found.keys() == run.states[earlier].keys() and not {22, 23, 24} & set(
                 range(earlier, step + 2)
             ):
                 assert state_of(db, at=run.moments[earlier]) == run.states[earlier]
-        # And the store takes writes again.
+        # The store takes writes.
         if "t" in db:
             db["t"].upsert({"k": [-5], "v": [5]})
             db.flush()

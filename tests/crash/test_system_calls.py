@@ -45,7 +45,7 @@ def survived(folder: Path, ended: Ended, where: str, expected: list[State]) -> b
     if ended.code == 0:
         return False
     assert ended.code in (-signal.SIGKILL, 128 + signal.SIGKILL), ended
-    done = max(len(ended.lines) - 1, 0)  # the first line says that the store is open
+    done = max(len(ended.lines) - 1, 0)  # the first line is printed after the open
     with open_database(folder, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
         assert state_of(db) in expected[done : done + 2], f"killed at {where} after {done} steps"
         check_everything(db)
@@ -68,7 +68,7 @@ def test_killed_before_a_system_call(kind: str, number: int, forks: Forks, expec
         assert killed_before(forks, folder / "s", kind, number, expected)
 
 
-# Writes are by far the most: so that they are spread over the workers of a run.
+# Most calls are writes, so they are divided into several tests for pytest's workers.
 PARTS = {"write": 4, "fdatasync": 1}
 
 

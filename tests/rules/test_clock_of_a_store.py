@@ -31,7 +31,7 @@ def test_timestamps_increase_although_the_clock_steps_back_an_hour(
             assert second > first and db.now() == second
             assert rows(table) == [(1, 2)], "a read sees the write that it follows"
             assert rows(table, at=first) == [(1, 1)]
-        # Also after a restart, and the log's replay.
+        # Also after a reopen with a replay of the log.
         with open_database(folder / "s", clock=clock) as db:
             third = db["t"].update({"k": [1], "v": [3]}).timestamp
             assert third > second

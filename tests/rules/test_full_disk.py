@@ -84,7 +84,7 @@ def test_operations_that_free_space_work_on_a_full_disk(folder: Path, name: str,
         db._writer().collect_garbage()
         left = [row for row in before if name != "drop_range" or row[0] >= 1000]
         assert name == "drop_table" or rows(db["t"]) == left
-        # What it freed is enough: nothing is opened again, and the other program keeps what it has.
+        # The freed space is enough, without a reopen, while the other program keeps its space.
         db["u"].insert({"k": [2], "v": [2]})
         assert reserved(folder) == PIECES_MIN * PIECE_BYTES
         assert db.check().ok
@@ -254,7 +254,7 @@ store = mount + "/s"
 
 def fill(once=[]):
     if full == "inodes":
-        if once:  # what the store frees goes to its reserve first, and another program would take it all
+        if once:  # the store's freed space goes to its reserve first, and another program takes the rest
             return
         once.append(True)
         try:
@@ -298,7 +298,7 @@ for free in (
     fill()
     free()
 u.vacuum()
-# Free space goes to the reserve first, and writes are accepted again when it is whole.
+# Free space goes to the reserve first. Writes are accepted when the reserve is complete.
 for name in os.listdir(mount):
     if name == "other":
         os.truncate(f"{mount}/other", os.path.getsize(f"{mount}/other") - 10_000_000)

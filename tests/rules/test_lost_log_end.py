@@ -77,7 +77,7 @@ def test_r6_a_later_catalogue_change_does_not_hide_a_lost_end_of_the_log(
     key_value_table(db, "later")
     killed = copy_store(tmp_path / "s", tmp_path / "killed")
     db.close()
-    (killed / "lock").unlink()  # it names this process, which is alive
+    (killed / "lock").unlink()  # the lock names this process, which is alive
     segment = killed / "wal" / "wal-000000001"
     whole = segment.read_bytes()
     if how == "flipped":
@@ -108,7 +108,7 @@ def test_r6_a_damaged_footer_of_a_closed_log_is_damage(tmp_path: Path, how: str)
         with nyala.connect(tmp_path / "s", read_only=True) as reader:
             assert rows(reader["t"]) == [(1, 1)]
     segment.write_bytes(whole)
-    for number in range(2, 4):  # closed with nothing written, and with something
+    for number in range(2, 4):  # closed without a write, and after a write
         with open_database(tmp_path / "s") as db:
             assert len(rows(db["t"])) == max(1, number - 2)
             if number == 3:

@@ -101,8 +101,8 @@ def test_files_are_created_with_the_users_umask(umask: str, file: str, folder: s
         assert len(done.stdout.splitlines()) > 12
 
 
-# What makes objects out of bytes, or runs them. PySpark pickles its data source's objects itself, from driver to
-# worker; that is Spark's own wire, and nothing of ours reads from it.
+# Functions that create objects from bytes, or execute them. PySpark itself pickles objects between
+# driver and worker, but Nyala does not read these bytes.
 EXECUTES = {
     "pickle",
     "cPickle",

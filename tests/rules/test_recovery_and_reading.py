@@ -122,7 +122,7 @@ def test_w1_visible_after_synced(tmp_path: Path) -> None:
         pass
     assert db.now() == before
     assert rows(table) == [(1, 1)]
-    with pytest.raises(nyala.DuplicateKeyError):  # applied is what writers resolve keys against
+    with pytest.raises(nyala.DuplicateKeyError):  # writers see the applied batch
         table.insert({"k": [2], "v": [3]})
     files.gate.set()
     writer.join()
@@ -299,15 +299,15 @@ def test_r1_replay_goes_by_key_and_timestamp(tmp_path: Path) -> None:
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
-    db.flush()  # inserts durable
+    db.flush()  # the inserts are durable now
     table.update({"k": [1], "v": [10]})
-    db.flush()  # this delta durable
-    table.update({"k": [1, 2], "v": [11, 20]})  # in a DeltaMemStore
+    db.flush()  # this change is durable now
+    table.update({"k": [1, 2], "v": [11, 20]})  # these changes are in a DeltaMemStore
     table.delete({"k": [3]})
-    again = table.insert({"k": [3, 4], "v": [30, 40]})  # in the MemRowSet
+    again = table.insert({"k": [3, 4], "v": [30, 40]})  # these rows are in the MemRowSet
     table.update({"k": [4], "v": [41]})
     table.delete({"k": [3]})
-    last = table.insert({"k": [3], "v": [33]})  # a REINSERT there
+    last = table.insert({"k": [3], "v": [33]})  # the dead row becomes alive again
     shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
     db.close()
     db = open_database(tmp_path / "killed")
@@ -509,7 +509,7 @@ def test_r5_an_insert_of_a_dead_key_on_disk_adds_a_new_row(tmp_path: Path) -> No
     assert tablet.rowsets[0].deltas.record_count == 1
     table.delete({"k": [1]})
     table.insert({"k": [1], "v": [3]})
-    assert tablet.memory.row_count == 1  # the same row again, not a second one
+    assert tablet.memory.row_count == 1  # the dead row is alive again, and there is no second row
     tablet.memory.check()
     assert tablet.rowsets[0].deltas.record_count == 1
     assert rows(table) == [(1, 3)]
@@ -626,7 +626,7 @@ def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
     _merge(db, lambda name: shutil.copytree(folder, tmp_path / name) and None)
     db._writer().collect_garbage()
     for path in (tmp_path / "written").iterdir():
-        shutil.copyfile(path, folder / path.name)  # the files of a compaction before it is installed
+        shutil.copyfile(path, folder / path.name)  # like files of a compaction that is not installed
     named = set(db._writer().state.files())
     _, alive = new_staging(str(tmp_path / "s"), 3600)
     _, over = new_staging(str(tmp_path / "s"), -1)
@@ -693,7 +693,7 @@ def test_z1_a_block_with_a_matching_delta_is_not_skipped(tmp_path: Path) -> None
     db.flush()
     assert table.scan(where="v = 5000").explain().to_dict()["splits_skipped"] == 1
     changed = table.update({"k": [7], "v": [5000]})
-    for _ in range(2):  # the change in the DeltaMemStore, then in a REDO file
+    for _ in range(2):  # the change is in the DeltaMemStore, then in a REDO file
         assert rows(table, where="v = 5000") == [(7, 5000)]
         assert rows(table, where="v = 7") == []
         assert rows(table, at=before, where="v = 7") == [(7, 7)]
@@ -703,7 +703,7 @@ def test_z1_a_block_with_a_matching_delta_is_not_skipped(tmp_path: Path) -> None
     db.flush()
     assert rows(table, at=changed, where="v = 5000") == [(7, 5000)]
     for compaction in (lambda: _major(db, "v"), lambda: _merge(db)):
-        compaction()  # the values that were are in UNDO now, which the base's zone map knows nothing of
+        compaction()  # the old values are in UNDO, and not in the zone map
         assert rows(table, where="v = 5000") == [] and rows(table, where="v = 7") == [(7, 7)]
         assert rows(table, at=changed, where="v = 5000") == [(7, 5000)]
         assert rows(table, at=changed, where="v = 7") == []

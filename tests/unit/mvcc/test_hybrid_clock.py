@@ -60,7 +60,7 @@ def test_c1_timestamps_strictly_ascend(steps: list[tuple[str, int]]) -> None:
     for step, argument in steps:
         if step == "step":
             wall.set_now_us(max(wall.now_us() + argument, NOW_US - DAY_US // 4))
-        elif step == "reopen":  # with a log and a catalogue that know this much
+        elif step == "reopen":  # `greatest` is in the log or the catalogue
             greatest = max(greatest, from_physical(NOW_US + argument))
             clock = HybridClock(wall, greatest)
         else:

@@ -336,7 +336,7 @@ def test_an_alteration_writes_the_same_for_tables_of_any_size(path: Path) -> Non
             t = db.create_table(
                 "t", {"k": "int64", "v": "int32", "gone": "string"}, "k", nyala.hash_partition("k", buckets=4)
             )
-            for first in (0, rows_in_tablet * 4):  # in files and in memory
+            for first in (0, rows_in_tablet * 4):  # rows in files, then rows in memory
                 db.flush()
                 t.insert({"k": range(first, first + rows_in_tablet * 4)})
             begun = len(recording.events)

@@ -233,7 +233,7 @@ def test_records_of_a_purged_table_or_tablet_are_skipped(world: World) -> None:
     world.records[:0] = kept
     root, report = world.replayed()
     assert report.records == 2 and rows_of(root, table.name, report.timestamp_max) == [(1, 1, 7)]
-    # One tablet of a table that is still there: its rows are passed over, the others are not.
+    # One tablet of a table was purged: only its rows are skipped.
     (group,) = world.records[-1].groups
     ids = [tablet.id for tablet in root.table(table.name).tablets]
     unknown = max(ids) + 1000
@@ -242,7 +242,7 @@ def test_records_of_a_purged_table_or_tablet_are_skipped(world: World) -> None:
     keys, numbers = pa.array([4, 5], pa.int32()), pa.array([6, 6], pa.int64())
     inserted = pa.record_batch([keys, numbers, pa.array([0, 0], pa.int8())], names=names)
     updated = pa.record_batch([keys, pa.array([8, 8], pa.int64())], names=names[:2])
-    # Key 4 stands in a tablet of the catalogue, 5 in one that it does not know.
+    # Key 4 is in a tablet of the catalogue, key 5 is not.
     homes = (home_of(world, table, 4), unknown)
     for kind, batch in (("insert", inserted), ("update", updated)):
         part = SettledGroup(group.table_id, group.schema_version, kind, homes, (0, 1, 2), batch)

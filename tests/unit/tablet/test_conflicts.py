@@ -89,7 +89,7 @@ def _frozen(db: Database) -> None:
     """The commits come while the memory with the changes is frozen (`_commits`)."""
 
 
-# What another writer does to one key.
+# The other writer's changes of one key.
 CHANGES: dict[str, Callable[[Database, int], object]] = {
     "load as files": lambda db, k: db["t"].upsert([(key, 50) for key in (k, *range(2000, 2600))]),
     "restore": lambda db, k: db["t"].restore(to=db["t"].update([{"k": k, "v": 50}]).timestamp - 1),
@@ -101,7 +101,7 @@ CHANGES: dict[str, Callable[[Database, int], object]] = {
     "update where": lambda db, k: db["t"].update(set={"v": nyala.expr("v + 1")}, where=f"k = {k}"),
     "delete where": lambda db, k: db["t"].delete(where=f"k > {k - 1} AND k < {k + 5}"),
 }
-# The key of each change. The key before it is changed by nobody.
+# The key of each change. No write changes the key before it.
 KEYS = {name: 100 * number + 5 for number, name in enumerate(CHANGES)}
 BYSTANDER = 999
 ROWS = [(k, 0) for key in KEYS.values() for k in range(key - 3, key + 1)] + [(BYSTANDER, 0)]
@@ -112,7 +112,7 @@ def _again(db: Database) -> None:
     db["t"].insert([(k, 0) for k in KEYS.values()])
 
 
-# Where the rows are when the transactions begin.
+# The places of the rows when the transactions begin.
 BEGINNINGS: dict[str, Act] = {
     "in memory": lambda db: None,
     "on disk": lambda db: db["t"].flush(),
@@ -120,7 +120,7 @@ BEGINNINGS: dict[str, Act] = {
     "a ghost in memory": _again,
     "a ghost on disk": lambda db: (db["t"].flush(), _again(db)),
 }
-# What the store does to the changes before the commits.
+# The work of the store on the changes before the commits.
 MOVES: dict[str, Act] = {
     "stay": lambda db: None,
     "are frozen": _frozen,
@@ -145,7 +145,7 @@ def test_a_conflict_is_found_in_each_place(
     table.insert(ROWS)
     begin(db)
     clock.advance(5)
-    # Without history there is nothing to restore. A load first flushes what is in memory.
+    # A restore needs history. A load first flushes memory.
     changes = {name: KEYS[name] for name in CHANGES if name != ("load as files" if history else "restore")}
     transactions = {name: db.transaction() for name in changes}
     neighbours = [db.transaction() for _ in changes]
@@ -222,7 +222,7 @@ def test_many_keys_and_many_changes(db: Database) -> None:
         assert f"and {len(expected) - 1} other keys" in str(raised.value)
         with db.transaction() as other:
             other["t"].update([{"k": k, "v": 3} for k in written])
-        with db.transaction() as other:  # nothing has changed since
+        with db.transaction() as other:  # no change after the begin
             other["t"].delete([k for k in written if k in expected])
         table.upsert([(k, 0, 0) for k in written])
 

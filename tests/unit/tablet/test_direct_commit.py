@@ -93,7 +93,7 @@ def test_w6_a_direct_commit_equals_a_commit_by_the_log(both: tuple[Database, Dat
         moments.append((outcomes[0][1], outcomes[1][1]))
     for number, (logged_at, direct_at) in enumerate(moments):
         for back in (0, 1) if number else (0,):
-            # Before the first moment there was no table.
+            # Before the first moment, the table did not exist.
             at = max(logged_at - back, moments[0][0]), max(direct_at - back, moments[0][1])
             assert rows(tables[0], at=at[0]) == rows(tables[1], at=at[1])
     for tablet in both[1]._writer().root.table(name).tablets:
@@ -157,7 +157,7 @@ def test_a_direct_commit_of_several_tables_has_one_timestamp(db: Database) -> No
         batch.delete("u", {"k": [2]})
         batch.insert("u", {"k": [3], "v": [3]})
     (stamp,) = {result.timestamp for result in batch.results}
-    assert db._writer().state.version == version + 2  # the flush of what was in memory, then the batch
+    assert db._writer().state.version == version + 2  # a flush of the memory, then the batch
     assert (t.count(), rows(u)) == (400, [(1, 10), (3, 3)])
     assert (t.count(at=stamp - 1), rows(u, at=stamp - 1)) == (0, [(1, 1), (2, 2)])
 

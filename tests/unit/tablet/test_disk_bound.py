@@ -25,7 +25,7 @@ from nyala.testing.clock import ManualClock
 
 ROWS = 5000
 LOG_LIMIT = 1 << 18
-BATCH_BYTES = 150_000  # of `overwritten` in the log
+BATCH_BYTES = 150_000  # the size of `overwritten` in the log
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_overwrites_need_space_for_live_rows_and_the_log(
                 db.maintenance.run_once(db._writer())
                 db.maintenance.compact_once(db._writer())
             sizes.append(bytes_on_disk(db))
-        # Without a background nothing is merged: what each flush wrote stays, of each row its last version.
+        # Without background work, each flush leaves a file with the last version of each row.
         live = ROWS * 24
         flushes = 0 if background else 30 * 2 * BATCH_BYTES // (LOG_FULL_SHARE * LOG_LIMIT)
         assert max(sizes) <= (3 + flushes) * live + LOG_FULL_SHARE * LOG_LIMIT + 2 * BATCH_BYTES
@@ -131,7 +131,7 @@ def test_redo_keeps_only_versions_within_the_history(folder: Path) -> None:
         table.flush()
         (rowset,) = db._writer().root.table("t").tablets[0].rowsets
         (redo,) = rowset.redo
-        assert redo.record_count == 4  # the last before the mark, and the three since
+        assert redo.record_count == 4  # the last record before the mark, and three later ones
         assert [rows(table, at=at)[0] for at in new] == [(1, 11), (1, 12), (1, 13)]
         assert rows(table, at=new[0] - 1) == [(1, 10), (2, 0)]
         with pytest.raises(HistoryExpiredError):

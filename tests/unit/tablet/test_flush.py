@@ -120,15 +120,13 @@ def test_a_flush_changes_no_row_at_any_moment(both: tuple[Database, Database], r
             flush(both[0]._writer(), chosen)
     for number, (flushed_at, kept_at) in enumerate(moments):
         for back in (0, 1) if number else (0,):
-            # Before the first moment there was no table.
+            # Before the first moment, the table did not exist.
             at = max(flushed_at - back, moments[0][0]), max(kept_at - back, moments[0][1])
             assert rows(flushed, at=at[0]) == rows(kept, at=at[1])
     for tablet in tablets(both[0], name):
         for rowset in tablet.all_rowsets():
             rowset.check()
-    for _ in range(
-        2
-    ):  # what came to a MemRowSet that a failed round had set aside is memory of its rowset first
+    for _ in range(2):  # late changes of a frozen MemRowSet are first in its rowset's memory
         flushed.flush()
         assert rows(flushed) == rows(kept)
     assert all(tablet.memory_timestamp_min() is None for tablet in tablets(both[0], name))
@@ -162,7 +160,7 @@ def test_changes_during_a_flush_move_to_the_new_rowset(db: Database) -> None:
         ([(1, 10), (2, 20), (3, 31), (5, 50), (6, 60)], stamps[3]),
     ):
         assert rows(table, at=at) == expected
-    # R3: the log still has what came during the flush, and a crash now loses none of it.
+    # R3: the log still has the changes during the flush, so a crash loses none of them.
     assert db._writer().root.memory_timestamp_min() == stamps[0]
     db.close()
     with open_database(db.path) as again:
@@ -180,7 +178,7 @@ def test_f1_durable_marks_rise_to_the_moment_of_freezing(db: Database) -> None:
         report = flush(db._writer())
     (tablet,) = tablets(db)
     assert tablet.entry.inserts_durable == frozen_at == tablet.rowsets[0].meta.deltas_durable
-    assert (report.rowsets, report.rows, report.delta_files) == (1, 1, 1)  # UNDO says when the row came
+    assert (report.rowsets, report.rows, report.delta_files) == (1, 1, 1)  # UNDO has the time of the insert
     assert report.bytes == sum((Path(db.path) / name).stat().st_size for name in data_files(db))
     assert db._writer().state.tablets[tablet.id].inserts_durable == frozen_at
     changed = table.update({"k": [1], "v": [5]}).timestamp
@@ -252,7 +250,7 @@ def test_f2_a_failed_round_changes_nothing_and_the_next_flushes_all(tmp_path: Pa
                 files.heal()
             assert (data_files(db), db._writer().state.version) == (before, version)
             assert rows(table) == [(1, 10), (2, 2), (3, 3)]
-            table.update({"k": [3], "v": [30]})  # a row of the MemRowSet that is set aside
+            table.update({"k": [3], "v": [30]})  # a row of the frozen MemRowSet
             table.delete({"k": [2]})
             table.insert({"k": [4], "v": [4]})
             assert len(tablets(db)[0].frozen) == 1

@@ -39,7 +39,10 @@ def test_a_batch_is_synced_within_100_milliseconds(tmp_path: Path, maintenance: 
         table = key_value_table(db)
         for k in range(3):
             table.insert({"k": [k], "v": [k]})
-            assert unsynced(db) and rows(table)[-1] == (k, k)  # returned at once, and visible
+            assert unsynced(db) and rows(table)[-1] == (
+                k,
+                k,
+            )  # the call returned at once, and the row is visible
             clock.advance(0.1)
             until_synced(db)
 
@@ -50,7 +53,7 @@ def test_a_sync_is_due_after_50_milliseconds(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability="group") as db:
         assert db._open.group_sync is not None
-        db._open.group_sync.stop()  # from here on by hand
+        db._open.group_sync.stop()  # from here on, the test calls `sync_if_due`
         store, table = db._writer(), key_value_table(db)
         assert store.sync_if_due() is None
         table.insert({"k": [1], "v": [1]})
@@ -60,7 +63,7 @@ def test_a_sync_is_due_after_50_milliseconds(tmp_path: Path) -> None:
         assert left_s == pytest.approx(GROUP_SYNC_INTERVAL_S * 0.1) and unsynced(db)
         clock.advance(left_s or 0)
         store.sync_if_due()
-        assert not unsynced(db)  # the oldest batch was due, and the sync covers the younger one as well
+        assert not unsynced(db)  # the oldest batch was due, and the sync covers the later batch too
         assert store.sync_if_due() is None
 
 

@@ -325,7 +325,7 @@ def test_each_kind_of_work_discards_expired_history(db: Database, clock: ManualC
         assert compact(*arguments, ExpirePlan((rowsets(db)[0].id,), 1.0), run_here(store))
     for rowset in rowsets(db):
         rowset.check()
-        if how != "expire":  # whole files only; the rest waits for a rewrite
+        if how != "expire":  # expire drops only whole files
             assert all(file.timestamp_min > cut for file in rowset.undo if file is rowset.undo[0])
     if how in ("flush", "merge", "rewrite"):
         assert sum(rowset.row_count for rowset in rowsets(db)) == 3 + (how == "merge"), (
@@ -336,7 +336,9 @@ def test_each_kind_of_work_discards_expired_history(db: Database, clock: ManualC
     assert rows(table, at=cut) == [(0, 1), (2, 0), (3, 0)]
     with pytest.raises(HistoryExpiredError):
         rows(table, at=cut - 1)
-    clock.set_now_us(START_US + 2 * DAY_S * 1_000_000)  # a step back makes nothing readable again
+    clock.set_now_us(
+        START_US + 2 * DAY_S * 1_000_000
+    )  # discarded moments stay unreadable when the clock steps back
     with pytest.raises(HistoryExpiredError):
         rows(table, at=cut - 1)
     assert rows(table, at=cut) == [(0, 1), (2, 0), (3, 0)]
@@ -462,7 +464,7 @@ def test_h2_a_reader_process_keeps_its_view(folder: Path) -> None:
         )  # fmt: skip
         assert child.stdin is not None and child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        # Its time is over at once: the writer's clock is the one that counts.
+        # The lease ends at once, by the writer's clock.
         entry_now = db._writer().root.table("t").entry
         later = ManualClock(physical_us(db.now()) + 100_000_000)
         db._writer().env = dataclasses.replace(db._writer().env, clock=later)

@@ -136,7 +136,7 @@ def test_p5_a_view_never_goes_back_while_the_writer_commits(
         def overtaken(*arguments: Any) -> Any:
             state = load(*arguments)
             number = next(numbers)
-            db.create_table(f"x{number}", {"k": "int8"}, "k")  # the writer goes on while we load
+            db.create_table(f"x{number}", {"k": "int8"}, "k")  # the writer continues during the load
             table.update({"k": [1], "v": [number]})
             return state
 
@@ -169,7 +169,7 @@ def test_p3_a_newer_catalogue_is_loaded_before_its_log_is_read(
         newer = store._position()
         assert before is not None and newer is not None and newer.catalogue_version > store.version
         root = store._root
-        store._follow(newer)  # asked to follow all the same
+        store._follow(newer)  # although the catalogue is newer
         assert store._root is root and store._published <= before.timestamp
         assert reader["t"].get({"k": 7}) == {"k": 7, "v": 7}
 
@@ -188,7 +188,7 @@ def test_without_a_writer_all_durable_batches_are_visible(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "s")], check=False)
     segment = tmp_path / "s" / "wal" / "wal-000000001"
     with open(segment, "ab") as file:
-        file.write(b"\x07" * 100)  # a torn tail: the writer's to cut, not ours
+        file.write(b"\x07" * 100)  # a torn tail, which only a writer may cut off
     before = {path: path.read_bytes() for path in (tmp_path / "s" / "wal").iterdir()}
     with nyala.connect(tmp_path / "s", read_only=True) as reader:
         assert rows(reader["t"]) == [(0, 0), (1, 1)]
@@ -198,7 +198,7 @@ def test_without_a_writer_all_durable_batches_are_visible(tmp_path: Path) -> Non
             db["t"].insert({"k": [2], "v": [2]})
             assert rows(reader["t"]) == [(0, 0), (1, 1), (2, 2)]
         assert rows(reader["t"]) == [(0, 0), (1, 1), (2, 2)]
-    assert before[segment] != segment.read_bytes()  # the writer has cut it since
+    assert before[segment] != segment.read_bytes()  # the writer has cut it off
 
 
 def test_a_reader_writes_only_its_lease(db: Database) -> None:

@@ -75,7 +75,7 @@ def test_rowsets_have_the_target_size_on_disk(tmp_path: Path, way: str) -> None:
             made = db.copy_table("t", "u")
         found = sizes(db, made.name)
         assert len(found) > 2
-        least = 0.6 if way != "copy" else 0  # a copy's rows come as a stream, which ends somewhere
+        least = 0.6 if way != "copy" else 0  # the last part of a copy's stream may be small
         assert least * TARGET < min(found) and max(found) < 1.5 * TARGET, found
         assert sum(found) / len(found) > 0.6 * TARGET
         assert not db.maintenance.compactor.run_once(db._writer())

@@ -40,7 +40,7 @@ from nyala.tablet.write.settle import settle
 Key = tuple[Any, ...]
 Row = dict[str, Any]
 
-# What happened to a key before the batch comes, and whether it lives then.
+# The state of each key before the batch, and whether the key is live.
 PHASES = {
     "absent": False,
     "on disk": True,
@@ -137,7 +137,7 @@ VALUES: dict[str, Any] = {
 @pytest.fixture(scope="module", params=["one tablet", "partitions"])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     db = open_database(tmp_path_factory.mktemp("settle") / "s")
-    # Not in the order of the phases, so that rows have to be sorted.
+    # In another order than the states, so that rows must be sorted.
     keys: dict[str, Key]
     if request.param == "one tablet":
         bounds = nyala.range_partition("k", bounds=[(-100, 100)])

@@ -150,7 +150,7 @@ def test_a_closed_store_does_not_overwrite_the_next_writers_position_record(tmp_
     again = open_database(tmp_path / "s")
     again["t"].insert({"k": [2], "v": [2]})
     record = (tmp_path / "s" / "wal" / "position").read_bytes()
-    old.publish()  # what a thread does that is still in `finish` when the store is closed
+    old.publish()  # as a thread that is still in `finish` when the store is closed
     assert (tmp_path / "s" / "wal" / "position").read_bytes() == record
     again.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nyala.wal.dump import dump
 
-Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+Bench = Any  # the class of conftest.py, which tests cannot import
 
 
 def test_every_segment_record_and_footer_is_listed(bench: Bench) -> None:

@@ -30,7 +30,7 @@ from nyala.wal.reader import LogReader, read_frames, read_segment_header, recove
 from nyala.wal.record import LogRecord, SettledGroup
 from nyala.wal.writer import LogWriter
 
-Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+Bench = Any  # the class of conftest.py, which tests cannot import
 NewBench = Callable[[], Any]
 
 

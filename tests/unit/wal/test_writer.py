@@ -18,7 +18,7 @@ from nyala.wal.position import LogPosition
 from nyala.wal.reader import SegmentInfo, read_frames, read_segment_header
 from nyala.wal.writer import GROUP_SYNC_INTERVAL_S, LogWriter
 
-Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+Bench = Any  # the class of conftest.py, which tests cannot import
 
 
 def is_sync(operation: Operation) -> bool:
@@ -363,7 +363,7 @@ def test_segments_end_at_their_size_and_the_oldest_are_dropped(bench: Bench) -> 
     assert writer.size_bytes == sum(info.size_bytes for info in infos[2:])
     writer.close()
     assert bench.timestamps() == list(range(1, 21))
-    again = bench.writer()  # what is there from before is counted too
+    again = bench.writer()  # old segments are counted too
     assert again.size_bytes == sum(len(bench.load(info.number)) for info in again.segments()) > 0
     again.close()
 

@@ -12,7 +12,7 @@ from nyala.testing import SimulatedCrash
 from nyala.wal.objects.format import Kind, Slot, encode_group
 from nyala.wal.objects.format import Record as LogRecord
 
-Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+Bench = Any  # the class of conftest.py, which tests cannot import
 
 
 def test_a_checkpoint_has_the_state_of_its_border(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from nyala.wal.format import WrongStoreError
 from nyala.wal.objects import follower as follower_module
 from nyala.wal.objects.format import Kind, Record, Seal, Slot, encode_group, encode_seal
 
-Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+Bench = Any  # the class of conftest.py, which tests cannot import
 
 
 def fill(bench: Bench, log: Any, first: int, last: int) -> None:

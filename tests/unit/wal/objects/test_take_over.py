@@ -13,7 +13,7 @@ from nyala.wal.objects import take_over as take_over_module
 from nyala.wal.objects.follower import LogFollower, read_birth
 from nyala.wal.objects.take_over import CLOCK_BEHIND_MAX_US, check_clock, create_store
 
-Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+Bench = Any  # the class of conftest.py, which tests cannot import
 
 
 def is_first_seal(key: str, body: Bytes, epoch: int) -> bool:

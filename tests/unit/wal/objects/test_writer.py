@@ -17,7 +17,7 @@ from nyala.wal.objects import writer
 from nyala.wal.objects.format import ANY_GROUP, GROUP_MAX_BYTES, Kind, Seal, Slot, WriterHint, encode_seal
 from nyala.wal.objects.writer import GROUPS_IN_FLIGHT
 
-Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+Bench = Any  # the class of conftest.py, which tests cannot import
 
 
 def slot_keys(log: Any, *numbers: int) -> list[str]:
@@ -94,7 +94,7 @@ def test_g2_at_most_four_groups_are_sent_at_once(bench: Bench) -> None:
         offset = bench.append(log, f"r{n}")
         waiters.append(bench.thread(lambda offset=offset: log.sync(offset)))
         held = objects.wait_for(min(n + 1, GROUPS_IN_FLIGHT))
-    time.sleep(0.02)  # the fifth request would have come by now
+    time.sleep(0.02)  # a fifth request would be sent by now
     assert objects.ever_held == held and len(held) == GROUPS_IN_FLIGHT
     objects.release(*held[1:])
     while bench.bucket.get(held[-1]) is None:
@@ -290,7 +290,7 @@ def test_g5_an_interrupted_leader_loses_nothing(
     def interrupted(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr(writer, name, plain)
         if moment == "creating":
-            plain(*args, **options)  # the bucket has it, the caller does not know
+            plain(*args, **options)  # the object exists, but the caller gets an error
         raise KeyboardInterrupt
 
     monkeypatch.setattr(writer, name, interrupted)
