@@ -35,7 +35,7 @@ from nyala.schema.expressions.nodes import Node, column_names_in
 from nyala.schema.schema import FIRST_COLUMN_ID, ColumnId, ColumnSchema, Schema
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import AnyRowSet, TableState
-from nyala.tablet.write.prepare import PreparedOperation
+from nyala.tablet.write.prepare import PreparedOperation, turns
 
 # Imported at the first use, so that a store opens quickly.
 if TYPE_CHECKING:
@@ -284,8 +284,9 @@ def _satisfied(table: TableState, operation: PreparedOperation, condition: When,
         if name.startswith(NEW)
     }
     wins = np.zeros(len(operation.rows), np.bool_)
-    for turn, keys in _turns(operation):
-        rows = operation.rows[turn]
+    key_of = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
+    for positions in turns(operation.group_sizes):
+        rows, keys = operation.rows[positions], key_of[positions]
         there = current.exists[keys]
         accepted = ~there
         if there.any():
@@ -293,19 +294,9 @@ def _satisfied(table: TableState, operation: PreparedOperation, condition: When,
             arrays = {name: array.take(old_rows) for name, array in new.items()}
             arrays |= {OLD + name: values for name, values in current.values(keys[there]).items()}
             accepted[there] = predicate.evaluate(arrays, int(there.sum()))
-        wins[turn] = accepted
+        wins[positions] = accepted
         current.note(keys[accepted], rows[accepted])
     return wins
-
-
-def _turns(operation: PreparedOperation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield positions in `rows` and their keys: the first row of each key, then the second, …"""
-    sizes = operation.group_sizes
-    group = np.repeat(np.arange(len(sizes)), sizes)
-    turn = np.arange(len(group)) - np.repeat(operation.starts[:-1], sizes)
-    for number in range(int(sizes.max())):
-        positions = np.flatnonzero(turn == number)
-        yield positions, group[positions]
 
 
 class _Current:

@@ -473,6 +473,18 @@ def group_starts(keys: EncodedKeys) -> np.ndarray:
     return np.concatenate(([0], np.flatnonzero(~keys.equal_neighbours()) + 1, [count]))
 
 
+def turns(sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the positions of the first rows of all groups, then of the second rows, and so on.
+
+    sizes: the number of rows of each group. Rows are sorted by group.
+    """
+    starts, left, number = np.cumsum(sizes) - sizes, np.flatnonzero(sizes), 0
+    while len(left):
+        yield starts[left] + number
+        number += 1
+        left = left[sizes[left] > number]
+
+
 def missing_text(missing: Sequence[str], table: TableState) -> str:
     return (
         f"column {missing[0]!r} of table {table.name!r} is required (NOT NULL without default) and missing: "

@@ -52,6 +52,7 @@ from nyala.tablet.write.prepare import (
     missing_text,
     required_but_missing,
     tablet_key_order,
+    turns,
 )
 
 INSERT, UPSERT, UPDATE, DELETE = range(4)
@@ -107,8 +108,8 @@ def settle_rows(
     settlement.rowsets = located.rowsets
     state = _Keys(located.codes != ABSENT)
     needs = _needs(table, operations, rows)
-    for part in _turns(rows):
-        _decide(part, rows, state, needs)
+    for positions in turns(np.bincount(rows.key)):
+        _decide(positions, rows, state, needs)
     _report(table, operations, settlement, rows, needs)
     _fold(settlement, operations, rows, state, keys, tablets, located)
 
@@ -191,24 +192,7 @@ def _needs(
     return list(found.items())
 
 
-def _turns(rows: _Rows) -> Iterator[np.ndarray | slice]:
-    """Yield the positions of the first rows of all keys, then of the second rows, and so on."""
-    count = len(rows)
-    if not count:
-        return
-    first = np.append(True, rows.key[1:] != rows.key[:-1])
-    if first.all():
-        yield slice(None)
-        return
-    starts = np.flatnonzero(first)
-    turn = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
-    order = np.argsort(turn, kind="stable")
-    yield from np.split(order, np.cumsum(np.bincount(turn))[:-1])
-
-
-def _decide(
-    at: np.ndarray | slice, rows: _Rows, state: _Keys, needs: Sequence[tuple[str, np.ndarray]]
-) -> None:
+def _decide(at: np.ndarray, rows: _Rows, state: _Keys, needs: Sequence[tuple[str, np.ndarray]]) -> None:
     """Decide the rows at these positions, at most one per key, and update the keys."""
     key, kind = rows.key[at], rows.kind[at]
     alive = state.alive[key]
@@ -224,10 +208,9 @@ def _decide(
     outcome = np.select([made, changed, gone], [INSERTED, UPDATED, DELETED], FAILED)
     rows.outcome[at] = np.where(lost & rows.ignore[at], IGNORED, outcome)
     state.alive[key] = (alive | made) & ~gone
-    number = np.arange(len(rows))[at]
-    state.maker[key[made]] = number[made]
+    state.maker[key[made]] = at[made]
     remembered = rows.sequence[at] >= 0
-    state.deleter[key[remembered]] = number[remembered]
+    state.deleter[key[remembered]] = at[remembered]
 
 
 def _report(
