@@ -179,7 +179,7 @@ def test_the_number_of_tags_is_bounded(db: Database, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(store, "TAGS_MAX", 3)
     for number in range(3):
         db.tag(f"t{number}")
-    with pytest.raises(InvalidArgumentError, match="the store has 3 tags, which is the most"):
+    with pytest.raises(InvalidArgumentError, match="the store has 3 tags, which is the maximum"):
         db.tag("t3")
     assert tags_module.TAGS_MAX == 10_000
 

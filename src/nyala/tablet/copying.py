@@ -278,7 +278,7 @@ class BucketDestination:
     def _refused(self) -> StorageError:
         url = self._objects.url
         return StorageError(
-            f"another process copies to {url!r} too, or has made a store there: copy to another prefix",
+            f"another process is copying to {url!r}, or has created a store there: copy to another prefix",
             path=url,
         )
 

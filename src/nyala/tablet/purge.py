@@ -228,7 +228,7 @@ def _rewrite(store: Store, table_id: int, keys: EncodedKeys, moment: int) -> _Re
                 done.bytes += made.bytes_after
                 done.paths.update(rowset.paths)
     raise StorageError(
-        f"table {table.name!r} is not purged yet, because its rowsets change all the time. The rows are deleted: purge "
+        f"table {table.name!r} is not purged yet, because other work changes its rowsets. The rows are deleted: purge "
         "again to erase them"
     )
 

@@ -979,7 +979,7 @@ class Store:
             dropped = [table for table in root.dropped.values() if name in (None, table.name)]
             if name is not None and not dropped and name not in root.by_name:
                 raise TableNotFoundError(
-                    f"no table is called {name!r}, and no dropped one: it is dropped tables and ranges that are purged"
+                    f"no table and no dropped table is called {name!r}: purge_dropped() removes what was dropped"
                 )
             freed = sum(dropped_bytes(table) for table in dropped)
             for table in [table for table in root.tables.values() if name in (None, table.name)]:
@@ -1060,7 +1060,7 @@ class Store:
             )
         if len(known) >= TAGS_MAX:
             raise InvalidArgumentError(
-                f"the store has {len(known):,} tags, which is the most: drop those that are not needed"
+                f"the store has {len(known):,} tags, which is the maximum: drop tags that are not needed"
             )
         timestamp = self.marks.applied if at is None else at
         entries = [table.entry for table in self._root.every_table() if table.entry.existed_at(timestamp)]

@@ -305,7 +305,7 @@ class OpenTransaction:
                 )
             if self._now - self.since >= 2 * STATEMENTS_MAX:
                 raise InvalidArgumentError(
-                    f"this transaction has written {STATEMENTS_MAX:,} times, which is the most: commit it"
+                    f"this transaction has {STATEMENTS_MAX:,} statements, which is the maximum: commit it"
                 )
             with Uninterrupted():
                 self._apply(settlement)
