@@ -145,17 +145,11 @@ def test_bytes_outside_of_all_groups_are_corruption() -> None:
         decode_record(pa.py_buffer(payload + bytes(8)), 1)
 
 
-def test_a_record_without_rows_keeps_its_idempotency_key() -> None:
-    """A batch that changed no row still records its idempotency key."""
-    record = LogRecord(5, "job-1 ✓", ())
-    assert round_trip(record) == record
-
-
 def test_a_record_keeps_the_counts_of_its_batch() -> None:
     """A repeated key gets these counts. Older records have none, and remain valid."""
     told = LogRecord(5, "job-1", (), counts={"inserted": 3, "failed": 1})
     plain = LogRecord(5, "job-1", ())
-    assert round_trip(told).counts == {"inserted": 3, "failed": 1} and round_trip(plain).counts is None
+    assert round_trip(told) == told and round_trip(plain) == plain
     assert b'{"key":"job-1","groups":[]}' in bytes(memoryview(payload_of(plain)))
     assert b'{"key":"job-1","told":{"inserted":3,"failed":1},"groups":[]}' in bytes(
         memoryview(payload_of(told))

@@ -55,16 +55,6 @@ class SlowSync(PosixFiles):
         return file
 
 
-def test_synced_records_exist_after_a_restart(bench: Bench) -> None:
-    writer = bench.writer()
-    for timestamp in (1, 2, 3):
-        offset = writer.append(bench.record(timestamp, rows=timestamp, key=f"key {timestamp}"))
-        assert writer.synced.offset < offset
-        writer.sync(offset)
-        assert (writer.synced.offset, writer.synced.timestamp) == (offset, timestamp)
-    assert bench.timestamps() == [1, 2, 3]
-
-
 def test_no_file_is_created_before_the_first_record(bench: Bench) -> None:
     """Opening and closing a store leaves no segment file."""
     writer = bench.writer()
