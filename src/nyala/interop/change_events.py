@@ -190,7 +190,7 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
     keys = _key_fields(schema, format)
     rows: list[Mapping[str, Any]] = []
     deletes: list[bool] = []
-    sources: list[int] = []  # of each row, its event's place in `objects`
+    sources: list[int] = []  # for each row, the position of its event in `objects`
     for position, (event, word) in enumerate(zip(objects, words, strict=True)):
         kind = kinds[word]
         if kind == "skip":

@@ -146,7 +146,7 @@ def _pulls_in_its_pool() -> bool:
     return int(polars.__version__.split(".")[0]) < 2
 
 
-# For so few rows nothing is read ahead, because the first split may have all of them.
+# Up to this number of rows nothing is read ahead, because the first split may have all of them.
 _FEW_ROWS: Final = 1 << 17
 
 
@@ -198,9 +198,9 @@ _BETWEEN_OPERATORS: Final = {
     "None": (">", "<"),
 }
 _EXACT_IN_DOUBLE: Final = 2**53
-# Digits of polars' decimals.
+# The most digits of a decimal in polars.
 _DECIMAL_DIGITS: Final = 38
-# The largest relative error of a decimal that was computed as a double.
+# The greatest relative error of a decimal that was computed as a double.
 _DOUBLE_ERROR: Final = decimal.Decimal(2) ** -48
 
 
@@ -441,8 +441,8 @@ def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.
         exact = pa.types.is_float64(kind) or (pa.types.is_float32(kind) and float(np.float32(value)) == value)
     elif form == "Decimal":
         unscaled, _, scale = value
-        # polars converts both sides to one scale. If the digits do not fit then, its result is
-        # special.
+        # polars converts both sides to one scale. If the digits do not fit, its result differs
+        # from that of Nyala.
         exact = (
             pa.types.is_decimal(kind)
             and kind.precision - kind.scale + max(scale, kind.scale) <= _DECIMAL_DIGITS

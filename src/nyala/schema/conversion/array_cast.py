@@ -471,8 +471,7 @@ def _unscaled(type: pa.DataType, unscaled: int) -> pa.Scalar:
     return pa.scalar(Decimal(unscaled).scaleb(-type.scale, EXACT_DECIMALS), type)
 
 
-# For at most so many values a Python loop is faster: for one value, NumPy takes fifty times as
-# long.
+# Up to this number of values a Python loop is faster. For one value, NumPy takes fifty times as long.
 _FEW: Final = 16
 
 

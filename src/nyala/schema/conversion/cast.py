@@ -276,7 +276,7 @@ def _kind_of(cls: type) -> _Kind:
     if issubclass(cls, bool | np.bool_):
         return _bool
     if issubclass(cls, np.timedelta64 | np.longdouble):
-        return _other_of(cls)  # not `_int`, although timedelta64 is a NumPy integer; and not `_float`
+        return _other_of(cls)  # before `_int` and `_float`, which NumPy derives these from
     if issubclass(cls, int | np.integer):
         return _int
     if issubclass(cls, float | np.floating):

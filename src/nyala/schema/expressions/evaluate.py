@@ -92,8 +92,8 @@ _NUMPY_COMPARE: Final[dict[str, Any]] = {
     ">": np.greater,
     ">=": np.greater_equal,
 }
-# A costly term of an AND is evaluated on the remaining rows alone if these are at most one in so
-# many.
+# A costly term of an AND is evaluated on the remaining rows alone if at most one row in this number
+# remains.
 _FEW_OF: Final = 8
 
 
