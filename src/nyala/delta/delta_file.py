@@ -202,7 +202,9 @@ class DeltaFile:
             cached = self._cache.get(self._owner, column_id)
         run = cached or self._alive.get(column_id)
         if run is None:
-            run = self._alive[column_id] = self._read_run(column_id, stats)
+            count = self._values(column_id).row_count
+            # The cache keeps the run, so it need not keep the blocks.
+            run = self._alive[column_id] = self._read_run(column_id, 0, count, Access.ONCE, stats)
         if self._cache is not None and cached is None:
             # Twice its size, because `latest`, which the run computes at first use, is at most as
             # large as the run.
@@ -229,9 +231,8 @@ class DeltaFile:
             return None
         if whole or column_id in self._alive:
             return self.run(column_id, stats)
-        return self._read_run(
-            column_id, stats, *self._records_to_read(column_id, lower, upper), access=Access.SCAN
-        )
+        begin, end = self._records_to_read(column_id, lower, upper)
+        return self._read_run(column_id, begin, end, Access.SCAN, stats)
 
     def newest(
         self, column_id: int, lower: int, upper: int, stats: ReadStats | None = None
@@ -257,7 +258,7 @@ class DeltaFile:
             self._check_times(column_id)
             column = self._values(column_id)
             access = Access.SCAN if end - begin < column.row_count else Access.ONCE
-            rowids = self._vector(ColumnKey(DELTA_ROWID, self._group(column_id)), stats, begin, end, access)
+            rowids = self._vector(self._rowids(column_id), begin, end, access, stats)
             if begin == end:
                 return None
             if rowids[0] < 0 or (wrong := rowids[1:] < rowids[:-1]).any():
@@ -308,7 +309,7 @@ class DeltaFile:
         Raises: as `run`.
         """
         begin, end = self._records_of(column_id, lower, upper)
-        rowids, timestamps = self._record_keys(column_id, None, begin, end)
+        rowids, timestamps = self._record_keys(column_id, begin, end)
         # Order and bounds do not depend on values.
         run = DeltaRun(self.kind, rowids, timestamps, pa.nulls(0))
         if (wrong := self._disorder(column_id, run, begin)) is not None:
@@ -358,7 +359,7 @@ class DeltaFile:
         """
         if column_id not in self.column_ids:
             return _NOTHING, _NOTHING
-        rowids, timestamps = self._record_keys(column_id, None, *self._records_of(column_id, lower, upper))
+        rowids, timestamps = self._record_keys(column_id, *self._records_of(column_id, lower, upper))
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
         return rowids[first:last], timestamps[first:last]
 
@@ -376,8 +377,9 @@ class DeltaFile:
             ranges = [(int(rowids[0]), int(rowids[-1]) + 1)]
         else:
             ranges = [(row, row + 1) for row in rowids.tolist()]
-        for group, column_id in {group: column_id for column_id, group in self._groups.items()}.items():
-            if self._newest_of(group) <= timestamp:
+        one_of_each_group = {group: column_id for column_id, group in self._groups.items()}
+        for column_id in one_of_each_group.values():
+            if self._newest_of(column_id) <= timestamp:
                 continue
             for lower, upper in ranges:
                 records = self._read_range_keys(column_id, lower, upper)
@@ -385,11 +387,11 @@ class DeltaFile:
                 changed |= np.isin(rowids, newer)
         return changed
 
-    def _newest_of(self, group: int) -> int:
-        """Return the greatest timestamp of a group's records, from the zone map."""
+    def _newest_of(self, column_id: int) -> int:
+        """Return the greatest timestamp of the records of the column's group, from the zone map."""
         if self.timestamp_min == self.timestamp_max:  # F4: the stored timestamps do not count
             return self.timestamp_max
-        newest = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone().max
+        newest = self._timestamps(column_id).column_zone().max
         return self.timestamp_max if newest is None else int(newest)
 
     def check_run(self, column_id: int) -> RunBounds | None:
@@ -409,7 +411,7 @@ class DeltaFile:
         least, greatest = MAX_TIMESTAMP, -1
         for lower, upper in row_ranges(column.row_count, column.row_bytes + _RECORD_KEY_BYTES):
             last_rowid, last_timestamp = rowids[-1:], timestamps[-1:]
-            run = self._read_records(column_id, None, lower, upper)
+            run = self._read_records(column_id, lower, upper)
             rowids, timestamps = run.rowids, run.timestamps
             least, greatest = min(least, run.timestamp_min), max(greatest, run.timestamp_max)
             if wrong is None:  # in this part, or between the previous part and this one
@@ -431,7 +433,7 @@ class DeltaFile:
         """Return the records [begin, end) of the blocks that may contain changes of the rows
         [lower, upper).
         """
-        rowids = self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
+        rowids = self._rowids(column_id)
         if rowids.block_count <= 1:
             return 0, rowids.row_count
         # Rowids ascend over the blocks (F1), so these blocks are adjacent.
@@ -449,7 +451,7 @@ class DeltaFile:
         rowids.
         """
         begin, end = self._records_of(column_id, lower, upper)
-        rowids = self._vector(ColumnKey(DELTA_ROWID, self._group(column_id)), None, begin, end, Access.ONCE)
+        rowids = self._vector(self._rowids(column_id), begin, end)
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
         return begin + first, begin + last
 
@@ -468,11 +470,9 @@ class DeltaFile:
 
         rows: None for all rows. The file must have the column. Reads footers only.
         """
-        group = self._group(column_id)
-        keys = [ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_VALUE, group, column_id)]
+        columns = [self._rowids(column_id), self._values(column_id)]
         if self.timestamp_min != self.timestamp_max:  # F4
-            keys.append(ColumnKey(DELTA_TIMESTAMP, group))
-        columns = [self._column(key) for key in keys]
+            columns.append(self._timestamps(column_id))
         begin, end = (0, columns[0].row_count) if rows is None else self._records_of(column_id, *rows)
         return [(column, begin, end) for column in columns]
 
@@ -509,18 +509,23 @@ class DeltaFile:
             raise CorruptionError(f"the delta file has no column {key}", self.path)
         return column
 
+    def _rowids(self, column_id: int) -> ColumnReader:
+        return self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
+
+    def _timestamps(self, column_id: int) -> ColumnReader:
+        return self._column(ColumnKey(DELTA_TIMESTAMP, self._group(column_id)))
+
     def _values(self, column_id: int) -> ColumnReader:
         return self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
 
     def _check_counts(self, column_id: int) -> None:
         """Raise CorruptionError unless the column has as many rowids and timestamps as values."""
-        group = self._group(column_id)
-        keys = (ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_TIMESTAMP, group))
-        counts = {self._column(key).row_count for key in keys} | {self._values(column_id).row_count}
+        columns = (self._rowids(column_id), self._timestamps(column_id), self._values(column_id))
+        counts = {column.row_count for column in columns}
         if len(counts) != 1:
             raise CorruptionError(
-                f"expected equal numbers of rowids, timestamps and values of column {column_id} in group {group}, "
-                f"found {sorted(counts)}",
+                f"expected equal numbers of rowids, timestamps and values of column {column_id} in group "
+                f"{self._group(column_id)}, found {sorted(counts)}",
                 self.path,
             )
 
@@ -529,80 +534,67 @@ class DeltaFile:
 
         Raises: CorruptionError.
         """
-        group = self._group(column_id)
         if self.timestamp_min != self.timestamp_max:  # F4
-            zone = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone()
+            zone = self._timestamps(column_id).column_zone()
             self._expect_times(column_id, zone.min, zone.max)
 
     def _vector(
-        self, key: ColumnKey, stats: ReadStats | None, begin: int, end: int | None, access: Access
+        self,
+        column: ColumnReader,
+        begin: int,
+        end: int,
+        access: Access = Access.ONCE,
+        stats: ReadStats | None = None,
     ) -> npt.NDArray[np.int64]:
-        column = self._column(key)
-        last = column.row_count if end is None else end
-        array = column.decode(begin, last, access=access, stats=stats)
+        array = column.decode(begin, end, access=access, stats=stats)
         if array.type != pa.int64() or array.null_count:
             raise CorruptionError(
-                f"expected column {key} to be int64 without NULL, found {array.type}", self.path
+                f"expected column {column.key} to be int64 without NULL, found {array.type}", self.path
             )
         # `to_numpy` would import pandas, which takes longer than a whole task of Spark.
         data = array.buffers()[1] or b""
         vector: npt.NDArray[np.int64] = np.frombuffer(data, np.int64, len(array), 8 * array.offset)
         return vector
 
-    def _read_run(
+    def _record_keys(
         self,
         column_id: int,
-        stats: ReadStats | None,
-        begin: int = 0,
-        end: int | None = None,
-        *,
+        begin: int,
+        end: int,
         access: Access = Access.ONCE,
-    ) -> DeltaRun:
-        """Return the records [begin, end) of the column, after checking order and bounds.
+        stats: ReadStats | None = None,
+    ) -> tuple[Rowids, Timestamps]:
+        """Return the rowids and timestamps of the records [begin, end) of the column."""
+        rowids = self._vector(self._rowids(column_id), begin, end, access, stats)
+        if self.timestamp_min == self.timestamp_max:  # F4
+            return rowids, np.full(len(rowids), self.timestamp_min, np.int64)
+        return rowids, self._vector(self._timestamps(column_id), begin, end, access, stats)
 
-        end: None for all records from `begin` on.
-        access: ONCE for a run that is cached itself, so that the cache need not keep its blocks.
-        """
-        run = self._read_records(column_id, stats, begin, end, access=access)
-        wrong = self._disorder(column_id, run, 0)
+    def _read_records(
+        self,
+        column_id: int,
+        begin: int,
+        end: int,
+        access: Access = Access.ONCE,
+        stats: ReadStats | None = None,
+    ) -> DeltaRun:
+        """Return the records [begin, end) of the column, without checking order and bounds."""
+        self._check_counts(column_id)
+        rowids, timestamps = self._record_keys(column_id, begin, end, access, stats)
+        values = self._values(column_id).decode(begin, end, access=access, stats=stats)
+        return DeltaRun(self.kind, rowids, timestamps, values)
+
+    def _read_run(
+        self, column_id: int, begin: int, end: int, access: Access, stats: ReadStats | None
+    ) -> DeltaRun:
+        """Return the records [begin, end) of the column, after checking order and bounds."""
+        run = self._read_records(column_id, begin, end, access, stats)
+        wrong = self._disorder(column_id, run, begin)
         if wrong is not None:
             raise wrong
         if len(run):
             self._expect_times(column_id, run.timestamp_min, run.timestamp_max)
         return run
-
-    def _read_records(
-        self,
-        column_id: int,
-        stats: ReadStats | None,
-        begin: int,
-        end: int | None,
-        *,
-        access: Access = Access.ONCE,
-    ) -> DeltaRun:
-        """Return the records [begin, end) of the column, without checking order and bounds."""
-        self._check_counts(column_id)
-        rowids, timestamps = self._record_keys(column_id, stats, begin, end, access=access)
-        column = self._values(column_id)
-        last = column.row_count if end is None else end
-        values = column.decode(begin, last, access=access, stats=stats)
-        return DeltaRun(self.kind, rowids, timestamps, values)
-
-    def _record_keys(
-        self,
-        column_id: int,
-        stats: ReadStats | None,
-        begin: int,
-        end: int | None,
-        *,
-        access: Access = Access.ONCE,
-    ) -> tuple[Rowids, Timestamps]:
-        """Return the rowids and timestamps of the records [begin, end) of the column."""
-        group = self._group(column_id)
-        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, access)
-        if self.timestamp_min == self.timestamp_max:  # F4
-            return rowids, np.full(len(rowids), self.timestamp_min, np.int64)
-        return rowids, self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, access)
 
     def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
         """Return an error if the column's records violate F1, else None.
