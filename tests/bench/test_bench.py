@@ -262,7 +262,7 @@ def test_a_store_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_replaces_its_own_block(tmp_path: Path) -> None:
-    """And no other one. git has the older figures."""
+    """A run replaces its own block of RESULTS.md and no other one."""
     table = report.Table(["store"], [["nyala"]])
     for part, machine_ in (("hot_rows", "old"), ("tpch", "old"), ("hot_rows", "new")):
         made = report.Report(part, f"Part {part}", "A note", table, [report.at_most("fast", 1.2, 1.0)])
@@ -280,7 +280,9 @@ def test_a_block_has_date_and_machine() -> None:
 
 
 def test_drift_of_the_machine_does_not_change_a_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If both sides become slower together, the ratio of neighbours stays."""
+    """If the machine becomes slower during a run, the ratio of two neighbouring times stays the
+    same.
+    """
     now_s, pace = 0.0, 1.0
 
     def cost(seconds: float) -> None:

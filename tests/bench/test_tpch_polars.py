@@ -52,8 +52,8 @@ def alike(ours: Any, theirs: Any) -> bool:
 
 @pytest.mark.parametrize("number", QUERIES)
 def test_a_query_has_the_same_result_in_polars_and_sql(asked: Asked, number: int) -> None:
-    """Also the order of rows, because no two rows of these tables are equal in the order of a
-    query.
+    """The rows also have the same order, because no two rows of these tables are equal in a query's
+    order.
     """
     expected = asked.sql(number)
     assert expected and None not in expected[0], "a query that finds nothing compares nothing"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# For short jobs, the JVM's second compiler and concurrent garbage collection cost more than they save. Not verifying
-# Spark's classes saves a quarter of the start of a JVM.
+# For short jobs, the JVM's second compiler and concurrent garbage collection cost more than they
+# save. Not verifying Spark's classes saves a quarter of the start of a JVM.
 OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )

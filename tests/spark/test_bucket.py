@@ -177,7 +177,7 @@ def test_a_session_with_a_default_store(
 
 
 def test_a_closed_database_is_refused(db: nyala.Database, options: dict[str, Any]) -> None:
-    """By `write`, `sql` and `register`, as by `load`."""
+    """`write`, `sql` and `register` refuse a closed Database, as `load` does."""
     with nyala.connect(URL.replace("store", "closed"), storage_options=options) as closed:
         assert address_of_store(closed, "nyala.spark.write").path == closed.path
     with pytest.raises(nyala.StorageError, match="is closed"):

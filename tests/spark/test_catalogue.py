@@ -54,7 +54,7 @@ def test_a_table_with_a_list_of_columns_is_refused_at_its_use(
 def test_create_table_as_select_is_refused_and_leaves_nothing(
     spark: SparkSession, store: Path, place: str
 ) -> None:
-    """Neither rows in a table, nor an entry in Spark's catalogue."""
+    """The statement leaves neither rows in a table nor an entry in Spark's catalogue."""
     text = f"CREATE TABLE IF NOT EXISTS made USING nyala OPTIONS ({place}) AS SELECT 9L AS k, 9L AS v"
     with pytest.raises(
         InvalidArgumentError, match=r"instead of CREATE TABLE … AS SELECT, create the table with"

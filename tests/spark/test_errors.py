@@ -47,7 +47,7 @@ def homes(table: nyala.Table) -> dict[int, int]:
 def test_a_failing_row_has_its_tablet(
     spark: SparkSession, table: nyala.Table, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the message, and in the table of failing rows, for each way to write."""
+    """The message and the table of failing rows name the tablet, for each way to write."""
     home = homes(table)
     df = spark.range(8, 12, 1, 1).selectExpr("id AS k", "id AS v")
     first = rf"row 0 \(k=8\): duplicate key: table 't' already has .* \(tablet {home[8]}\) \(all .*\)"
@@ -98,7 +98,9 @@ def test_a_failing_row_has_its_tablet(
 def test_damage_is_reported_with_table_tablet_and_file(
     spark: SparkSession, table: nyala.Table, store: Path, tmp_path: Path
 ) -> None:
-    """In reads of the driver, commits, and actions of Spark. For jobs of executors see `test_load`."""
+    """This covers reads of the driver, commits, and actions of Spark. `test_load` covers jobs of
+    executors.
+    """
     db = table._database
     before = db.now()
     for file in (store / "data").rglob("*.base"):
@@ -147,8 +149,8 @@ def test_damage_is_reported_with_table_tablet_and_file(
 def test_a_failing_restore_names_the_final_table(
     spark: SparkSession, table: nyala.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """And not its temporary name. The message has the file of the backup, or the key and the tablet
-    of a row.
+    """The message does not name the temporary table. It has the backup's file, or the key and the
+    tablet of a row.
     """
     if where == "on executors":
         monkeypatch.setattr(small, "SMALL_BYTES", -1)
@@ -194,7 +196,7 @@ def test_a_failing_restore_names_the_final_table(
 
 
 def test_other_exceptions_are_not_changed(spark: SparkSession, table: nyala.Table, store: Path) -> None:
-    """Also an error without rows is one line."""
+    """`plain_errors` changes only Nyala's errors. An error without rows is one line too."""
     with pytest.raises(PySparkException, match="UNRESOLVED_COLUMN"), nyala.spark.plain_errors():
         spark.sql("SELECT nothing").collect()
     with pytest.raises(ZeroDivisionError), nyala.spark.plain_errors():

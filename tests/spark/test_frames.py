@@ -50,7 +50,9 @@ def table(store: Path) -> Iterator[nyala.Table]:
 def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
     spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch, zone: str
 ) -> None:
-    """Also in a session with another time zone, and without Spark's private classes."""
+    """They are also the same in a session with another time zone, and without Spark's private
+    classes.
+    """
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -137,7 +139,7 @@ def test_arrays_of_any_columns(
 def test_the_size_estimate_is_that_of_files(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F4: 0.3 of the size in memory, with the real lengths of texts.
+    """Rule F4: Spark estimates 0.3 of the size in memory, with the real lengths of texts.
 
     Otherwise a join would send a table of long texts to all executors, or shuffle a small one.
     """

@@ -43,8 +43,8 @@ def remote_leases(store: str) -> dict[str, int]:
 def test_a_dataframe_has_the_requested_lease(
     spark: SparkSession, table: nyala.Table, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `to_spark`, `sql` and `format("nyala")`. A DataFrame with another duration is not
-    shared.
+    """`to_spark`, `sql` and `format("nyala")` use the duration that the user passes. DataFrames
+    with different durations are not shared.
     """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     path, text = str(store), "SELECT sum(v) FROM t"

@@ -58,8 +58,9 @@ def ids(spark: SparkSession, begin: int, end: int, value: int, parts: int = 3) -
 def test_load_and_upsert(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Each is one batch over all tablets. Failing rows change nothing and leave no file. For a
-    small DataFrame, which this process writes, results, errors and row numbers are the same.
+    """A load or upsert is one batch over all tablets. If a row fails, nothing changes and no file
+    is left. For a small DataFrame, which this process writes, results, errors and row numbers are
+    the same.
     """
     if where == "here":
         monkeypatch.undo()
@@ -99,8 +100,8 @@ def test_load_and_upsert(
 def test_errors_of_a_dataframe_are_the_same_for_driver_and_executors(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """U1. A DataFrame without the key is refused before any job. Messages have no row positions
-    that only Nyala knows. If no row fails, `.errors` is empty.
+    """Rule U1. A DataFrame without the key is refused before any job. Messages have no row
+    positions that only Nyala knows. If no row fails, `.errors` is empty.
     """
     if where == "here":
         monkeypatch.undo()
@@ -148,7 +149,9 @@ def test_a_row_that_fails_at_the_commit_has_its_key(
 def test_large_dataframes_are_written_by_executors(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if Spark estimates too little or nothing, and in a process that is not the writer."""
+    """Executors also write if Spark estimates too little or nothing, and if this process is not the
+    writer.
+    """
     monkeypatch.undo()
     written_here = []
     write_here = load_module._write_here
@@ -339,7 +342,9 @@ def noting(names: list[str], name: str, function: Callable[..., Any]) -> Callabl
 def test_an_error_of_a_worker_is_a_nyala_error(
     spark: SparkSession, db: nyala.Database, tmp_path: Path
 ) -> None:
-    """In all jobs: its class, and one line with table, tablet, file and rows."""
+    """Each job raises the worker's class of error, with one line that has table, tablet, file and
+    rows.
+    """
     table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
     df = spark.range(0, 100, 1, 1).selectExpr("id AS k", "id AS v")
     nyala.spark.load(df, table)
@@ -365,7 +370,7 @@ def test_an_error_of_a_worker_is_a_nyala_error(
 
 
 def test_a_job_whose_lease_has_expired(spark: SparkSession, db: nyala.Database) -> None:
-    """It changes nothing, leaves nothing, and can be run again."""
+    """The job changes nothing, leaves no file, and can be run again."""
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
     table.insert({"k": list(range(100)), "v": [0] * 100})
     leases = os.path.join(db.path, "leases")

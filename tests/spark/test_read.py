@@ -98,7 +98,7 @@ def test_every_type_arrives_as_it_was_written(spark: SparkSession, store: Path) 
 
 
 def test_the_key_is_not_nullable_in_spark(spark: SparkSession, eight: Path) -> None:
-    """And the batches have the same flag as the schema."""
+    """The schema and the batches have the same nullable flags."""
     schema = load(spark, eight, "t").schema
     assert [(f.name, f.dataType.simpleString(), f.nullable) for f in schema.fields] == [
         ("k", "bigint", False),
@@ -172,8 +172,8 @@ def test_tablets_are_packed_into_few_partitions(spark: SparkSession, store: Path
     assert load(spark, store, "t", partitions=8, where="k = 5").rdd.getNumPartitions() == 1
 
 
-# A filter of one use must not affect another use. Each case uses a DataFrame with k = 0 … 7 and v = 10 k in several
-# ways: (function, expected result).
+# A filter of one use must not affect another use. Each case uses a DataFrame with k = 0 … 7 and v =
+# 10 k in several ways: (function, expected result).
 def reuse(spark: SparkSession, df: DataFrame) -> tuple[object, object]:
     return (df.where("k > 5").count(), df.count(), df.where("k > 1").count()), (2, 8, 6)
 
@@ -280,13 +280,13 @@ def test_these_cases_find_the_error_of_pushed_filters(spark: SparkSession) -> No
 def test_wrong_options_are_errors_of_load(
     spark: SparkSession, eight: Path, options: dict[str, str], message: str
 ) -> None:
-    """They are raised before any job runs."""
+    """`load()` raises the error before any job runs."""
     with pytest.raises(Exception, match=message):
         spark.read.format("nyala").options(**{"path": str(eight), "table": "t", **options}).load()
 
 
 def test_a_read_after_the_lease_has_expired_is_an_error(spark: SparkSession, eight: Path) -> None:
-    """It never finds files missing, or other rows."""
+    """The read never fails because of missing files, and never returns other rows."""
     with nyala.connect(eight) as db:
         df = load(spark, eight, "t", lease=4)
         assert df.count() == 8

@@ -40,7 +40,7 @@ def test_the_format_works_with_and_without_register(spark: SparkSession, store: 
 def test_a_registered_session_uses_its_number_of_cores(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not that of the driver's machine."""
+    """The number of tasks depends on the session's cores, and not on those of the driver's machine."""
     columns = [f"c{number}" for number in range(10)]
     with nyala.connect(store) as db:
         table = db.create_table(
@@ -79,8 +79,8 @@ def test_register_warns_of_another_python(spark: SparkSession, monkeypatch: pyte
 def test_the_first_scan_by_tasks_warns_of_another_python(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, at the line of the program, before `collect()` fails. Rows that the driver reads cause
-    no check.
+    """The warning comes once, at the line of the program, before `collect()` fails. Rows that the
+    driver reads need no check.
     """
     with nyala.connect(store) as db:
         db.create_table("t", {"k": "int64"}, ["k"]).insert(pa.table({"k": range(LOCAL_MAX_ROWS + 1)}))
@@ -124,7 +124,7 @@ def test_pythons_of_different_environments_are_distinguished(tmp_path: Path) -> 
 
 
 def test_register_warns_of_other_versions(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the versions of the executor and of this program."""
+    """The warning has the versions of the executor and of this program."""
     mine = cluster._own_versions()
     monkeypatch.setattr(cluster, "_own_versions", lambda: mine | {"pyarrow": "1.2.3"})
     with pytest.warns(

@@ -66,8 +66,8 @@ def test_a_table_of_sparks_catalogue(spark: SparkSession, db: nyala.Database, ca
 def test_an_insert_without_a_known_target_is_refused(
     spark: SparkSession, db: nyala.Database, catalogued: str
 ) -> None:
-    """S3: if Spark does not pass the target, the rows do not go to the table that was read. WITH
-    names the target.
+    """Rule S3: if Spark does not pass the target, the rows do not go to the table that was read.
+    WITH names the target.
     """
     t2 = db.create_table("t2", db["t"].schema, ["k"])
     spark.sql(f"CREATE TABLE t2_in_spark USING nyala OPTIONS (path '{db.path}', table 't2')")
@@ -99,7 +99,7 @@ def test_an_insert_without_a_known_target_is_refused(
 def test_write_to_and_to_table_without_a_known_target_are_refused(
     spark: SparkSession, db: nyala.Database, catalogued: str, tmp_path: Path
 ) -> None:
-    """S3: as for INSERT, Spark does not pass the name."""
+    """Rule S3: `writeTo` and `toTable` do not pass the target's name to the data source."""
     t2 = db.create_table("t2", db["t"].schema, ["k"])
     spark.sql(f"CREATE TABLE t2_in_spark USING nyala OPTIONS (path '{db.path}', table 't2')")
     before = db["t"].scan(order_by_key=True).to_arrow()
@@ -151,7 +151,7 @@ def test_a_statement_reads_only_what_it_needs(
 
 
 def test_a_star_has_the_tables_columns_in_their_order(spark: SparkSession, db: nyala.Database) -> None:
-    """Also if some columns are read for other reasons."""
+    """The order is that of the table, also if some columns are read for another reason."""
     db.create_table("s", {"z": "int32", "k": "int64", "a": "string"}, ["k"]).insert(
         {"z": [1], "k": [1], "a": ["x"]}
     )
@@ -227,7 +227,7 @@ TERMS = (
 def test_terms_that_the_scan_applies_give_sparks_result(
     spark: SparkSession, db: nyala.Database, request: pytest.FixtureRequest
 ) -> None:
-    """Q5."""
+    """Rule Q5: TRUE in place of a term gives the same rows as the term."""
     nothing, dates = None, (dt.date(1969, 12, 31), dt.date(1900, 1, 1), dt.date(2026, 1, 1), None)
     columns: dict[str, list[object]] = {
         "i": [1, -3, 2**31 - 1, -(2**31), 0, 7, nothing],
@@ -358,8 +358,8 @@ def test_statements_that_are_not_analysed_read_all_columns(
     request: pytest.FixtureRequest,
     ansi: str,
 ) -> None:
-    """Q6: if a column is missing, the statement runs again with all columns. Results and errors are
-    Spark's.
+    """Rule Q6: if a column is missing, the statement runs again with all columns. Results and
+    errors are Spark's.
     """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     for name in ("t", "u"):
@@ -509,8 +509,8 @@ def test_values_of_constants_that_spark_computes(
 def test_a_table_that_is_used_twice_is_read_at_one_moment(
     spark: SparkSession, db: nyala.Database, catalogued: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By `nyala.spark.sql`, although rows are written meanwhile; by Spark's own SQL if `at` is
-    given.
+    """`nyala.spark.sql` does so although rows are written meanwhile. Spark's own SQL does so if
+    `at` is given.
     """
     both = f"{catalogued} a FULL JOIN {catalogued} b ON a.k = b.k"
     text = f"SELECT count(*) AS n FROM {both} WHERE a.k IS NULL OR b.k IS NULL"

@@ -98,7 +98,9 @@ def test_output_mode_complete(spark: SparkSession, store: Path, tmp_path: Path) 
 
 
 def test_a_query_that_ended_keeps_no_files(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    """Also a query that was stopped. Spark ends its workers by a signal."""
+    """A query that was stopped leaves no lease and no staged file either. Spark ends its workers by
+    a signal.
+    """
     with nyala.connect(store) as db:
         table = db.create_table("t", {"k": "int64"}, ["k"])
         for name in ("once", "always"):

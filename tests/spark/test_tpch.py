@@ -60,7 +60,7 @@ def test_a_query_has_the_same_result_over_nyala_and_parquet(
 def test_arrays_become_rows_below_joins(
     spark: SparkSession, store: str, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """F3: otherwise each row would be sent with thousands of others.
+    """Rule F3: otherwise each row would be sent through a join with thousands of others.
 
     Without the Expand, Spark would move expressions above a semi join.
     """

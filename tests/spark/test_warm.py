@@ -83,7 +83,9 @@ def test_a_store_that_replaced_another_is_opened_again(spark: SparkSession, tmp_
 def test_a_dataframe_of_the_same_scan_is_shared(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with other columns, predicate or moment, or after its lease has expired."""
+    """A scan with other columns, predicate or moment gets a new DataFrame. So does one after the
+    lease has expired.
+    """
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     made = []
     by_tasks = frames._by_tasks

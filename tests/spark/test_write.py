@@ -88,7 +88,7 @@ def test_an_upsert_of_some_columns_keeps_the_others(spark: SparkSession, store: 
 def test_a_failing_row_rejects_the_batch(
     spark: SparkSession, store: Path, operation: str, data: Rows, error: str
 ) -> None:
-    """With errors="raise", the default. No file is left."""
+    """With errors="raise", the default, nothing is written and no file is left."""
     before = content(store)
     with pytest.raises(Exception, match=error):
         save(spark.createDataFrame(data, "k bigint, v bigint, w string"), store, operation=operation)

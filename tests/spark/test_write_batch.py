@@ -30,7 +30,7 @@ def test_a_job_is_one_batch(spark: SparkSession, store: Path) -> None:
 
 
 def test_of_a_key_written_twice_the_later_row_wins(spark: SparkSession, store: Path) -> None:
-    """In the order of the DataFrame's partitions."""
+    """Rows are applied in the order of the DataFrame's partitions."""
     with nyala.connect(store) as db:
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         df = spark.range(0, 100, numPartitions=5).select(
@@ -55,7 +55,7 @@ def test_values_are_cast_as_in_other_writes(spark: SparkSession, store: Path) ->
 
 
 def test_rows_are_written_by_a_condition(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    """With `when` and `newest_by`; late rows of a stream change nothing."""
+    """Batch writes use `when` and `newest_by`. Late rows of a stream change nothing."""
     with nyala.connect(store) as db:
         table = db.create_table("t", {"k": "int64", "seq": "int64"}, ["k"])
         table.insert({"k": [1, 2], "seq": [5, 5]})

@@ -47,7 +47,7 @@ def test_cfile_dump(run: Run, cfile: Path, flags: list[str]) -> None:
 
 
 def test_cfile_dump_of_a_damaged_file(run: Run, cfile: Path) -> None:
-    """It prints everything up to the damage, and then the error."""
+    """The command prints everything up to the damage, and then the error."""
     whole = run("cfile", "dump", "--bytes", cfile).lines
     data = bytearray(cfile.read_bytes())
     last_block = re.findall(

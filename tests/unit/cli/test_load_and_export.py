@@ -331,7 +331,7 @@ def memory_and_rowsets(run: Run, store: Path) -> tuple[int, int]:
 
 
 def test_a_large_load_is_flushed(run: Run, numbers: Path, large: Path) -> None:
-    """Otherwise each later command would replay the log."""
+    """A large load flushes the store at its end. Otherwise each later command would replay the log."""
     output = run("table", "load", numbers, "t", large, "--errors", "collect", "--json").json
     assert (output["rows"], output["failed"]) == (20_000, 1)
     assert memory_and_rowsets(run, numbers) == (0, 1)

@@ -175,7 +175,9 @@ def test_scan_at(run: Run, example: Example) -> None:
 
 
 def test_a_moment_before_the_table_was_created(run: Run, tmp_path: Path) -> None:
-    """It is an error with the first readable moment, not an empty table."""
+    """Reading at such a moment is an error that names the first readable moment. The result is not
+    an empty table.
+    """
     with nyala.connect(tmp_path / "s") as db:
         before = db.create_table("other", {"k": "int64"}, "k").insert({"k": [1]}).time
         made = db.create_table("t", {"k": "int64"}, "k").insert({"k": [1]}).timestamp

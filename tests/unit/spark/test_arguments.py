@@ -51,7 +51,7 @@ def test_wrong_kinds_of_arguments(tmp_path: Path, act: Callable[[Any, Any], obje
 
 
 def test_a_table_of_a_closed_database_is_refused(tmp_path: Path) -> None:
-    """Also by functions that would send the rows to another process."""
+    """Functions that would send the rows to another process refuse the table too."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
     for act in (

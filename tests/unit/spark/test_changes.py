@@ -81,7 +81,9 @@ def drain(stream: NyalaChangeStream, start: Offset, limit: ReadLimit) -> list[li
 
 
 def test_the_first_micro_batch_is_the_whole_table(db: nyala.Database) -> None:
-    """Without a start the rows come as inserts, and later micro-batches have the changes."""
+    """Without a start, the first micro-batch has all rows as inserts. Later micro-batches have the
+    changes.
+    """
     table = db["t"]
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     table.flush()
@@ -160,7 +162,7 @@ def test_a_checkpoint_with_old_offsets_continues(db: nyala.Database) -> None:
 
 
 def test_an_old_offset_from_before_the_table_was_created(tmp_path: Path) -> None:
-    """It cannot be an offset of this table."""
+    """Such an offset belongs to another table, so the query ends with an error."""
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         then = db.create_table("u", {"k": "int64"}, ["k"]).insert({"k": [1]}).timestamp
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
@@ -201,7 +203,7 @@ def test_an_offset_of_another_source_is_an_error(db: nyala.Database, timestamp: 
 
 
 def test_an_offset_with_unknown_members_is_accepted(db: nyala.Database) -> None:
-    """So a user can return to an older version of Nyala."""
+    """A user can return to an older version of Nyala, which does not know new members of offsets."""
     db["t"].insert({"k": [1], "v": [1]})
     stream = make_stream(db)
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
@@ -417,7 +419,7 @@ def test_a_stream_while_columns_are_added(db: nyala.Database, flushed: bool) -> 
 def test_a_stream_whose_columns_were_altered(
     tmp_path: Path, step: Any, error: type[Exception], message: str, renamed: str | None, flushed: bool
 ) -> None:
-    """It ends with an error. After a restart it continues where it was."""
+    """The query ends with an error. After a restart it continues where it was."""
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int32"}, ["k"])
         start: Offset = {"timestamp": db.now()}
@@ -502,8 +504,8 @@ def test_a_batch_read_of_the_feed_has_the_columns_of_its_end(tmp_path: Path) -> 
 def test_a_feed_is_packed_to_the_cores_of_its_session(
     db: nyala.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not to those of the planner's machine: changes in files, changes in memory, and whole
-    tables.
+    """The number of partitions depends on the session's cores, and not on those of the planner's
+    machine.
     """
     monkeypatch.setattr(changes, "_PIECE_ROWS", 10)
     monkeypatch.setattr(spark_reader, "CELLS_PER_TASK", 10)
@@ -636,8 +638,8 @@ def test_a_stream_without_changes_is_refused(db: nyala.Database) -> None:
 def test_where_a_micro_batch_ends(
     start: int, memory_from: int | None, max_rows: int | None, expected: int
 ) -> None:
-    """Not inside a batch, not before the first batch, and at the end of files if the query is
-    behind.
+    """A micro-batch never ends inside a batch or before the first batch. If the query is behind, it
+    ends where files end.
     """
     moments = np.array([10, 40, 60, 90])
     counts = np.array([3, 2, 4, 1])

@@ -129,7 +129,7 @@ def test_upsert_that_raises_is_the_default_write() -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_all_seven_operations(operation: str) -> None:
-    """In upper and lower case."""
+    """Operations are accepted in upper and lower case."""
     assert WriteOptions.parse({**PLACE, "operation": operation.upper()}).operation == operation
 
 
@@ -142,7 +142,7 @@ def test_a_wrong_operation_has_a_suggestion() -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    """Otherwise a misspelt option would be ignored, and too many rows or columns be read."""
+    """If a misspelt option were ignored, too many rows or columns would be read."""
     with pytest.raises(InvalidArgumentError, match="unknown option 'wher'.*did you mean 'where'"):
         ReadOptions.parse({**PLACE, "wher": "a = 1"})
 

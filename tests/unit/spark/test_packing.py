@@ -54,7 +54,7 @@ def test_every_token_in_exactly_one_partition(sizes: list[int], partitions: int)
     ],
 )
 def test_a_large_token_is_alone_in_its_partition(sizes: list[int], packed: list[list[int]]) -> None:
-    """Otherwise one task would read nearly all rows."""
+    """If it had others with it, one task would read nearly all rows."""
     tokens = [Token(b"%d" % size, size) for size in sizes]
     assert [[int(data) for data in group] for group in pack(tokens, 2)] == packed
 
@@ -91,7 +91,7 @@ def test_a_large_tablet_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a read may take longer than its lease. A read that paused for longer gets an error."""
+    """A read may take longer than its lease. A read that pauses for longer gets an error."""
     clock = ManualClock()
     env = Env(system_files(), clock, SystemRandomness())
     monkeypatch.setattr(reader, "SYSTEM", env)
@@ -111,7 +111,7 @@ def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest
 
 
 def test_large_tokens_are_stored_in_a_file_of_the_lease(tmp_path: Path) -> None:
-    """They are not pickled, and the file goes with the lease."""
+    """Large tokens are not pickled, and their file is removed with the lease."""
     path = str(tmp_path / "s")
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64"}, ["k"])
@@ -134,7 +134,9 @@ def test_large_tokens_are_stored_in_a_file_of_the_lease(tmp_path: Path) -> None:
 def test_the_pickled_size_of_a_partition_is_bounded(
     tmp_path: Path, groups: list[list[bytes]], limit: int, together: bool
 ) -> None:
-    """Also for many small tokens. Their order is kept, and each group needs one file at most."""
+    """Many small tokens are bounded too. Their order is kept, and each group needs one file at
+    most.
+    """
     path = str(tmp_path)
     lease = handover.remote_lease(path, 60)
     placed = store_tokens(Address(path), lease.name, groups, limit, together=together)

@@ -86,7 +86,7 @@ def test_late_micro_batches_change_nothing(store: Path, run_task: Task) -> None:
 
 
 def test_the_record_of_a_micro_batch_survives_a_flush_and_an_open(store: Path, run_task: Task) -> None:
-    """It is first in the log, and later in the catalogue."""
+    """The record is first in the log, and after a flush in the catalogue."""
     make_writer(store).commit([run_task(0, [1])], batchId=0)
     with nyala.connect(store) as db:
         db.flush()
@@ -136,7 +136,7 @@ def test_a_task_that_fails_leaves_no_file(
 
 
 def test_a_query_without_an_id_must_be_given_a_name(store: Path, run_task: Task) -> None:
-    """Without one, a restarted query would look like a new query."""
+    """Without an id or a name, a restarted query would look like a new query."""
     with pytest.raises(InvalidArgumentError, match="transaction"):
         run_task(0, [1], None)
     for _ in range(2):
@@ -205,7 +205,7 @@ def test_a_micro_batch_without_rows_is_only_recorded(store: Path, run_task: Task
 
 @pytest.mark.parametrize("keys", [[], [1]])
 def test_a_commit_that_raised_leaves_no_folder(store: Path, run_task: Task, keys: list[int]) -> None:
-    """Neither folders of tasks nor that of a commit without rows."""
+    """The folders of tasks are removed, and also the folder of a commit without rows."""
     writer, message = make_writer(store, overwrite=True), run_task(0, keys)
     with nyala.connect(store) as db:
         db.drop_table("t")

@@ -92,7 +92,8 @@ def uses(text: str) -> list[tuple[str, str, str | None]]:
         ("SELECT v FROM t WHERE NOT (k > 1 AND upper(v) = 'A' OR g < 2 AND upper(v) = 'B')", [("t", "k v g", None)]),
         ("SELECT t.v FROM t LEFT JOIN u ON t.k = u.k WHERE (t.g = 1 AND u.x = 1) OR (t.g = 2 AND u.x IS NULL)",
          [("t", "k v g", "g = 1 OR g = 2"), ("u", "k x", None)]),
-        # All named columns are read, also if they do not affect the result, because Spark runs the text unchanged.
+        # All named columns are read, also if they do not affect the result, because Spark runs the
+        # text unchanged.
         ("SELECT count(1) FROM (SELECT k, row_number() OVER (PARTITION BY v ORDER BY g) r FROM t) WHERE r = 1",
          [("t", "k v g", None)]),
         ("SELECT x.v FROM (SELECT * FROM t WHERE k > 1) x", [("t", "k v", "k > 1")]),
@@ -242,7 +243,8 @@ def test_an_interval_of_days_or_months_has_a_slack() -> None:
         ("d >= current_date - 7", None, ["d >= CURRENT_DATE - 7"]),
         ("d >= date_sub(current_date(), 7)", None, ["d >= DATE_ADD(CURRENT_DATE, 7 * -1)"]),
         ("t >= date_trunc('day', now())", None, ["t >= DATE_TRUNC('DAY', NOW())"]),
-        # C2: the statement runs later than the value is computed, and could need rows that the scan leaves out.
+        # C2: the statement runs later than the value is computed, and could need rows that the scan
+        # leaves out.
         ("t < now()", None, []),
         ("t BETWEEN '2026-01-01' AND now()", None, ["t >= '2026-01-01'"]),
         ("d > current_date() AND d = current_date()", None, ["d > CURRENT_DATE"]),

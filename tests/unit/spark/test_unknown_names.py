@@ -98,7 +98,7 @@ def test_without_a_store_the_message_asks_for_the_folder() -> None:
 
 
 def test_other_errors_and_other_threads_are_not_changed(logged: Any) -> None:
-    """Their log records are printed too."""
+    """Log records of other errors and of other threads are printed."""
     with pytest.raises(SparkError) as raised, rewriting_unknown_names("s", lambda: TABLES, COLUMNS):
         raise SparkError("MISSING_GROUP_BY")
     assert raised.value.getCondition() == "MISSING_GROUP_BY" and len(logged) == 1

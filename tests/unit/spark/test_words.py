@@ -80,7 +80,7 @@ def test_a_mistyped_folder(tmp_path: Path) -> None:
 
 
 def test_errors_of_a_streams_start_name_the_option(store: str) -> None:
-    """They come only when the query begins."""
+    """An invalid start raises its error only when the query begins."""
     options = ChangeOptions(store, "t", ("k",), start="soon")
     schema = spark_schema(change_schema(ChangeOptions(store, "t", ("k",))))
     with pytest.raises(Error, match="^option startingTimestamp='soon' is neither"):
@@ -88,7 +88,7 @@ def test_errors_of_a_streams_start_name_the_option(store: str) -> None:
 
 
 def test_messages_of_failing_rows_name_options() -> None:
-    """In the exception of `save()`, in the log, and in errors.parquet."""
+    """Messages are reworded in the exception of `save()`, in the log, and in errors.parquet."""
     python = [
         "duplicate key: table 't' already has a row with this key; use upsert(), or pass on_conflict=\"ignore\"",
         "no row of table 't' has this key; use upsert(), or pass on_missing=\"ignore\"",
@@ -111,7 +111,7 @@ def test_messages_of_failing_rows_name_options() -> None:
 
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
 def test_each_rule_matches_a_message_of_the_library(store: str, operation: str) -> None:
-    """So a changed message is noticed here."""
+    """A message that is changed in the library makes this test fail."""
     with nyala.connect(store) as db:
         table = db["t"]
         rows = {"k": [1] if operation == "insert" else [2], "_change_type": ["x"]}

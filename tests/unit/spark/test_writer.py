@@ -148,7 +148,9 @@ def test_a_task_without_rows_stages_no_file(store: Path, run_task) -> None:
 
 
 def test_failing_rows_are_logged(store: Path, run_task, caplog: pytest.LogCaptureFixture) -> None:
-    """With errors="collect" and no folder for them: the counts by code, and the first messages."""
+    """With errors="collect" and no result folder, the log has counts by code and the first
+    messages.
+    """
     with nyala.connect(store) as db:
         db["t"].insert({"k": list(range(9)), "v": ["x"] * 9})
     writer = make_writer(store, operation="insert", errors="collect")
@@ -175,7 +177,7 @@ def test_overwrite_with_an_update_is_refused_before_anything_is_staged(store: Pa
 
 
 def test_overwrite_replaces_the_content_in_one_commit(store: Path, run_task) -> None:
-    """Before its timestamp, readers see the old rows; no reader sees an empty table."""
+    """Before the timestamp of the commit, readers see the old rows. No reader sees an empty table."""
     with nyala.connect(store) as db:
         db["t"].insert({"k": [1, 2], "v": ["a", "b"]})
         before = db.now()
@@ -198,8 +200,8 @@ def test_the_option_message_is_stored_with_the_commit(store: Path, run_task) -> 
 
 
 def test_rows_are_written_by_a_condition(store: Path, run_task) -> None:
-    """With the option when, an existing row is updated only if the condition is TRUE, also a row of
-    the same job.
+    """The option `when` updates an existing row only if the condition is TRUE, also a row of the
+    same job.
     """
     with nyala.connect(store) as db:
         db["t"].insert({"k": [1, 2], "v": ["m", "m"]})
@@ -210,7 +212,7 @@ def test_rows_are_written_by_a_condition(store: Path, run_task) -> None:
 
 
 def test_late_rows_are_ignored_also_after_a_delete(store: Path, run_task) -> None:
-    """With the option newest_by."""
+    """The option `newest_by` also remembers deletes."""
     newer = make_writer(store, operation="delete", newest_by="v")
     newer.commit([run_task(newer, 0, {"k": [1], "v": ["7"]})])
     late = make_writer(store, newest_by="v")
@@ -307,7 +309,7 @@ def test_rows_of_a_change_feed_are_applied(store: Path, run_task, order: dict[st
 
 
 def test_all_failing_rows_of_a_change_feed_are_reported(tmp_path: Path) -> None:
-    """Of upserts and of deletes."""
+    """Failing upserts and failing deletes of a feed are reported together."""
     path = tmp_path / "ranged"
     with nyala.connect(path) as db:
         ranges = [nyala.range_partition("k", bounds=[(0, 100)])]
@@ -364,7 +366,7 @@ def test_rows_that_were_staged_before_an_alteration(store: Path, run_task) -> No
     "marks", [("_change_type", "_commit_version"), ("_commit_timestamp",), ("_commit_version",)]
 )
 def test_a_change_feed_without_its_operation_is_refused(store: Path, marks: tuple[str, ...]) -> None:
-    """Otherwise deleted rows would be inserted."""
+    """If the feed were written as rows, its deletes would be inserted."""
     feed = StructType([*SCHEMA.fields, *(StructField(name, StringType()) for name in marks)])
     parsed = WriteOptions.parse({"path": str(store), "table": "t"})
     with pytest.raises(

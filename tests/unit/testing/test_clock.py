@@ -37,7 +37,7 @@ def test_wait_ends_at_the_event_or_at_the_time_out() -> None:
 
 
 def test_the_same_seed_draws_the_same_tokens() -> None:
-    """So the worked examples of the format pages do not change."""
+    """The worked examples of the format pages rely on this."""
     one, other = SeededRandomness(3), SeededRandomness(3)
     assert [one.token_hex(8) for _ in range(3)] == [other.token_hex(8) for _ in range(3)]
     assert SeededRandomness(4).token_hex(8) != SeededRandomness(3).token_hex(8)
