@@ -112,7 +112,7 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     """Measure, and return the report."""
     rows = make_rows(scale.rows)
     local, url = os.path.join(folder, "store"), "s3://bucket/store"
-    table = Table(["question", "folder, cold", "warm", "bucket, cold", "warm", "Parquet, cold", "warm"])
+    table = Table(["query", "folder, cold", "warm", "bucket, cold", "warm", "Parquet, cold", "warm"])
     with server() as at:
         remote = {"storage_options": at.options, "cache_dir": os.path.join(folder, "cache")}
         load(local, rows)
@@ -132,15 +132,15 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
             for kind in ("folder", "bucket", "parquet"):
                 opened: nyala.Database | None = None
                 if kind == "parquet":
-                    ask, how = parquet(at)
+                    run_sql, how = parquet(at)
                 else:
                     options = {**remote, "refresh": 3600} if kind == "bucket" else {}
                     opened = nyala.connect(url if kind == "bucket" else local, read_only=True, **options)
-                    ask = asking(opened)
+                    run_sql = asking(opened)
                 for runs_before in (0, _WARM_RUNS):  # cold, warm
                     for _ in range(runs_before):
-                        ask(sql)
-                    took_s, traffic, answer = at.during(lambda ask=ask, sql=sql: ask(sql))
+                        run_sql(sql)
+                    took_s, traffic, answer = at.during(lambda run_sql=run_sql, sql=sql: run_sql(sql))
                     answers.append(answer)
                     cells.append(seconds(took_s) + ("" if kind == "folder" else f" ({traffic})"))
                 if opened is not None:

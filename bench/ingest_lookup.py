@@ -118,7 +118,7 @@ def _steps(store: Keyed, name: str, rows: Rows, folder: str, scale: Scale) -> di
                     taken[step].append(perf_counter() - begun - store.overhead_s)
                 expected += added
                 if answer is not None and got != answer:
-                    raise AssertionError(f"{name} answered wrongly: {step}: {got}, not {answer}")
+                    raise AssertionError(f"{name} gave a wrong result: {step}: {got}, not {answer}")
         except NotImplementedError:
             continue
     counted = store.count()

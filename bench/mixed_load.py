@@ -131,11 +131,11 @@ def measure(name: str, scale: Scale, folder: str, duration_s: float) -> dict[str
         for thread in threads:
             thread.join()
     counters = store.counters()
-    settled = store.settle()
+    compacted = store.compact()
     found = {
         "sync_s": median(watch.sync_s),
         "live_bytes": loaded_bytes / scale.rows * live,
-        "settled_bytes": folder_bytes(folder) if settled else None,
+        "compacted_bytes": folder_bytes(folder) if compacted else None,
         "counters": counters,
         "watch": {"disk": watch.disk_bytes, "memory": watch.memory_bytes},
         "operations": {operation: _windows(samples[operation], duration_s) for operation in OPERATIONS},
@@ -203,7 +203,7 @@ def _report(found: dict[str, dict[str, Any]], scale: Scale) -> Report:
         table.rows.append([f"{operation}, worst", *(seconds(value["worst_s"]) for value in values)])
         counts = [f"{value['held_up']:,} of {value['made']:,}, {value['errors']:,}" for value in values]
         table.rows.append([f"{operation}, held up; errors", *counts])
-    for title, key in (("live data at the end", "live_bytes"), ("disk after compaction", "settled_bytes")):
+    for title, key in (("live data at the end", "live_bytes"), ("disk after compaction", "compacted_bytes")):
         table.rows.append([title, *(megabytes(one[key]) for one in found.values())])
     for title, key in (("most on disk", "disk"), ("most memory", "memory")):
         table.rows.append([title, *(megabytes(max(one["watch"][key])) for one in found.values())])

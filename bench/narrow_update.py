@@ -62,8 +62,8 @@ class Measured:
     table_bytes: int
     update: Step = field(default_factory=Step)
     flush: Step = field(default_factory=Step)
-    settle: Step = field(default_factory=Step)
-    settles: bool = True
+    compact: Step = field(default_factory=Step)
+    compacts: bool = True
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
@@ -100,13 +100,13 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
 def _round(one: Measured, rows: pa.Table, *, kept: bool) -> None:
     store = one.store
 
-    def settle() -> None:
-        one.settles = store.settle()
+    def compact() -> None:
+        one.compacts = store.compact()
 
     steps: list[tuple[Step, Callable[[], None]]] = [
         (one.update, lambda: store.update(rows)),
         (one.flush, store.flush),
-        (one.settle, settle),
+        (one.compact, compact),
     ]
     for step, action in steps:
         before = written_bytes()
@@ -129,12 +129,12 @@ def _report(measured: list[Measured], scale: Scale, arrow_bytes: int) -> Report:
     ]
     table = Table(names)
     for one in measured:
-        update, flush, settle = one.update.bytes, one.flush.bytes, one.settle.bytes
+        update, flush, compact = one.update.bytes, one.flush.bytes, one.compact.bytes
         both = None if update is None or flush is None else update + flush
-        total = None if both is None or settle is None else both + settle
+        total = None if both is None or compact is None else both + compact
         cells = [seconds(median(one.update.took_s)), _bytes(update, one)]
         cells += [seconds(median(one.flush.took_s)), _bytes(both, one)]
-        cells += [seconds(median(one.settle.took_s)), _bytes(total, one)] if one.settles else ["–", "–"]
+        cells += [seconds(median(one.compact.took_s)), _bytes(total, one)] if one.compacts else ["–", "–"]
         table.rows.append([one.kind.name, megabytes(one.table_bytes), *cells])
     report = Report(
         NARROW,

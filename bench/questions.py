@@ -29,7 +29,7 @@ def in_turns(sources: Mapping[str, Source], repeats: int, what: str) -> Taken:
     answers = {name: sources[name]()[1] for name in names}
     for name in names:
         if not same(answers[name], answers["parquet"]):
-            raise AssertionError(f"{what}: {name} answers otherwise than Parquet")
+            raise AssertionError(f"{what}: {name} has other results than Parquet")
     del answers
     taken: Taken = {name: [] for name in names}
     for repeat in range(repeats):

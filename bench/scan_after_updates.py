@@ -90,7 +90,7 @@ class Measured:
     kind: Kind
     pairs: dict[tuple[float, str, str], Paired] = field(default_factory=dict)
     update_s: dict[float, float] = field(default_factory=dict)
-    settle_s: dict[float, float] = field(default_factory=dict)
+    compact_s: dict[float, float] = field(default_factory=dict)
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
@@ -208,9 +208,9 @@ def _measure(
         one.update_s[share] = timed(update)
         compare("before")
         if share:
-            settled = []
-            one.settle_s[share] = timed(lambda: settled.append(touched.settle()))
-            if settled[0]:
+            compacted = []
+            one.compact_s[share] = timed(lambda: compacted.append(touched.compact()))
+            if compacted[0]:
                 compare("after")
     finally:
         touched.close()
@@ -229,7 +229,7 @@ def _report(measured: list[Measured], scale: Scale, source: str) -> Report:
                     cells = [times(pair.ratio) if pair else "–" for pair in pairs]
                     name = f"{one.kind.name}, {query.name} {title}"
                     table.rows.append([name, seconds(known[0].first_s), *cells])
-        for title, taken in (("the update", one.update_s), ("compaction", one.settle_s)):
+        for title, taken in (("the update", one.update_s), ("compaction", one.compact_s)):
             shares = [seconds(taken.get(share)) for share in scale.shares if share]
             table.rows.append([f"{one.kind.name}, {title}", "", "", *shares])
     report = Report(

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 PART = "spark"
 NEEDED = {
     "pyspark": "Spark itself",
-    "pandas": "PySpark asks for it",
-    "sqlglot": "`nyala.spark.sql` asks for it",
+    "pandas": "PySpark needs it",
+    "sqlglot": "`nyala.spark.sql` needs it",
 }
 STEPS = ("reads", "updates", "upserts", "streams", "queries")
 
@@ -131,7 +131,7 @@ def _queries(spark: SparkSession, scale: Scale, folder: str, say: Say) -> dict[i
         spark_tpch.make(spark, given, folder, db)
         del given
         say("made TPC-H's tables")
-        return spark_tpch.ask(spark, db.path, scale.queries, say)
+        return spark_tpch.run_queries(spark, db.path, scale.queries, say)
 
 
 # ---------------------------------------------------------------------------------------------------- the report

@@ -264,7 +264,7 @@ class Steps:
             }
             answers = {name: _rounded(way(255) or []) for name, way in ways.items()}
             if any(answer != answers[PARQUET] for answer in answers.values()):
-                raise AssertionError(f"{read.name}: the answers differ: {answers}")
+                raise AssertionError(f"{read.name}: the results differ: {answers}")
             # The check of results was round 0.
             rounds = self.scale.repeats * read.longer
             found[read.name] = in_rounds(ways, rounds, warm=0, enough_s=self.scale.enough_s)

@@ -44,7 +44,7 @@ def make(spark: SparkSession, given: Mapping[str, pa.Table], folder: str, db: ny
         spark.read.parquet(files).createOrReplaceTempView(name)
 
 
-def ask(
+def run_queries(
     spark: SparkSession, store: str, repeats: int, say: Say, queries: Sequence[int] = tuple(QUERIES)
 ) -> dict[int, Seconds]:
     """Return the seconds of each way, by query and round. Raises AssertionError if results differ."""
@@ -66,7 +66,7 @@ def ask(
             way(0)
         ours, theirs = ([tuple(row) for row in rows[name]] for name in ways)
         if not same(ours, theirs):
-            raise AssertionError(f"Q{number}: nyala answers otherwise than Parquet")
+            raise AssertionError(f"Q{number}: nyala has other results than Parquet")
         found[number] = in_rounds(ways, repeats, warm=0)
         say(f"Q{number}: {ratio_of(found[number], NYALA, PARQUET):.2f} × Parquet")
     return found

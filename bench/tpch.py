@@ -49,13 +49,13 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     say(f"made TPC-H's tables at scale factor {scale.scale_factor:g}")
     load_s = in_own_process(_load, files, folder)["s"]
     by_duckdb = in_own_process(_ask_all, scale, files, folder)
-    say("asked DuckDB")
+    say("ran the queries in DuckDB")
     by_polars: dict[str, Taken] = {}
     if importlib.util.find_spec("polars") is None:
         say("polars is not installed: left out")
     else:
         by_polars = in_own_process(
-            tpch_polars.ask_all, scale.queries, files, folder, scale.repeats, MEMORY_LIMIT
+            tpch_polars.run_all, scale.queries, files, folder, scale.repeats, MEMORY_LIMIT
         )
     return _report(scale, load_s, by_duckdb, by_polars, _lineitem_bytes(files, folder), files, folder)
 
@@ -77,7 +77,7 @@ def _ask_all(scale: Scale, files: str, folder: str) -> dict[str, Any]:
     def opened() -> nyala.Database:
         return nyala.connect(os.path.join(folder, "nyala"), read_only=True, memory_limit=MEMORY_LIMIT)
 
-    def asked(connection: Any, text: str) -> tuple[float, list[Any]]:
+    def timed_query(connection: Any, text: str) -> tuple[float, list[Any]]:
         begun = perf_counter()
         rows = (connection.sql if isinstance(connection, nyala.Database) else connection.execute)(
             text
@@ -87,14 +87,14 @@ def _ask_all(scale: Scale, files: str, folder: str) -> dict[str, Any]:
     def cold(text: str) -> tuple[float, list[Any]]:
         with opened() as db:
             db.sql("SELECT 1").fetchall()  # the start of this instance is not part of the time
-            return asked(db, text)
+            return timed_query(db, text)
 
     def parquet(text: str) -> tuple[float, list[Any]]:
         with duckdb.connect() as connection:
             for name in KEYS:
                 path = os.path.join(files, f"{name}.parquet")
                 connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")
-            return asked(connection, text)
+            return timed_query(connection, text)
 
     found = {}
     with opened() as stays:
@@ -102,7 +102,7 @@ def _ask_all(scale: Scale, files: str, folder: str) -> dict[str, Any]:
             text = QUERIES[number]
             sources = {
                 "cold": partial(cold, text),
-                "warm": partial(asked, stays, text),
+                "warm": partial(timed_query, stays, text),
                 "parquet": partial(parquet, text),
             }
             found[f"Q{number}"] = in_turns(sources, scale.repeats, f"Q{number}")

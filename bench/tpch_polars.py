@@ -32,7 +32,7 @@ def queries(numbers: Iterable[int]) -> Mapping[str, Query]:
     return {name: QUERIES[name] for name in (f"Q{number}" for number in numbers)}
 
 
-def ask_all(
+def run_all(
     numbers: Iterable[int], files: str, folder: str, repeats: int, memory_limit: str
 ) -> dict[str, Taken]:
     """Return the seconds of each query. Raises AssertionError if a result differs from that over

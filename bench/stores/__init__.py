@@ -59,7 +59,7 @@ class Store(Protocol):
     def flush(self) -> None:
         """Move data from memory and log to the files of the table, and do nothing else."""
 
-    def settle(self) -> bool:
+    def compact(self) -> bool:
         """Compact the table so that scans are fast after updates. Return False if the store cannot
         do this.
         """

@@ -63,14 +63,14 @@ class DeltaStore:
     def flush(self) -> None:
         return
 
-    def settle(self) -> bool:
+    def compact(self) -> bool:
         self._table.optimize.compact()
         self._table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
         self._sync()
         return True
 
     def maintain(self) -> bool:
-        return self.settle()
+        return self.compact()
 
     def run(self, query: Query) -> list[tuple[Any, ...]]:
         con = sql_engine()

@@ -59,7 +59,7 @@ class DuckdbStore:
     def flush(self) -> None:
         self._con.execute("CHECKPOINT")
 
-    def settle(self) -> bool:
+    def compact(self) -> bool:
         self.flush()
         return True
 

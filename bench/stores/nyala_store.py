@@ -69,7 +69,7 @@ class NyalaStore:
     def flush(self) -> None:
         self.table.flush()
 
-    def settle(self) -> bool:
+    def compact(self) -> bool:
         self.table.flush()
         compact = getattr(self.table, "compact", None)
         if compact is None:

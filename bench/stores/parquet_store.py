@@ -54,7 +54,7 @@ class ParquetStore:
     def flush(self) -> None:
         return
 
-    def settle(self) -> bool:
+    def compact(self) -> bool:
         return False
 
     def maintain(self) -> bool:

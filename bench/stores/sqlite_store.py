@@ -64,7 +64,7 @@ class SqliteStore:
     def flush(self) -> None:
         self._con.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def settle(self) -> bool:
+    def compact(self) -> bool:
         self.flush()
         return True
 

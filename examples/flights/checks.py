@@ -29,8 +29,8 @@ class State:
     """The content of `flights`: the feed up to a day, inclusive, and the state of cancelled
     flights.
 
-    reinstated   None: cancelled flights are not deleted yet. Otherwise all are deleted, but the
-                 first ones by key, of this number, are inserted again.
+    reinstated: None: cancelled flights are not deleted yet. A number: they are deleted, and the
+    first ones by key, as many as this number, are inserted again.
     """
 
     through: dt.date | None = None

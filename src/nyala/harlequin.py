@@ -1,7 +1,7 @@
 """Adapter for Harlequin, a terminal program for SQL: `harlequin --adapter nyala FOLDER`.
 
-Harlequin finds `NyalaAdapter` by its entry point, shows the tables and columns, runs statements, and prints the first
-rows. A store in a folder may be open in a running program.
+Harlequin finds `NyalaAdapter` by its entry point. It shows the tables and columns, runs statements,
+and prints their first rows. A running program may have the store's folder open.
 
 Source: docs/how-to/shell.md, "Harlequin"; Harlequin, "Creating an Adapter".
 """
@@ -41,8 +41,8 @@ _LABELS: Final = (
 
 
 def _label(type: pa.DataType) -> str:
-    """Return Harlequin's short sign for a type."""
-    return next((label for is_such, label in _LABELS if is_such(type)), "?")
+    """Return the short label that Harlequin shows for a type."""
+    return next((label for matches, label in _LABELS if matches(type)), "?")
 
 
 class NyalaAdapter(HarlequinAdapter):
@@ -120,7 +120,7 @@ class NyalaConnection(HarlequinConnection):
 
 
 class NyalaCursor(HarlequinCursor):
-    """The rows of one statement, which are read when Harlequin fetches them."""
+    """The result of one statement. Its rows are read when Harlequin fetches them."""
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
         self._reader = reader
