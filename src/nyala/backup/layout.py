@@ -45,25 +45,6 @@ from nyala.schema.schema import Schema
 from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
 from nyala.tablet.state.store_folder import check_folder_path
 
-__all__ = [
-    "ACTION",
-    "ADVICE",
-    "METADATA",
-    "NAME",
-    "WORK",
-    "Backup",
-    "OpenedPlace",
-    "PartFile",
-    "Place",
-    "StoreRecord",
-    "folder_of",
-    "names_in",
-    "open_place",
-    "path_in",
-    "records_path",
-    "table_of",
-]
-
 VERSION: Final = 3
 METADATA: Final = "backup.json"
 ACTION: Final = "_action"

@@ -40,20 +40,6 @@ from nyala.env import is_gone
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import to_datetime
 
-__all__ = [
-    "DamagedBackup",
-    "backups_of",
-    "chain_of",
-    "check_exists",
-    "clean",
-    "find_backups",
-    "is_whole",
-    "newest_of",
-    "records",
-    "remove_abandoned",
-    "tables_in",
-]
-
 logger = logging.getLogger("nyala.backup")
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nyala.tablet.recovery.reader_store import ReaderStore
     from nyala.tablet.store import Store
 
-__all__ = ["BackupPlan", "check_outside", "plan_backup"]
-
 
 @dataclass(frozen=True)
 class BackupPlan:

@@ -23,8 +23,6 @@ from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.schema.conversion.convert import default_array
 from nyala.tablet.changes.spec import CHANGE_TYPE
 
-__all__ = ["RestoreStep", "plan_restore", "plan_restore_of_store", "read_part", "restored_schema"]
-
 _ADVICE: Final = "restore another moment, or make a full backup"
 
 

@@ -34,8 +34,6 @@ from nyala.tablet.write.write_path import Request, write
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-__all__ = ["Restored", "apply_rows", "check_free", "filling", "restore", "restoring", "rows_of"]
-
 BATCH_BYTES: Final = 64 << 20
 
 

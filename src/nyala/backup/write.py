@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from nyala.tablet.recovery.reader_store import ReaderStore
     from nyala.tablet.store import Store
 
-__all__ = ["Done", "back_up", "begin_backup", "finish_backup", "remove_work", "rows_of_tablet", "write_part"]
-
 # Limits the memory of the writer, and of a reader, which checks a whole file before it returns a row.
 PART_BYTES: Final = 32 << 20
 _THREADS: Final = 2

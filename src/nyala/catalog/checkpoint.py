@@ -32,20 +32,6 @@ from nyala.env import Env, Files, MissingFileError
 from nyala.errors import CorruptionError, StorageError
 from nyala.wal.format import Layout, check_store_id, crc32c
 
-__all__ = [
-    "CHECKPOINT",
-    "Birth",
-    "checkpoint_path",
-    "checkpoint_versions",
-    "decode_checkpoint",
-    "encode_checkpoint",
-    "newest_checkpoint",
-    "read_birth",
-    "read_checkpoint",
-    "write_birth",
-    "write_checkpoint",
-]
-
 MAGIC: Final = b"NYALACKP"
 CHECKPOINT: Final = Layout(
     "checkpoint header",

@@ -36,8 +36,6 @@ from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.schema.schema import Schema
 
-__all__ = ["SHAPES", "Shape", "decode_change", "decode_state", "encode_change", "encode_state"]
-
 _T = TypeVar("_T")
 
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

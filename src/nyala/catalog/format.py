@@ -7,15 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "BIRTH_NAME",
-    "CHECKPOINTS_NAME",
-    "FORMAT_VERSION",
-    "LEASES_NAME",
-    "LOCK_NAME",
-    "SOCKET_NAME",
-]
-
 BIRTH_NAME: Final = "nyala.json"
 CHECKPOINTS_NAME: Final = "checkpoints"
 LOCK_NAME: Final = "lock"

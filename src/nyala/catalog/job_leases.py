@@ -14,8 +14,6 @@ from nyala.catalog.object_leases import ObjectJobLease
 from nyala.env import Env
 from nyala.objects.address import bucket_of
 
-__all__ = ["RENEWED_BELOW", "JobLease", "create_job_lease", "is_living", "keep_job_lease", "open_job_lease"]
-
 RENEWED_BELOW: Final = leases.RENEWED_BELOW
 
 

@@ -49,22 +49,6 @@ from nyala.env import MAY_NOT_WRITE, Env, FileLock, MissingFileError, Reserve, i
 from nyala.env.paths import is_bucket_url
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, StorageError
 
-__all__ = [
-    "EVERYTHING",
-    "Lease",
-    "LeaseKind",
-    "LivingLease",
-    "collectable",
-    "create_lease",
-    "is_living",
-    "lease_expired",
-    "living_leases",
-    "no_store_here",
-    "oldest_needed",
-    "open_remote_lease",
-    "reader_lease",
-]
-
 LeaseKind: TypeAlias = Literal["reader", "remote"]
 
 RENEWED_BELOW: Final = 0.75

@@ -27,15 +27,6 @@ from nyala.wal.position import LogPosition
 from nyala.wal.reader import LogReader, missing_segment, segment_numbers
 from nyala.wal.record import ChangeRecord
 
-__all__ = [
-    "apply_changes",
-    "check_log_exists",
-    "find_store",
-    "read_catalogue",
-    "version_of",
-    "without_collector",
-]
-
 # Files that an interrupted creation of a store may leave.
 _FORERUNNERS: Final = frozenset({LOCK_NAME, LEASES_NAME, SOCKET_NAME, ".DS_Store"})
 _LOADS_MAX: Final = 20

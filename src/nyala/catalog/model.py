@@ -58,25 +58,6 @@ from nyala.partition.model import Partition, PartitionSchema, find_problem
 from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import Schema
 
-__all__ = [
-    "CatalogChange",
-    "CatalogState",
-    "CommitMessage",
-    "CommittedKey",
-    "DeltaEntry",
-    "PartEntry",
-    "PurgedRange",
-    "RowSetEntry",
-    "TableEntry",
-    "TabletEntry",
-    "TagEntry",
-    "apply",
-    "existed_at",
-    "purging_tables",
-    "purging_tablets",
-]
-
-
 # The numbers between this limit and 2^63 are more than a store can use (M9).
 _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
 _FILE_ID: Final = re.compile("[0-9a-f]{32}")

@@ -38,16 +38,6 @@ from nyala.env.overlapped import each
 from nyala.errors import StorageError
 from nyala.objects.base import ObjectInfo, Objects
 
-__all__ = [
-    "GRACE_S",
-    "LEASES_PREFIX",
-    "LEASE_FILES_PREFIX",
-    "TTL_S",
-    "ObjectJobLease",
-    "ObjectLease",
-    "ObjectLeases",
-]
-
 logger = logging.getLogger("nyala.store")
 
 LEASES_PREFIX: Final = "leases/"

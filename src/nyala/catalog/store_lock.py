@@ -25,8 +25,6 @@ from nyala.env import Env, FileLock, MissingFileError
 from nyala.env.interrupts import Interruptible
 from nyala.errors import LockedError, StorageError
 
-__all__ = ["LockHolder", "Purpose", "StoreLock"]
-
 Purpose: TypeAlias = Literal["writer", "commit"]
 
 _POLL_S: Final = 0.05

@@ -12,8 +12,6 @@ import threading
 import time
 from typing import Final, Protocol
 
-__all__ = ["Clock", "SystemClock"]
-
 # `time.monotonic` excludes suspended time. These clocks include it: the first on Linux, the second
 # on macOS.
 _WITH_SLEEP: Final[int] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", -1))

@@ -42,19 +42,6 @@ from nyala.errors import Error, StorageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "MAY_NOT_WRITE",
-    "AppendFile",
-    "Bytes",
-    "FileLock",
-    "FileStatus",
-    "Files",
-    "MissingFileError",
-    "RandomFile",
-    "storage_error",
-    "write_atomic",
-]
-
 Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 """Any contiguous memory that can be written without a copy."""
 

@@ -26,8 +26,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, Final, TypeAlias
 
-__all__ = ["Cancellable", "Interruptible", "Uninterrupted", "checkpoint"]
-
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 _NAMES: Final = (
     "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2"

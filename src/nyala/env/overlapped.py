@@ -11,8 +11,6 @@ from typing import Final, TypeVar
 from nyala.env.files import Files
 from nyala.env.posix_files import PosixFiles
 
-__all__ = ["each"]
-
 _THREADS: Final = 4
 
 _Item = TypeVar("_Item")

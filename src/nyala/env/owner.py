@@ -18,8 +18,6 @@ import os
 import re
 from typing import Final
 
-__all__ = ["is_gone", "mark_of_ancestor", "process_mark"]
-
 _MARK: Final = re.compile(r"([0-9a-f]{16})([0-9a-f]{8})([0-9a-f]{16})")
 _ENDED: Final = ("Z", "X", "x")
 _ANCESTORS_MAX: Final = 16

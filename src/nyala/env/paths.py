@@ -8,9 +8,6 @@ from typing import Final
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["is_bucket_url", "plain_url", "utf8_path"]
-
-
 _BUCKET_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file)://", re.IGNORECASE)
 
 

@@ -36,8 +36,6 @@ try:
 except ImportError:  # Windows: `system_files()` returns files that raise an error
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["PosixFiles", "system_files"]
-
 _T = TypeVar("_T")
 
 # The most parts of one `writev` call that Linux and macOS accept.

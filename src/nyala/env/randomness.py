@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-__all__ = ["Randomness", "SystemRandomness"]
-
 
 class Randomness(Protocol):
     """The interface of a source of randomness. Any thread may use it."""

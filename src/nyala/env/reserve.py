@@ -32,8 +32,6 @@ from typing import Final, TypeVar
 from nyala.env.files import Files
 from nyala.errors import StorageError
 
-__all__ = ["PIECES_MAX", "PIECES_MIN", "PIECE_BYTES", "RESERVE_NAME", "Reserve", "is_full"]
-
 logger = logging.getLogger("nyala.store")
 
 _T = TypeVar("_T")

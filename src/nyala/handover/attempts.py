@@ -19,8 +19,6 @@ from nyala.env import Env
 from nyala.errors import Error, FencedError, LockedError, StorageError
 from nyala.handover.channel import NoWriter, WriterEndedError
 
-__all__ = ["with_writer"]
-
 logger = logging.getLogger("nyala.handover.commits")
 
 _Result = TypeVar("_Result")

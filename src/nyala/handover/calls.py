@@ -60,10 +60,6 @@ from nyala.tablet.write.write_path import Request
 if TYPE_CHECKING:
     from nyala.handover.local_writer import LocalWriter
 
-__all__ = [
-    "CALLS", "Outgoing", "answer_call", "converted", "decode_answer", "encode_call", "of_prepared",
-]  # fmt: skip
-
 # Larger rows of a request are staged as a file.
 ATTACHED_MAX_BYTES: Final = 1 << 20
 _STAGING_TTL_S: Final = 24 * 3600.0

@@ -67,8 +67,6 @@ from nyala.handover.frames import (
     opened,
 )
 
-__all__ = ["ChannelServer", "Connection", "NoWriter", "Session", "WriterEndedError", "send"]
-
 logger = logging.getLogger("nyala.handover.commits")
 
 # The bytes that are sent. Never change their meaning: a new protocol needs a new HELLO.

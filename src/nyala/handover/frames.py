@@ -30,11 +30,6 @@ import nyala.errors
 from nyala.errors import ConflictError, CorruptionError, Error, StorageError, WriteError
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
 
-__all__ = [
-    "ANSWER_MAX_BYTES", "ATTACHMENT_COUNT_MAX", "JSON_MAX_BYTES", "JSON_VALUES_MAX", "MAGIC", "REQUEST_MAX_BYTES",
-    "BrokenFrame", "Handler", "decode_error", "decode_frame", "encode_error", "encode_frame", "executed", "opened",
-]  # fmt: skip
-
 logger = logging.getLogger("nyala.handover.commits")
 
 Handler: TypeAlias = "Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], Sequence[bytes]]]"

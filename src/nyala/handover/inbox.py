@@ -59,8 +59,6 @@ from nyala.objects.base import Objects
 from nyala.tablet.media.bucket import living_writer
 from nyala.tablet.state.store_folder import ANSWERS_PREFIX, INBOX_PREFIX, NEWS_KEY
 
-__all__ = ["InboxServer", "ask", "serving"]
-
 logger = logging.getLogger("nyala.handover.commits")
 
 POLL_S: Final = 1.0

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from nyala.tablet.write.where_writes import Select
     from nyala.tablet.write.write_path import Request
 
-__all__ = ["LocalWriter", "Progress", "SeenTable", "TableDraft"]
-
 
 class Progress(Protocol):
     """Receives the progress of a compaction, as `presentation.progress.CompactionProgress` does."""

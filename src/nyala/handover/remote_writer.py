@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from nyala.partition.model import Partition, PartitionSchema
     from nyala.tablet.maintenance import MaintenanceStatus
 
-__all__ = ["RemoteMaintenance", "RemoteWriter", "SharedReader", "Writer", "settings_of_writer"]
-
 _Made = TypeVar("_Made")
 
 TAKE_TIMEOUT_S: Final = 30.0

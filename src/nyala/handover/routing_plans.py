@@ -12,8 +12,6 @@ from nyala.tablet.jobs.staged_files import routing_plan_of
 from nyala.tablet.state import store_folder as layout
 from nyala.wal.position import read_position
 
-__all__ = ["routing_plan"]
-
 
 def routing_plan(env: Env, path: str, name: str) -> LoadPlan:
     """Return the schema and tablets of the table `name` in the store at `path`, a folder or URL.

@@ -14,8 +14,6 @@ from nyala.objects.address import bucket_of
 if TYPE_CHECKING:
     from nyala.handover.local_writer import LocalWriter
 
-__all__ = ["server_of"]
-
 
 def server_of(writer: LocalWriter) -> ChannelServer | InboxServer:
     """Return a server for a writer, not yet started: at the folder's socket, or at the bucket's inbox."""

@@ -26,8 +26,6 @@ from nyala.handover.commits import answer_request
 from nyala.handover.local_writer import LocalWriter
 from nyala.tablet.write.transaction import OpenTransaction
 
-__all__ = ["HOLD_MAX_S", "WriterSession"]
-
 # A client may keep other writers out for this time.
 HOLD_MAX_S: Final = 10.0
 

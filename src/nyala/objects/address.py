@@ -32,8 +32,6 @@ from nyala.objects.open import PUBLIC_OPTIONS, StorageOptions, open_objects
 from nyala.objects.remote_files import RemoteFiles
 from nyala.suggestion import nearest
 
-__all__ = ["Address", "address_of", "bucket_of", "open_env", "place_of"]
-
 _CACHE_BYTES_MAX: Final = 20 << 30
 _CACHE_SHARE: Final = 10  # of the free space of its disk
 # The options that may choose the server.

@@ -18,8 +18,6 @@ from nyala.env import Files
 from nyala.errors import InvalidArgumentError, StorageError
 from nyala.suggestion import nearest
 
-__all__ = ["aws_profile"]
-
 _FILE_MAX_BYTES: Final = 1 << 20
 _OTHER_SOURCES: Final = (
     "AWS_ACCESS_KEY_ID",

@@ -29,8 +29,6 @@ from typing import Any, Protocol
 
 from nyala.env import Bytes
 
-__all__ = ["ObjectInfo", "Objects"]
-
 
 @dataclass(frozen=True)
 class ObjectInfo:

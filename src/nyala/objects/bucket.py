@@ -37,8 +37,6 @@ from nyala.objects.bucket_errors import (
 from nyala.objects.handle import Handle, is_key
 from nyala.optional import need
 
-__all__ = ["TIMEOUT_S", "BucketObjects", "Connect"]
-
 Connect = Callable[[dict[str, Any], dict[str, Any]], Any]
 """Creates a client of obstore. Arguments: `client_options` and `retry_config`."""
 

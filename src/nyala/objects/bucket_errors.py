@@ -15,15 +15,6 @@ from typing import Any, Final
 
 from nyala.errors import StorageError, bounded
 
-__all__ = [
-    "RANGE_NOT_SATISFIABLE",
-    "THROTTLED",
-    "bucket_error",
-    "check_from_bucket",
-    "is_about_object",
-    "status_of",
-]
-
 RANGE_NOT_SATISFIABLE: Final = 416
 THROTTLED: Final = frozenset({429, 503})
 """The statuses by which a bucket refuses a request because it has too many."""

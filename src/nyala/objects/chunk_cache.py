@@ -44,8 +44,6 @@ from nyala.errors import Error, StorageError
 from nyala.objects.base import Objects
 from nyala.objects.handle import check_usable
 
-__all__ = ["CHUNK_BYTES", "CachedObject", "ChunkCache"]
-
 logger = logging.getLogger("nyala.objects")
 
 CHUNK_BYTES: Final = 256 << 10

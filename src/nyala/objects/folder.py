@@ -34,8 +34,6 @@ from nyala.errors import StorageError
 from nyala.objects.base import ObjectInfo
 from nyala.objects.handle import Handle, is_key
 
-__all__ = ["FolderObjects"]
-
 _TEMPORARY: Final = ".tmp"
 _LEFTOVER_AGE_US: Final = 24 * 3600 * 1_000_000
 # After these errors, the system has certainly not changed a name.

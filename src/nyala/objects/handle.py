@@ -15,8 +15,6 @@ from typing import Any, Final, NoReturn, SupportsIndex
 from nyala.env import MissingFileError
 from nyala.errors import InvalidArgumentError, StorageError
 
-__all__ = ["KEY_MAX_CHARS", "WHOLE_MAX_BYTES", "Handle", "check_usable", "is_key"]
-
 # S3, GCS and Azure allow 1,024 characters, and the store's prefix needs some of them.
 KEY_MAX_CHARS: Final = 512
 WHOLE_MAX_BYTES: Final = 1 << 30

@@ -13,8 +13,6 @@ from nyala.env import Bytes
 from nyala.objects.base import ObjectInfo
 from nyala.objects.handle import Handle
 
-__all__ = ["MemoryObjects"]
-
 
 class _Bucket:
     """The objects and the clock of a bucket, which its clients share."""

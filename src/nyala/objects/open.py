@@ -25,8 +25,6 @@ from nyala.objects.handle import is_key
 from nyala.optional import need
 from nyala.suggestion import nearest
 
-__all__ = ["PUBLIC_OPTIONS", "StorageOptions", "open_objects"]
-
 StorageOptions = Mapping[str, Any] | Callable[[], Any]
 """Options by name, or a function, which is the option `credential_provider`."""
 

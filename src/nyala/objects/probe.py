@@ -21,8 +21,6 @@ from nyala.errors import StorageError
 from nyala.objects.base import Objects
 from nyala.objects.settle import settle
 
-__all__ = ["PROMISES", "Finding", "probe"]
-
 _CREATORS: Final = 8
 _ROUNDS: Final = 20
 _UPLOAD_PARTS: Final = 20

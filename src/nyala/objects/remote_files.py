@@ -30,8 +30,6 @@ from nyala.objects.base import ObjectInfo, Objects
 from nyala.objects.chunk_cache import CachedObject, ChunkCache
 from nyala.objects.settle import persist
 
-__all__ = ["RemoteFiles"]
-
 # An upload reads this many bytes from the local file at a time.
 _PART_BYTES: Final = 8 << 20
 # A longer read checks the object's size first, because its length may come from a damaged file.

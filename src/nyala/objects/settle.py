@@ -23,8 +23,6 @@ from nyala.env import Bytes, Env
 from nyala.errors import StorageError
 from nyala.objects.base import Objects
 
-__all__ = ["PATIENCE_S", "persist", "settle"]
-
 PATIENCE_S: Final = 60.0
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 2.0
