@@ -1,8 +1,6 @@
-"""Random tables of some thousand rows that are read in the ways of large ones.
+"""Random steps on a table of 3,000 rows, and random predicates, for tests against a dictionary.
 
-The module draws their columns, changes and predicates, and computes the expected rows from a
-dictionary. Columns have every encoding, those that can evaluate a predicate and those that cannot.
-Splits are whole blocks, although rowsets are small.
+The table has columns of every encoding. Splits are so small that each rowset has several.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from nyala.tablet.scan import read_path, split
 from nyala.tablet.state.root import TabletState
 
 ROWS = 3000
-SPLIT = 1024
 DAY = dt.date(2020, 1, 1)
 Row: TypeAlias = dict[str, Any]
 
@@ -45,9 +42,9 @@ GROUPS = 5
 
 @lru_cache(ROWS * 8)
 def row(k: int, shift: int) -> Row:
-    """The row of a key, as inserted (0) or changed; treat it as read-only.
+    """Return the row of a key, as inserted (shift 0) or after a change. Callers must not modify it.
 
-    Most columns have values that occur in both.
+    Old and new rows have many values in common.
     """
     cube = k**3 + 31 * shift * k + shift
     return {
@@ -91,8 +88,8 @@ Test: TypeAlias = tuple[str, Callable[[Row], bool]]
 
 
 @contextlib.contextmanager
-def small_splits(rows: int = SPLIT) -> Iterator[None]:
-    """Splits that are whole blocks, of rowsets of some times as many rows."""
+def small_splits(rows: int) -> Iterator[None]:
+    """Set the rows of a split, so that small rowsets have several, which are read as by large scans."""
     with contextlib.ExitStack() as stack:
         for module, name, value in (
             (read_path, "SPLIT_ROWS", rows), (read_path, "_INLINE_ROWS", 0),
@@ -103,8 +100,8 @@ def small_splits(rows: int = SPLIT) -> Iterator[None]:
 
 
 @st.composite
-def question(draw: st.DrawFn, name: str) -> Test:
-    """A predicate on a column, as text and as a function; it uses values that rows have."""
+def predicate(draw: st.DrawFn, name: str) -> Test:
+    """Draw a predicate on a column with values of rows, as text and as a function."""
     if KINDS.get(name, ("",))[0] == "bool":
         whether = [(name, lambda r: r[name] is True), (f"NOT {name}", lambda r: r[name] is False)]
         return draw(st.sampled_from([*whether, (f"{name} IS NULL", lambda r: r[name] is None)]))
@@ -121,15 +118,15 @@ def question(draw: st.DrawFn, name: str) -> Test:
     one, other = sql(a), sql(b)
     text = f'"{name}"'
 
-    def meant(compare: Callable[[Any], bool]) -> Callable[[Row], bool]:
+    def not_null_and(compare: Callable[[Any], bool]) -> Callable[[Row], bool]:
         return lambda r: r[name] is not None and compare(r[name])
 
     if word == "IN":
-        return f"{text} IN ({one}, {other})", meant(lambda v: v in (a, b))
+        return f"{text} IN ({one}, {other})", not_null_and(lambda v: v in (a, b))
     if word == "BETWEEN":
-        return f"{text} BETWEEN {one} AND {other}", meant(lambda v: a <= v <= b)
+        return f"{text} BETWEEN {one} AND {other}", not_null_and(lambda v: a <= v <= b)
     compare = {"<": lambda v: v < a, ">=": lambda v: v >= a, "=": lambda v: v == a}[word]
-    return f"{text} {word} {one}", meant(compare)
+    return f"{text} {word} {one}", not_null_and(compare)
 
 
 def sql(value: Any) -> str:
@@ -149,8 +146,8 @@ def create(
     return db.create_table("t", {**parts, **columns}, list(keys), partition_by=partition_by)
 
 
-def carry_out(db: nyala.Database, step: Step, number: int, rows: dict[int, Row]) -> set[int]:
-    """On the store, and on the rows that are there, by k. Returns which rows were written."""
+def apply_step(db: nyala.Database, step: Step, number: int, rows: dict[int, Row]) -> set[int]:
+    """Apply a step to the store and to `rows`, the expected rows by k; return the written keys."""
     what, names, (first, every) = step
     table, store = db["t"], db._writer()
     key = table.primary_key
@@ -192,7 +189,7 @@ def carry_out(db: nyala.Database, step: Step, number: int, rows: dict[int, Row])
 
 
 def plans(what: str, tablet: TabletState, ids: tuple[int, ...], first: int, every: int) -> Iterator[Plan]:
-    """Random compactions of a tablet: of every rowset, or merges of a few into any number."""
+    """Yield compactions of this kind: of each rowset, or for "merge" of a few rowsets."""
     if what == "merge" and tablet.rowsets:
         some = tablet.rowsets[first % len(tablet.rowsets) :][: 1 + first % 3]
         yield MergePlan(tuple(rowset.id for rowset in some), 1.0, 1 + every % 2)
