@@ -7,6 +7,9 @@
       files                   one file, and      files                  being         takes
                               parts (`part`)     delta flushes          flushed       changes
 
+The base has the rows as of a flush or compaction. UNDO files have the changes before it, and REDO
+files those after it. DeltaMemStores have the newest changes, which are in no file yet.
+
 A version is an immutable value that any thread may use. The `with_…` methods create the next one,
 and the tablet installs it. Versions share their open files. Only the newest DeltaMemStore grows, at
 its end, with timestamps that no reader may see yet. `disk_rowset` reads rows and finds keys.
@@ -18,6 +21,7 @@ Invariants
         REDO of some columns into UNDO, while REDO of the same time remains for other columns.
     X4  A column without a footer in any file was added to the table later. Its base value is its
         read default.
+
 Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
 """
 
