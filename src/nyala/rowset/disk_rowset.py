@@ -192,10 +192,10 @@ class DiskRowSet(RowSetVersion, LazyValues):
         """
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is None:
-            return self._base(column, lower, upper, stats, type, access)
+            return self._base(column, (lower, upper), stats, type, access)
         count_applied(stats, len(patch))
         narrow = type if type is not None and type == narrow_decimal(column.type) else None
-        return patch.apply(self._base(column, lower, upper, stats, narrow, access))
+        return patch.apply(self._base(column, (lower, upper), stats, narrow, access))
 
     def filter(
         self,
@@ -221,7 +221,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         elif reader.type == column.type:
             mask = reader.filter(test, lower, upper, among, access=access, stats=stats)
         else:
-            mask = test.mask(self._base(column, lower, upper, stats, None, access))
+            mask = test.mask(self._base(column, (lower, upper), stats, None, access))
             mask = mask if among is None else mask & among
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is not None:
@@ -255,7 +255,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         patch = self._patch(column, snapshot, lower, upper, stats, Access.SCAN)
         if patch is not None and type != narrow_decimal(column.type):
             type = None
-        base = self._gathered_base(column, ordinals, stats, type, Access.SCAN)
+        base = self._base(column, ordinals, stats, type, Access.SCAN)
         if patch is None:
             return base
         count_applied(stats, len(patch))
@@ -340,7 +340,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         redo: Sequence[DeltaRun],
     ) -> pa.Array:
         """Return the base values of these rows, with the changes in these runs applied."""
-        base = self._gathered_base(column, ordinals, stats, None, Access.LOOKUP)
+        base = self._base(column, ordinals, stats, None, Access.LOOKUP)
         if not undo and not redo:
             return base
         positions, values = resolve_at(undo, redo, snapshot, ordinals.positions)
@@ -382,33 +382,25 @@ class DiskRowSet(RowSetVersion, LazyValues):
     def _base(
         self,
         column: ColumnSchema,
-        lower: int,
-        upper: int,
+        rows: tuple[int, int] | Ordinals,
         stats: ReadStats | None,
         type: pa.DataType | None,
         access: Access,
     ) -> pa.Array:
-        reader = self.base_column(column.id)
-        if reader is None:
-            return default_array(column, upper - lower, "read")
-        if type is not None and type == reader.cheap_type and reader.type == column.type:
-            return reader.decode(lower, upper, type, access=access, stats=stats)
-        return adapt(reader.decode(lower, upper, access=access, stats=stats), column.type.arrow)
+        """Return base values: decode rows (lower, upper), or gather single rows.
 
-    def _gathered_base(
-        self,
-        column: ColumnSchema,
-        ordinals: Ordinals,
-        stats: ReadStats | None,
-        type: pa.DataType | None,
-        access: Access,
-    ) -> pa.Array:
+        The result has `type` if all blocks can produce it cheaply, and otherwise the column's type.
+        """
         reader = self.base_column(column.id)
         if reader is None:
-            return default_array(column, ordinals.count, "read")
-        if type is not None and type == reader.cheap_type and reader.type == column.type:
-            return reader.gather(ordinals, type, access=access, stats=stats)
-        return adapt(reader.gather(ordinals, access=access, stats=stats), column.type.arrow)
+            return default_array(column, rows[1] - rows[0] if isinstance(rows, tuple) else rows.count, "read")
+        if type != reader.cheap_type or reader.type != column.type:
+            type = None
+        if isinstance(rows, tuple):
+            values = reader.decode(*rows, type, access=access, stats=stats)
+        else:
+            values = reader.gather(rows, type, access=access, stats=stats)
+        return values if type is not None else adapt(values, column.type.arrow)
 
     def check(self) -> None:
         """Read everything and raise the first problem that `checking.findings` finds.
