@@ -324,7 +324,7 @@ class KeyIndex(LazyValues):
         for lower, keys in self._ranges():
             if not keys.is_strictly_ascending() or (before is not None and keys.at(0) <= before):
                 problems["order"] = CorruptionError(
-                    "expected ascending keys, found others", path, stored.offset
+                    "expected ascending keys, found keys out of order", path, stored.offset
                 )
             before = keys.at(-1)
             try:

@@ -435,7 +435,7 @@ class SparseKeys:
         if not same.all():
             row = (sample + int(np.argmin(same))) << self._log2
             raise CorruptionError(
-                f"the stored key of row {row} is not the key of its key columns", self._path, self.offset
+                f"the stored key of row {row} differs from its key columns", self._path, self.offset
             )
         self._samples.check(samples, sample)
 

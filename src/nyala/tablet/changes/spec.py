@@ -96,8 +96,8 @@ def make_change_spec(
     reserved = next((c.name for c in shown if c.name in FEED_COLUMNS), None)
     if reserved is not None:
         raise InvalidArgumentError(
-            f"table {table.name!r} has a column {reserved!r}, but a change feed uses this name for its own column: "
-            "leave it out, with columns=[…]"
+            f"change feeds have a column {reserved!r} of their own, and so has table {table.name!r}: "
+            "pass columns=[…] without the table's column"
         )
     kind: Versions = "net" if versions == "net" else "all"
     return ChangeSpec(shown, schema.key_count, since, until, kind, values_at)

@@ -396,14 +396,14 @@ def _deltas(
                     or not rowids.type == timestamps.type == pa.int64()
                 ):
                     raise ValueError(
-                        f"deltas have rowids of {rowids.type} and timestamps of {timestamps.type}"
+                        f"expected int64 rowids and timestamps, found {rowids.type} and {timestamps.type}"
                     )
                 if not may_be_one_column(values.type, types[column_id]):
-                    raise ValueError(f"deltas of column {column_id} have values of {values.type}")
+                    raise ValueError(f"changes of column {column_id} have values of type {values.type}")
                 run = DeltaRun("redo", rowids.to_numpy(), timestamps.to_numpy(), values)
                 if run.disorder() is not None or (len(run) and run.rowids[-1] >= row_count):
                     raise ValueError(
-                        f"deltas of column {column_id} are out of order, or name rows that do not exist"
+                        f"changes of column {column_id} are out of order, or of rows that do not exist"
                     )
                 store.append(run.rowids, run.timestamps, {column_id: values})
     return store
