@@ -265,8 +265,9 @@ class Lives:
 
 
 def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int, lower: int, upper: int) -> Lives:
-    """Return the events of at least the rows [lower, upper), from `history_start` on.
+    """Return the insertions and deletions of at least the rows [lower, upper).
 
+    history_start: earlier events are left out.
     Cost: reads LIVENESS of these rows; for a MemRowSet that of all rows.
     """
     if isinstance(rowset, MemRowSet):

@@ -68,10 +68,10 @@ class _Lives:
     older: npt.NDArray[np.int64]
 
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
-        """Return whether each (row, time) is inside a life, after its beginning.
+        """Return whether each (row, time) is inside a life of the row.
 
-        The moment of the deletion counts as inside, because a delete with a sequence changes that
-        column at this moment.
+        The moment of the insertion does not count as inside. The moment of the deletion does,
+        because a delete with a sequence number changes that column at this moment.
         """
         count = len(self.rows)
         order = np.lexsort(

@@ -162,7 +162,7 @@ class KeyIndex(LazyValues):
         return self._find(keys, stats)
 
     def _find(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return `find` without step 1 (see the module)."""
+        """Return the rowid of each key, without a test of column bounds."""
         cached = self._cached_keys()
         if cached is not None:
             return cached.find(keys)
@@ -174,7 +174,7 @@ class KeyIndex(LazyValues):
         return self._search(keys, stats)
 
     def _search(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return `find` without steps 1 and 2 (see the module)."""
+        """Return the rowid of each key, without a test of column bounds and bloom filter."""
         segments = self._stored.segments(keys, stats)
         all_keys = self._all_keys(1 + int((segments[1:] != segments[:-1]).sum()), stats)
         return self._stored.find(keys, segments, stats) if all_keys is None else all_keys.find(keys)
@@ -198,11 +198,11 @@ class KeyIndex(LazyValues):
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns that step 4 reads (see the module)."""
+        """The columns that a search of a segment reads."""
         return self._stored.columns
 
     def parts_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the ordinals that steps 2 and 3 read for these keys."""
+        """Return (column, lower, upper): the parts of bloom filter and first keys that `find` reads."""
         keys = self._inside(keys)
         if not len(keys) or self._cached_keys() is not None:
             return []
@@ -215,7 +215,7 @@ class KeyIndex(LazyValues):
         return parts
 
     def rows_near(self, keys: EncodedKeys) -> list[tuple[int, int]]:
-        """Return the ranges of rows that step 4 reads for these keys.
+        """Return the ranges of rows in which `find` searches these keys.
 
         If there are many ranges, they are joined to one. Reads what `parts_of_search` returns.
         """

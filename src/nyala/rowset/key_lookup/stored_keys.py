@@ -212,7 +212,7 @@ class DenseKeys(LazyValues):
             )
 
     def _block(self, block: int, stats: ReadStats | None) -> SearchedKeys:
-        """Return one block's keys. The cache has the keys, and not the column's array."""
+        """Return one block's keys, through the cache."""
 
         def load() -> SearchedKeys:
             first = block * self.column.rows_per_block

@@ -356,35 +356,6 @@ def _map_splits(
     )
 
 
-def _gather_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:
-    """Gather the few rows of a key range that are on disk, as one batch; None: there are none.
-
-    All rows are inside the range, so only their liveness is tested. Cost: a few calls per column
-    and rowset, and one concatenation per column.
-    """
-    stats = RowSetStats()
-    found: list[list[pa.Array]] = []
-    count = 0
-    try:
-        for unit in units if _are_remote(units) else ():
-            if isinstance(unit.rowset, DiskRowSet):
-                expect_rows(unit.rowset, spec.read_ids(spec.columns), spec.snapshot, unit.lower, unit.upper)
-        for unit in units:
-            rowset, lower, upper = unit.rowset, unit.lower, unit.upper
-            assert isinstance(rowset, DiskRowSet)
-            counters.add_splits((upper - 1) // SPLIT_ROWS + 1 - lower // SPLIT_ROWS, upper - lower)
-            alive = rowset.liveness(spec.snapshot, lower, upper, stats)
-            rowids = np.arange(lower, upper) if alive is None else np.flatnonzero(alive) + lower
-            if len(rowids):
-                found.append(rowset.rows(spec.columns, spec.snapshot, rowids, stats))
-                count += len(rowids)
-    finally:
-        counters.add(stats)
-    if not found:
-        return None
-    return _batch(_concat_columns(found), spec, count)
-
-
 def _are_looked_up(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
     """Whether the predicate is a list of keys, and to look them up costs less than a scan."""
     count = spec.listed_count

@@ -145,7 +145,7 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def listed_keys(self) -> EncodedKeys:
-        """All combinations of `listed` as ascending keys. Cost: one or two microseconds per key."""
+        """The keys that the predicate lists, ascending: all combinations of `listed`."""
         assert self.listed is not None
         rows = itertools.product(*self.listed)
         return self.codec.from_binary(array_of_bytes([self.codec.encode_row(row) for row in rows]))
