@@ -1,4 +1,4 @@
-"""Scans of changed columns return a model's rows, read changes once, and cache only what they need.
+"""Scans of changed columns return a model's rows, also when patches are cached.
 
 Every column has changes: in two files, in memory, or both.
 """
@@ -18,7 +18,6 @@ from tests.sampled import each
 from tests.support import open_database
 
 import nyala
-from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import changes
 from nyala.tablet.scan import read_path, split
 
@@ -123,7 +122,7 @@ def test_scans_of_changed_columns_return_the_present_values(changed: tuple[nyala
     table, rows = changed
     expected = list(rows.values())
     matching = {where: [r for r in expected if matches(r)] for where, matches in PREDICATES.items()}
-    for _ in range(3):  # nothing kept, kept, found
+    for _ in range(3):  # the first scan caches nothing, the second patches, and the third finds them
         assert table.scan(order_by_key=True).to_arrow().to_pylist() == expected
         narrow = table.scan(["k", "amount", "small"])._engine().with_cheap_types().scan.to_arrow()
         assert narrow.schema.field("small").type == pa.decimal32(7, 2)
@@ -163,38 +162,3 @@ def test_a_snapshot_before_the_changes_reads_the_old_values(tmp_path: Path) -> N
                 assert (
                     table.scan(["n"], at=moment).to_arrow().column("n").to_pylist().count(value) == expected
                 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[nyala.Database]:
-    with open_database(tmp_path / "s") as db:
-        yield db
-
-
-@pytest.fixture
-def files_only(store: nyala.Database) -> nyala.Table:
-    """Return a table with two REDO files of one column, each with changes in all splits."""
-    number, text = nyala.column("int32", encoding="for"), nyala.column("string", encoding="plain")
-    columns = {"k": "int64", "n": number, "m": number, "text": text}
-    table = store.create_table("t", columns, "k")
-    values = {"n": [k % 1000 for k in range(ROWS)], "m": [k % 9 for k in range(ROWS)]}
-    table.insert({"k": range(ROWS), **values, "text": [f"text {k}" for k in range(ROWS)]})
-    table.flush()
-    for step in (10, 15):
-        table.update({"k": range(0, ROWS, step), "n": [-step] * (ROWS // step)})
-        table.flush()
-    return table
-
-
-@pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> list[DeltaFile]:
-    """Return a list to which each read of a file's changes adds an entry."""
-    read: list[DeltaFile] = []
-    original = DeltaFile.newest
-
-    def noted(self: DeltaFile, *arguments: Any) -> Any:
-        read.append(self)
-        return original(self, *arguments)
-
-    monkeypatch.setattr(DeltaFile, "newest", noted)
-    return read
