@@ -72,9 +72,7 @@ def test_widths_and_types_of_keys(name: str, width: int | None, in_key: bool) ->
         *[("string", None, None), ("double", None, None), ("bool", None, None), ("binary", None, None)],
     ],
 )
-def test_the_greatest_value_fits_and_the_next_does_not(
-    name: str, least: int | None, greatest: int | None
-) -> None:
+def test_least_and_greatest_values(name: str, least: int | None, greatest: int | None) -> None:
     assert (parse_type(name).value_min, parse_type(name).value_max) == (least, greatest)
 
 
