@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from tests.api.power_cuts import cut_power
 from tests.support import open_database, rows
 
 ID = "auto_incrementing_id"
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with open_database(tmp_path / "s") as db:
-        yield db
 
 
 def by_host(db: Database, **options: Any) -> nyala.Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ from nyala.errors import (
 from nyala.tablet.tables import restore as restoring
 from nyala.testing.clock import ManualClock
 from tests.support import key_value_table, open_database, rows
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with open_database(tmp_path / "s") as db:
-        yield db
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ from tests.support import open_database, rows
 
 SPLIT = nyala.range_partition("k", bounds=[(0, 10), (10, 20)])
 ROWS = [(1, 5), (2, 2), (11, 3), (12, 4)]
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with open_database(tmp_path / "s") as db:
-        yield db
 
 
 def make(db: Database) -> nyala.Table:

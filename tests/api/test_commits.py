@@ -35,12 +35,6 @@ def listed(commits: nyala.CommitList) -> list[Listed]:
     return [(c.inserted, c.updated, c.deleted, c.tables, c.message) for c in commits]
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> Any:
-    with open_database(tmp_path / "s") as db:
-        yield db
-
-
 def write_something(db: Database) -> list[Any]:
     """Commit by each kind of call, and return the results."""
     t, u = key_value_table(db), key_value_table(db, "u")

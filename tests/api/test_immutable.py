@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,6 @@ import pytest
 import nyala
 from nyala import Database
 from tests.support import open_database, rows
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with open_database(tmp_path / "s") as db:
-        yield db
 
 
 def make(db: Database) -> nyala.Table:

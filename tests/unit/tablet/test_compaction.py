@@ -14,14 +14,14 @@ import dataclasses
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.sampled import in_turns
-from tests.support import folder_in_memory, logged_rows, open_database, rows
+from tests.support import logged_rows, open_database, rows
 
 import nyala
 from nyala.api.database import Database
@@ -37,18 +37,6 @@ from nyala.tablet.workers.process import JobCancelled
 from nyala.testing.faulty_files import FaultyFiles
 
 Act = Callable[[], None]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with folder_in_memory() as folder:
-        yield folder
-
-
-@pytest.fixture
-def db(folder: Path) -> Iterator[Database]:
-    with open_database(folder / "s") as db:
-        yield db
 
 
 # --- helpers -------------------------------------------------------------------------------

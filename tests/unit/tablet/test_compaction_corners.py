@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import folder_in_memory, key_value_table, open_database, rows
+from tests.support import key_value_table, open_database, rows
 
 from nyala.errors import CorruptionError
 from nyala.rowset.size import DECODED_PER_TARGET
@@ -20,12 +19,6 @@ from nyala.tablet.maintenance import choose_flush, pressure_of
 from nyala.testing.clock import ManualClock, SeededRandomness
 
 ROWS = 1 << 17  # two splits of a scan
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with folder_in_memory() as folder:
-        yield folder
 
 
 def test_an_expired_rowset_with_deletes_in_memory_is_dropped_after_a_flush(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import folder_in_memory, key_value_table, open_database, rows
+from tests.support import key_value_table, open_database, rows
 
 import nyala
 from nyala.api.database import Database
@@ -26,17 +26,6 @@ from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles
 
 TARGET = 32 << 10
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with folder_in_memory() as folder:
-        yield folder
 
 
 class Disk(FaultyFiles):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.support import compact_deltas, key_value_table, open_database, rows
 
 import nyala
@@ -15,12 +13,6 @@ from nyala.delta.file_selection import FILES_MIN
 from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.testing.faulty_files import FaultyFiles
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with open_database(tmp_path / "s") as db:
-        yield db
 
 
 def rowset(db: Database, name: str = "t") -> Any:

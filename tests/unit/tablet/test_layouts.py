@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support import folder_in_memory, open_database
 
 from nyala.api.database import Database
 from nyala.delta.run import MAX_TIMESTAMP
@@ -20,12 +18,6 @@ from nyala.tablet.compaction.measurement import (
     has_dead_rows,
 )
 from nyala.tablet.compaction.plans import MajorPlan, MergePlan
-
-
-@pytest.fixture
-def db() -> Iterator[Database]:
-    with folder_in_memory() as folder, open_database(folder / "s") as db:
-        yield db
 
 
 def tablet(db: Database) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import folder_in_memory, open_database, rows
+from tests.support import open_database, rows
 
 import nyala
 from nyala.api.database import Database
@@ -25,17 +25,6 @@ from nyala.tablet.manual_maintenance import compact_table, vacuum_table
 from nyala.tablet.workers.process import JobCancelled
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with folder_in_memory() as folder:
-        yield folder
 
 
 @pytest.fixture
