@@ -69,7 +69,7 @@ def open_job_lease(env: Env, place: str, name: str) -> JobLease:
 
 
 def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
-    """Renew a lease. In a folder, only if less than RENEWED_BELOW of its time is left.
+    """Renew a lease. In a folder, do so only if less than RENEWED_BELOW of its time is left.
 
     Raises: HistoryExpiredError if it has ended.
     """

@@ -104,7 +104,7 @@ class RandomFile(Protocol):
     def size_bytes(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes [offset, offset + length), or fewer at the end of the file."""
+        """Return `length` bytes from `offset` on, or fewer at the end of the file."""
         ...
 
     def read_into(self, offset: int, memory: Any) -> int:
@@ -274,7 +274,10 @@ class Files(Protocol):
         ...
 
     def lock(self, path: str, *, create: bool = True) -> FileLock | None:
-        """Take the lock, or return None if it is held. Raises MissingFileError without `create`."""
+        """Take the lock on a file; return None if it is held.
+
+        create: create the file if it is missing. Otherwise a missing file raises MissingFileError.
+        """
         ...
 
     def read_lock_content(self, path: str) -> bytes:

@@ -63,8 +63,8 @@ from nyala.handover.frames import (
     BrokenFrame,
     decode_frame,
     encode_frame,
-    executed,
-    opened,
+    execute,
+    unpack_answer,
 )
 
 logger = logging.getLogger("nyala.handover.commits")
@@ -221,7 +221,7 @@ class Connection:
                 path=directory,
                 outcome="unknown",
             ) from error
-        return opened(answer, returned)
+        return unpack_answer(answer, returned)
 
     def close(self) -> None:
         """Disconnect. May be called twice."""
@@ -473,7 +473,7 @@ class ChannelServer:
         wire.send(bytes([status]))
         if status != ACCEPTED or frame is None:
             return False
-        message, attachments = executed(session.answer, *frame)
+        message, attachments = execute(session.answer, *frame)
         del frame
         wire.send_frame(message, attachments)
         self._memory.release(wire.taken_bytes)

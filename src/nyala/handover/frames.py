@@ -155,10 +155,10 @@ def decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
     return cls(message)
 
 
-def opened(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+def unpack_answer(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
     """Return the answer and attachments of an executed request, or raise its error.
 
-    answer, attachments: of the frame that `executed` returned.
+    answer, attachments: of the frame that `execute` returned.
     """
     try:
         if "error" not in answer:
@@ -173,7 +173,7 @@ def opened(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dict[str, 
     raise error
 
 
-def executed(
+def execute(
     handler: Handler, request: dict[str, Any], attachments: list[bytes]
 ) -> tuple[dict[str, Any], Sequence[bytes]]:
     """Execute a request; return the JSON and attachments of the frame with its answer or error (S2)."""

@@ -51,8 +51,8 @@ from nyala.handover.frames import (
     decode_frame,
     encode_error,
     encode_frame,
-    executed,
-    opened,
+    execute,
+    unpack_answer,
 )
 from nyala.objects.address import place_of
 from nyala.objects.base import Objects
@@ -98,7 +98,7 @@ def ask(
     finally:
         with Uninterrupted(), contextlib.suppress(StorageError):  # I3
             objects.delete([f"{INBOX_PREFIX}{key}", f"{ANSWERS_PREFIX}{key}"])
-    return opened(answer, returned)
+    return unpack_answer(answer, returned)
 
 
 def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[dict[str, Any], list[bytes]]:
@@ -239,7 +239,7 @@ class InboxServer:
             except BrokenFrame as error:
                 self._refuse(key, str(error))
                 continue
-            message, returned = executed(self._handler, request, attachments)
+            message, returned = execute(self._handler, request, attachments)
             if message.get("error", {}).get("class") == FencedError.__name__:
                 raise decode_error(message["error"], returned)  # I1
             self._answer(key, message, returned)

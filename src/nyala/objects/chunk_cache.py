@@ -170,8 +170,9 @@ class ChunkCache:
                 self._ahead.submit(self._perform, fetch)
 
     def file_with(self, entry: CachedObject, offset: int, length: int) -> RandomFile | None:
-        """Wait until the cache file holds these bytes, at least one, and return the file.
+        """Wait until the cache file holds these bytes; return the file.
 
+        length: at least 1.
         Returns: None if the cache is off, or drops the chunks again and again.
         Raises: as `Objects.get_ranges`.
         """
