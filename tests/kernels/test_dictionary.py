@@ -75,7 +75,7 @@ def test_a_code_without_an_entry_is_an_error(kernels: ModuleType, code: int) -> 
     ],
     ids=str,
 )
-def test_inconsistent_arguments_touch_no_foreign_memory(
+def test_inconsistent_arguments_reach_no_other_memory(
     compiled_kernels: ModuleType, change: dict[str, Any]
 ) -> None:
     """Inconsistent arguments raise an error instead of reading or writing other memory."""

@@ -47,10 +47,10 @@ def scratch(dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
 
 
 def row_ranges(count: int, row_bytes: float = 0.0) -> Iterator[tuple[int, int]]:
-    """Yield ranges [lower, upper) that cover `count` rows, for checks, which read every row of a
-    file.
+    """Yield ranges [lower, upper) that cover `count` rows. Each has at most 16 MB if a row has
+    `row_bytes`.
 
-    Each range has at most 16 MB if a row has `row_bytes`.
+    For checks, which read every row of a file.
     """
     step = max(1, min(_RANGE_ROWS_MAX, int(_RANGE_BYTES_MAX / max(row_bytes, 1.0))))
     for lower in range(0, count, step):

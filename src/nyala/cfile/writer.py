@@ -318,10 +318,9 @@ class ColumnBytes(NamedTuple):
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
-    """Return the bytes that `append_column` would write for these values, as a part of a large
-    column.
+    """Return the sizes of what `append_column` would write for these values.
 
-    Cost: that of encoding them.
+    The values are a part of a large column. Cost: that of encoding them.
     """
     encoded = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
     blocks = sum(map(_size_of, _blocks(encoded)))

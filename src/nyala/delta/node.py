@@ -317,8 +317,8 @@ class Node:
         """Return the runs of these columns, to search for a row in them; None to search the parts
         instead.
 
-        The runs are returned if they exist, if the parts cannot be searched, or if so many searches
-        were made that building costs no more.
+        The runs are returned if they exist, if the parts cannot be searched, or if searching the
+        parts has cost as much as building.
         """
         if not isinstance(self.content, dict):
             missing = [column_id for column_id in column_ids if column_id not in self.cache]

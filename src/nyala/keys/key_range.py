@@ -112,8 +112,8 @@ class Clamped:
     """A constraint on one key column, in canonical form, with inclusive bounds where possible.
 
     It has `values` (ascending; None: any value) or bounds (None: unbounded). `upper_open` means
-    that `upper` itself is excluded. Only text needs this, because between two texts there is always
-    another one.
+    that `upper` itself is excluded. Only text needs this: most texts have no greatest text below
+    them.
     """
 
     lower: Any = None

@@ -90,10 +90,10 @@ def test_zones(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
 
 def test_key_index(files: MemoryFiles) -> None:
     """The key index has the encoded key at the first row of each block."""
-    asked: list[list[int]] = []
+    requested: list[list[int]] = []
 
     def first_keys(ordinals: np.ndarray) -> pa.Array:  # type: ignore[type-arg]
-        asked.append(ordinals.tolist())
+        requested.append(ordinals.tolist())
         return pa.array([ordinal.to_bytes(8, "big") for ordinal in ordinals.tolist()], pa.large_binary())
 
     keys = pa.array([number.to_bytes(12, "big") for number in range(20_000)], pa.large_binary())
@@ -108,10 +108,10 @@ def test_key_index(files: MemoryFiles) -> None:
     reader.check()
     single, value, composite = column_of(reader, 10), column_of(reader, 11), reader.column(ColumnKey(KEY))
     assert composite is not None
-    assert asked == [[0, 8192, 16_384]], "read once, with blocks of 64 KiB"
+    assert requested == [[0, 8192, 16_384]], "read once, with blocks of 64 KiB"
     index = single.block_first_keys()
     assert index is not None and index.type == pa.large_binary()
-    assert index.to_pylist() == [number.to_bytes(8, "big") for number in asked[0]]
+    assert index.to_pylist() == [number.to_bytes(8, "big") for number in requested[0]]
     assert value.block_first_keys() is None and value.block_count == 1
     index = composite.block_first_keys()
     assert index is not None and index.equals(keys.take(pa.array(range(0, 20_000, composite.rows_per_block))))

@@ -56,10 +56,10 @@ def check_cells(store: DeltaMemStore, expected: Mapping[tuple[int, int, int], ob
         for (column, time, changed), cell in sorted(expected.items(), key=lambda item: item[0][1]):
             if changed == row and time <= snapshot:
                 latest[column] = cell
-        for asked in ({10, 11, LIVENESS}, {11}):
-            found = store.cells(row, asked, snapshot)
+        for requested in ({10, 11, LIVENESS}, {11}):
+            found = store.cells(row, requested, snapshot)
             assert {column: array[at].as_py() for column, (array, at) in found.items()} == {
-                column: cell for column, cell in latest.items() if column in asked
+                column: cell for column, cell in latest.items() if column in requested
             }
 
 

@@ -147,7 +147,7 @@ FAR = st.tuples(st.sampled_from([-(2**40), -1, 0, 2**32, 2**63 - 1]), st.integer
     st.sets(NEAR, max_size=30) | st.sets(FAR, max_size=20), st.lists(NEAR | FAR, max_size=20), st.booleans()
 )
 def test_keys_with_one_head_are_searched_as_integers(
-    have: set[tuple[int, int]], asked: list[tuple[int, int]], prepared: bool
+    have: set[tuple[int, int]], searched: list[tuple[int, int]], prepared: bool
 ) -> None:
     """Keys above 8 bytes are searched by their last 8 only if their heads are known to be equal."""
     codec = KeyCodec([parse_type("int64"), parse_type("int32")])
@@ -156,7 +156,7 @@ def test_keys_with_one_head_are_searched_as_integers(
         first, second = zip(*pairs, strict=True) if pairs else ((), ())
         return codec.encode([pa.array(first, pa.int64()), pa.array(second, pa.int32())])
 
-    order = sorted(asked) if prepared else asked
+    order = sorted(searched) if prepared else searched
     keys, probes = encoded(sorted(have)), encoded(order)
     if prepared:
         probes.prepare_search()
@@ -284,9 +284,9 @@ def test_an_array_is_sampled_only_if_it_is_long() -> None:
     expected = np.where(probes % 3 == 0, probes // 3, -1).tolist()
     for codec in (KeyCodec([parse_type("int64")]), KeyCodec([parse_type("int64"), parse_type("int8")])):
         ones = [pa.array(np.ones(len(column), np.int8)) for column in (numbers, probes)]
-        keys, asked = (
+        keys, searched = (
             codec.encode([pa.array(column), one][: len(codec.types)])
             for column, one in zip((numbers, probes), ones, strict=True)
         )
-        asked.prepare_slices()
-        assert keys.find(asked).tolist() == expected
+        searched.prepare_slices()
+        assert keys.find(searched).tolist() == expected

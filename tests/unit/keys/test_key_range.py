@@ -34,7 +34,7 @@ def scalars(type: ColumnType) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def constraints(draw: st.DrawFn, type: ColumnType) -> Constraint:
+def any_constraint(draw: st.DrawFn, type: ColumnType) -> Constraint:
     kind = draw(st.sampled_from(["any", "values", "range", "range", "both"]))
     result = ANY
     if kind in ("values", "both"):
@@ -57,29 +57,29 @@ def test_a_key_range_contains_every_row_that_satisfies_the_predicates(
     schema = schema_of(names)
     types = [column.type for column in schema.key_columns]
     codec = KeyCodec(types)
-    wanted = {f"k{i}": data.draw(constraints(type)) for i, type in enumerate(types)}
+    constraints = {f"k{i}": data.draw(any_constraint(type)) for i, type in enumerate(types)}
     rows = data.draw(st.lists(st.tuples(*map(scalars, types)), max_size=30))
-    allowed = key_range_of(wanted, schema)
+    allowed = key_range_of(constraints, schema)
     ascending = sorted(codec.encode_row(row) for row in rows)
     lower, upper = allowed.positions(codec.from_binary(pa.array(ascending, pa.large_binary())))
     assert [key in allowed for key in ascending] == [lower <= i < upper for i in range(len(rows))]
     for row in rows:
-        if all(wanted[f"k{i}"].admits(value) for i, value in enumerate(row)):
+        if all(constraints[f"k{i}"].admits(value) for i, value in enumerate(row)):
             key = codec.encode_row(row)
             assert key in allowed and allowed.overlaps(key, key), row
-    if len(types) == 1 and wanted["k0"].values is None:
+    if len(types) == 1 and constraints["k0"].values is None:
         # One column and no list: the range is exactly equivalent to the predicates.
         for row in rows:
-            assert (codec.encode_row(row) in allowed) == wanted["k0"].admits(row[0]), row
-    if is_key_range(wanted, schema):
+            assert (codec.encode_row(row) in allowed) == constraints["k0"].admits(row[0]), row
+    if is_key_range(constraints, schema):
         # Then the rows between the bounds need no further test.
         for row in rows:
-            admitted = all(wanted[f"k{i}"].admits(value) for i, value in enumerate(row))
+            admitted = all(constraints[f"k{i}"].admits(value) for i, value in enumerate(row))
             assert (codec.encode_row(row) in allowed) == admitted, row
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("constraints", "is_equivalent"),
     [
         ({"k0": Constraint.one_of(["a"])}, True),
         ({"k0": Constraint.between(parse_type("string"), "a", None)}, True),
@@ -91,16 +91,18 @@ def test_a_key_range_contains_every_row_that_satisfies_the_predicates(
         ({"k0": NULL_ONLY}, False),
     ],
 )
-def test_predicates_that_are_equivalent_to_a_key_range(wanted: dict[str, Constraint], told: bool) -> None:
+def test_predicates_that_are_equivalent_to_a_key_range(
+    constraints: dict[str, Constraint], is_equivalent: bool
+) -> None:
     """Only other predicates must be tested on the rows between the bounds."""
-    assert is_key_range(wanted, schema_of(["string", "int8"])) is told
+    assert is_key_range(constraints, schema_of(["string", "int8"])) is is_equivalent
 
 
 STRING, INT8 = parse_type("string"), parse_type("int8")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "lower", "upper"),
+    ("constraints", "lower", "upper"),
     [
         ({}, None, None),
         ({"k0": Constraint.one_of(["a"])}, b"a\0\0", b"a\0\1"),
@@ -139,10 +141,10 @@ STRING, INT8 = parse_type("string"), parse_type("int8")
     ],
 )
 def test_bounds_of_a_string_and_int8_key(
-    wanted: dict[str, Constraint], lower: bytes | None, upper: bytes | None
+    constraints: dict[str, Constraint], lower: bytes | None, upper: bytes | None
 ) -> None:
     """No range is wider than necessary."""
-    assert key_range_of(wanted, schema_of(["string", "int8"])) == KeyRange(lower, upper)
+    assert key_range_of(constraints, schema_of(["string", "int8"])) == KeyRange(lower, upper)
 
 
 def test_the_upper_bound_of_a_text_key_includes_only_that_key() -> None:

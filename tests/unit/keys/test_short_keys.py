@@ -32,12 +32,12 @@ def test_short_keys_have_the_positions_of_the_long_keys(rows, probes):
     heads = {row[0] < 0 for row in rows}
     assert (short is None) == (len(heads) == 2)
     if short is not None:
-        asked = keys_of(probes)
-        asked.prepare_search()
-        assert short.find(asked).tolist() == keys.find(asked).tolist()
-        assert short.floor(asked).tolist() == (keys.search(asked, side="right") - 1).tolist()
-        for place in range(len(asked)):
-            whole = asked.at(place)
+        searched = keys_of(probes)
+        searched.prepare_search()
+        assert short.find(searched).tolist() == keys.find(searched).tolist()
+        assert short.floor(searched).tolist() == (keys.search(searched, side="right") - 1).tolist()
+        for place in range(len(searched)):
+            whole = searched.at(place)
             for bound in (whole, whole[:6], whole[:8], whole + b"\0"):
                 assert short.lower_bound(bound) == keys.lower_bound(bound)
 

@@ -107,8 +107,10 @@ class Encoding(abc.ABC):
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         """Decode one block to an Arrow array.
 
+        Whatever the bytes are, it reads only these bytes, and allocates no more than the format's
+        limits.
         Raises: ValueError with what was expected and found, for bytes that no encoder can have
-        written. For no bytes may it read outside of them or allocate more than the format's limits.
+        written.
         """
         return self.block(form, block).decode(0, block.row_count, form.arrow)
 

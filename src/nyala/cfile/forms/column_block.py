@@ -214,7 +214,7 @@ class NullableBlock(ColumnBlock):
 
 
 def rows_in(mask: Bools) -> Rows:
-    """Return the row numbers whose byte is set in a contiguous mask, in ascending order.
+    """Return the numbers of the rows with a set byte in a contiguous mask, in ascending order.
 
     It is `np.flatnonzero` in reused memory. NumPy would allocate and clear 8 bytes per row.
     """

@@ -6,7 +6,7 @@ row has a packed delta (`bit_packing`).
 
     decode_into   writes the values of a range of rows into the caller's memory
     gather_into   writes the values of single rows into the caller's memory
-    matches       returns a mask of the rows whose value is in a set of numbers. The set is converted to
+    matches       returns a mask of the rows with a value in a set of numbers. The set is converted to
                   deltas, so packed deltas are compared (for example 16 bits per row for dates)
     number        returns the value of one row
 

@@ -107,8 +107,8 @@ def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> in
 
 
 def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
-    """Write values of 1, 2, 4, 8 or 16 bytes, in order, to the rows whose bit is 1. Other rows get
-    zeros.
+    """Write values of 1, 2, 4, 8 or 16 bytes, in order, to the rows with a 1-bit, and zeros to
+    other rows.
 
     Raises: ValueError if the number of values is not the number of ones.
     """
@@ -123,8 +123,8 @@ def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa
 def scatter_offsets(
     bitmap: pa.Buffer, rows: int, offsets: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
 ) -> None:
-    """Write the text offsets of all rows from the n + 1 offsets of n values. A row whose bit is 0
-    gets an empty text.
+    """Write the text offsets of all rows from the n + 1 offsets of n values. A row with a 0-bit
+    gets empty text.
     """
     bits = _bits(bitmap, rows)
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)

@@ -134,7 +134,7 @@ def test_a_decimal_with_too_many_digits_raises_with_and_without_nulls(type: str)
 
 @pytest.mark.parametrize("encoding", ["plain", "for", "rle"])
 def test_a_bitmap_with_a_wrong_count_is_refused(encoding: str) -> None:
-    """A bitmap whose number of ones is not the number of values is refused."""
+    """A bitmap with more or fewer ones than values is refused."""
     array = pa.array([1, None, 3, None, None, 6, 7], pa.int32())
     written(files := MemoryFiles(), array, "int32", encoding)
     (path,) = files.content

@@ -44,12 +44,12 @@ def test_inserted_keys_may_be_contained(values: list[int]) -> None:
     st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40),
     st.lists(st.integers(0, 2**64 - 1), max_size=40),
 )
-def test_a_single_look_up_agrees_with_a_look_up_of_many(there: list[int], asked: list[int]) -> None:
+def test_a_single_look_up_agrees_with_a_look_up_of_many(inserted: list[int], others: list[int]) -> None:
     """`may_contain_one` agrees with `may_contain`."""
-    bloom = filter_of(bloom_words(np.array(there, np.uint64)))
+    bloom = filter_of(bloom_words(np.array(inserted, np.uint64)))
     # Also hashes that differ from an inserted one in a bit or two, and so are in its block.
-    near = [key ^ 1 << bit for key in there[:4] for bit in range(0, 32, 3)]
-    hashes = [*there, *asked, *near]
+    near = [key ^ 1 << bit for key in inserted[:4] for bit in range(0, 32, 3)]
+    hashes = [*inserted, *others, *near]
     expected = bloom.may_contain(np.array(hashes, np.uint64)).tolist()
     assert [bloom.may_contain_one(key) for key in hashes] == expected
 
