@@ -31,9 +31,11 @@ def tablet() -> None:
 def list_tablets(folder: str, table: str | None) -> None:
     """List the tablets of one table, or of all: partition, rowsets, rows, size."""
     with reader(folder) as database:
-        wanted = database.list_tables() if table is None else [table]
+        table_names = database.list_tables() if table is None else [table]
         found = [
-            {"table": name, **one} for name in wanted for one in map(asdict, database.table(name).tablets())
+            {"table": name, **one}
+            for name in table_names
+            for one in map(asdict, database.table(name).tablets())
         ]
         echo_list(
             {"store": database.path, "tablets": found},

@@ -325,17 +325,17 @@ def _without_bad_rows(
     if errors.null_count == len(errors):
         return FileBatch(rows, numbers, done)
     good = pc.is_null(errors)
-    places = np.flatnonzero(~good.to_numpy(zero_copy_only=False))
-    bad = [_bad_row(file, rows, int(place), int(numbers[place]), errors[place].as_py(), types, key)
-           for place in places[:BAD_ROWS_MAX]]  # fmt: skip
+    positions = np.flatnonzero(~good.to_numpy(zero_copy_only=False))
+    bad = [_bad_row(file, rows, int(position), int(numbers[position]), errors[position].as_py(), types, key)
+           for position in positions[:BAD_ROWS_MAX]]  # fmt: skip
     numbers = numbers[good.to_numpy(zero_copy_only=False)]
-    return FileBatch(rows.filter(good), numbers, done, bad, len(places))
+    return FileBatch(rows.filter(good), numbers, done, bad, len(positions))
 
 
 def _bad_row(
     file: DataFile,
     rows: pa.RecordBatch,
-    place: int,
+    position: int,
     number: int,
     error: Mapping[str, str],
     types: Mapping[str, ColumnType],
@@ -346,7 +346,7 @@ def _bad_row(
     """Return the error of a row. error: the column and the text of the cell that cannot be converted."""
     column, cell = error["column"], error["cell"]
     found = [name for name in key if name in rows.schema.names]
-    values = [values[0] for values in json_columns(rows.select(found).slice(place, 1))]
+    values = [values[0] for values in json_columns(rows.select(found).slice(position, 1))]
     type = types[column]
     message = (
         f"column {column!r}: {_short(cell, _CELL_SHOWN_MAX)!r} is not {type}: write "
@@ -361,13 +361,13 @@ def _select(source: str, names: Sequence[str], types: Mapping[str, ColumnType]) 
     converted.
     """
     texts, values, errors = [], [], []
-    for place, name in enumerate(names):
-        texts.append(f"{sql_name(name)} AS t{place}")
-        value = _converted(f"t{place}", types[name]) if name in types else f"t{place}"
-        values.append(f"{value} AS v{place}")
-        error = f"{{'column': {sql_text(name)}, 'cell': t{place}}}"
-        errors.append(f"WHEN t{place} IS NOT NULL AND v{place} IS NULL THEN {error}")
-    columns = ", ".join(f"v{place}" for place in range(len(names)))
+    for position, name in enumerate(names):
+        texts.append(f"{sql_name(name)} AS t{position}")
+        value = _converted(f"t{position}", types[name]) if name in types else f"t{position}"
+        values.append(f"{value} AS v{position}")
+        error = f"{{'column': {sql_text(name)}, 'cell': t{position}}}"
+        errors.append(f"WHEN t{position} IS NOT NULL AND v{position} IS NULL THEN {error}")
+    columns = ", ".join(f"v{position}" for position in range(len(names)))
     return (
         f"SELECT row_number() OVER (), {columns}, CASE {' '.join(errors)} END "
         f"FROM (SELECT *, {', '.join(values)} FROM (SELECT {', '.join(texts)} FROM {source}))"

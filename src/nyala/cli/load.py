@@ -401,7 +401,7 @@ class _Load:
         for row, _, code, message, *key in zip(*json_columns(errors.slice(0, _ERRORS_JSON)), strict=True):
             column = _COLUMN.match(message)
             if duplicate := _DUPLICATE.match(message):
-                first, second = (batch.numbers[int(place)] for place in duplicate.groups())
+                first, second = (batch.numbers[int(text)] for text in duplicate.groups())
                 message = (
                     f"duplicate key: rows {first:,} and {second:,} of the file have the same key; --operation upsert "
                     "keeps the later row, insert-ignore the first"

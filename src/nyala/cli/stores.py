@@ -128,13 +128,13 @@ def _remove_new_store(made: Sequence[str]) -> None:
     from nyala.errors import Error
 
     path, *parents = made
-    gone = f"{path}.{os.getpid()}.gone"  # renamed first, so that no process opens a partly removed store
+    removed = f"{path}.{os.getpid()}.gone"  # renamed first, so that no process opens a partly removed store
     with contextlib.suppress(Error, OSError), StoreLock(SYSTEM, path):
         with connect(path, read_only=True) as database:
             is_used = bool(database.list_tables())
         if not is_used and not os.listdir(os.path.join(path, LEASES_NAME)):
-            os.rename(path, gone)
-            shutil.rmtree(gone)
+            os.rename(path, removed)
+            shutil.rmtree(removed)
             for parent in parents:
                 os.rmdir(parent)
 
@@ -307,7 +307,7 @@ def describe_columns(state: TableState) -> list[dict[str, Any]]:
         {
             "name": column.name,
             "type": str(column.type),
-            "key": place if place <= state.schema.key_count else None,
+            "key": position if position <= state.schema.key_count else None,
             "nullable": column.nullable,
             "default": json_value(_default(column)),
             "encoding": column.encoding,
@@ -315,7 +315,7 @@ def describe_columns(state: TableState) -> list[dict[str, Any]]:
             "block_size": column.block_size_bytes,
             "comment": column.comment,
         }
-        for place, column in enumerate(state.schema.columns, start=1)
+        for position, column in enumerate(state.schema.columns, start=1)
     ]
 
 

@@ -351,9 +351,9 @@ def commits(folder: str, table: str | None, since: Any, until: Any) -> None:
 
         from nyala import compute as pc
 
-        place = rows.schema.get_field_index("tables")
-        named = pc.binary_join(pc.cast(rows.column(place), pa.list_(pa.string())), ", ")
-        rows = rows.set_column(place, "tables", named)
+        index = rows.schema.get_field_index("tables")
+        table_names = pc.binary_join(pc.cast(rows.column(index), pa.list_(pa.string())), ", ")
+        rows = rows.set_column(index, "tables", table_names)
         echo_stream(rows.schema, rows.to_batches())
 
 

@@ -82,8 +82,8 @@ def _table_of(name: str, text: str, tables: Catalogue) -> str:
     if name in tables:
         return name
     found = tokens(text)
-    for place, table in enumerate(found):
-        after = [token for token in found[place + 1 : place + 3] if token.keyword != "AS"]
+    for index, table in enumerate(found):
+        after = [token for token in found[index + 1 : index + 3] if token.keyword != "AS"]
         if table.name in tables and after and after[0].name == name:
             return table.name
     return ""

@@ -88,8 +88,8 @@ def run_dot_command(console: Console, line: str) -> str | None:
     command = DOT_COMMANDS.get(name)
     if command is None:
         guess = nearest(name, list(DOT_COMMANDS))
-        meant = f": did you mean {guess}?" if guess else ""
-        raise InvalidArgumentError(f"there is no dot command {name}{meant or '; .help lists them'}")
+        suggestion = f": did you mean {guess}?" if guess else ""
+        raise InvalidArgumentError(f"there is no dot command {name}{suggestion or '; .help lists them'}")
     command.check(name, arguments)
     return command.run(console, arguments)
 

@@ -105,23 +105,23 @@ class Shell:
 
 def _commands(text: str) -> Iterator[str]:
     """Yield the statements and dot commands of the text."""
-    place = 0
+    position = 0
     while True:
-        place = after_space(text, place)
-        if place == len(text):
+        position = after_space(text, position)
+        if position == len(text):
             return
-        if text[place] == ";":
-            place += 1
+        if text[position] == ";":
+            position += 1
             continue
-        line_end = _line_end(text, place)
-        is_command = is_dot_command(text[place:line_end])
-        end = line_end if is_command else statement_end(text, place) or len(text)
-        yield text[place:end].rstrip()
-        place = end
+        line_end = _line_end(text, position)
+        is_command = is_dot_command(text[position:line_end])
+        end = line_end if is_command else statement_end(text, position) or len(text)
+        yield text[position:end].rstrip()
+        position = end
 
 
-def _line_end(text: str, place: int) -> int:
-    end = text.find("\n", place)
+def _line_end(text: str, position: int) -> int:
+    end = text.find("\n", position)
     return len(text) if end < 0 else end
 
 
@@ -130,10 +130,10 @@ def is_complete(text: str) -> bool:
 
     It does so if every statement ends with `;`, or at a dot command, or for no text.
     """
-    place: int | None = after_space(text, 0)
-    while place is not None and place < len(text):
-        if is_dot_command(text[place : _line_end(text, place)]):
+    position: int | None = after_space(text, 0)
+    while position is not None and position < len(text):
+        if is_dot_command(text[position : _line_end(text, position)]):
             return True
-        end = statement_end(text, place)
-        place = None if end is None else after_space(text, end)
-    return place is not None
+        end = statement_end(text, position)
+        position = None if end is None else after_space(text, end)
+    return position is not None

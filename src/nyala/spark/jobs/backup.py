@@ -132,10 +132,10 @@ def _backup(
     lease_s: float,
     storage_options: Mapping[str, Any] | None,
 ) -> TableBackup | None:
-    place = address_of_store(folder, "a backup", storage_options)
+    backup_address = address_of_store(folder, "a backup", storage_options)
     database = table._database
     root, _, until = database._view_at(None)
-    plan, _ = plan_backup(place, database._opened(), root, table.name, until, full=full)
+    plan, _ = plan_backup(backup_address, database._opened(), root, table.name, until, full=full)
     if plan is None:
         return None
     made, items = plan.backup, _items(plan, database.path)
@@ -298,13 +298,13 @@ def _restore(
             raise InvalidArgumentError(
                 "restore needs the database in which to create the table: pass into=db"
             )
-        wanted = name or table
-        check_free([wanted], into._root().by_name)
-        with _filling(into, target, wanted) as made:
+        final_name = name or table
+        check_free([final_name], into._root().by_name)
+        with _filling(into, target, final_name) as made:
             for step in steps:
                 _apply(spark, target, step, made, lease_s)
-            into.rename_table(made.name, wanted)
-        return into.table(wanted)
+            into.rename_table(made.name, final_name)
+        return into.table(final_name)
     if table.count():
         raise InvalidArgumentError(
             f"table {table.name!r} is not empty: restore into an empty table, or pass a name and into=db to create one"
@@ -322,9 +322,9 @@ def _restore(
 
 
 @contextlib.contextmanager
-def _filling(database: Database, target: Backup, wanted: str) -> Iterator[Table]:
+def _filling(database: Database, target: Backup, final_name: str) -> Iterator[Table]:
     """Yield the table that `filling` creates. Errors of the block name the final table."""
-    with filling(database._writer(), target, wanted) as name, restoring(name, wanted):
+    with filling(database._writer(), target, final_name) as name, restoring(name, final_name):
         yield database.table(name)
 
 

@@ -367,7 +367,7 @@ def _with_plain_names(frame: DataFrame) -> DataFrame:
     """
     if not any(sign in name for name in frame.columns for sign in ".`"):
         return frame
-    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+    return frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -471,8 +471,8 @@ def _slices(
         batch = pa.RecordBatch.from_arrays(unnamed.columns, names=list(columns))
         if not batch.num_rows:
             continue
-        place = batch.schema.get_field_index(TABLET)
-        ordinals = batch.column(place).to_numpy(zero_copy_only=False)
+        index = batch.schema.get_field_index(TABLET)
+        ordinals = batch.column(index).to_numpy(zero_copy_only=False)
         names = [name for name in batch.schema.names if name != TABLET]
         rows = batch.select(names)
         cuts = [0, *(np.flatnonzero(ordinals[1:] != ordinals[:-1]) + 1).tolist(), batch.num_rows]
