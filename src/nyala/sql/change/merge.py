@@ -1,4 +1,4 @@
-"""MERGE INTO.
+"""Executes MERGE INTO, which updates, deletes and inserts rows of a table by the rows of a source.
 
     MERGE INTO t USING s ON … WHEN MATCHED AND c1 THEN … WHEN NOT MATCHED THEN …
 

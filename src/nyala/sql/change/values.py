@@ -1,8 +1,9 @@
 """Computes the rows of VALUES in an INSERT, and casts each value to the type of its column.
 
 For few rows DuckDB evaluates `VALUES (CAST(1 AS INTEGER), …), …`. It needs about 50 µs for each
-value, so many rows go another way. For each column of the table the values of one type become one
-Arrow array, with NULL in the rows of other types. Then one SELECT casts the arrays and joins them:
+value. Many rows are computed in another way. For each column of the table the values of one type
+become one Arrow array, with NULL in the rows of other types. Then one SELECT casts the arrays and
+joins them:
 
     VALUES (1), (2.5), (NULL), …
         integers = [1, NULL, NULL, …]    decimals = [NULL, 2.5, NULL, …]
