@@ -739,7 +739,7 @@ class Cursor:
         return self._rows
 
     def _whole(self, method: str, read: Callable[[Result], _Made]) -> _Made:
-        """Return all rows by a method of the result, for a method of this cursor."""
+        """Return all rows, in the form that `read` returns. method: the name of the caller, for an error."""
         result = self._with_rows()
         if self._rows is not None:
             raise InterfaceError(f"{method} returns all rows: call it before other fetch methods")

@@ -58,7 +58,7 @@ class Assigned:
         return ", ".join(items)
 
     def old_keys(self, rows: pa.Table) -> pa.Table:
-        """Return the keys of the rows before the change."""
+        """Return the keys that the rows had before the change."""
         keys = self.target.keys
         if not self.moves:
             return rows.select(keys)

@@ -328,7 +328,7 @@ def _update(reader: TokenReader, merge: _Merge, clause: _When) -> None:
 
 
 def _keys_of_condition(merge: _Merge) -> dict[str, str]:
-    """Return the key columns of ON's `key column = source column` terms, with these source columns.
+    """Return the terms `key column = source column` of ON, as a dict of these columns.
 
     SET * need not set such a key column, because it has the value already.
     """

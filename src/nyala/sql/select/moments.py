@@ -307,7 +307,7 @@ class NamedTable:
 
 @cached_for_short
 def _clauses(text: str) -> _Finder:
-    """Find the clauses of a statement. Raises: InvalidArgumentError for an incomplete clause."""
+    """Find the moments, feeds and tables of a statement. Raises: InvalidArgumentError for an incomplete clause."""
     finder = _Finder(text)
     finder.run()
     return finder
@@ -526,7 +526,7 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a feed
 
     def _feed(self, place: int, opening: int) -> int:
-        """Read a call of `changes`. Returns the index after it."""
+        """Read `changes(…)`. Returns the index of the token after it."""
         close = self._closing(opening)
         arguments: dict[str, str] = {}
         table = ""

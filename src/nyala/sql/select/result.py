@@ -90,8 +90,8 @@ def run(
 class _Statement:
     """A statement and its scans, which a result shares with its runs.
 
-    Runs do not refer to the result. So a result without references is freed at once, without the
-    garbage collector.
+    Runs do not refer to the result. So Python frees a result with its last reference, and not later
+    by the garbage collector.
     """
 
     def __init__(

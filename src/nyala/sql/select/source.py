@@ -85,7 +85,7 @@ class Planning:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Do not count requests for the row count inside: DuckDB also makes one when a table is registered."""
+        """Do not take requests for the row count inside as mentions of the table: registering a table makes one."""
         bound = self.bound
         yield
         self.bound = bound

@@ -72,7 +72,7 @@ def _tokens_of_duckdb(text: str) -> list[tuple[int, str, str]]:
 
 
 def _offsets(text: str, places: Sequence[int]) -> list[int]:
-    """Return the offsets in bytes of ascending places in the text."""
+    """Convert places in the text, in ascending order, to offsets in its UTF-8 bytes."""
     steps = [len(text[begin:end].encode()) for begin, end in itertools.pairwise([0, *places])]
     return list(itertools.accumulate(steps))
 
