@@ -25,7 +25,7 @@ def test_the_program_ends_with_the_tables_of_the_source(tmp_path: Path) -> None:
 
 
 def test_a_killed_follower_counts_nothing_twice(tmp_path: Path) -> None:
-    """Whenever it is killed, the totals are those of the orders up to `progress`, and at the end of all orders."""
+    """After each kill the totals are those of the orders up to `progress`, at the end those of all orders."""
     draw = random.Random(7)
     source.make_source(tmp_path / "source.db", 900)
     command = [sys.executable, "-m", "examples.change_feeds.pipeline", str(tmp_path)]
