@@ -235,11 +235,11 @@ class Looks:
         ]
         if not keys:
             return
-        asked = [dict(zip(names, key, strict=True)) for key in keys]
+        given = [dict(zip(names, key, strict=True)) for key in keys]
         wanted = [model.show(key, state[key], at) for key in keys if key in state]
         try:
-            assert_same(table.get_many(asked, at=at).to_pylist(), wanted, f"rows of {name} by key at {at}")
-            one_by_one = [row for key in asked if (row := table.get(key, at=at)) is not None]
+            assert_same(table.get_many(given, at=at).to_pylist(), wanted, f"rows of {name} by key at {at}")
+            one_by_one = [row for key in given if (row := table.get(key, at=at)) is not None]
             assert_same(one_by_one, wanted, f"single rows of {name} at {at}")
             assert not self._must_be_refused(name, at)
         except HistoryExpiredError as error:
@@ -261,13 +261,13 @@ class Looks:
         keys = [key for key in keys if not any(self._was_in(one, key) for one in missing)]
         if not keys:
             return
-        asked = [dict(zip(names, key, strict=True)) for key in keys]
+        given = [dict(zip(names, key, strict=True)) for key in keys]
         wanted = [model.show(key, state[key], at) for key in keys if key in state]
         chosen = [*names, *(column.name for column in model.values(at)[-columns:])] if columns else None
         if chosen is not None:
             wanted = [{column: row[column] for column in chosen} for row in wanted]
         try:
-            found = self._table(name, self._view(view)).get_many(asked, chosen, at=at).to_pylist()
+            found = self._table(name, self._view(view)).get_many(given, chosen, at=at).to_pylist()
         except HistoryExpiredError as error:
             self._refused(name, at, error)
             return
@@ -290,11 +290,11 @@ class Looks:
         """Read the present rows by SQL."""
         if not self._sees(name, where):
             return
-        asked = f'SELECT * FROM "{self.name_of[name]}"' + (f" WHERE {text(where)}" if where else "")
+        statement = f'SELECT * FROM "{self.name_of[name]}"' + (f" WHERE {text(where)}" if where else "")
         columns = [column.name for column in self.models[name].columns()]
-        found: list[Row] = [dict(zip(columns, row, strict=True)) for row in self.db.sql(asked).fetchall()]
+        found: list[Row] = [dict(zip(columns, row, strict=True)) for row in self.db.sql(statement).fetchall()]
         found.sort(key=self.models[name].key_of)
-        assert_same(found, self.models[name].rows(where=where), asked)
+        assert_same(found, self.models[name].rows(where=where), statement)
 
     def do_look_tokens(self, name: str, where: Predicate | None) -> None:
         """Read the present rows by scan tokens."""

@@ -178,9 +178,9 @@ class Session(Looks):
         """Do the steps of `between` for this phase, and those that `ask_between` adds."""
         for step in list(between.get(phase, ())):
             self.do(step)
-        while self._depth == 1 and (asked := self.ask_between(phase)) is not None:
-            between.setdefault(phase, []).append(asked)
-            self.do(asked)
+        while self._depth == 1 and (extra := self.ask_between(phase)) is not None:
+            between.setdefault(phase, []).append(extra)
+            self.do(extra)
 
     def compare(self) -> None:
         """Compare all rows of tables, and the rows that a predicate selects, which is another each time."""

@@ -195,7 +195,7 @@ def tiny(yes: bool = True) -> Iterator[None]:
     """Set tiny limits if `yes`: blocks of two numbers, splits of four rows, log segments of 2 KB."""
     with contextlib.ExitStack() as stack:
         for module, name, value in _TINY if yes else ():
-            assert hasattr(module, name), f"{module.__name__} has no {name} any more"
+            assert hasattr(module, name), f"{module.__name__} has no {name}: update this list"
             stack.enter_context(mock.patch.object(module, name, value))
         if yes:
             # Default arguments are copies of limits, so they are replaced too.

@@ -1,4 +1,4 @@
-"""INSERT of many rows of literals stores each literal as DuckDB does, whatever the other rows are.
+"""INSERT of many rows of literals stores each literal as DuckDB does, independently of the other rows.
 
 DuckDB inserts each literal by a separate statement. The store inserts all literals that DuckDB accepts by one
 statement, in a random order and with random spaces. It must refuse a statement that has also one of the others.

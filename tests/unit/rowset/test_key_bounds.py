@@ -68,7 +68,7 @@ def test_a_key_is_excluded_if_a_column_is_out_of_bounds(
     drawn: tuple[list[str], list[tuple[Any, ...]], list[tuple[Any, ...]]],
 ) -> None:
     """The usable columns are those before the first text and after the last, of up to 8 bytes."""
-    types, there, asked = drawn
+    types, there, probed = drawn
     codec = KeyCodec([parse_type(type) for type in types])
     spans = [(min(values), max(values)) for values in zip(*there, strict=True)]
     known = {place: span for place, span in enumerate(spans) if place and types[place] != "string"}
@@ -81,7 +81,7 @@ def test_a_key_is_excluded_if_a_column_is_out_of_bounds(
             for place, (value, (least, greatest)) in enumerate(zip(row, spans, strict=True))
         )
 
-    probes = [*there, *asked]
+    probes = [*there, *probed]
     expected = [outside(row) for row in probes]
     keys = encoded(codec, probes)
     for vector in (keys, encoded(codec, [probes[0], *probes]).slice(1)):  # and as a part of others

@@ -115,17 +115,17 @@ def numbers_of(count: int) -> np.ndarray:
     name=st.sampled_from(list(KEYS)),
     count=st.sampled_from([1, 2, STRETCH - 1, STRETCH, STRETCH + 1, 3 * STRETCH, 5000, 12_345]),
     cache_bytes=st.sampled_from([0, 1 << 14, 1 << 24]),
-    asked=st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=60), min_size=1, max_size=8),
+    probed=st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=60), min_size=1, max_size=8),
 )
 def test_sparse_keys_find_the_same_rows_as_dense_keys(
-    name: str, count: int, cache_bytes: int, asked: list[list[int]]
+    name: str, count: int, cache_bytes: int, probed: list[list[int]]
 ) -> None:
     """Look-ups of keys that exist or not, and bounds: whole keys, prefixes, and longer bytes."""
     with tempfile.TemporaryDirectory() as folder:
         sparse, dense, codec = indexes(folder, name, numbers_of(count), cache_bytes)
         sparse.check()
         assert sparse.read(0, count).equal_to(dense.read(0, count)).all()
-        for batch in asked:
+        for batch in probed:
             probes = codec.encode(arrays(name, np.array(sorted(batch), np.int64)))
             assert sparse.find(probes).tolist() == dense.find(probes).tolist()
             for place in range(0, len(probes), 7):

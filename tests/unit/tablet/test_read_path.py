@@ -405,7 +405,7 @@ def test_z1_rows_inside_a_split_are_skipped(
         near = blocks_read(table, f"s IN ('00000700', '{700 + rows:08}')", ["k"])
         assert near == (2 * rows, 3, [700, 700 + rows])
         far = blocks_read(table, "s IN ('00000003', '00001900')", ["k"])
-        assert far == (2 * rows, 3, [3, 1900]), "what lies between is not read"
+        assert far == (2 * rows, 3, [3, 1900]), "the rows between are not read"
         table.update({"k": [1200], "s": ["00000700"]})
         assert blocks_read(table, "s = '00000700'", ["k"])[::2] == (2 * rows, [700, 1200])
 

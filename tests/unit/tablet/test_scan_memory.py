@@ -115,7 +115,7 @@ def test_text_of_a_dictionary_counts_if_codes_are_not_enough(store: Path) -> Non
                 batches = db["words"].scan(["k", "s"]).with_dictionaries("s").to_reader()
                 return max(batch.num_rows for batch in batches)
 
-        def asked(where: str) -> int:
+        def reader_rows(where: str) -> int:
             """Return the rows of a split of a reader, for a scan with this predicate."""
             with nyala.connect(store.parent / "changed", read_only=True, memory_limit=LIMIT) as db:
                 spec = db["words"].scan(["k"], where=where)._spec
@@ -123,19 +123,19 @@ def test_text_of_a_dictionary_counts_if_codes_are_not_enough(store: Path) -> Non
                 sizer = scan_memory.SplitSizer(rowset, spec, spec.columns, SHARE)
                 return sizer.rows(0, 8_000, wide)
 
-        def fits(where: str) -> int:
+        def writer_rows(where: str) -> int:
             """Return the same for the writer, whose rowset is one object before and after the change."""
             spec = table.scan(["k"], where=where)._spec
             rowset = table._view(None)[1].tablets[0].rowsets[0]
             sizer = scan_memory.SplitSizer(rowset, spec, spec.columns, SHARE)
             return sizer.rows(0, 8_000, wide)
 
-        assert fits("s = 'x'") == wide and fits("s LIKE '%x%'") < 4_000
+        assert writer_rows("s = 'x'") == wide and writer_rows("s LIKE '%x%'") < 4_000
         assert given() == 8_000, "codes alone fit"
-        assert asked("s = 'x'") == wide and asked("s < t") < 4_000
+        assert reader_rows("s = 'x'") == wide and reader_rows("s < t") < 4_000
         table.update({"k": [1], "s": ["changed"]})
         assert given() < 4_000
-        assert asked("s = 'x'") < 4_000 and fits("s = 'x'") < 4_000
+        assert reader_rows("s = 'x'") < 4_000 and writer_rows("s = 'x'") < 4_000
 
 
 def test_duckdb_gets_splits_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:

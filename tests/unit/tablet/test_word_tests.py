@@ -111,7 +111,7 @@ def test_predicates_select_the_expected_rows(where: str, path: Path) -> None:
 
 
 def test_predicates_are_evaluated_on_long_dictionaries(tmp_path: Path) -> None:
-    """A dictionary of 70,000 entries, of which most match the predicate."""
+    """Most of 70,000 dictionary entries match the predicates."""
     count = 300_000
     numbers = np.random.default_rng(49).permutation(count) % 70_000
     numbers[::2] %= 100
