@@ -48,11 +48,11 @@ def connection(db):
 def short(monkeypatch):
     """Make transactions end after a short time without a statement."""
     begin = nyala.Database.transaction
-    monkeypatch.setattr(nyala.Database, "transaction", lambda db, **_: begin(db, timeout=0.2))
+    monkeypatch.setattr(nyala.Database, "transaction", lambda db, **_: begin(db, timeout=0.8))
 
 
 def sleep_longer():
-    time.sleep(0.5)
+    time.sleep(1.2)
 
 
 # -------------------------------------------------------------------------------------------------- module
