@@ -103,13 +103,13 @@ def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path,
     db = open_database(at / "s", direct_commit_bytes=DIRECT_COMMIT_BYTES)
     found = state_of(db)
     assert found in allowed, f"after event {event} of {len(run.recording.events)}, operation {last + 1}"
-    assert first in (None, found), "a power cut in the recovery changed what is there"
+    assert first in (None, found), "a power cut in the recovery changed rows"
     check_everything(db)
     for earlier in range(max(0, last - 4), last + 1):
         for name, columns in (("t", ["k", "v", "s"]), ("u", ["a", "b", "v"])):  # other tables have no history
             rows = db[name].scan(columns, at=run.moments[earlier], order_by_key=True).to_arrow().to_pylist()
             before = [{column: row[column] for column in columns} for row in run.states[earlier][name]]
-            assert rows == before, "a moment moved"
+            assert rows == before, "rows at an earlier moment changed"
     if "t" in db:  # the store takes writes
         db["t"].upsert({"k": [-5], "v": [5]})
         db.flush()

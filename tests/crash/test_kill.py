@@ -129,7 +129,7 @@ def kill_at_a_step(
         check_everything(db)
         for rest in alterations.STEPS[states.index(found) :]:
             rest(db)
-        assert whole_state(db) == states[-1], "and what was left to be done can be done"
+        assert whole_state(db) == states[-1], "the remaining steps can be run"
     return done
 
 

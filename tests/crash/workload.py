@@ -62,7 +62,7 @@ def _compact(db: Database, kind: str, when: str, write: Callable[[], object]) ->
         store, table.id, tablet.id, plan, run_here(store),
         phase=lambda name: write() if name == when else None,
     )  # fmt: skip
-    assert report is not None, "it was carried out"
+    assert report is not None, "the compaction was installed"
 
 
 STEPS: list[Step] = [

@@ -63,7 +63,7 @@ def test_a_jump_ahead_of_more_than_a_day_is_refused_while_the_store_is_open() ->
         ):
             with pytest.raises(nyala.StorageError, match=r"jumped ahead by 30\.0 days.*connect\(\) again"):
                 write()
-        assert rows(table) == [(1, 1)] and list(db) == ["t"], "nothing was written, and reads go on"
+        assert rows(table) == [(1, 1)] and list(db) == ["t"], "nothing was written, and reads work"
         clock.set_now_us(right)
         table.update({"k": [1], "v": [2]})
         clock.advance(60 * DAY_S)
@@ -109,7 +109,7 @@ def test_a_time_of_day_misses_no_acknowledged_row_after_the_clock_was_ahead(ahea
         clock.advance(5)
         with open_database(folder / "s", clock=clock) as db:
             table = db["t"]
-            assert rows(table, at=started) == [(1, 1)], "a time of just before the store was opened, too"
+            assert rows(table, at=started) == [(1, 1)], "also for a time just before the open"
             exact = table.insert({"k": [2], "v": [2]}).timestamp
             clock.advance(60)
             now = to_datetime(from_physical(clock.now_us()))
@@ -119,7 +119,7 @@ def test_a_time_of_day_misses_no_acknowledged_row_after_the_clock_was_ahead(ahea
             assert table.changes(since=exact - 1, until=now).to_arrow()["k"].to_pylist() == [2]
             table.insert({"k": [3], "v": [3]})
             feed = table.changes(since=now).to_arrow()["k"].to_pylist()
-            assert 3 in feed, "a lower bound gives a change twice rather than never"
+            assert 3 in feed, "for a lower bound, a change may be returned twice, but is never missing"
             assert rows(table, at=exact) == [(1, 1), (2, 2)], "timestamps are exact"
             with pytest.raises(nyala.TableNotFoundError, match="did not exist"):
                 rows(table, at=to_datetime(from_physical(before)))
@@ -127,7 +127,7 @@ def test_a_time_of_day_misses_no_acknowledged_row_after_the_clock_was_ahead(ahea
                 table.restore(to=now)
             clock.advance(2 * ahead_s)
             table.insert({"k": [4], "v": [4]})
-            assert rows(table, at=now) == [(1, 1), (2, 2), (3, 3)], "later, too, no row of then is missed"
+            assert rows(table, at=now) == [(1, 1), (2, 2), (3, 3)], "no row is missing later"
 
 
 def test_a_rejected_clock_makes_no_history_expire() -> None:

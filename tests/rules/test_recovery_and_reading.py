@@ -395,11 +395,11 @@ def test_r3_a_running_merge_keeps_its_inputs_changes_in_memory_and_in_the_log(tm
         db.flush()
         one, two, *new = store.root.table("t").tablets[0].rowsets
         assert (one.redo, two.redo) == ((), ()) and one.deltas.record_count
-        assert new, "what is no input of the merge is flushed as ever"
+        assert new, "other rowsets are flushed"
         assert store.log.segments() and store.state.wal_start <= store.log.segments()[0].number
 
     assert _merge(db, flushed)
-    assert logged_rows(db), "still in memory only, now of the merged rowset"
+    assert logged_rows(db), "still only in memory, now in that of the merged rowset"
     shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
     db.flush()
     assert logged_rows(db) == 0

@@ -392,7 +392,7 @@ def test_a_reader_process_sees_a_purged_range(path: Path) -> None:
         reader["t"].scan(at=before).count()
     reader.close()
     db._writer().collect_garbage()
-    assert not any(first.iterdir()), "and they go with it"
+    assert not any(first.iterdir()), "the files are removed with the lease"
     db.close()
 
 

@@ -99,7 +99,7 @@ def test_w6_a_direct_commit_equals_a_commit_by_the_log(both: tuple[Database, Dat
     for tablet in both[1]._writer().root.table(name).tablets:
         assert not tablet.memory.row_count
         for rowset in tablet.rowsets:
-            assert not rowset.deltas.record_count, "B2: nothing of it is in memory"
+            assert not rowset.deltas.record_count, "B2: memory is empty"
             rowset.check()
     for db in both:
         db.drop_table(name)
@@ -131,14 +131,14 @@ def test_b1_a_failed_direct_commit_leaves_no_row_and_no_file(tmp_path: Path, ope
                 files.heal()
                 getattr(table, operation)(given_)
             else:
-                assert len(files.operations) < files.fail_at, "it never came to that operation"
+                assert len(files.operations) < files.fail_at, "the load ended before that operation"
                 break
             finally:
                 files.fail_at = None
                 files.heal()
             named = set(db._writer().state.files()) | set(db._writer().state.garbage)
             there = {str(path.relative_to(folder)) for path in (folder / "data").rglob("*") if path.is_file()}
-            assert there <= named, "what was written for nothing is gone"
+            assert there <= named, "the written files are removed"
             after = rows(table)
         with open_database(folder) as again:
             assert rows(again["t"]) == after != before
@@ -179,7 +179,7 @@ def test_b1_a_failure_in_one_thread_leaves_no_file_of_the_others(tmp_path: Path)
             files.heal()
             named = set(db._writer().state.files()) | set(db._writer().state.garbage)
             there = {str(path.relative_to(folder)) for path in (folder / "data").rglob("*") if path.is_file()}
-            assert there <= named, "what was written for nothing is gone"
+            assert there <= named, "the written files are removed"
             table.upsert(many(0, 2000, 1))
             assert rows(table) == [(k, 1) for k in range(2000)]
     assert refused >= 3

@@ -171,7 +171,7 @@ def test_readable_moments_stay_the_same(records: list[tuple[int, int, int]], cut
         before, after = run.resolve(moment), short.resolve(moment)
         assert before[0].tolist() == after[0].tolist() and before[1].equals(after[1])
     if kind == "redo" and cut >= 20:
-        assert len(short) == len({row for row, _ in unique}), "of each row the last"
+        assert len(short) == len({row for row, _ in unique}), "one version of each row"
 
 
 def test_a_snapshot_does_not_keep_the_log(folder: Path) -> None:

@@ -203,7 +203,7 @@ def test_only_the_chosen_tablets_are_flushed(db: Database) -> None:
     two.insert({"k": [1], "v": [1]})
     one.flush()
     assert (len(tablets(db, "one")[0].rowsets), len(tablets(db, "two")[0].rowsets)) == (1, 0)
-    assert logged_rows(db), "F3: the log still holds the other's row"
+    assert logged_rows(db), "F3: the log still has the other table's row"
     two.flush()
     assert logged_rows(db) == 0
 

@@ -155,7 +155,7 @@ def test_h6_a_shorter_history_is_valid_at_once(folder: Path, db: Database, clock
     table.flush()
     table.compact()
     table.vacuum()
-    assert undo_records(db) == 0, "and its bytes go"
+    assert undo_records(db) == 0, "its bytes are freed"
     db.close()
     with (
         open_database(folder / "s", clock=clock) as again,
@@ -359,7 +359,7 @@ def test_rowsets_of_dead_rows_are_dropped(db: Database, clock: ManualClock) -> N
     state = store.root.table("t")
     plan = ExpirePlan(tuple(rowset.id for rowset in rowsets(db)), 1.0)
     assert compact(store, state.id, state.tablets[0].id, plan, run_here(store))
-    assert [len(rowset.undo) for rowset in rowsets(db)] == [0, 0], "when they came nobody can ask any more"
+    assert [len(rowset.undo) for rowset in rowsets(db)] == [0, 0], "the times of the inserts are expired"
     assert table.stats().dead_rows == 100
     assert table.count(at=after(clock, 3599.5)) == 101
     clock.advance(1)
@@ -425,7 +425,7 @@ def test_h2_views_and_scans_stay_readable_when_history_is_discarded(db: Database
     assert sum(batch.num_rows for batch in reader) == len(expected)
     assert feed.to_arrow().column("_change_type").to_pylist() == ["update", "delete"]
     assert len(view.history({"k": 1})) == 1 and len(snapshot["t"].history({"k": 1})) == 2
-    assert store.state.garbage, "P2: their files are kept for them"
+    assert store.state.garbage, "P2: their files are kept"
     snapshot.close()
     pinned.close()
     del snapshot, view, scan, feed, reader, pinned

@@ -126,7 +126,7 @@ def test_a_merge_is_revoked_when_writers_need_memory(tmp_path: Path, clock: Manu
         assert reservation is not None
         table.update({"k": list(range(10)), "v": [1] * 10})
         once(db)
-        assert not reservation.revoked.is_set(), "there is room: the merge goes on"
+        assert not reservation.revoked.is_set(), "memory is not full, so the merge continues"
         for value in range(10):
             if store.memory_is_full():
                 break
@@ -307,9 +307,7 @@ def test_the_threads_continue_after_an_error(
     either.go_on.release()
     assert either.maintenance.status().last_error == str(error)
     warnings = [record for record in caplog.records if "background work failed" in record.message]
-    assert len(warnings) == 1, (
-        "once per kind of trouble: a full disk would fill the log of the program as well"
-    )
+    assert len(warnings) == 1, "a repeated error is logged once"
 
 
 def test_pause_returns_when_running_work_has_ended(either: Background) -> None:

@@ -419,7 +419,7 @@ def test_errors_of_a_closed_and_a_forked_reader(db: Database) -> None:
     with pytest.raises(StorageError, match=r"forked child.*connect\(\) in the child"):
         reader.now()
     reader.close()
-    assert leases(db) == 1, "the parent's lease is not the child's to give back"
+    assert leases(db) == 1, "the child does not release the parent's lease"
     store._pid = os.getpid()
     store._closed = False
     store.close()
@@ -455,5 +455,5 @@ def test_p6_a_view_is_not_before_the_beginning_of_history(
         monkeypatch.setattr(ReaderStore, "_position", between)
         with Database(ReaderStore.open(SYSTEM, str(tmp_path / "s"), 64 << 20)) as reader:
             monkeypatch.undo()
-            assert looks > 2, "it had to look again"
+            assert looks > 2, "the load was repeated"
             assert rows(reader["t"]) == [(1, 2), (2, 2)]

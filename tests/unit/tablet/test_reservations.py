@@ -17,7 +17,7 @@ def test_v2_a_revoked_reservation_stays_revoked() -> None:
     assert first is not None and not first.revoked.is_set()
     assert reservations.revoke([3, 4]) == 1
     assert first.revoked.is_set()
-    assert not any(reservations.taken(number) for number in range(5)), "with one of its rowsets all are free"
+    assert not any(reservations.taken(number) for number in range(5)), "revoking one rowset frees all"
     second = reservations.take([2], holds_deltas=True)
     reservations.release(first)
     reservations.release(first)

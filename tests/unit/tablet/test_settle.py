@@ -398,7 +398,7 @@ def test_locating_one_key_equals_locating_many(world: World) -> None:
             assert alone.rowsets[alone.codes[0]] == together.rowsets[together.codes[index]], name
         if alone.ghosts[0] >= 0:
             ghosts.add(name)
-    assert ghosts, "some are dead in the memory that takes inserts"
+    assert ghosts, "some keys are dead in the MemRowSet that takes inserts"
 
 
 def test_r1_a_replay_searches_only_rowsets_without_the_change(world: World) -> None:

@@ -428,7 +428,7 @@ def test_an_open_has_flushed_rows_and_rows_of_the_log(tmp_path: Path) -> None:
         assert rows(db["t"]) == [(1, 10), (3, 3), (4, 4)]
         assert [rowset.row_count for rowset in tablet.rowsets] == [3] and tablet.memory.row_count == 1
         assert db.now() == store.marks.applied == last
-        assert store.memory_bytes > 1000, "what came back counts"
+        assert store.memory_bytes > 1000, "replayed rows are counted"
         db.flush()
     with open_database(tmp_path / "s") as db:
         assert rows(db["t"]) == [(1, 10), (3, 3), (4, 4)]
@@ -444,7 +444,7 @@ def test_an_open_reads_idempotency_keys_from_the_log(tmp_path: Path) -> None:
     db.close()
     with open_database(tmp_path / "killed") as again:
         assert again._writer().committed("job").timestamp == written.timestamp
-        assert again._writer().state.committed_keys == {}, "the catalogue does not hold it yet"
+        assert again._writer().state.committed_keys == {}, "the key is not in the catalogue yet"
         again.flush()
         assert again._writer().state.committed_keys["job"].timestamp == written.timestamp
 
@@ -519,7 +519,7 @@ def test_w3_after_a_failed_sync_the_store_takes_no_writes(
     for change in (lambda: table.insert({"k": [2], "v": [2]}), lambda: db.drop_table("t"), db.flush):
         with pytest.raises(StorageError, match="takes no more writes"):
             change()
-    assert db.list_tables() == ["t"], "reading goes on"
+    assert db.list_tables() == ["t"], "reads work"
     db.close()
     open_database(tmp_path / "s").close()
 
@@ -643,15 +643,17 @@ def test_r3_unneeded_segments_of_the_log_are_removed(tmp_path: Path) -> None:
         one.insert({"k": [2], "v": [2]})
         assert numbers() == [1, 2, 3]
         one.flush()
-        assert numbers() == [2, 3], "the first held only what is flushed now"
+        assert numbers() == [2, 3], "all rows of the first segment are flushed"
         assert db._writer().state.wal_start == 2 and "wal/wal-000000001" in db._writer().state.garbage
         db.drop_table("two")
-        assert numbers() == [2, 3], "it can be brought back, with what is in the log"
+        assert numbers() == [2, 3], "the table can be brought back, so the log keeps its rows"
         db._writer().purge_dropped(None)
-        assert numbers() == [4], "a purged table needs no log; the change that drops it is in a new segment"
+        assert numbers() == [4], "a purged table needs no log, and its purge is in a new segment"
         db._writer().collect_garbage()
         assert [path.name for path in (tmp_path / "s" / "wal").glob("wal-*")] == ["wal-000000004"]
-        assert len(list((tmp_path / "s" / "checkpoints").iterdir())) == 1, "K3: it has the older changes"
+        assert len(list((tmp_path / "s" / "checkpoints").iterdir())) == 1, (
+            "K3: the checkpoint has the older changes"
+        )
         one.insert({"k": [3], "v": [3]})
     with open_database(tmp_path / "s") as db:
         assert rows(db["one"]) == [(1, 1), (2, 2), (3, 3)] and db.list_tables() == ["one"]

@@ -34,7 +34,7 @@ def test_damage_and_a_torn_tail_are_distinguished(bench: Bench) -> None:
     bench.store(bytes(data), 1)
     lines = list(dump(bench.files, bench.directory))
     assert sum("DAMAGE" in line and bench.path(1) in line for line in lines) == 1
-    assert any("record 0, timestamp 3" in line for line in lines), "the next segment is shown all the same"
+    assert any("record 0, timestamp 3" in line for line in lines), "the next segment is shown too"
     bench.store(b"nothing of ours", 1)
     assert any("DAMAGE" in line for line in dump(bench.files, bench.directory))
 

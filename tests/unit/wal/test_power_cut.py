@@ -62,9 +62,9 @@ def test_w1_acknowledged_records_survive_a_power_cut_at_any_moment(
         recording.crash_image(cut, chance, os.path.dirname(image.directory))
         recovery = image.recover()
         stamps = image.check(recovery.records())
-        assert stamps == list(range(1, len(stamps) + 1)), "no gap, nothing invented"
+        assert stamps == list(range(1, len(stamps) + 1)), "no record is missing, and no other record exists"
         assert len(stamps) >= durable_at(acknowledged, cut), "W1"
-        assert image.check(image.recover().records()) == stamps, "recovered once, it stays so"
+        assert image.check(image.recover().records()) == stamps, "a second recovery finds the same"
 
 
 @given(seed=st.integers(0, 2**32 - 1))

@@ -96,7 +96,7 @@ def test_v2_recovery_syncs_the_records_of_a_killed_process(bench: Bench) -> None
     assert recover(bench.with_files(recording).env, bench.directory, 1).record_count == 1
     kinds = [event.kind for event in recording.events]
     assert kinds[:2] == ["truncate", "sync_dir"], "synced before anything else"
-    assert kinds[-1] == "truncate", "and the footer with it"
+    assert kinds[-1] == "truncate", "the footer is synced too"
 
 
 def test_r6_a_flipped_bit_before_the_last_group_is_damage(bench: Bench) -> None:

@@ -119,7 +119,7 @@ def test_r6_a_group_is_written_after_the_sync_of_the_previous_group(bench: Bench
         elif event.kind == "sync":
             dirty = None
         elif event.kind == "create":
-            assert dirty is None, "G3: a segment was made before the one before it was closed"
+            assert dirty is None, "G3: a segment was created before the earlier one was closed"
             created.add(event.path)
     assert len(created) > 3
     assert bench.timestamps() == list(range(1, 61))
@@ -183,7 +183,7 @@ def test_w1_a_failed_sync_reports_an_unknown_outcome_to_every_waiter(bench: Benc
         assert "next open" in str(error)
     with pytest.raises(StorageError, match="accepts no more records") as refused:
         writer.append(bench.record(3))
-    assert refused.value.outcome is None, "of this call nothing was written"
+    assert refused.value.outcome is None, "this call wrote nothing"
     writer.close()
     assert writer.failure is not None
 
@@ -367,7 +367,7 @@ def test_roll_closes_the_present_segment_at_once(bench: Bench) -> None:
     assert info == SegmentInfo(1, bench.path(1), 1, len(bench.load()), True)
     assert headers_of(bench)[-1].is_footer
     writer.append(bench.record(2))
-    assert writer.size_bytes > info.size_bytes, "what waits is counted"
+    assert writer.size_bytes > info.size_bytes, "waiting records are counted"
     writer.sync()
     assert [info.number for info in writer.segments()] == [1, 2]
     assert bench.timestamps() == [1, 2]

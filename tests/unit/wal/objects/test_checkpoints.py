@@ -29,7 +29,9 @@ def test_a_checkpoint_has_the_state_of_its_border(bench: Bench) -> None:
     for name in ("x", "y", "z"):
         bench.append(log, name)
     log.sync()
-    assert len({entry.slot for entry in bench.follower().read_new().entries}) == 2, "x, y, z are together"
+    assert len({entry.slot for entry in bench.follower().read_new().entries}) == 2, (
+        "x, y and z are in one group"
+    )
 
 
 def test_a_checkpoint_directly_after_the_open(bench: Bench) -> None:
@@ -70,7 +72,7 @@ def test_the_log_starts_at_the_oldest_row_that_is_only_in_memory(bench: Bench) -
     assert log_start_of(bench) == (1, 2)
     bench.append(heir, "4")
     bench.checkpoint(heir, keep=4)
-    assert log_start_of(bench) == (2, 1), "after the note of the checkpoint before"
+    assert log_start_of(bench) == (2, 1), "after the note of the earlier checkpoint"
     bench.checkpoint(heir, keep=99)
     assert log_start_of(bench) == (2, 3)
 
@@ -89,7 +91,7 @@ def test_s5_two_checkpoints_are_kept(bench: Bench) -> None:
     bench.write(log, "d")
     bench.checkpoint(log)
     assert bench.checkpoints() == [(1, 4), (1, 6)]
-    assert bench.slots() == [seal, (1, 3), (1, 4), (1, 5), (1, 6)], "slot 3 has a row in memory only"
+    assert bench.slots() == [seal, (1, 3), (1, 4), (1, 5), (1, 6)], "slot 3 has a row that is only in memory"
 
 
 def test_s3_a_new_writers_log_start_is_not_before_the_former_writers(bench: Bench) -> None:
@@ -143,7 +145,7 @@ def test_s3_a_fenced_writer_deletes_nothing(bench: Bench) -> None:
     bench.checkpoint(heir)
     bench.write(heir, "e")
     bench.checkpoint(heir)
-    assert [place[0] for place in bench.checkpoints()] == [2, 2], "the heir removes it in time"
+    assert [place[0] for place in bench.checkpoints()] == [2, 2], "the new writer removes it later"
     assert bench.names() == []
 
 

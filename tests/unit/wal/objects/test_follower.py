@@ -74,7 +74,7 @@ def test_a_reader_that_keeps_up_does_not_begin_again(bench: Bench) -> None:
         seen += bench.names_of(news.entries)
     assert seen == [f"r{number}" for number in range(3, 15)], "the first three are in the checkpoint"
     bench.log()
-    assert not follower.read_new().restarted, "the slot 0 of the next epoch is known to be the end"
+    assert not follower.read_new().restarted, "slot 0 of the next epoch is the end"
 
 
 def test_s2_a_stalled_reader_begins_again_when_its_slot_was_deleted(bench: Bench) -> None:
@@ -189,7 +189,9 @@ def test_f4_a_damaged_checkpoint_is_skipped(bench: Bench) -> None:
     bench.checkpoint(taken.log, b"state 3")
     bench.damage(bench.keys("ckpt/")[-1])
     news = bench.follower().read_new()
-    assert news.checkpoint.body.to_pybytes() == b"state 1", "the heir kept the one that it could read"
+    assert news.checkpoint.body.to_pybytes() == b"state 1", (
+        "the new writer kept the checkpoint that it could read"
+    )
     assert bench.names_of(news.entries) == ["r4", "r5", "r6", "r7", "r8"]
 
 

@@ -200,7 +200,7 @@ def test_without_s1_the_new_writer_loses_acknowledged_records(
         LogFollower, "must_begin_again", lambda self: not (sealed and sealed.pop()) and plain(self)
     )
     taken = case.take_over()
-    assert bench.names_of(taken.entries) == ["a0", "a1"], "a2 to a4 are lost to this heir"
+    assert bench.names_of(taken.entries) == ["a0", "a1"], "this new writer does not have a2 to a4"
     bench.write(taken.log, "b0")
     bench.write(case.old, "a5")
     assert "b0" not in bench.names(), "an acknowledged record that no open finds"

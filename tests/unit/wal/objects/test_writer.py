@@ -119,7 +119,7 @@ def test_a_group_has_at_most_8_mb_of_records(bench: Bench) -> None:
     log.append(Kind.BATCH, 5, [b"x"])
     log.append(Kind.BATCH, 6, [b"y"])
     log.sync()
-    assert log.slot_count == 6, "small ones are together"
+    assert log.slot_count == 6, "small records are in one group"
 
 
 def test_the_group_interval_bounds_the_number_of_requests(bench: Bench) -> None:
