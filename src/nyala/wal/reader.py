@@ -151,10 +151,6 @@ class Recovery:
             unclosed=None,
         )
 
-    @property
-    def cut_bytes(self) -> int:
-        return 0 if self.torn is None else self.torn.length
-
     def records(self) -> Iterator[LogRecord]:
         """Yield all batches, oldest first. One segment at a time is in memory."""
         reader = LogReader(self.env, self.directory, self.from_segment, self.store_id)

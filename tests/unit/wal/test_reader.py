@@ -78,7 +78,7 @@ def test_recovery_returns_every_record_and_closes_the_log(bench: Bench) -> None:
     (info,) = recovery.segments
     assert (info.closed, info.timestamp_max, info.size_bytes) == (True, 3, len(bench.load()))
     assert (recovery.next_segment, recovery.start_offset) == (2, info.size_bytes)
-    assert (recovery.cut_bytes, recovery.record_count) == (0, 3)
+    assert (recovery.torn, recovery.record_count) == (None, 3)
     before = bench.load()
     assert bench.recover().start_offset == recovery.start_offset
     assert bench.load() == before, "a second recovery changes nothing"
@@ -145,7 +145,9 @@ def test_r6_a_flipped_bit_of_the_last_group_is_a_torn_tail(bench: Bench) -> None
         kept = sum(1 for upper in places[1:] if upper <= offset)
         recovery = bench.recover()
         assert bench.check(recovery.records()) == [1, 2, *range(3, 3 + kept)]
-        assert recovery.cut_bytes == len(good) - (places[kept] if offset >= SEGMENT_HEADER_SIZE_BYTES else 0)
+        assert recovery.torn is not None
+        begin = places[kept] if offset >= SEGMENT_HEADER_SIZE_BYTES else 0
+        assert recovery.torn.length == len(good) - begin
         bench.store(good, 2)
 
 
@@ -289,7 +291,8 @@ def test_a_segment_with_an_unfinished_creation_is_removed(bench: Bench) -> None:
     for content in (b"", b"\0" * 640, b"NYALAWAL" + b"\0" * 100):
         bench.store(content, 2)
         recovery = bench.recover()
-        assert (recovery.next_segment, recovery.cut_bytes) == (2, len(content))
+        assert recovery.next_segment == 2 and recovery.torn is not None
+        assert recovery.torn.length == len(content)
         assert not os.path.exists(bench.path(2))
     bench.write([2])
     assert bench.timestamps() == [1, 2]

@@ -39,7 +39,6 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.errors import ALREADY_PRESENT, MISSING_COLUMN, NOT_FOUND
-from nyala.schema.conversion.canonical_data import CanonicalData
 from nyala.schema.conversion.convert import default_array, default_column
 from nyala.schema.conversion.long_column import Column
 from nyala.schema.conversion.row_errors import RowErrors
@@ -131,6 +130,7 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
     settlement.counts = [counts]
     if has_effect:
         whole = len(columns) == len(given)
+        ready = operation.ready if whole else None
         settlement.effects.append(
             Effect(
                 kind,
@@ -139,7 +139,8 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
                 columns if whole else {column.id: _value_or_default(columns, column) for column in given},
                 located.codes,
                 places,
-                *_logged(operation.ready if whole else None),
+                None if ready is None else ready.batch,
+                None if ready is None else ready.message,
             )
         )
     return True
@@ -148,10 +149,6 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
 def _may_change(operation: PreparedOperation, column: ColumnSchema) -> bool:
     """Whether the operation changes the column of an existing row, if it gives it."""
     return not column.immutable or operation.rewrites
-
-
-def _logged(ready: CanonicalData | None) -> tuple[pa.RecordBatch | None, pa.Buffer | None]:
-    return (None, None) if ready is None else (ready.batch, ready.message)
 
 
 def _value_or_default(columns: Mapping[int, Column], column: ColumnSchema) -> Column:
