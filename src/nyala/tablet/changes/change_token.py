@@ -47,7 +47,7 @@ from nyala.tablet.state.validation import is_unsigned, validating
 
 MAGIC: Final = b"nyalachg"
 _ROWS_MAGIC: Final = b"nyalachr"
-VERSION: Final = 2
+VERSION: Final = 3
 _HEAD: Final = struct.Struct("<8sII")
 _CACHE_BYTES: Final = 64 << 20
 

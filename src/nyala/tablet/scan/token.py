@@ -57,7 +57,7 @@ from nyala.tablet.state.root import TableState
 from nyala.tablet.state.validation import is_unsigned, validating
 
 MAGIC: Final = b"nyalatok"
-VERSION: Final = 4
+VERSION: Final = 5
 _HEAD: Final = struct.Struct("<8sIII")
 _LENGTH: Final = struct.Struct("<Q")
 
