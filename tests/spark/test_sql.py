@@ -334,6 +334,10 @@ HARD_TO_TELL = (
     "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u AS t WHERE w > 'a')",
     "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT ANTI JOIN t ON t.k = u.x WHERE t.v > u.k)",
     "SELECT k FROM t WHERE EXISTS (WITH c AS (SELECT k AS kk FROM u WHERE u.k = t.v - 9) SELECT * FROM c)",
+    # Aliases that are also columns.
+    "SELECT w, sum(k) AS v FROM t GROUP BY w HAVING max(v) > 10 ORDER BY sum(v), w",
+    "SELECT k, -v AS k2, w AS v FROM t ORDER BY t.v DESC, k LIMIT 2",
+    "SELECT -k AS k, row_number() OVER (ORDER BY k) AS r FROM t ORDER BY abs(k), k",
     # Ambiguous, or wrong.
     "SELECT t.k, e.k FROM t JOIN u ON true LATERAL VIEW explode(array(1)) e AS v WHERE x > 0 AND v > 0",
     "SELECT u.x AS y, count(*) FROM t JOIN u ON t.k = u.k GROUP BY u.x HAVING k > 0",
