@@ -1,7 +1,8 @@
 """The changes of a DiskRowSet, column by column: its UNDO and REDO files and its DeltaMemStores.
 
-A *run* has the changes of one column in one store. This module finds the runs that a snapshot
-applies, in the order of application, and decides how much of a file's run is read and cached:
+A *store* is here a delta file or a DeltaMemStore. A *run* has the changes of one column in one
+store. This module finds the runs that a snapshot applies, in the order of application. It also
+decides how much of a file's run is read and cached:
 
     few changes     If all files of a kind (UNDO or REDO) fit a small share of the cache, runs are
                     read whole and cached. The REDO runs are merged for snapshots of the present.
@@ -40,7 +41,7 @@ _REDO_RANGE_ROWS_MIN: Final = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Changes(LazyValues):
-    """The delta stores of one version of a rowset, in the order of the fields of `RowSetVersion`."""
+    """The delta files and DeltaMemStores of one version of a rowset, as in `RowSetVersion`."""
 
     undo: tuple[DeltaFile, ...]
     redo: tuple[DeltaFile, ...]
@@ -73,7 +74,7 @@ class Changes(LazyValues):
 
     @property
     def changed_columns(self) -> frozenset[int]:
-        """The columns that ever changed, as far as the stores know. Opens no file."""
+        """The ids of the columns that have a change in a file or in memory. Opens no file."""
         memory = self.deltas.column_ids
         return self._changed_before | memory if memory else self._changed_before
 
@@ -104,7 +105,7 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """Return the part of `runs` that is in files. Changes in memory are all newer (D4)."""
+        """Return those runs of `runs` that are in files. All changes in memory are newer (D4)."""
         rows = None if upper is None else (lower, upper)
         undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
         if len(undo) > 1:  # newest first; the files themselves may overlap in time (X2)
@@ -127,8 +128,9 @@ class Changes(LazyValues):
     ) -> list[tuple[Rowids, pa.Array]]:
         """Return (rowids, newest values) of the changes of rows [lower, upper) in each REDO store.
 
-        Stores come oldest first. `snapshot` must apply all REDO of the column and no UNDO. Decimals
-        may be narrow or wide. Nothing is cached.
+        The list has the oldest store first. Decimals may have the narrow type (see `patches`).
+        snapshot: a moment that applies all REDO of the column and no UNDO.
+        Cost: fills no cache.
         """
         of_files = (file.newest(column_id, lower, upper, stats) for file in self.redo)
         runs = (run for store in self.memory for run in store.levels(column_id))
@@ -144,9 +146,9 @@ class Changes(LazyValues):
         stats: ReadStats | None,
         rows: tuple[int, int] | None,
     ) -> list[DeltaRun]:
-        """Return the column's REDO runs in files.
+        """Return the column's REDO runs in files, oldest first.
 
-        If they are few and `snapshot` applies all their records, they are merged into one run.
+        If the runs are small and `snapshot` applies all their records, returns them as one run.
         """
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
         whole = rows is None or (self._keeps_redo and not self.has_much_text(column_id, snapshot))
@@ -186,15 +188,16 @@ class Changes(LazyValues):
         return small and not self.has_much_text(column_id, snapshot)
 
     def text_row_bytes(self, column_id: int, snapshot: int | None = None) -> float:
-        """Return the bytes of text per row in delta files, if each file changed each row once.
+        """Return the bytes of text per row in delta files, assuming one change per file and row.
 
-        snapshot: count only files that it may apply; None: all files.
+        This is the average size of a changed value, summed over the files.
+        snapshot: count only files that this snapshot may apply; None: all files.
         Cost: opens these files, except those with few records.
         """
         return sum(file.value_bytes(column_id) for file in self._applied(snapshot))
 
     def has_much_text(self, column_id: int, snapshot: int | None = None) -> bool:
-        """Whether the column's changes have more text than is read at once (`LITTLE_TEXT_BYTES`)."""
+        """Whether the column's changes in files have more text than `LITTLE_TEXT_BYTES`."""
         sizes = (file.record_count * file.value_bytes(column_id) for file in self._applied(snapshot))
         return sum(sizes) > LITTLE_TEXT_BYTES
 
@@ -219,9 +222,9 @@ class Changes(LazyValues):
     ) -> tuple[int, int]:
         """Return the rows [begin, end) whose REDO a scan of [lower, upper) reads at once.
 
-        The range is as long as `_REDO_RANGE_SHARE` allows if changes are spread evenly over the
-        rowset. Its bounds are multiples of a power of two, so neighbouring splits get the same
-        range. For a column with much text the range is only [lower, upper).
+        The range is so long that its changes fit a sixteenth of the block cache, if changes are
+        spread evenly over the rowset. Neighbouring splits get the same range, because its bounds
+        are multiples of a power of two. For a column with much text it is only [lower, upper).
         """
         if self.has_much_text(column_id, snapshot):
             return lower, upper
@@ -231,10 +234,11 @@ class Changes(LazyValues):
         return lower >> log2 << log2, min(((upper - 1 >> log2) + 1) << log2, row_count)
 
     def state_of_files(self, column_id: int, snapshot: int) -> Hashable | None:
-        """Return a cache key for the column's changes that `snapshot` applies; None if impossible.
+        """Return a cache key for the changes of the column at `snapshot`; None if it has no key.
 
-        There is one if `snapshot` applies exactly the REDO in files: no UNDO, and nothing in
-        memory. Later changes are newer than the snapshot and leave the key valid. Opens no file.
+        It has a key if the column's changes are all in files, and `snapshot` applies all REDO and
+        no UNDO. The key stays valid after later changes, because they are newer than the snapshot.
+        Opens no file.
         """
         files = [file for file in (*self.undo, *self.redo) if column_id in file.column_ids]
         if not any(file.kind == "redo" for file in files):
@@ -246,9 +250,10 @@ class Changes(LazyValues):
         return self._redo_ids
 
     def check_order(self, rowset_id: int) -> None:
-        """Check that UNDO and REDO files are not confused, and that REDO ascends in time (X2).
+        """Check that `undo` has only UNDO files, `redo` only REDO files in order of time (X2).
 
-        Reads only the catalogue's entries of the files. Raises: CorruptionError.
+        Reads only the catalogue's entries of the files.
+        Raises: CorruptionError.
         """
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
             strange = next((file for file in files if file.kind != kind), None)
@@ -266,7 +271,7 @@ class Changes(LazyValues):
 
 
 def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
-    """Return the run and its bytes, with those of its lazy value `latest`."""
+    """Return the run, and its bytes in memory once its lazy value `latest` is computed."""
     return run, 2 * run.nbytes
 
 

@@ -67,8 +67,9 @@ class Finding:
 def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator[Finding]:
     """Yield the problems of a rowset. Checks that need a damaged file are skipped.
 
-    history_start: the beginning of the table's history. Insertions and deletions before it may be
-        partly deleted, so they are not checked. By default only those in REDO are.
+    history_start: the beginning of the table's history. Earlier insertions and deletions are not
+        checked, because a vacuum may have removed some of them. With the default, only
+        insertions and deletions in REDO are checked.
     Raises: AssertionError if the DeltaMemStores are inconsistent, which is a bug.
     Cost: reads and decodes all files in ranges, without filling the block cache.
     """
@@ -103,7 +104,7 @@ def _caught(check: Callable[[], object]) -> Iterator[Finding]:
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:
-    """Return what is equal for two findings of the same problem."""
+    """Return a value that two findings share if they report the same problem."""
     return type(finding.error), str(finding.error), finding.derived
 
 
@@ -391,10 +392,11 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bool
 def _late_changes(
     rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield ((column id, store number), row) for each store with a change of a row after its deletion.
+    """Find changes of rows after their deletion; yield ((column id, store number), row).
 
-    row: the first such row. dead_rows, died: the rows with a deletion in REDO, ascending, and when
-    they were deleted.
+    Yields one item for each store with such a change. `row` is the first changed row in the store.
+    dead_rows, died: the rows with a deletion in REDO, ascending, and the timestamps of the
+    deletions.
     """
     lower, upper = int(dead_rows[0]), int(dead_rows[-1]) + 1
     for column_id in {number for file in rowset.redo for number in file.column_ids} - {LIVENESS}:

@@ -85,7 +85,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     @lazy_value
     def _earlier_timestamp_max(self) -> int | None:
-        """`timestamp_max` without `deltas`, which still takes changes."""
+        """`timestamp_max` of all stores except `deltas`, the only one that still takes changes."""
         stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.undo, *self.redo, *self.frozen)
         times = (store.timestamp_max for store in stores)
         return max((time for time in times if time is not None), default=None)
@@ -154,7 +154,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     @lazy_value
     def _had_dead(self) -> bool:
-        """`may_have_dead` without `deltas`, which still takes changes."""
+        """`may_have_dead` of all stores except `deltas`, the only one that still takes changes."""
         stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.redo, *self.frozen)
         return any(LIVENESS in store.column_ids for store in stores) or self.base_column(LIVENESS) is not None
 
@@ -268,7 +268,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         rowids: Rowids,
         stats: RowSetStats | None = None,
     ) -> list[pa.Array]:
-        """Return `gather` of several columns."""
+        """Return the values of several columns for these rows: one `gather` per column."""
         ordinals = Ordinals(rowids)
         return [self.gather(column, snapshot, ordinals, stats) for column in columns]
 
@@ -312,7 +312,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> pa.Array:
-        """Return `gather` for a look-up."""
+        """Return the values of these rows at `snapshot`, for a look-up and not for a scan."""
         changes = self.changes
         if not changes.has_much_text(column.id, snapshot):
             return self._patched(column, snapshot, ordinals, stats, *changes.runs(column.id, snapshot, stats))

@@ -32,8 +32,8 @@ class RowSetImage:
     liveness:  whether each row is alive at the moment; None if all rows are.
     undo:      the UNDO records by column id, with LIVENESS; their rowids are rows of the image.
     positions: the image's row for each source row, or -1 if the image leaves the source row out.
-               Changes after the moment are moved to the new rowset by it. Merged source rows of
-               one key have the same position.
+               The caller uses it to move changes after the moment to the new rowset. Source rows
+               with the same key have the same position.
     """
 
     keys: EncodedKeys

@@ -89,8 +89,8 @@ class _Insert:
 class _Chunk:
     """The rows of one or more consecutive inserts.
 
-    `content` is one insert, or the two chunks that were merged. Once every column is joined it is
-    the columns by id. Until then, `cache` has the columns that are joined.
+    `content` is one insert, or the two chunks that were merged. Once every column is joined,
+    `content` is a dict of columns by id. Before, `cache` has the columns that are joined already.
     """
 
     content: _Insert | tuple[_Chunk, _Chunk] | dict[int, pa.Array]
@@ -135,7 +135,7 @@ class _Chunk:
         )
 
     def column(self, column_id: int) -> pa.Array:
-        """Return a column, one of `column_ids`, as it was inserted."""
+        """Return one column, with the values as inserted. column_id: one of `column_ids`."""
         array = self.cache.get(column_id)
         if array is not None:
             return array
@@ -167,10 +167,10 @@ class _Chunk:
             self._replace_parts(columns)
 
     def _parts(self, column_id: int | None) -> list[_Chunk]:
-        """Return the chunks, in row order, from which this chunk's column is joined by one call.
+        """Return the chunks, in row order, whose arrays of this column must be joined.
 
-        These are the largest chunks inside this one that have the column as one array; none if this
-        chunk has it. column_id: None returns the chunks that are not pairs of chunks.
+        These are the largest chunks inside this one that have the column as one array. The list is
+        empty if this chunk has it as one array already. column_id: None for all columns.
         """
         parts, waiting = [], [self]
         while waiting:
@@ -284,7 +284,7 @@ class MemRowSet:
         return state.keys.find(keys, state.row_count)
 
     def find_one(self, key: EncodedKeys) -> int:
-        """Return `find` of one key."""
+        """Return the rowid of one key, or -1. Dead rows are found too."""
         state = self._state
         return state.keys.find_one(key, state.row_count)
 
@@ -309,7 +309,7 @@ class MemRowSet:
 
     @property
     def row_count(self) -> int:
-        """The number of rows, with dead ones."""
+        """The number of rows, including dead rows."""
         return self._state.row_count
 
     @property
@@ -389,7 +389,7 @@ class MemRowSet:
         return times
 
     def insertion_times_at(self, rowids: Rowids) -> Timestamps:
-        """Return `insertion_times` of these rows, in their order."""
+        """Return the timestamps at which these rows were inserted, in the order of `rowids`."""
         times = np.empty(len(rowids), np.int64)
         for chunk, inside, at in self._chunks_of(rowids):
             inserted = chunk.timestamps
@@ -458,7 +458,7 @@ class MemRowSet:
         rowids: Rowids,
         stats: RowSetStats | None = None,
     ) -> list[pa.Array]:
-        """Return `gather` of several columns."""
+        """Return the values of several columns for these rows: one `gather` per column."""
         chunks = list(self._chunks_of(rowids))
         arrays = []
         for column in columns:
@@ -625,7 +625,10 @@ class MemRowSet:
 
 
 def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, Rowids]]) -> pa.Array:
-    """Return the column as inserted, for the rows given to `_chunks_of`, in their order."""
+    """Return the column's values as inserted, of rows in several chunks.
+
+    chunks: as `_chunks_of(rowids)` yields them. The result is in the order of these rowids.
+    """
     parts, positions = [], []
     for chunk, inside, at in chunks:
         if column.id in chunk.column_ids:

@@ -81,7 +81,7 @@ class Part:
 
     @property
     def path(self) -> str:
-        """Relative to the store's folder."""
+        """The path of the file, relative to the store's folder."""
         return self.entry.path
 
     @property

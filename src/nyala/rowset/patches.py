@@ -75,7 +75,7 @@ class Patch:
     def apply_gathered(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
         """Return the values of these ascending rows of the range with the patch applied.
 
-        count: the rows of the whole range. base: the unpatched values of the ascending `rows`.
+        count: the number of rows in the range. base: the values of `rows` before the patch.
         """
         is_gathered = np.zeros(count, np.bool_)
         is_gathered[rows] = True
@@ -157,7 +157,10 @@ def _patch(column: ColumnSchema, lower: int, rowids: Rows, values: pa.Array | No
 
 
 def _stored(values: pa.Array, type: ColumnType) -> pa.Array:
-    """Return values of the column, perhaps of an older type, in the type that a patch keeps."""
+    """Return values in the type that a patch stores: narrow for decimals of up to 18 digits.
+
+    values: of the column's present type, or of an older or narrow type.
+    """
     narrow = narrow_decimal(type)
     if values.type == narrow:
         return values

@@ -149,7 +149,7 @@ def expect_bounds(rowsets: Iterable[DiskRowSet], key_range: KeyRange) -> None:
 def _want_base(
     wanted: _Wanted, rowset: DiskRowSet, column_ids: Collection[int], ranges: Sequence[tuple[int, int]]
 ) -> None:
-    """Add these rows of the base columns and of LIVENESS."""
+    """Add to `wanted` these ranges of rows of the base columns and of LIVENESS."""
     for number in {*column_ids, LIVENESS}:
         column = rowset.base_column(number)
         if column is not None:

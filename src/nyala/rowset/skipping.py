@@ -117,9 +117,10 @@ def _excluded(
 
 
 def _ranges(blocks: Bools, first: int, log2: int, lower: int, upper: int) -> list[tuple[int, int]]:
-    """Return ranges of at least 2^16 rows that cover the excluded blocks.
+    """Return ranges of rows that cover the blocks in a mask, to read their changes in few calls.
 
-    blocks: a mask, whose first element is block number `first` of 2^log2 rows.
+    A range has at least 2^16 rows, except at the ends of [lower, upper).
+    blocks: the mask. Its first element is block number `first`; a block has 2^log2 rows.
     """
     step = 1 << max(log2, _DEFAULT_ROWS_LOG2)
     inside: dict[int, None] = dict.fromkeys(

@@ -121,7 +121,7 @@ class RowSetVersion:
 
     @property
     def row_count(self) -> int:
-        """The number of rows, with dead ones."""
+        """The number of rows, including dead rows."""
         return self.meta.row_count
 
     @property

@@ -68,7 +68,7 @@ def write_rowset(
 
     path:           the base file, relative to `root`; a new name that ends in `.base`.
     deltas_durable: the moment of the image; changes after it are not in these files (rule R2).
-    Raises: StorageError. A file that remains then is named nowhere, so the next open removes it.
+    Raises: StorageError. It may leave a file behind, which the next open of the store removes.
     """
     count = image.row_count
     assert count, "a rowset must have rows"

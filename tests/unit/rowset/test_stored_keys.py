@@ -394,7 +394,7 @@ def test_encoded_keys_that_differ_from_the_key_columns_are_detected(
 @pytest.mark.parametrize(
     ("group", "count", "words"),
     [
-        (40, 1, "expected a key for at least every"),
+        (40, 1, "expected an encoded key for at least every"),
         (6, 20, "expected 32 keys, found 20"),
         (6, 40, "expected 32 keys, found 40"),
         (0, 20, "expected 2000 keys"),

@@ -58,9 +58,11 @@ def image(
 def compacted_column(
     rowset: DiskRowSet, column: ColumnSchema | None, cut: int = 0
 ) -> tuple[pa.Array, DeltaRun | None]:
-    """Return (values after all REDO files, UNDO of these REDO) of a column; None: no REDO.
+    """Apply all REDO files of a column; return (new values, UNDO records that revert the changes).
 
-    column: None for LIVENESS. The UNDO does not repeat what UNDO files have already.
+    The second item is None if the column has no REDO. Records of existing UNDO files are not in it.
+    column: None for LIVENESS.
+    cut: UNDO records that only snapshots before this timestamp need are dropped.
     """
     values, past = _compacted(rowset, column, 0, rowset.row_count)
     return values, None if past is None else past.between(cut, MAX_TIMESTAMP)

@@ -22,7 +22,8 @@ Invariants
     G1  The lives of a key do not overlap, in whatever rows they are (R5). Otherwise a
         CorruptionError is raised.
     G2  At any snapshot T >= cut, the merged row has the values of the input row that is alive at T.
-        If no input row is, the merged row is dead.
+        If no input row is alive then, the merged row is dead. `cut` is the oldest moment that
+        readers may still need.
     G3  A row is dropped if it has been dead since `cut` or longer. History before the next life of
         its key is dropped too.
 
@@ -70,8 +71,8 @@ class _Lives:
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
         """Return whether each (row, time) is inside a life of the row.
 
-        The moment of the insertion does not count as inside. The moment of the deletion does,
-        because a delete with a sequence number changes that column at this moment.
+        The moment of the insertion is not inside. The moment of the deletion is inside, because a
+        delete with a sequence number changes the sequence column at the same moment.
         """
         count = len(self.rows)
         order = np.lexsort(
@@ -98,7 +99,7 @@ _NO_LIVES = _Lives(*(np.empty(0, np.int64) for _ in range(4)))
 def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where: str) -> RowSetImage:
     """Merge the rows of several images, all as of one moment, into one image.
 
-    The result's `positions` are for the source rows of the first image, then of the second, …
+    The result's `positions` has the source rows of the first image, then of the second, and so on.
 
     schema: the columns to keep. cut: history that only older snapshots need is dropped.
     where:  the rowsets, for error messages.
@@ -178,9 +179,13 @@ def _records(
 def _merge_keys(
     keys: EncodedKeys, alive: npt.NDArray[np.bool_], past: _Records | None, where: str
 ) -> tuple[Rowids, Rowids, _Lives]:
-    """Return the row that gives the base of each key, in key order; each row's position; the lives.
+    """Group all rows by key, and return (heads, positions, lives).
 
-    keys, alive: of all rows. past: their UNDO of LIVENESS.
+    heads:     for each key, in key order, the row whose base values the merged row gets.
+    positions: for each row, the number of its merged row.
+    lives:     the lives of the keys that have several rows.
+
+    keys, alive: the key of each row, and whether it is alive. past: the UNDO records of LIVENESS.
     """
     total = len(keys)
     order = keys.sort_indices()
@@ -248,8 +253,9 @@ def _undo_of(
 ) -> DeltaRun | None:
     """Return a column's UNDO for the merged rows; None if it has no records.
 
-    records, base: the column's UNDO and base values in all images. position: the merged position of
-    each row. shared: whether each row's key has several rows.
+    records, base: the column's UNDO records and base values, of the rows of all images.
+    position: for each row, the number of its merged row.
+    lives: as `_merge_keys` returns them. shared: whether each row's key has several rows.
     """
     if records is None:
         none = np.empty(0, np.int64)
@@ -273,7 +279,8 @@ def _undo_of(
 def _values_before(rows: Rowids, moments: Timestamps, records: _Records, base: pa.Array) -> pa.Array:
     """Return each row's value just before its moment.
 
-    It is the value of the oldest UNDO record from the moment on, or otherwise the base value.
+    This is the value of the row's oldest UNDO record at or after the moment. A row without such a
+    record has its base value.
     """
     known, times, values = records
     count = len(rows)

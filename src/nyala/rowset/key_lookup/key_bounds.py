@@ -4,9 +4,9 @@ Example: sensors append rows with the key (sensor, time). The rowset of Septembe
 (1, September 1) to (900, September 30). A new key (5, October 3) is between these two, so the least
 and greatest key do not exclude it. The footer's bounds of the time column do.
 
-Without these bounds, each new key of such a feed would be searched in every rowset. Usable are
-columns of at most 8 bytes that follow the first column and have no text column behind them, because
-their distance from the key's end is fixed. Immutable; any thread may use them.
+Without these bounds, each new key of such a feed would be searched in every rowset. A column has
+bounds here if it is not the first, takes at most 8 bytes, and no text column follows it. Then its
+distance from the end of the key is fixed. Immutable; any thread may use these bounds.
 Source: our own. Kudu reads the bloom filter of each rowset whose key range contains the key
 (docs/design/kudu.md, "Write path and flush").
 """
@@ -24,7 +24,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 
 
 class _Span(NamedTuple):
-    """Inclusive bounds of a column: its encoded bytes read as integers, which sort as its values."""
+    """Inclusive bounds of a column: its least and greatest value, as encoded in the key."""
 
     suffix_bytes: int  # bytes of the key after this column
     width: int  # bytes

@@ -100,7 +100,7 @@ class KeyIndex(LazyValues):
         key = next((key for key in self._reader.columns() if key.role == KEY), ColumnKey(KEY))
         if key.group > format.ROWS_PER_BLOCK_LOG2_MAX:
             raise CorruptionError(
-                f"expected a key for at least every 2^{format.ROWS_PER_BLOCK_LOG2_MAX}th row, found column {key}",
+                f"expected an encoded key for at least every 2^{format.ROWS_PER_BLOCK_LOG2_MAX} rows, found {key}",
                 self._reader.path,
             )
         return self._column(key, -(-self._row_count >> key.group))
@@ -133,9 +133,9 @@ class KeyIndex(LazyValues):
         return self._stored.row_bytes
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
-        """Return about `count` or more keys at even distances from row 0 on, and their rowids.
+        """Return about `count` or more keys of evenly spaced rows, and their rowids.
 
-        Cost: none if the key index has as many keys; otherwise gathers that many keys.
+        Cost: none if the file's key index has `count` keys. Otherwise gathers the keys.
         """
         return self._stored.sample(count)
 
@@ -152,7 +152,8 @@ class KeyIndex(LazyValues):
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
         """Return the rowid of each of these ascending keys, or -1.
 
-        Cost: reads each segment that may contain a key once, after bounds and bloom filter.
+        Cost: reads each segment that may contain a key once. A key that the column bounds or the
+        bloom filter exclude costs no segment.
         """
         if not len(keys):
             return np.empty(0, np.int64)
@@ -162,7 +163,7 @@ class KeyIndex(LazyValues):
         return self._find(keys, stats)
 
     def _find(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, without a test of column bounds."""
+        """Return the rowid of each key, or -1. Does not test the column bounds."""
         cached = self._cached_keys()
         if cached is not None:
             return cached.find(keys)
@@ -174,13 +175,13 @@ class KeyIndex(LazyValues):
         return self._search(keys, stats)
 
     def _search(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, without a test of column bounds and bloom filter."""
+        """Return the rowid of each key, or -1. Tests neither column bounds nor bloom filter."""
         segments = self._stored.segments(keys, stats)
         all_keys = self._all_keys(1 + int((segments[1:] != segments[:-1]).sum()), stats)
         return self._stored.find(keys, segments, stats) if all_keys is None else all_keys.find(keys)
 
     def find_one(self, key: EncodedKeys, canonical: bytes) -> int:
-        """Return the rowid of one key, or -1. canonical: the key's bytes."""
+        """Return the rowid of one key, or -1. canonical: the encoded key as `bytes`."""
         if self._bounds.excludes_one(canonical):
             return NO_ROWID
         all_keys = self._cached_keys()
@@ -202,7 +203,10 @@ class KeyIndex(LazyValues):
         return self._stored.columns
 
     def parts_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the parts of bloom filter and first keys that `find` reads."""
+        """Return the parts of bloom filter and first keys that `find` reads first for these keys.
+
+        A part is (column, lower, upper): the ordinals [lower, upper) of the column.
+        """
         keys = self._inside(keys)
         if not len(keys) or self._cached_keys() is not None:
             return []
@@ -217,7 +221,8 @@ class KeyIndex(LazyValues):
     def rows_near(self, keys: EncodedKeys) -> list[tuple[int, int]]:
         """Return the ranges of rows in which `find` searches these keys.
 
-        If there are many ranges, they are joined to one. Reads what `parts_of_search` returns.
+        If there are many ranges, one range covers them all.
+        Cost: reads the parts that `parts_of_search` returns.
         """
         keys = self._inside(keys)
         if not len(keys):
@@ -238,16 +243,16 @@ class KeyIndex(LazyValues):
         return [(segment * step, (segment + 1) * step) for segment in found.tolist()]
 
     def _inside(self, keys: EncodedKeys) -> EncodedKeys:
-        """Return those of `keys` that are inside the bounds of the file's columns."""
+        """Return the keys whose columns are inside the file's column bounds."""
         outside = self._bounds.excluded(keys)
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the ordinals that a search for a bound reads first."""
+        """Return the parts (column, lower, upper) that `range` reads first for one bound."""
         return [] if self._cached_keys() is not None else self._stored.parts_of_bound(bound)
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the ordinals that a search for a bound reads next."""
+        """Return the parts (column, lower, upper) that `range` reads after `parts_of_bound`."""
         return [] if self._cached_keys() is not None else self._stored.parts_of_segment(bound)
 
     @lazy_value
@@ -258,14 +263,16 @@ class KeyIndex(LazyValues):
         return KeyBounds(self._codec, {index: column.number_bounds() for index, column in columns.items()})
 
     def _cached_keys(self) -> SearchedKeys | None:
-        """Return all keys if they are in the cache."""
+        """Return all keys of the file if they are in the cache; otherwise None."""
         cached: SearchedKeys | None = None if self._cache is None else self._cache.get(self._owner, "keys")
         return cached
 
     def _all_keys(self, segments: int, stats: ReadStats | None) -> SearchedKeys | None:
-        """Return all keys for a look-up in this many segments; None if `segments` should be read.
+        """Read and cache all keys of the file if that pays off; otherwise return None.
 
-        All keys are read when the segments searched so far have cost as much as reading all keys.
+        It pays off when the segments searched so far have cost as much as reading all keys. All
+        keys must also fit a small share of the cache.
+        segments: the number of segments that the present look-up searches.
         """
         if self._cache is None or self._too_large:
             return None
@@ -356,7 +363,7 @@ class KeyIndex(LazyValues):
 def _find_some(
     maybe: npt.NDArray[np.bool_], keys: EncodedKeys, find: Callable[[EncodedKeys], Rowids]
 ) -> Rowids:
-    """Return `find` of the keys that `maybe` marks, and -1 for all others."""
+    """Call `find` with the keys that `maybe` marks; return its rowids, and -1 for other keys."""
     rowids = np.full(len(keys), NO_ROWID, np.int64)
     at = np.flatnonzero(maybe)
     if len(at):

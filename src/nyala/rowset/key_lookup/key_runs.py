@@ -39,7 +39,7 @@ _TAIL_KEY_BYTES: Final = 150
 
 @dataclass(frozen=True, eq=False)
 class SharedKeys(LazyValues):
-    """The keys of a batch, which several tablets share as they share its columns in a `SharedBatch`."""
+    """The keys of one batch. All tablets that get rows of the batch share this object."""
 
     keys: EncodedKeys
 
@@ -130,7 +130,7 @@ class KeyRuns:
         return KeyRuns(self._empty, (*runs, run))
 
     def find(self, keys: EncodedKeys, row_count: int) -> Rowids:
-        """Return the rowid of each key; -1 if the index has none below `row_count`."""
+        """Return the rowid of each key; -1 for keys without a row below `row_count`."""
         rowids = self.find_in_runs(keys)
         if self._tail and len(keys):
             found = np.fromiter(
@@ -141,7 +141,7 @@ class KeyRuns:
         return rowids
 
     def find_one(self, key: EncodedKeys, row_count: int) -> int:
-        """Return `find` of one key, without a NumPy call if the key is in the tail."""
+        """Return the rowid of one key, or -1. Makes no NumPy call if the key is in the tail."""
         if self._tail:
             rowid = self._tail.get(key.to_hashable()[0], NO_ROWID)
             if rowid != NO_ROWID:

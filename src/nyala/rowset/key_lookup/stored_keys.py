@@ -99,7 +99,7 @@ class DenseKeys(LazyValues):
 
     @property
     def nbytes_of_all(self) -> float:
-        """About how many bytes `read_all` returns at least."""
+        """A low estimate of the bytes that all keys take in memory."""
         return len(self) * _bytes_a_key(self.first_keys)
 
     @property
@@ -142,15 +142,15 @@ class DenseKeys(LazyValues):
         return self.column.rows_per_block
 
     def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the ordinals that `segments` reads for these keys."""
+        """Return the parts (column, lower, upper) that `segments` reads for these keys: none."""
         return []
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the ordinals that `lower_bound` reads first."""
+        """Return the parts (column, lower, upper) that `lower_bound` reads first."""
         return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the ordinals that `lower_bound` reads next."""
+        """Return the parts that `lower_bound` reads after `parts_of_bound`: none."""
         return []
 
     def _parts_of_blocks(self, blocks: Iterable[int]) -> list[tuple[ColumnReader, int, int]]:
@@ -158,11 +158,11 @@ class DenseKeys(LazyValues):
         return [(self.column, block * step, (block + 1) * step) for block in blocks if block >= 0]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
-        """Return the block that may contain each of these ascending keys; -1 if none may."""
+        """Return, for each of these ascending keys, the block that may contain it, or -1."""
         return self.first_keys.search(keys, side="right") - 1
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the ordinal of each key, or -1. segments: the only block in which each key can be."""
+        """Return the ordinal of each key, or -1. segments: for each key, the block to search."""
         found = np.full(len(keys), NO_ROWID, np.int64)
         for block, begin, end in _ranges_of(segments):
             first = block * self.column.rows_per_block
@@ -171,11 +171,11 @@ class DenseKeys(LazyValues):
         return found
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
-        """Return the ordinal of one key, or -1. canonical: the key's bytes."""
+        """Return the ordinal of one key, or -1. canonical: the encoded key as `bytes`."""
         return int(self.find(key, self.segments(key), stats)[0])
 
     def floor(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return the last ordinal with a key <= each of these ascending keys; -1 if none is."""
+        """Return, for each of these ascending keys, the last ordinal with a key <= it, or -1."""
         found = np.full(len(keys), NO_ROWID, np.int64)
         for block, begin, end in _ranges_of(self.segments(keys)):
             part, held = keys.slice(begin, end - begin), self._block(block, stats)
@@ -192,7 +192,7 @@ class DenseKeys(LazyValues):
 
     @property
     def offset(self) -> int:
-        """The offset of the keys in the file, for errors."""
+        """The byte offset of the keys in the file, for error messages."""
         return self.column.place.offset
 
     def check(self, keys: EncodedKeys, lower: int) -> None:
@@ -230,7 +230,7 @@ class DenseKeys(LazyValues):
 
 
 class SparseKeys:
-    """Keys of which only every 2^n-th is stored; key columns give the others (see the module)."""
+    """Keys that are stored for every 2^n-th row, and encoded from key columns for other rows."""
 
     def __init__(
         self,
@@ -299,34 +299,34 @@ class SparseKeys:
         return 1 << self._log2
 
     def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the samples that `segments` reads for these keys."""
+        """Return the parts (column, lower, upper) that `segments` reads for these keys."""
         return self._samples._parts_of_blocks(np.unique(self._samples.segments(keys)).tolist())
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the samples that `lower_bound` reads first."""
+        """Return the parts (column, lower, upper) that `lower_bound` reads first: samples."""
         return self._samples.parts_of_bound(bound)
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, lower, upper): the rows that `lower_bound` reads next in key columns.
+        """Return the parts that `lower_bound` reads after `parts_of_bound`: rows of key columns.
 
-        Reads a block of samples.
+        A part is (column, lower, upper). Cost: reads a block of samples.
         """
         group = self._samples.lower_bound(bound, None) - 1
         lower, upper = group << self._log2, (group + 1) << self._log2
         return [] if group < 0 else [(column, lower, upper) for column in self._columns]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
-        """Return the group that may contain each of these ascending keys; -1 if none may.
+        """Return, for each of these ascending keys, the group that may contain it, or -1.
 
-        Reads blocks of samples.
+        Cost: reads blocks of samples.
         """
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, or -1. segments: the only group in which each key can be.
+        """Return the rowid of each key, or -1. segments: for each key, the group to search.
 
-        Gathers rows of each group. If it needs many groups of the same 131,072 rows, it reads all
-        of these rows instead. It never has more keys than that in memory.
+        Cost: gathers the rows of each group. If many groups of the same 131,072 rows are needed,
+        it reads these 131,072 rows as a whole. At most as many keys are in memory at once.
         """
         begins = np.where(segments >= 0, segments << self._log2, NO_ROWID)
         dense = self._dense_ranges(segments)
@@ -347,9 +347,11 @@ class SparseKeys:
         return found
 
     def _dense_ranges(self, segments: Segments) -> list[tuple[int, int]]:
-        """Return the ranges [begin, end) of keys whose groups are many of the same 131,072 rows.
+        """Return ranges [begin, end) of keys for which `find` should read rows as a whole.
 
-        For these keys, reading all of these rows costs less than gathering their groups.
+        The keys of one range have many of the groups of the same 131,072 rows. Reading these rows
+        as a whole costs less than gathering the groups.
+        segments: for each key, its group, ascending.
         """
         log2 = max(0, _READ_ROWS_LOG2 - self._log2)
         few = 1 << log2 >> self._single_log2
@@ -376,11 +378,12 @@ class SparseKeys:
         search: Callable[[SearchedKeys, EncodedKeys], Segments],
         stats: ReadStats | None,
     ) -> Rowids:
-        """Search each of these ascending keys in its own rows, and return the row found, or -1.
+        """Search each of these ascending keys among some rows of its group; return row or -1.
 
-        begins: the first row of each key; -1: no row, so nothing is found.
-        size_log2, step_log2: of the 2^size_log2 rows from there on, every 2^step_log2-th is searched.
-        search: returns the position that is found among some keys, or -1, for each key.
+        begins:    for each key, the first row to search; -1: the key is not searched.
+        size_log2: 2^size_log2 rows from `begins` on are considered for each key.
+        step_log2: only every 2^step_log2-th of them is gathered and searched.
+        search:    called with (keys of gathered rows, keys); returns a position or -1 per key.
         """
         found = np.full(len(keys), NO_ROWID, np.int64)
         firsts, within = _firsts(begins), np.arange(0, 1 << size_log2, 1 << step_log2)
@@ -420,7 +423,9 @@ class SparseKeys:
         return self._columns[0].place.offset
 
     def check(self, keys: EncodedKeys, lower: int) -> None:
-        """Check samples and key index against `keys`, those of the key columns from row `lower` on.
+        """Check samples and key index against keys that were encoded from the key columns.
+
+        keys: the keys of the rows from `lower` on.
 
         Raises: CorruptionError if a sample differs, because either may be wrong; SummaryError if
         the key index differs from the samples; KeysError if the samples cannot be read.
@@ -460,7 +465,7 @@ def _ranges_of(segments: Segments) -> list[tuple[int, int, int]]:
 
 
 def _firsts(segments: Segments) -> Segments:
-    """Return where each of these ascending segments occurs first, without -1."""
+    """Return the position where each distinct segment first occurs. They ascend; -1 is skipped."""
     return np.flatnonzero(np.diff(segments, prepend=NO_ROWID))
 
 
@@ -491,15 +496,15 @@ def _find(among: SearchedKeys, keys: EncodedKeys) -> Segments:
 
 
 def _floor(among: SearchedKeys, keys: EncodedKeys) -> Segments:
-    """Return `_floor_of`, but 0 instead of -1, which occurs only if the samples are wrong."""
+    """Return `_floor_of`, with 0 for -1. A -1 occurs only if the file's samples are wrong."""
     return np.maximum(_floor_of(among, keys), 0)
 
 
 def _floor_of(among: SearchedKeys, keys: EncodedKeys) -> Segments:
-    """Return the last position of a key <= each of `keys`; -1 if none is."""
+    """Return, for each of `keys`, the last position in `among` with a key <= it, or -1."""
     return among.floor(keys) if isinstance(among, ShortKeys) else among.search(keys, side="right") - 1
 
 
 def _bytes_a_key(some: EncodedKeys) -> float:
-    """Return about how many bytes a key takes at least: those of an integer, or bytes and an offset."""
+    """Return a low estimate of the bytes that a key takes in memory, from some keys."""
     return 8 if some.width is not None else 8 + float(some.sizes().mean())
