@@ -1,4 +1,4 @@
-"""What net changes and all versions share: values of rows, change types, batches and their keys."""
+"""Helpers for net changes and all versions: values of rows, change types, batches, keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def null_where_not(values: pa.Array, shown: Bools) -> pa.Array:
 
 
 def change_types(before: Bools, after: Bools) -> npt.NDArray[np.int64]:
-    """Return the change types of rows that exist `before` and `after` their changes, or do not."""
+    """Return the change type of each change.
+
+    before, after: whether the row exists before the change, and after it.
+    """
     found: npt.NDArray[np.int64] = np.where(
         before, np.where(after, UPDATE, DELETE), np.where(after, INSERT, NOTHING)
     )
@@ -55,10 +58,13 @@ def change_types(before: Bools, after: Bools) -> npt.NDArray[np.int64]:
 
 
 def images(before: Bools, after: Bools) -> tuple[Rowids, Bools, npt.NDArray[np.int64]]:
-    """Return the preimages and postimages of changes, as three arrays with one entry per row.
+    """Return the rows of a feed with preimages and postimages, as three arrays.
 
-    The arrays are: the number of the change, whether the row is the one after the change, the type.
-    A preimage directly precedes its postimage. A change of nothing has no row.
+    The arrays have one entry per row of the feed: the number of its change, whether the row has the
+    values after the change, and its change type. A preimage directly precedes its postimage.
+
+    before, after: whether the row exists before each change, and after it. A change for which both
+    are False has no row in the feed.
     """
     places = np.flatnonzero(np.column_stack([before, after]))
     number, is_after = places // 2, places % 2 == 1
@@ -71,7 +77,10 @@ def images(before: Bools, after: Bools) -> tuple[Rowids, Bools, npt.NDArray[np.i
 def finished(
     spec: ChangeSpec, arrays: list[pa.Array], types: npt.NDArray[Any], times: Timestamps
 ) -> pa.RecordBatch:
-    """Return the columns' arrays and the feed's own columns as a batch."""
+    """Return a batch of the feed: these columns, the change type and the commit columns.
+
+    types: indexes into `CHANGE_WORDS`. times: the timestamp of each change.
+    """
     words = pa.array(CHANGE_WORDS).take(pa.array(types))
     return pa.RecordBatch.from_arrays([*arrays, words, *commit_columns(times)], schema=spec.arrow_schema)
 
@@ -89,7 +98,10 @@ def keys_of(table: TableState, spec: ChangeSpec, batch: pa.RecordBatch) -> Encod
 def in_key_order(
     table: TableState, rowset: AnyRowSet, spec: ChangeSpec, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[KeyedRows]:
-    """Yield a rowset's batches with their keys, in key order; for a MemRowSet one sorted batch."""
+    """Yield (keys, batch) for a rowset's batches, in key order.
+
+    The batches of a MemRowSet are sorted and joined to one batch.
+    """
     if isinstance(rowset, MemRowSet):
         found = list(batches)
         if found:

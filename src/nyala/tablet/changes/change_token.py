@@ -53,7 +53,7 @@ _CACHE_BYTES: Final = 64 << 20
 
 
 def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> list[bytes]:
-    """Return a token for each tablet with changes of the interval in files and none in memory."""
+    """Return one token for each tablet whose changes in the feed's interval are all in files."""
     made = []
     for tablet in table.tablets:
         if _in_memory(tablet, spec) or not any(records.may_meet(r, spec) for r in tablet.rowsets):
@@ -75,7 +75,10 @@ def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> l
 
 
 def changes_in_memory(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of the tablets with changes of the interval in memory."""
+    """Yield all changes of the tablets for which `make_change_tokens` returns no token.
+
+    These tablets have changes of the interval in memory.
+    """
     kept = tuple(tablet for tablet in table.tablets if _in_memory(tablet, spec))
     return change_batches(dataclasses.replace(table, tablets=kept), spec)
 
@@ -167,7 +170,7 @@ def _in_memory(tablet: TabletState, spec: ChangeSpec) -> bool:
 
 
 def _seal(magic: bytes, body: bytes | pa.Buffer) -> bytes:
-    """Return the body behind a head with its CRC."""
+    """Return a token: a head with magic, version and CRC, and then the body."""
     return b"".join((_HEAD.pack(magic, VERSION, google_crc32c.value(body)), body))
 
 

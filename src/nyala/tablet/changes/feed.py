@@ -61,7 +61,10 @@ from nyala.tablet.state.root import TableState
 
 
 def change_batches(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the changes as batches of `spec.arrow_schema`, in no order if net, else as N2 says."""
+    """Yield the changes as batches of `spec.arrow_schema`.
+
+    Net changes come in no order; all versions by timestamp, then key (N2).
+    """
     if spec.since >= spec.until:
         return iter(())
     return net_changes(table, spec) if spec.versions == "net" else all_versions(table, spec)

@@ -65,7 +65,10 @@ def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]
 def _net_splits(
     table: TableState, tablet: TabletState, spec: ChangeSpec, apart: Collection[AnyRowSet]
 ) -> Iterator[tuple[Touched, int, int, bool]]:
-    """Yield (the rowset's records, lower, upper, whether its moved rows are merged separately)."""
+    """Yield (touched, lower, upper, whether the rowset is in `apart`) for each split of the tablet.
+
+    apart: the rowsets whose moved rows are merged separately.
+    """
     for rowset in tablet.all_rowsets():
         if may_meet(rowset, spec):
             touched = Touched(table, rowset, spec)
@@ -74,9 +77,10 @@ def _net_splits(
 
 
 def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> list[dict[AnyRowSet, bytes]]:
-    """Return groups of rowsets with overlapping keys of moved rows.
+    """Return groups of rowsets whose moved rows have overlapping ranges of keys.
 
-    A group has the least such key of each of its rowsets.
+    A group is a dict from each of its rowsets to the least key of the rowset's moved rows. Groups
+    of one rowset are left out.
     """
     candidates = [r for r in tablet.all_rowsets() if may_meet(r, spec) and may_move(r, spec)]
     if len(candidates) < 2:
@@ -132,7 +136,10 @@ def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> 
 
 
 def _moments(spec: ChangeSpec, before: Bools, after: Bools) -> list[tuple[Bools, int]]:
-    """Return (which rows exist, moment) for each set of values that `_net_split` returns."""
+    """Return the moments whose values the feed has, each with the mask of rows that exist then.
+
+    before, after: whether each row exists at `since`, and at `until`.
+    """
     then, now = (before, spec.since), (after, spec.until)
     return [now, then] if spec.values_at == "both" else [now] if spec.values_at == "until" else [then]
 
@@ -145,7 +152,10 @@ def _moved_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Ite
 
 
 def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
-    """Merge batches of several rowsets. The row of a key exists if any of its rows exists."""
+    """Merge the rows of several rowsets to one row per key.
+
+    A key exists at a moment if one of its rows exists then; its values are those of this row.
+    """
     if len(heads) == 1:
         return heads[0][1]
     keys = EncodedKeys.concat([head[0] for head in heads])

@@ -58,7 +58,10 @@ def rowsets_of(table: TableState, spec: ChangeSpec) -> Iterator[AnyRowSet]:
 
 
 def change_counts(table: TableState, spec: ChangeSpec) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the timestamps of all changes, ascending, and at most how many rows changed at each."""
+    """Return (timestamps, counts) of the changes in the feed's interval, by ascending timestamp.
+
+    A count is an upper limit of the number of rows that changed at the timestamp.
+    """
     moments, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for rowset in rowsets_of(table, spec):
         for records in Touched(table, rowset, spec).records:
@@ -69,9 +72,10 @@ def change_counts(table: TableState, spec: ChangeSpec) -> tuple[npt.NDArray[np.i
 
 
 def text_row_bytes(rowset: AnyRowSet, spec: ChangeSpec) -> float:
-    """Return the bytes per row, with changes, of the column with most text; 0 if there is little.
+    """Return the bytes per row of the column with most text, including its changes.
 
-    Opens the text columns, unless the rowset has few rows. A MemRowSet never has much text.
+    Returns 0 for a MemRowSet and for a rowset with few rows, because they have little text.
+    Cost: opens the text columns of other rowsets.
     """
     if not isinstance(rowset, DiskRowSet) or rowset.row_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES:
         return 0.0
@@ -149,7 +153,7 @@ class Records:
 
 
 def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[Records]:
-    """Yield the records of `Touched`; columns with equal rowids and timestamps share one entry."""
+    """Yield the rowset's records in the interval, once for columns that changed together."""
     known: list[Records] = []
     for liveness, rowids, timestamps in _vectors(table, rowset, spec):
         inside = spec.inside(timestamps)
@@ -169,9 +173,9 @@ def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator
 def _vectors(
     table: TableState, rowset: AnyRowSet, spec: ChangeSpec
 ) -> Iterator[tuple[bool, Rowids, Timestamps]]:
-    """Yield (whether of LIVENESS, ascending rowids, timestamps) of the records in each store.
+    """Yield (whether LIVENESS, rowids, timestamps) of the records in each file and in memory.
 
-    The timestamps of one row ascend.
+    Rowids ascend, and so do the timestamps of one row.
     """
     known = {LIVENESS, *(column.id for column in table.schema.value_columns)}
     if isinstance(rowset, DiskRowSet):

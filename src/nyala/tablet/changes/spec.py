@@ -67,7 +67,10 @@ class ChangeSpec(LazyValues):
         )
 
     def meets(self, timestamp_min: int | None, timestamp_max: int | None) -> bool:
-        """Whether the interval overlaps the time between these two, which are None without records."""
+        """Whether the interval overlaps the time from `timestamp_min` to `timestamp_max`.
+
+        Both are None for a store without records, which never overlaps.
+        """
         return (
             timestamp_min is not None
             and timestamp_max is not None
@@ -96,7 +99,7 @@ def make_change_spec(
     reserved = next((c.name for c in shown if c.name in FEED_COLUMNS), None)
     if reserved is not None:
         raise InvalidArgumentError(
-            f"change feeds have a column {reserved!r} of their own, and so has table {table.name!r}: "
+            f"table {table.name!r} has a column {reserved!r}, a name that change feeds use themselves: "
             "pass columns=[…] without the table's column"
         )
     kind: Versions = "net" if versions == "net" else "all"

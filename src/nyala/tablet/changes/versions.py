@@ -71,7 +71,10 @@ def _most_versions(table: TableState, spec: ChangeSpec) -> int:
 
 
 def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (since, until, number of versions) of the slices: at most `most`, or one timestamp."""
+    """Yield (since, until, number of versions) of each slice.
+
+    A slice has at most `most` versions, unless a single batch of writes has more.
+    """
     moments, counts = change_counts(table, spec)
     since, begin = spec.since, 0
     sums = np.concatenate([[0], np.cumsum(counts)])
@@ -104,7 +107,10 @@ def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _of_batch(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield all versions of a slice with one timestamp, merged by key, a split of each rowset."""
+    """Yield all versions of a slice with only one batch of writes, merged by key.
+
+    One split of each rowset is in memory.
+    """
     sources = [
         (least_key(rowset), partial(_version_splits, table, rowset, spec))
         for rowset in rowsets_of(table, spec)
@@ -158,7 +164,10 @@ def version_types(
 
 
 def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bools]:
-    """Return the versions of the rows [lower, upper), and whether the row exists before and after each."""
+    """Return the versions of the rows [lower, upper), and two masks with one entry per version.
+
+    The masks say whether the row exists before the version, and after it.
+    """
     spec, rowset = touched.spec, touched.rowset
     grid = _Grid.of([records.between(lower, upper) for records in touched.records])
     was = rowset.gather_liveness(spec.since, grid.rows + lower)
@@ -183,7 +192,7 @@ def _hide_tombstones(grid: _Grid, before: Bools, after: Bools) -> None:
 def _images(
     touched: Touched, lower: int, upper: int, grid: _Grid, before: Bools, after: Bools
 ) -> pa.RecordBatch:
-    """Return preimages and postimages of the versions. A preimage is the version before."""
+    """Return the preimage and postimage of each version. The preimage is the previous version."""
     spec, rowset = touched.spec, touched.rowset
     number, is_after, types = images(before, after)
     # Positions in an array with the values of rows at `since`, followed by those of the versions.
@@ -260,7 +269,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Timeline:
-    """The values of a column's rows from certain timestamps on, in any order (see the module)."""
+    """Values of one column: row `rows[i]` has `values[i]` from `timestamps[i]` on. In any order."""
 
     rows: Rowids
     timestamps: Timestamps

@@ -32,9 +32,9 @@ UNSELECTIVE_SHARE: Final = 1 / 50
 class Estimate:
     """The estimated work and result of a scan.
 
-    rows:     the rows of the table, with dead ones.
-    read:     the share of these rows that zone maps do not exclude.
-    matching: the share of these rows that match.
+    rows:     the number of rows in the table, including dead rows.
+    read:     the share of these rows that the scan must read, because no zone map excludes them.
+    matching: the share of these rows that match the predicate.
     """
 
     rows: int
@@ -78,14 +78,14 @@ def estimate(table: TableState, spec: ScanSpec) -> Estimate:
 
 
 def row_count(table: TableState) -> int:
-    """Return the number of rows of the table, with dead ones. Reads nothing."""
+    """Return the number of rows in the table, including dead rows. Reads no file."""
     return sum(rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets())
 
 
 def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
-    """Return the share of rows that match the predicate, if values are spread evenly.
+    """Return the share of rows that match the predicate, assuming evenly spread values.
 
-    Uses the columns' bounds in the largest rowset. None: a column has no bounds that can be used.
+    Uses the columns' bounds in the largest rowset. Returns None if a column has no usable bounds.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
     if not rowsets or spec.predicate is None or spec.predicate.columns != spec.constraints.keys():
@@ -100,9 +100,9 @@ def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
 
 
 def _column_share(rowset: DiskRowSet, column: ColumnSchema, constraint: Constraint) -> float | None:
-    """Return the share of the rowset's rows that match the constraint, if values are spread evenly.
+    """Return the share of the rowset's rows that match, assuming evenly spread values.
 
-    None: the column has no bounds that can be used.
+    Returns None if the column has no usable bounds.
     """
     reader = rowset.base_column(column.id)
     if reader is None or constraint.empty or constraint.null == "only":

@@ -29,7 +29,7 @@ class _Run:
         self.batch: pa.RecordBatch | None = None
 
     def fill(self) -> bool:
-        """Read the next batch if all rows were taken; return whether there are rows."""
+        """Read the next batch if all rows were taken. Return False at the end of the rowset."""
         while self.keys is None or not len(self.keys):
             found = next(self._batches, None)
             if found is None:
@@ -54,13 +54,14 @@ def least_key(rowset: AnyRowSet) -> bytes:
 def aligned_heads(
     sources: Sequence[tuple[bytes, Callable[[], Iterator[KeyedRows]]]],
 ) -> Iterator[list[KeyedRows]]:
-    """Yield the rows of several rowsets range by range of keys; each list has one range.
+    """Read several rowsets side by side, and yield their rows for one range of keys after another.
 
-    One batch of each rowset is in memory. All rows up to the smallest of their last keys are known,
-    so these rows are the next range.
+    Each list that is yielded has the rows of one range: the *head* of one batch per rowset. One
+    batch of each rowset is in memory. A range ends at the smallest of the last keys of these
+    batches, because no rowset can have more rows up to this key.
 
-    sources: a lower bound of each rowset's keys, and a function that starts to read the rowset. It
-             returns batches in key order. All rows with the same key must be in one batch.
+    sources: for each rowset, a lower bound of its keys, and a function that starts to read it. The
+             function returns batches in key order, with all rows of the same key in one batch.
     Raises:  CorruptionError if keys do not ascend and therefore no row can be returned. Other
              disorder is not detected.
     Memory:  one batch per rowset that overlaps the current key.
@@ -91,12 +92,13 @@ def aligned_heads(
 def merged_batches(
     heads: Sequence[pa.RecordBatch], order: npt.NDArray[np.int64], most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all heads in the given order, in batches of about `most_bytes` bytes.
+    """Merge several batches, and yield their rows in batches of about `most_bytes` bytes.
 
     Each batch copies its rows, so the size of a batch bounds the memory of the copy.
 
+    heads: the batches, as `aligned_heads` yields them.
     order: for each row of the result, its index in the concatenation of all heads. Rows of one head
-           keep their order.
+           must keep their order.
     """
     sizes = np.array([head.num_rows for head in heads])
     starts = np.cumsum(sizes) - sizes

@@ -1,17 +1,17 @@
 """Keeps rowsets open from one scan token to the next, in a process that reads tokens.
 
 A process such as a worker of Spark reads many tokens of the same rowsets. To open a rowset (parse
-its entry, decode footers, compute patches) can take as long as a small scan. So it is done once,
-and a token that describes the same rowset in the same words gets the open one. Often used blocks
+its entry, decode footers, compute patches) can take as long as a small scan. So a rowset is opened
+once, and a later token with the same description of the rowset uses the open one. Often used blocks
 stay in a cache of CACHE_BYTES.
 
 Invariants
     T1  A rowset is reused only while each of its files is still the file that was opened. Another
         store may appear in the same folder with files of the same names; `Files.identity` detects
         that.
-    T2  A rowset is dropped after IDLE_S without use, at the next token. If more than ROWSETS_MAX
-        are open, the least recently used are dropped. The reason: a removed file takes disk space
-        as long as it is open.
+    T2  A rowset that was not used for IDLE_S seconds is closed at the next token. If more than
+        ROWSETS_MAX are open, the least recently used are closed. The reason: a removed file takes
+        disk space as long as it is open.
 
 Any thread may call every method.
 Cost: one stat call per file for a token with open rowsets.

@@ -82,7 +82,10 @@ def in_parallel(
 
 
 def _calls(items: Iterable[_Item], work: Callable[[_Item], _Out]) -> Iterator[Callable[[], _Out]]:
-    """Yield `work` of each item as a function; if `items` fails, the last function raises its error."""
+    """Yield a function for each item that calls `work` with the item.
+
+    If `items` raises an error, the last function raises it.
+    """
     try:
         for item in items:
             yield partial(work, item)
@@ -95,7 +98,7 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def _begun(call: Callable[[], _Out]) -> Future[_Out]:
-    """Run `call` in a thread of the pool, or here if there is none."""
+    """Run `call` in a thread of the pool, or in this thread if the pool cannot start one."""
     try:
         return _pool.submit(call)
     except RuntimeError:  # the main thread has ended, or no thread can be started

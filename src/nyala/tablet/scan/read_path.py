@@ -79,7 +79,7 @@ _ROWS_PER_LISTED: Final = 32
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
     """Return the parts of rowsets that the scan must read. Reads at most key indexes.
 
-    guess:  whether the caller wants only an estimate, and no error.
+    guess:  whether the caller only makes an estimate. Then no HistoryExpiredError is raised.
     Raises: HistoryExpiredError if the scan needs rows of a range partition that was dropped later.
     """
     counters.tablets_total = len(table.tablets)
@@ -133,7 +133,7 @@ def block_count(table: TableState, spec: ScanSpec) -> int:
 
 
 def aligned_ranges(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of [lower, end), cut at multiples of `rows`."""
+    """Cut [lower, end) at multiples of `rows`, and yield the parts."""
     while lower < end:
         upper = min((lower // rows + 1) * rows, end)
         yield lower, upper
@@ -160,7 +160,7 @@ def splits(
 ) -> Iterator[tuple[int, int]]:
     """Yield the row ranges of the unit that the scan must read.
 
-    They do not contain rows that Z1 excludes, unless fewer than `GAP_ROWS` such rows are in a row.
+    Rows that Z1 excludes are left out, except for gaps of fewer than `GAP_ROWS` rows.
 
     columns:     the columns that are decoded, besides those of the predicate.
     split_bytes: the limit for one split; None: no limit.
@@ -199,7 +199,7 @@ def splits(
 
 
 def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, int]]:
-    """Join parts with short gaps between them, but not across multiples of `rows`."""
+    """Join parts with gaps of fewer than `GAP_ROWS` rows, but not across multiples of `rows`."""
     begin, end = parts[0]
     for lower, upper in parts[1:]:
         if lower - end >= GAP_ROWS or lower // rows != (end - 1) // rows:
@@ -210,7 +210,7 @@ def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, 
 
 
 def _is_small(spec: ScanSpec) -> bool:
-    """Whether the scan needs only a few rows, and no particular ones."""
+    """Whether the scan returns only a few rows, and has no predicate that selects them."""
     return spec.predicate is None and spec.limit is not None and spec.limit <= _INLINE_ROWS
 
 
@@ -218,7 +218,8 @@ def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[s
     """Return Arrow types, by column name, that cost less to read than the columns' own types.
 
     These are decimals of 4 and 8 bytes, and dictionaries for text that has a dictionary in every
-    rowset on disk. Rows in memory have none, so text qualifies only if few rows are in memory.
+    rowset on disk. Rows in memory have no dictionary, so text gets one only if few rows are in
+    memory.
     Cost: opens footers.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
@@ -427,7 +428,7 @@ def _all_splits(
     columns: Collection[ColumnSchema],
     limit: int,
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    """Yield (unit, lower, upper) for all splits; fetches ahead what remote files need."""
+    """Yield (unit, lower, upper) for all splits. Begins to fetch later splits of remote files."""
     remote = _are_remote(units)
     reached = _expected(units, spec, columns) if remote else units
     each = ((unit, splits(unit, spec, counters, columns, limit)) for unit in reached)
@@ -571,7 +572,8 @@ def get_many(
 ) -> tuple[np.ndarray, list[pa.Array]]:
     """Look up rows by key at a snapshot.
 
-    keys, tablets: distinct keys in the order of (tablet, key), and the ordinal of each key's tablet.
+    keys:    distinct keys, sorted by (tablet, key).
+    tablets: for each key, the position of its tablet in the table.
     Returns: the positions in `keys` that were found, ascending, and the columns' values for them.
     """
     key_ids = {column.id: index for index, column in enumerate(table.schema.key_columns)}
@@ -589,9 +591,9 @@ def get_many(
 def get_row(
     table: TableState, key: EncodedKeys, ordinal: int, columns: Sequence[ColumnSchema], snapshot: int
 ) -> list[Any] | None:
-    """Look up one key in a tablet. Returns Python values; None if there is no such row.
+    """Look up one key, and return the values of its row as Python objects; None without a row.
 
-    ordinal: the tablet's position in the table. columns: no key columns.
+    ordinal: the position of the key's tablet in the table. columns: columns outside the key.
     """
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):
@@ -614,7 +616,7 @@ def get_row(
 def _get_values(
     table: TableState, keys: EncodedKeys, tablets: np.ndarray, columns: Sequence[ColumnSchema], snapshot: int
 ) -> tuple[np.ndarray, list[pa.Array]]:
-    """Return `get_many` for columns outside the key."""
+    """Do the work of `get_many`, for columns outside the key."""
     places: list[np.ndarray] = []
     values: list[list[pa.Array]] = []
     keys.prepare_search()

@@ -8,10 +8,10 @@ Footers of column files say how many bytes the rows of each block take when they
 split is not halved further in these cases:
 
     one block       The split is as small as the largest block, which is decoded as a whole in any
-                    case. But a merge of many rowsets, which holds a split of each, goes further.
+                    case. A merge of many rowsets holds a split of each, so it halves further.
     decoded again   A block that does not fit the cache is decoded for each split that touches it.
-                    At most `_AGAIN_MAX` times the bytes of the rows are decoded, or
-                    `_AGAIN_MERGED_MAX` times if splits of several rowsets are held at once.
+                    So smaller splits would decode more than `_AGAIN_MAX` times the bytes of the
+                    rows. The limit is `_AGAIN_MERGED_MAX` if several rowsets are merged.
     one row         A split has at least one row.
 
 Changed text counts if a rowset has more than 256 MB of it. Other changes, and rows in memory, do
@@ -106,7 +106,7 @@ class SplitSizer:
         return float(sizes.max())
 
     def _decoded_again(self, rows: int) -> float:
-        """Return how often a byte is decoded if splits have `rows` rows and nothing is cached."""
+        """Return how often a byte is decoded on average, with `rows` per split and no cache."""
         decoded = sum(max(_block_bytes(reader), reader.row_bytes * rows) for reader in self._readers)
         return decoded / max(1.0, sum(reader.row_bytes for reader in self._readers) * rows)
 
@@ -114,9 +114,10 @@ class SplitSizer:
 def _parts(
     rowset: DiskRowSet, spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> tuple[float, list[ColumnReader]]:
-    """Return (bytes per row without text in the base, readers of the columns that are decoded).
+    """Return (bytes per row, readers of the columns that are decoded).
 
-    A column that is read as dictionary codes has no reader; its codes are in the bytes per row.
+    The bytes per row have all columns except text in the base, whose readers know its size. A
+    column that is read as dictionary codes counts with its codes, and has no reader.
     """
     per_row, readers = 0.0, []
     given = {column.name for column in columns} - spec.types.keys()
@@ -161,7 +162,7 @@ def _block_bytes(reader: ColumnReader) -> float:
 
 
 def overlap_depth(units: Sequence[ScanUnit]) -> int:
-    """Return the largest number of rowsets on disk with one key between their bounds."""
+    """Return the largest number of rowsets on disk whose key bounds contain the same key."""
     metas = [unit.rowset.meta for unit in units if isinstance(unit.rowset, DiskRowSet)]
     begins = sorted(meta.key_min for meta in metas)
     ends = sorted(meta.key_max for meta in metas)

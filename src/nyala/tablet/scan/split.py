@@ -140,7 +140,7 @@ class ScanSpec(LazyValues):
 
     @property
     def listed_count(self) -> int | None:
-        """The number of `listed_keys`; None without."""
+        """The number of keys that the predicate lists; None if `listed` is None."""
         return None if self.listed is None else math.prod(map(len, self.listed))
 
     @lazy_value
@@ -165,7 +165,8 @@ class ScanSpec(LazyValues):
     def type_of(self, column: ColumnSchema) -> pa.DataType | None:
         """Return the Arrow type in which a column is read; None: its own type.
 
-        A projected column is read in the type of the result, any other column in its cheapest type.
+        A projected column is read in the type of the result. Any other column is read in the type
+        that costs least to read.
         """
         if column.name in self.types or column.name in self._given:
             return self.types.get(column.name)

@@ -64,7 +64,7 @@ _LENGTH: Final = struct.Struct("<Q")
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A scan token, and how many rows its reader has to look at, at most."""
+    """A scan token, and the greatest number of rows that its reader may have to read."""
 
     data: bytes
     rows: int
@@ -95,15 +95,14 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec, count: int = 
 
 
 def planned_rows(table: TableState, spec: ScanSpec) -> int:
-    """Return how many rows the scan has to look at, at most."""
+    """Return the greatest number of rows that the scan may have to read."""
     return sum(map(_rows_of, read_path.plan(table, spec, ScanCounters())))
 
 
 def text_bytes(table: TableState, spec: ScanSpec) -> dict[str, float]:
-    """Return about how many bytes a value takes, for each projected text or binary column by name.
+    """Return the average bytes per value of each projected text or binary column, by name.
 
-    Values of the largest rowset are measured. Empty if all rows are in memory. Cost: one footer per
-    column.
+    Measures the largest rowset. Empty if all rows are in memory. Cost: one footer per column.
     """
     units = read_path.plan(table, spec, ScanCounters(), guess=True)
     disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
@@ -118,7 +117,7 @@ def _rows_of(unit: ScanUnit) -> int:
 
 
 def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
-    """Yield the units in groups of about `share` rows. Rows in memory are all in the first group."""
+    """Cut the units into groups of about `share` rows. The first group has all rows in memory."""
     group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     size = sum(map(_rows_of, group))
     for unit in units:
@@ -244,7 +243,7 @@ def read_token(
 
 
 def _kept(snapshot: int) -> contextlib.AbstractContextManager[None]:
-    """Return a context for reading a token's files, with a clear error if a file is gone.
+    """Return a context manager for reading a token's files, with an error if a file is gone.
 
     Raises: HistoryExpiredError.
     """
@@ -302,7 +301,7 @@ def _plan(
 def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
     """Add missing key columns to the projection, so that rows can be sorted by key.
 
-    Returns the spec itself without key order, and for rows without columns, which are all equal.
+    Returns the spec unchanged if the scan has no key order or no columns.
     """
     if not spec.order_by_key or not spec.columns:
         return spec
@@ -363,7 +362,10 @@ def _is_readable_as(target: pa.DataType, column: ColumnType) -> bool:
 
 
 def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Return these columns of a token's rows in memory. Raises: ValueError for other types."""
+    """Return these columns of a token's rows in memory.
+
+    Raises: ValueError if a column differs from `schema`.
+    """
     with pa.ipc.open_stream(body) as reader:
         batches = [batch.select(list(columns)) for batch in reader]
     for batch in batches:
@@ -371,7 +373,9 @@ def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa
         for name, array in zip(columns, batch.columns, strict=True):
             field = schema.field(name)
             if array.type != field.type or (array.null_count and not field.nullable):
-                raise ValueError(f"rows have {array.type} with {array.null_count} NULLs, expected {field}")
+                raise ValueError(
+                    f"column {name!r} has type {array.type} and {array.null_count} NULLs, expected {field}"
+                )
     if not columns:
         return batches
     return [
@@ -382,7 +386,11 @@ def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa
 def _deltas(
     parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer], schema: Schema, row_count: int
 ) -> DeltaMemStore:
-    """Return a token's changes in memory of one rowset. Raises: ValueError if they are invalid."""
+    """Return the changes of one rowset that were in memory when the token was made.
+
+    parts: (column id, index in `bodies`) of each changed column. row_count: the rowset's rows.
+    Raises: ValueError if the changes are invalid.
+    """
     store = DeltaMemStore()
     types = {LIVENESS: pa.bool_(), **schema.arrow_types}
     for column_id, index in parts:
