@@ -587,7 +587,7 @@ CREATE = envelope("c", None, {"k": 1, "v": "a"}, 1)
         (as_arrow([CREATE]), {"sequence": "source.pos", "sequence_column": "ts_ms"}, "the events have no such field"),
         (as_arrow([CREATE]), {"sequence": "sauce.lsn", "sequence_column": "ts_ms"}, "did you mean 'source'"),
         ([CREATE], {"sequence": "source.lsn"}, "needs a column that remembers the sequence 'source.lsn' .*add_column"),
-        ([CREATE], {"sequence_column": "ts_ms"}, "sequence_column goes with sequence="),
+        ([CREATE], {"sequence_column": "ts_ms"}, "sequence_column needs sequence="),
         ([CREATE], {"sequence": "ts_ms", "sequence_column": "k"}, "'k' is part of the key"),
         ([CREATE], {"units": {"seen": "m"}}, "units: 'seen' takes one of s, ms, us, ns, d, not 'm'"),
         ([CREATE], {"units": {"sen": "ms"}}, "units: the table has no column 'sen'; did you mean 'seen'"),

@@ -209,7 +209,7 @@ _RULES: Final = tuple(
         (r"^units: ", "--unit: "),
         (r"^operations: ", "--word: "),
         (r"^sequence='", "--sequence: '"),
-        (r"sequence_column goes with sequence=", "--sequence-column goes with --sequence"),
+        (r"sequence_column needs sequence=", "--sequence-column needs --sequence"),
         (r"such as add_column\('([^']*)', 'int64'\), or pass sequence_column=",
          r"such as `table alter … 'add \1 int64'`, or give --sequence-column"),
         (r"\bnewest_by=('[^']*')", r"--newest-by \1"),

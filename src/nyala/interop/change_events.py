@@ -9,9 +9,11 @@ All three of these events mean the upsert of a row with id=1 and n=2:
 `read_events` returns the rows as columns, with one operation per row, for
 `tablet.write.prepare_rows`. It works in two steps:
 
-    _read_objects   reads dicts and JSON texts, each with its own fields, to lists of values
-    _read_table     reads Arrow data to arrays, without a cost per row
-    _choose_columns         then chooses the columns to write, and parses times and decimals
+    1. _read_objects    reads dicts and JSON texts, each with its own fields, to lists of values
+       _read_table      reads Arrow data to arrays, without a cost per row
+    2. _choose_columns  chooses the columns to write, and parses times and decimals
+
+Kafka Connect can wrap an event: {"schema": {…}, "payload": event}. The wrapper is removed.
 
 Events that change nothing are left out: the image before an update, and a tombstone, which is a
 Kafka message without content. An update that changes the key becomes a delete of the old key and an
@@ -106,7 +108,7 @@ def event_format(
         if not isinstance(value, str) and (value is not None or argument == "operation"):
             raise InvalidArgumentError(f"{argument} takes the name of a field, not {value!r}")
     if sequence is None and sequence_column is not None:
-        raise InvalidArgumentError("sequence_column goes with sequence=, the field of the events")
+        raise InvalidArgumentError("sequence_column needs sequence=, the field by which events are ordered")
     if isinstance(columns, str) or not isinstance(columns, Sequence | Mapping | None):
         raise InvalidArgumentError(
             f"columns takes a list of fields, or a dict from field to column, not {columns!r}"
@@ -225,7 +227,7 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
 
 
 def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
-    """Return an event as a mapping, without a wrapper; None for a tombstone."""
+    """Return an event as a mapping, without a Kafka Connect wrapper; None for a tombstone."""
     if isinstance(event, str | bytes):
         try:
             # Numbers with a point keep all their digits, for columns of type decimal.
@@ -265,7 +267,10 @@ def _rows_of_envelope(
 def _values_at(
     path: Sequence[str], objects: Sequence[Mapping[str, Any]], sources: Iterable[int]
 ) -> tuple[bool, list[Any]]:
-    """Return whether any event has the field at `path`, and its value for each row."""
+    """Return whether any row's event has the field at `path`, and its value for each row.
+
+    sources: for each row, the index of its event in `objects`.
+    """
     there, values = False, []
     for source in sources:
         value: Any = objects[source]
@@ -284,8 +289,9 @@ def _values_at(
 
 
 def _table_of(events: Any) -> tuple[pa.Table, np.ndarray]:
-    """Return the events as a table with one column per field, without a wrapper, and their
-    positions.
+    """Return (table, positions) of events in Arrow data: one row per event, one column per field.
+
+    Removes Kafka Connect wrappers, and events whose payload is NULL.
     """
     arrays = {}
     for name, values in read_input(events).columns.items():
@@ -343,11 +349,13 @@ def _read_table(table: pa.Table, positions: np.ndarray, schema: Schema, format: 
 def _columns_of_envelopes(
     table: pa.Table, numbers: np.ndarray, deletes: np.ndarray, schema: Schema, format: EventFormat
 ) -> tuple[pa.Table, np.ndarray, np.ndarray, dict[str, Any]]:
-    """Return the table, numbers and deletes with two rows for an event that changes its key, and
-    the columns.
+    """Return (table, numbers, deletes, columns) of envelopes, with two rows for a changed key.
 
-    The columns are those of `after`; in deleted rows the key is that of `before`. Of two rows for
-    one event, the first deletes the old key.
+    An event that changes the key gives two rows: the first deletes the old key, the second writes
+    the new row. The columns have the values of `after`, but in deleted rows the key of `before`.
+
+    table:   the events, one row each. numbers: the position of each event.
+    deletes: whether each event deletes its row.
     """
     _require_images(table, deletes, numbers)
     before, after = (_fields_of(table, name) for name in _IMAGES)

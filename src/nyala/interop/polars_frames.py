@@ -136,10 +136,11 @@ def frames(
 
 @lru_cache(maxsize=1)
 def _pulls_in_its_pool() -> bool:
-    """Whether polars reads a source in the threads that its filters need. Versions before 2.0 do.
+    """Whether polars reads a source in the same threads that run its filters (before polars 2.0).
 
-    Then two sources of one query may occupy all these threads, while each waits for a reading
-    thread of Nyala. So the reading threads must not call a filter of polars, which would wait too.
+    If so, two sources of one query may occupy all threads of polars while each waits for a reading
+    thread of Nyala. A filter of polars in a reading thread would wait for ever, so the reading
+    threads must not call one.
     """
     import polars
 
@@ -153,9 +154,10 @@ _FEW_ROWS: Final = 1 << 17
 def _narrow_scan(
     scan: EngineScan, projection: Sequence[str], rest: pl.Expr | None, where: Node | None
 ) -> EngineScan | None:
-    """Return the scan with the columns `projection` and those of `rest`, and the condition `where`.
+    """Return the scan with the condition `where` and only the columns that polars needs.
 
-    Returns None if the scan cannot have this condition.
+    These are the columns `projection` and those of `rest`, the predicate that polars applies.
+    Returns None if `where` cannot be added: the scan has a limit, or cannot evaluate it.
     """
     columns = list(dict.fromkeys([*projection, *([] if rest is None else rest.meta.root_names())]))
     if where is None:
@@ -215,8 +217,9 @@ class _SplitPredicate:
 
 @dataclass(frozen=True)
 class _Translation:
-    """What Nyala has for a term of polars: a predicate that is TRUE wherever the term is (E1), or
-    None.
+    """A term of polars, translated to a predicate of Nyala that is TRUE in at least its rows (E1).
+
+    predicate: None if the term cannot be translated.
     """
 
     predicate: Node | None = None

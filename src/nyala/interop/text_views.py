@@ -112,7 +112,7 @@ class _DictionaryViews:
         self._views: npt.NDArray[Any] = np.frombuffer(own, _VIEW)[views.offset : views.offset + len(views)]
 
     def are_of(self, dictionary: pa.Array) -> bool:
-        """Whether this is the same dictionary."""
+        """Whether `dictionary` is the one from which these views were built."""
         return _address(dictionary) == self._address
 
     def gather(self, indices: pa.Array) -> pa.Array:
@@ -132,8 +132,9 @@ class _DictionaryViews:
 
 
 def _address(array: pa.Array) -> tuple[int, int, int]:
-    """Return the address, offset and length. Two arrays that exist have the same values if these
-    are equal.
+    """Return (address, offset, length), which identify the values of an array.
+
+    Two arrays that exist at the same time have the same values if the result is equal.
     """
     offsets = array.buffers()[1]
     return offsets.address if offsets is not None else 0, array.offset, len(array)

@@ -57,7 +57,7 @@ def progress_function(progress: bool | Progress, say: Callable[[int, int | None]
 
 
 class _Lines:
-    """Shows a line every few seconds. Work that ends before shows none."""
+    """Shows a line every few seconds. Shows no line for work that ends in less time."""
 
     def __init__(self, say: Callable[[int, int | None], str]) -> None:
         self._say = say

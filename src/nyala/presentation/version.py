@@ -6,8 +6,9 @@ __all__ = ["version_text"]
 
 
 def version_text(as_json: bool) -> str:
-    """Return the version and the kernels that run. Raises Error for an invalid setting of the
-    kernels.
+    """Return the version of Nyala, and which kernels this process uses: compiled or plain.
+
+    Raises: Error if the setting that chooses the kernels is invalid.
     """
     import json
 

@@ -734,7 +734,7 @@ def test_events_with_other_names_of_operations(run: Run, shop: Path, tmp_path: P
         (EVENTS, ["--columns", "k,w"], "--columns: the table has no column 'w'"),
         ([{"op": "c", "k": 1, "w": 1}], [], "a field 'w', which is no column .*--columns names the fields to write"),
         (EVENTS, ["--sequence", "source.lsn"], "add one, such as `table alter … 'add lsn int64'`, or give --seq"),
-        (EVENTS, ["--sequence-column", "ts_ms"], "--sequence-column goes with --sequence"),
+        (EVENTS, ["--sequence-column", "ts_ms"], "--sequence-column needs --sequence"),
         ([{"op": "c", "k": 1, "at": "soon"}], [], "e.json, row 1.*: column 'at'"),
     ],
 )  # fmt: skip
