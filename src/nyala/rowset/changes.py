@@ -113,9 +113,9 @@ class Changes(LazyValues):
         return undo, self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return one row's values at `snapshot`, by column id, of columns changed in memory.
+        """Return one row's values at `snapshot`, by column id, for columns changed in memory.
 
-        They override all changes in files, because all changes in memory are newer (D4).
+        These values override all changes in files, which are older (D4).
         """
         found: dict[int, Cell] = {}
         for store in reversed(self.memory):
@@ -222,9 +222,9 @@ class Changes(LazyValues):
     ) -> tuple[int, int]:
         """Return the rows [begin, end) whose REDO a scan of [lower, upper) reads at once.
 
-        The range is so long that its changes fit a sixteenth of the block cache, if changes are
-        spread evenly over the rowset. Neighbouring splits get the same range, because its bounds
-        are multiples of a power of two. For a column with much text it is only [lower, upper).
+        The changes of the range fit a sixteenth of the block cache, if changes are spread evenly
+        over the rowset. Neighbouring splits get the same range, because its bounds are multiples of
+        a power of two. For a column with much text the range is only [lower, upper).
         """
         if self.has_much_text(column_id, snapshot):
             return lower, upper
@@ -259,7 +259,8 @@ class Changes(LazyValues):
             strange = next((file for file in files if file.kind != kind), None)
             if strange is not None:
                 raise CorruptionError(
-                    f"expected {kind} records, but the catalogue says {strange.kind}", strange.path
+                    f"the catalogue lists this {strange.kind} file as {kind} file of rowset {rowset_id}",
+                    strange.path,
                 )
         for older, newer in pairwise(self.redo):
             if older.timestamp_max > newer.timestamp_min:

@@ -183,7 +183,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         access: Access = Access.LOOKUP,
     ) -> pa.Array:
-        """Return the column's rows [lower, upper) at `snapshot`. Rows that are dead have any value.
+        """Return the column's rows [lower, upper) at `snapshot`. Values of dead rows are arbitrary.
 
         type: a cheaper form of the column's type: a dictionary of it, or its narrow decimal. The
             result has this type if all blocks can produce it without conversion; otherwise, and
@@ -241,7 +241,9 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """Return the values of these rows at `snapshot`, in their order. Dead rows have any value.
+        """Return the values of these rows at `snapshot`, in their order.
+
+        Values of dead rows are arbitrary.
 
         type: as for `decode`.
         within: for a scan, the split (lower, upper) that contains the rows, which must ascend.

@@ -407,7 +407,7 @@ class MemRowSet:
         *,
         access: Access = Access.LOOKUP,
     ) -> pa.Array:
-        """Return the column's rows [lower, upper) at `snapshot`. Rows that are dead have any value.
+        """Return the column's rows [lower, upper) at `snapshot`. Values of dead rows are arbitrary.
 
         type, access: ignored; values in memory have the column's own type.
         Cost: no copy if the rows are in one chunk and have no changes.
@@ -444,7 +444,9 @@ class MemRowSet:
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """Return the values of these rows at `snapshot`, in their order. Dead rows have any value.
+        """Return the values of these rows at `snapshot`, in their order.
+
+        Values of dead rows are arbitrary.
 
         type, within: ignored; values in memory have the column's own type.
         """

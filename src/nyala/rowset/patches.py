@@ -113,7 +113,7 @@ def find_patch(
 ) -> Patch | None:
     """Return the patch of a column for rows = (lower, upper) at `snapshot`; None if it is empty.
 
-    row_count: the rows of the whole rowset.
+    row_count: the number of rows in the whole rowset.
     scanning: whether the caller is a scan, which will need the neighbouring rows too.
     Raises: CorruptionError.
     """

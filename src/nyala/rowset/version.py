@@ -218,13 +218,19 @@ class RowSetVersion:
         return dataclasses.replace(self, frozen=(*self.frozen, self.deltas), deltas=DeltaMemStore())
 
     def with_flushed_deltas(self, files: Sequence[DeltaFile], deltas_durable: int) -> Self:
-        """Replace the frozen stores by REDO files, which have all changes up to `deltas_durable`."""
+        """Return a version with REDO files instead of the frozen DeltaMemStores, after a flush.
+
+        deltas_durable: all changes up to this timestamp are in files.
+        """
         assert deltas_durable >= self.meta.deltas_durable, "R2: durable marks must not decrease"
         meta = dataclasses.replace(self.meta, deltas_durable=deltas_durable)
         return dataclasses.replace(self, meta=meta, redo=(*self.redo, *files), frozen=())
 
     def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Replace adjacent REDO files by `merged` after a minor compaction; None: by no file."""
+        """Return a version with `merged` instead of adjacent REDO files, after a minor compaction.
+
+        merged: None if no record remains.
+        """
         first = self.redo.index(inputs[0])
         assert self.redo[first : first + len(inputs)] == tuple(inputs), "inputs must be adjacent (R4)"
         made = () if merged is None else (merged,)
@@ -234,9 +240,10 @@ class RowSetVersion:
     def with_major_compaction(
         self, inputs: Sequence[DeltaFile], rest: DeltaFile | None, part: Part | None, undo: DeltaFile | None
     ) -> Self:
-        """Replace the inputs of a major delta compaction by its outputs.
+        """Return a version with the outputs of a major delta compaction instead of its inputs.
 
-        rest: the REDO of all other columns. part: the new base columns. undo: their history.
+        rest: the REDO of all other columns. part: the new base columns. undo: the UNDO of the new
+        base columns. Each is None if there is nothing to store.
         """
         assert self.redo[: len(inputs)] == tuple(inputs), (
             "a major delta compaction must take the oldest REDO files"
@@ -250,7 +257,7 @@ class RowSetVersion:
         )
 
     def with_undo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Replace UNDO files by `merged`; None: by no file."""
+        """Return a version with `merged` instead of these UNDO files. None: no record remains."""
         gone = set(map(id, inputs))
         assert len(gone) == len([file for file in self.undo if id(file) in gone]), (
             "inputs must be UNDO files of this version"

@@ -326,7 +326,7 @@ class SparseKeys:
         """Return the rowid of each key, or -1. segments: for each key, the group to search.
 
         Cost: gathers the rows of each group. If many groups of the same 131,072 rows are needed,
-        it reads these 131,072 rows as a whole. At most as many keys are in memory at once.
+        reads these rows as a whole. At most 131,072 keys are in memory at once.
         """
         begins = np.where(segments >= 0, segments << self._log2, NO_ROWID)
         dense = self._dense_ranges(segments)
@@ -349,8 +349,8 @@ class SparseKeys:
     def _dense_ranges(self, segments: Segments) -> list[tuple[int, int]]:
         """Return ranges [begin, end) of keys for which `find` should read rows as a whole.
 
-        The keys of one range have many of the groups of the same 131,072 rows. Reading these rows
-        as a whole costs less than gathering the groups.
+        The keys of one range are in many different groups of the same 131,072 rows. Reading these
+        rows as a whole costs less than gathering the groups.
         segments: for each key, its group, ascending.
         """
         log2 = max(0, _READ_ROWS_LOG2 - self._log2)

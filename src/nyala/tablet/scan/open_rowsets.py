@@ -9,8 +9,8 @@ Invariants
     T1  A rowset is reused only while each of its files is still the file that was opened. Another
         store may appear in the same folder with files of the same names; `Files.identity` detects
         that.
-    T2  A rowset that was not used for IDLE_S seconds is closed at the next token. If more than
-        ROWSETS_MAX are open, the least recently used are closed. The reason: a removed file takes
+    T2  A rowset that was not used for IDLE_S seconds is released at the next token. If more than
+        ROWSETS_MAX are kept, the least recently used are released. The reason: a deleted file takes
         disk space as long as it is open.
 
 Any thread may call every method.

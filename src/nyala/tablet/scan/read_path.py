@@ -77,7 +77,7 @@ _ROWS_PER_LISTED: Final = 32
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
-    """Return the parts of rowsets that the scan must read. Reads at most key indexes.
+    """Return the parts of rowsets that the scan must read. Cost: reads at most key indexes.
 
     guess:  whether the caller only makes an estimate. Then no HistoryExpiredError is raised.
     Raises: HistoryExpiredError if the scan needs rows of a range partition that was dropped later.
@@ -210,7 +210,7 @@ def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, 
 
 
 def _is_small(spec: ScanSpec) -> bool:
-    """Whether the scan returns only a few rows, and has no predicate that selects them."""
+    """Whether the scan has no predicate, and a limit of only a few rows."""
     return spec.predicate is None and spec.limit is not None and spec.limit <= _INLINE_ROWS
 
 
