@@ -6,8 +6,8 @@
 
 A transaction begins at the first statement that reads or writes rows, and ends at `commit` or
 `rollback`. With `autocommit=True` each statement is committed by itself. Statements that change
-tables, such as CREATE TABLE, cannot be part of a transaction: they end one that has written
-nothing, and are refused in one that has written.
+tables, such as CREATE TABLE, cannot be part of a transaction. Such a statement is refused if the
+open transaction has written rows. Otherwise it ends the transaction.
 
 Source: PEP 249; docs/how-to/db-api-and-sqlalchemy.md.
 """
@@ -268,17 +268,17 @@ Binary = bytes
 
 
 def DateFromTicks(ticks: float) -> dt.date:
-    """Return the local date of seconds since 1970."""
+    """Return the local date of a Unix time in seconds."""
     return dt.date(*time.localtime(ticks)[:3])
 
 
 def TimeFromTicks(ticks: float) -> dt.time:
-    """Return the local time of day of seconds since 1970."""
+    """Return the local time of day of a Unix time in seconds."""
     return dt.time(*time.localtime(ticks)[3:6])
 
 
 def TimestampFromTicks(ticks: float) -> dt.datetime:
-    """Return the local time, without a zone, of seconds since 1970."""
+    """Return the local date and time, without a zone, of a Unix time in seconds."""
     return dt.datetime(*time.localtime(ticks)[:6])
 
 
@@ -408,8 +408,8 @@ class Connection:
         Raises
         ------
         OperationalError
-            Another writer changed one of the written keys: nothing was written, and the transaction has
-            ended. Or the store had ended the transaction before, because it was idle: call `rollback()`.
+            Another writer changed one of the written keys: nothing was written, and the transaction
+            has ended. Or the store has ended the transaction, because it was idle: call `rollback()`.
         """
         self._check_open()
         with self._lock, _mapped(), self._noticing_end():
@@ -418,7 +418,10 @@ class Connection:
                 self._session.commit()
 
     def rollback(self) -> None:
-        """Discard the transaction, if one is open. After the store has ended one, this allows the next."""
+        """Discard the transaction, if one is open.
+
+        If the store has ended an idle transaction, statements fail until this method is called.
+        """
         self._check_open()
         with self._lock, _mapped():
             self._has_written, self._ended = False, ""
@@ -485,7 +488,7 @@ class Connection:
                 self._autocommit = True
 
     def _has_greater(self, table: str, column: str, value: int) -> bool:
-        """Whether the transaction sees a greater value in the column. Cheap for the first key column."""
+        """Whether the column contains a value greater than `value`. Cheap for the first key column."""
 
         def look() -> bool:
             source = self._session._transaction or self._database
@@ -506,9 +509,9 @@ class Connection:
 
     @contextlib.contextmanager
     def _noticing_end(self) -> Iterator[None]:
-        """After the store has ended the transaction, raise an error until `rollback` is called.
+        """If the store ends the transaction inside the block, raise an error, now and until `rollback`.
 
-        Otherwise the statements after the end would be committed without the statements before it.
+        Without this error, the program's next statements would be committed without those before.
         """
         if self._ended:
             raise OperationalError(self._ended)

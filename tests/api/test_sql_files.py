@@ -76,7 +76,7 @@ def test_a_failed_copy_leaves_the_file_as_it_was(db: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("COPY t TO 's3://b/x.csv'", "files of this machine"),
+        ("COPY t TO 's3://b/x.csv'", "writes local files only"),
         ("COPY t FROM 'x.xyz'", "FORMAT csv"),
         ("COPY t TO 'x.csv' (RETURN_FILES)", "leave it out"),
         ("FROM 's3://b/x.parquet'", "extension"),

@@ -315,5 +315,5 @@ def test_scalars_of_numpy_pandas_and_arrow_are_stored(db: nyala.Database) -> Non
 
 
 def test_a_time_that_python_cannot_hold_is_refused(db: nyala.Database) -> None:
-    with pytest.raises(nyala.InvalidArgumentError, match="not a time of the years 1 to 9999"):
+    with pytest.raises(nyala.InvalidArgumentError, match="pass a time of the years 1 to 9999"):
         db.sql("SELECT ?", [np.datetime64("20000-01-01", "s")])

@@ -57,7 +57,7 @@ class ProgramAccess:
 
 
 def of_caller() -> ProgramAccess:
-    """Return the rights of the code that called the caller of this function."""
+    """Return the rights of the caller's caller, so that SQL can read the variables there."""
     return ProgramAccess(sys._getframe(2))
 
 

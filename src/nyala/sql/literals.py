@@ -42,7 +42,7 @@ PARAMETER: Final = re.compile(rf"'{_TEXT}'|({_PARAMETER})")
 class Cell(NamedTuple):
     """A value of a row. The fields for other kinds of values are empty.
 
-    opening: the bracket before the first value of a row, or the comma before any other value.
+    opening: "(" before the first value of a row, "," before the others.
     type: the word before a text, such as DATE.
     text: without its quotation marks; a quotation mark inside is doubled.
     word: NULL, TRUE, FALSE or DEFAULT.
@@ -58,7 +58,7 @@ class Cell(NamedTuple):
 
 
 def cells_of_rows(rows: str) -> list[tuple[str, ...]]:
-    """Return the values of rows that `ROWS` found, as tuples with the fields of `Cell`."""
+    """Return the values of the rows in a text that `ROWS` matched, as tuples with the fields of `Cell`."""
     return _CELL.findall(rows)
 
 
@@ -69,17 +69,17 @@ def cell_of(value: str) -> tuple[str, ...]:
 
 
 def row_at(rows: str, number: int) -> str:
-    """Return the text of one of the rows that `ROWS` found."""
+    """Return one row of a text that `ROWS` matched. number: 0 for the first row."""
     return next(itertools.islice(_ONE_ROW.finditer(rows), number, None))[0]
 
 
 def items_of_list(listed: str) -> list[str]:
-    """Return the texts of the values of a list that `LIST` has found."""
+    """Return the values, as texts, of a list that `LIST` matched."""
     return _ITEMS.findall(listed)
 
 
 def shortened_list(listed: str) -> str:
-    """Return a list that `LIST` has found with its first value only."""
+    """Return a list that `LIST` matched, shortened to its first value."""
     found = _ITEMS.match(listed)
     assert found is not None
     return found[0] + ")"

@@ -66,8 +66,8 @@ def _plain_of_numpy(value: np.generic) -> Any:
         found = value.item()
         if isinstance(found, int):
             raise InvalidArgumentError(
-                f"a parameter is {value!r}, which is not a time of the years 1 to 9999, nor a duration in days or "
-                "smaller units"
+                f"the parameter {value!r} has no Python value: pass a time of the years 1 to 9999, or a duration in "
+                "days or smaller units"
             )
         return found
     return float(value) if isinstance(value, np.longdouble) else value.item()

@@ -57,7 +57,7 @@ class SqlExplanation:
 
 
 class Rows(Protocol):
-    """One run of a statement."""
+    """The rows of one run of a statement."""
 
     def all_rows(self) -> list[tuple[Any, ...]]: ...
 
@@ -199,7 +199,7 @@ class Result(LazyValues, ABC):
 
     @abstractmethod
     def _count(self) -> int:
-        """Return the number of rows; if it is above `ROWS_COUNTED`, any number above may be returned."""
+        """Return the number of rows: exact up to `ROWS_COUNTED`, otherwise any greater number."""
 
 
 class FixedResult(Result):

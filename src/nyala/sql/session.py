@@ -50,7 +50,7 @@ _IDLE_S: Final = 3600.0
 
 
 class Slot(Protocol):
-    """Holds the open transaction of a session."""
+    """The place where a session keeps its open transaction."""
 
     transaction: Transaction | None
 
@@ -60,7 +60,7 @@ class Slot(Protocol):
 
 
 class TransactionSlot:
-    """Holds the transaction of one session. All threads that use the session share the transaction."""
+    """A slot with one transaction, which all threads of the session share."""
 
     def __init__(self) -> None:
         self.transaction: Transaction | None = None

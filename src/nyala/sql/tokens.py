@@ -145,7 +145,7 @@ def tokens(text: str) -> Sequence[Token]:
 
 @lru_cache(maxsize=16)
 def _remembered(text: str) -> Sequence[Token]:
-    """Cached, because several readers of one statement need the tokens of the same text."""
+    """Return the tokens of a text, and cache them, because several readers need them."""
     return _tokens(text)
 
 
@@ -158,9 +158,9 @@ def _tokens(text: str) -> tuple[Token, ...]:
 
 
 def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
-    """Append the tokens from `place` to the end, or to a token of the kind "rows" or "list".
+    """Append the tokens from `place` on, until a token of the kind "rows" or "list" or the end.
 
-    Returns the place after the rows or the list; None at the end of the text.
+    Returns the place after this token; None at the end of the text.
     """
     for match in _TOKEN.finditer(text, place):
         kind: Any = "text" if match.lastgroup == "tag" else match.lastgroup
@@ -201,7 +201,7 @@ def begins_of_texts(found: Iterable[Token]) -> Iterator[int]:
 
 
 def with_neighbours(found: Sequence[Token]) -> Iterator[tuple[Token, Token, Token]]:
-    """Yield (the token before, the token, the token after) for each token. Empty tokens surround the text."""
+    """Yield (token before, token, token after) for each token. At both ends, an empty token is given."""
     return zip([_EMPTY, *found], found, [*found[1:], _EMPTY], strict=False)
 
 

@@ -53,7 +53,7 @@ def sql_type(type: ColumnType) -> str:
 
 
 def cast_to(expression: str, type: ColumnType) -> str:
-    """Return the expression with a cast to the column's type. The line break ends a comment of the expression."""
+    """Return the expression with a cast to the column's type. A line break ends a comment in it."""
     return f"CAST(({expression}\n) AS {'VARCHAR' if type.is_text else sql_type(type)})"
 
 
@@ -77,7 +77,7 @@ def literal(value: Any, type: ColumnType) -> str:
 
 
 def literal_of(value: Any) -> str:
-    """Return a Python value as a constant of SQL. Raises: InvalidArgumentError for a value of another kind."""
+    """Return a Python value as a constant of SQL. Raises: InvalidArgumentError for other types."""
     for kinds, name in _KINDS:
         if isinstance(value, kinds):
             return literal(value, parse_type(name))
@@ -87,7 +87,10 @@ def literal_of(value: Any) -> str:
 
 
 def _float_literal(value: float, type: ColumnType) -> str:
-    """Return a constant that DuckDB reads as exactly this value: as a double, which has an `e`, or a short decimal."""
+    """Return a constant that DuckDB reads as exactly this value.
+
+    DuckDB reads a number with an `e` as a double, and a number without `e` as a decimal.
+    """
     text = repr(value)
     if not math.isfinite(value) or (value == 0 and text.startswith("-")):
         return f"CAST('{text}' AS {sql_type(type)})"

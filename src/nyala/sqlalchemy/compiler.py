@@ -49,7 +49,7 @@ def insert(table: Any) -> Insert:
 
 
 def counted_column(table: Any) -> Any:
-    """Return the table's integer key column whose values SQLAlchemy may leave to the database; or None."""
+    """Return the integer key column whose values the database counts up; None: no such column."""
     column = getattr(table, "_autoincrement_column", None)
     if column is None or (column.default is not None and not column.default.is_sequence):
         return None
@@ -57,7 +57,7 @@ def counted_column(table: Any) -> Any:
 
 
 class NyalaExecutionContext(DefaultExecutionContext):
-    """Adds the next values of a key that counts up to the parameters of an INSERT."""
+    """Gives an INSERT the next values of a key that counts up, as additional parameters."""
 
     @classmethod
     def _init_compiled(
@@ -101,7 +101,7 @@ class NyalaCompiler(compiler.SQLCompiler):
         return super().visit_insert(insert_stmt, *args, **kw)
 
     def _count(self, column: Any, insert_stmt: Any) -> Any:
-        """Return the statement with parameters for the column's values, unless the statement gives the values."""
+        """Return the INSERT with a parameter for each value of the key column that it does not give."""
         rows = [row for each in insert_stmt._multi_values for row in each]
         given = rows[0] if rows else insert_stmt._values or ()
         keys = {getattr(key, "key", key) for key in given} | set(self.column_keys or ())

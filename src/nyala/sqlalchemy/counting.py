@@ -39,7 +39,10 @@ def take(connection: Connection, table: str, column: str, count: int) -> range:
 def with_values(
     connection: Connection, column: Any, names: list[str], rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of parameters, in which the missing parameters among `names` have the column's next values."""
+    """Return the rows of parameters, completed with the next values of a key that counts up.
+
+    names: the parameters that are values of the column. A missing one gets the next value.
+    """
     missing = sum(row.get(name) is None for row in rows for name in names)
     values = iter(take(connection, column.table.name, column.name, missing))
     return [row | {name: next(values) for name in names if row.get(name) is None} for row in rows]

@@ -65,7 +65,7 @@ class Assigned:
         return rows.select([self._old(key) for key in keys]).rename_columns(keys)
 
     def _old(self, key: str) -> str:
-        """Return the name under which `listed` has the old values of a key column."""
+        """Return the alias that `listed` gives to the old values of a key column."""
         return self.target.unused(f"old {key}")
 
     def requests(self, statement: Statement, rows: pa.Table) -> list[Request]:
@@ -89,9 +89,9 @@ class Assigned:
     def _moved(self, statement: Statement, rows: pa.Table) -> list[Request]:
         """Return the operations for rows whose keys change.
 
-        Many rows are committed in parts, which needs one operation for each key. So a row that
-        takes the old key of another row is written as an update of that key, in place of a delete
-        and an insert.
+        A few rows are deleted by their old keys, and inserted with their new keys. Many rows are
+        committed in parts, and then only one operation on each key is allowed. So if a key is the
+        old key of one row and the new key of another row, it is updated.
         """
         target, keys = self.target, self.target.keys
         in_parts = target.schema.auto_increment is None and statement.are_many(rows)

@@ -1,7 +1,7 @@
 """EXPLAIN of a statement that writes: the plans of its SELECTs, and the operations that it would execute.
 
-The statement is computed as usual, but each SELECT returns no rows and keeps its plan. Nothing is
-read or written.
+The statement is prepared as usual. But each SELECT is only planned and returns no rows, so nothing
+is read or written.
 """
 
 from __future__ import annotations

@@ -306,7 +306,11 @@ def _completed(statement: Statement, target: Target, rows: pa.Table) -> pa.Table
 
 
 def _one_per_key(statement: Statement, target: Target, rows: pa.Table, mode: Mode) -> pa.Table:
-    """Return one row for each key: the first row, or what an upsert of all its rows stores."""
+    """Return one row for each key.
+
+    mode: "ignore" keeps the first row of a key. Other modes keep the last value of each column, but
+        the first value of an immutable column.
+    """
     if statement.are_distinct(rows, target.keys):
         return rows
     given, number = statement.unused("given"), target.unused("number")

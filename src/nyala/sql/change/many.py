@@ -7,9 +7,9 @@
 One statement for each row of parameters would cost a hundred times as much.
 
 Invariants
-    MP1  The result is that of the single statements, executed in order. So UPDATE and DELETE must
-         give each row by its whole key, no key may occur in two rows of parameters, and no
-         statement may read other rows.
+    MP1  The result is the same as if the statement were executed for each row of parameters, in
+         order. So an UPDATE or DELETE must name its row by the whole key, a key may occur in one
+         row of parameters only, and the statement may contain no query.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def statement_of_rows(context: Context, text: str, rows: Sequence[Any]) -> tuple
     """Return (statement, name of the table of parameters, this table); None: execute the rows one by one.
 
     rows: lists for `?`, or dicts for `$name`.
-    None is returned also for a wrong statement or row: executing it raises the right error.
+    A wrong statement or row also returns None. Executing the rows one by one then raises the error.
     """
     found = tokens(text)
     given = [token for token in found if token.kind == "parameter"]

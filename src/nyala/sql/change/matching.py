@@ -48,10 +48,10 @@ _PREPARED_ROWS_MAX: Final = 1 << 18
 
 @dataclass(frozen=True)
 class KeyTerms:
-    """A WHERE clause in parts.
+    """A WHERE clause, divided at its ANDs.
 
-    keys: the other side of `key column = …`, by key column.
-    conditions: the remaining terms.
+    keys: the right side of each term `key column = …`, by key column.
+    conditions: the other terms.
     """
 
     keys: dict[str, str]
@@ -83,9 +83,9 @@ def change_by_source(
 
 
 def selected(statement: Statement, target: Target, listed: str, others: str, where: str) -> pa.Table:
-    """Return `SELECT listed` for each row of the target that satisfies WHERE.
+    """Execute `SELECT listed` over the rows of the target that satisfy WHERE. Returns the result.
 
-    others: the text of FROM or USING, which is joined.
+    others: the text of FROM or USING, whose tables are joined with the target.
     """
     objects: dict[str, Any] = {}
     clause = ""
@@ -126,7 +126,10 @@ def _rows_of_sources(
     where: str,
     objects: Mapping[str, Any],
 ) -> pa.Table | None:
-    """Return the target's rows with the keys of the sources; None if the keys are many or not known."""
+    """Look up the target's rows by the keys that the sources contain.
+
+    None if WHERE does not equate each key column with a source's column, or the keys are too many.
+    """
     matched = key_terms(target, where)
     if matched is None or statement.hides(target) or target.alias.lower() in _names(tokens(others)):
         return None
@@ -143,7 +146,7 @@ def _rows_of_sources(
 
 
 def key_terms(target: Target, where: str) -> KeyTerms | None:
-    """Divide a condition at its ANDs; None if a key column has no `key column = …` term, or two."""
+    """Divide a condition at its ANDs; None unless each key column has exactly one term `key column = …`."""
     reader = TokenReader(where)
     keys: dict[str, str] = {}
     conditions: list[str] = []
@@ -206,9 +209,9 @@ def _select(listed: str, others: str, conditions: Sequence[str]) -> str:
 
 
 def _program_data(statement: Statement, others: str) -> dict[str, Any]:
-    """Return the program's data that the first source names, unless a table has this name.
+    """Return the program's variable that the first source names, by its name; {} if a table has this name.
 
-    Without this look-up DuckDB would first fail to find the name.
+    This look-up saves a run of DuckDB that fails because it does not know the name.
     """
     name = tokens(others)[0].name
     if name.lower() in map(str.lower, statement.source.list_tables()) or statement.with_clause:
@@ -242,9 +245,10 @@ def _checked(statement: Statement, target: Target, rows: pa.Table) -> Request | 
 
 
 def _with_keys(target: Target, rows: pa.Table) -> pa.Table | None:
-    """Return the rows with keys in the types of the table, without keys that the table cannot have.
+    """Return the rows with their keys converted to the types of the table's key columns.
 
-    None: `as_key` cannot convert a key column.
+    Rows whose key is NULL or outside of these types are left out, because the table cannot contain
+    it. None: `as_key` cannot convert a key column.
     """
     for name in target.keys:
         key = as_key(rows.column(name), target.column(name))

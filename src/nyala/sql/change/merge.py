@@ -86,7 +86,7 @@ class _Merge(LazyValues):
     _decided: dict[Kind, pa.Table] = field(default_factory=dict)
 
     def select(self, listed: str, clause: _When) -> pa.Table:
-        """Return `SELECT listed` of the rows that the clause takes."""
+        """Execute `SELECT listed` over the rows that the clause takes. Returns the result."""
         if len(self._of_kind(clause.kind)) == 1:
             joined = f"{self._joined(clause.kind)} WHERE ({clause.condition}\n)"
             return self._rows(f"SELECT {listed}\nFROM {joined}", self.rows)
@@ -109,9 +109,10 @@ class _Merge(LazyValues):
         return self._rows(f"SELECT {listed}\nFROM {joined}", self._numbered, {name: decided})
 
     def _decide(self, kind: Kind) -> pa.Table:
-        """Return the key and the source's row number of each row of a kind, and the number of its clause.
+        """Return which clause takes each row of a kind: the first one whose condition is true.
 
-        A row belongs to the first clause whose condition is true.
+        The columns of the result are the keys of the table's rows, the numbers of the source's
+        rows, and the numbers of the clauses.
         """
         unused = self.statement.unused
         listed = []
@@ -138,12 +139,12 @@ class _Merge(LazyValues):
 
     @property
     def _given(self) -> str:
-        """The source in a FROM clause."""
+        """The text that names the source in a FROM clause."""
         return f"{self.statement.unused('source')} AS {quoted(self.alias)}"
 
     @property
     def _number(self) -> str:
-        """The name for a column of row numbers in `_numbered`."""
+        """The name of the column that `_numbered` adds to the source. No column of the source has it."""
         name = self.statement.unused("number")
         while name in map(str.lower, self.rows.column_names):
             name += "_"
@@ -151,7 +152,7 @@ class _Merge(LazyValues):
 
     @lazy_value
     def _numbered(self) -> pa.Table:
-        """The rows of the source with their numbers."""
+        """The rows of the source, with an additional column of row numbers."""
         return self.rows.append_column(self._number, pa.array(np.arange(self.rows.num_rows)))
 
     def _rows(
@@ -328,9 +329,9 @@ def _update(reader: TokenReader, merge: _Merge, clause: _When) -> None:
 
 
 def _keys_of_condition(merge: _Merge) -> dict[str, str]:
-    """Return the terms `key column = source column` of ON, as a dict of these columns.
+    """Return the source's column by key column, for each term `key column = source column` of ON.
 
-    SET * need not set such a key column, because it has the value already.
+    SET * need not set these key columns, because the values are equal already.
     """
     terms = key_terms(merge.target, merge.on)
     if terms is None:
@@ -408,7 +409,11 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
 
 
 def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table, rows: pa.Table) -> None:
-    """Add the writes of a clause that changes rows of the table. action: the value of merge_action in RETURNING."""
+    """Add the operations of an UPDATE or DELETE clause to the statement.
+
+    action: the value of `merge_action` in RETURNING. old_keys: the keys of the rows before the change.
+    rows: the changed rows.
+    """
     merge.requests += requests
     merge.changed_keys.append(old_keys)
     merge.count += rows.num_rows
@@ -444,7 +449,7 @@ def _has_action(merge: _Merge) -> bool:
 
 
 def _note(merge: _Merge, action: str, rows: pa.Table) -> None:
-    """Keep changed rows for RETURNING, with the column `merge_action` that DuckDB has too."""
+    """Keep changed rows for RETURNING, with a column `merge_action`, as in DuckDB."""
     if _has_action(merge):
         rows = rows.append_column(_ACTION, pa.array([action] * rows.num_rows, pa.string()))
     merge.returned.append(rows)

@@ -52,7 +52,7 @@ def execute(context: Context, text: str) -> FixedResult:
 def plan_of(
     context: Context, text: str, make: Callable[[Context, Source, str, str], Statement] = Statement
 ) -> tuple[str, Plan, bool]:
-    """Return the statement's first keyword, its plan, and whether its rows depend on what other writers change.
+    """Return (first keyword, plan, whether the rows depend on rows that other writers can change).
 
     make: makes the `Statement` whose SELECTs compute the rows.
     Raises: InvalidArgumentError if the text does not parse.

@@ -103,7 +103,7 @@ class Target:
         return names
 
     def unused(self, name: str) -> str:
-        """Return the name, with underscores behind it if a column has this name."""
+        """Return a name that no column has: `name`, with underscores behind it if necessary."""
         while name in self.columns:
             name += "_"
         return name
@@ -113,7 +113,7 @@ class Target:
         return f"{quoted(self.alias)}.{quoted(name)}"
 
     def is_named_in(self, expression: str) -> bool:
-        """Whether an expression names the target, or a name in it may be one of the target's columns."""
+        """Whether an expression may use the target: it contains the target's name, or a column's name."""
         alias = self.alias.lower()
         names = {alias, *map(str.lower, self.columns)}
         return any(
@@ -304,11 +304,10 @@ def default_of(column: ColumnSchema) -> str:
 def with_new_keys(
     statement: Statement, target: Target, insert: Request, rows: pa.Table
 ) -> tuple[Request, pa.Table]:
-    """Add the next values of an auto-incrementing key to an insert and its rows, for RETURNING.
+    """Return the insert and its rows with the next values of an auto-incrementing key, for RETURNING.
 
-    Both are returned unchanged if the key has no such column, or if the store would refuse the
-    insert. The commit must be checked for conflicts, because another process can take the same
-    values.
+    Without such a key, or if the store would refuse the insert, both are returned unchanged. The
+    caller must check the commit for conflicts, because another process can take the same values.
     """
     key = target.schema.auto_increment
     if key is None:

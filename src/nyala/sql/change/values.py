@@ -1,9 +1,8 @@
 """Computes the rows of VALUES in an INSERT, and casts each value to the type of its column.
 
 For few rows DuckDB evaluates `VALUES (CAST(1 AS INTEGER), …), …`. It needs about 50 µs for each
-value. Many rows are computed in another way. For each column of the table the values of one type
-become one Arrow array, with NULL in the rows of other types. Then one SELECT casts the arrays and
-joins them:
+value. For many rows, the values of a column that have the same type become one Arrow array, with
+NULL in the other rows. Then one SELECT casts the arrays and combines them into columns:
 
     VALUES (1), (2.5), (NULL), …
         integers = [1, NULL, NULL, …]    decimals = [NULL, 2.5, NULL, …]
@@ -138,9 +137,9 @@ def _one_by_one(
 class _Columns:
     """Many rows as arrays.
 
-    table: an array for each type of value in each column, and the numbers of the rows.
-    select: the SELECT that casts and joins the arrays.
-    casts: the casts, by the names of the arrays.
+    table: one array for each type of value in each column, and an array of row numbers.
+    select: the SELECT that casts the arrays and combines them into columns.
+    casts: the cast expressions, by the names of the arrays.
     """
 
     table: pa.Table
@@ -183,7 +182,7 @@ def _first_wrong(statement: Statement, columns: _Columns) -> int | None:
 
 
 def _groups(statement: Statement, cells: Sequence[tuple[str, ...]], column: ColumnSchema) -> Iterator[Group]:
-    """Yield the values of a column, one group for each type."""
+    """Yield the values of a column, one group (how to cast it, array) for each type."""
     _, numbers, types, texts, words, others = zip(*cells, strict=True)
     if any(numbers):
         yield from (("CAST", array) for array in _numbers(pa.array([each or None for each in numbers])))
@@ -209,7 +208,11 @@ def _groups(statement: Statement, cells: Sequence[tuple[str, ...]], column: Colu
 
 
 def _numbers(texts: pa.Array) -> Iterator[pa.Array]:
-    """Yield an array for integers, one for doubles, and one for decimals of each scale and storage size."""
+    """Convert texts of number literals to arrays, one for each type that occurs.
+
+    The types are integer, double, and a decimal for each scale and storage size. Each array has
+    NULL for the numbers of other types.
+    """
     has_exponent = pc.match_substring_regex(texts, "[eE]")
     has_point = pc.match_substring(texts, ".")
     is_decimal = pc.and_not(has_point, has_exponent)
@@ -255,7 +258,10 @@ def _others(statement: Statement, others: Sequence[str], column: ColumnSchema) -
 
 
 def _kind_of(value: Any) -> Any:
-    """Return what parameters of one Arrow array have in common; None: DuckDB evaluates this parameter."""
+    """Return a key for the type of a parameter. Parameters with equal keys can share an Arrow array.
+
+    None: DuckDB must evaluate this parameter.
+    """
     kind = type(value)
     if kind is int:
         return kind if -(2**63) <= value < 2**63 else None

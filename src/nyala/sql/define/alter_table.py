@@ -1,8 +1,11 @@
 """Executes ALTER TABLE. All actions of one statement, separated by commas, are one change of the catalogue.
 
-ALTER TABLE t ADD COLUMN c INT DEFAULT 5, DROP COLUMN d, RENAME COLUMN a TO b ALTER TABLE t ALTER
-COLUMN c TYPE BIGINT | SET DEFAULT 7 | DROP DEFAULT | DROP NOT NULL | SET ENCODING rle | … ALTER
-TABLE t ADD RANGE PARTITION 10 <= VALUES < 20
+    ALTER TABLE t ADD COLUMN c INT DEFAULT 5, DROP COLUMN d, RENAME COLUMN a TO b
+    ALTER TABLE t ALTER COLUMN c TYPE BIGINT
+    ALTER TABLE t ALTER COLUMN c SET DEFAULT 7      or  DROP DEFAULT, DROP NOT NULL, SET ENCODING rle, …
+    ALTER TABLE t ADD RANGE PARTITION 10 <= VALUES < 20
+
+Source: docs/reference/sql.md.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from nyala.api.database import Database
 
 _NO_NEW_KEY: Final = (
-    "the key of a table does not change: make another table with CREATE TABLE … PRIMARY KEY (…) AS SELECT, and "
+    "the key of a table cannot change: make another table with CREATE TABLE … PRIMARY KEY (…) AS SELECT, and "
     "rename it"
 )
 
@@ -111,7 +114,9 @@ def _drop(alteration: Alteration, reader: TokenReader) -> None:
             alteration.drop_range(bound.lower, bound.upper, purge=purge, **_inclusive(bound))
         return
     if reader.at("PRIMARY", "KEY") or (reader.at("CONSTRAINT") and reader.peek(1) is not None):
-        raise InvalidArgumentError(f"a table has no constraint but its key and NOT NULL, and {_NO_NEW_KEY}")
+        raise InvalidArgumentError(
+            f"the only constraints of a table are its key and NOT NULL, and {_NO_NEW_KEY}"
+        )
     reader.take("COLUMN")
     if_exists = reader.take("IF", "EXISTS") or if_exists
     name = reader.identifier()

@@ -107,7 +107,7 @@ class Columns:
 
 @functools.cache
 def _empty() -> Any:
-    """Return the DuckDB of `scratch`. The process keeps it, because opening one takes longer than ten constants."""
+    """Return the empty DuckDB of `scratch`. It is opened once for each process, because this takes long."""
     import duckdb
 
     opened = duckdb.connect(":memory:", config={**SMALL, "enable_external_access": "false"})
@@ -207,7 +207,7 @@ def read_columns(items: Sequence[str]) -> Columns:
             "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type = 'PRIMARY KEY'"
         ).fetchall()
         if keys and key is not None:
-            raise SchemaError("PRIMARY KEY is there twice")
+            raise SchemaError("PRIMARY KEY occurs twice: keep one")
         if keys:
             key = list(keys[0][0])
         specs = {}

@@ -117,13 +117,13 @@ def _read(reader: TokenReader, name: str) -> _Definition:
             made.unique = not reader.take("NON", "UNIQUE")
             reader.need("PRIMARY", "KEY")
             if made.key is not None:
-                raise SchemaError("PRIMARY KEY is there twice")
+                raise SchemaError("PRIMARY KEY occurs twice: keep one")
             made.key = reader.names()
         elif reader.take("PARTITION", "BY"):
             made.partitions = read_partitions(reader, made.key or [])
         elif reader.take("STORED", "AS"):
             if reader.identifier().upper() != "KUDU":
-                raise InvalidArgumentError("STORED AS takes KUDU, which is how every table is stored")
+                raise InvalidArgumentError("STORED AS must be KUDU: leave it out, or write STORED AS KUDU")
         elif reader.take("COMMENT"):
             made.comment = str(constant(reader.next().text))
         elif reader.take("TBLPROPERTIES") or reader.take("WITH"):

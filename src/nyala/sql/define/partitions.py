@@ -107,5 +107,7 @@ def _value(text: str) -> Any:
         items = TokenReader(inside).listed() if reader.ended else items
     values = tuple(constant(item) for item in items)
     if None in values:
-        raise InvalidArgumentError(f"NULL is not a bound of a range, and {text} has it: leave out that side")
+        raise InvalidArgumentError(
+            f"a bound of a range cannot be NULL: leave out {text}, for a range without it"
+        )
     return values if len(values) > 1 else values[0]

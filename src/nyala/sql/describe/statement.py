@@ -23,7 +23,7 @@ _QUERIES: Final = frozenset(("SELECT", "FROM", "VALUES", "WITH", "PIVOT", "UNPIV
 
 
 def execute(context: Context, text: str) -> FixedResult:
-    """Execute DESCRIBE, SHOW or EXPLAIN. Raises: InvalidArgumentError; TableNotFoundError; as the store."""
+    """Execute DESCRIBE, SHOW or EXPLAIN. Raises: as `Database.sql`."""
     reader = TokenReader(text)
     word = reader.next().keyword
     if word == "SHOW":

@@ -41,7 +41,7 @@ def copy_to(
         raise InvalidArgumentError(f"COPY … TO has no option {refused[0]}: leave it out")
     if "://" in path:
         raise InvalidArgumentError(
-            f"COPY writes files of this machine, and not to {path!r}: write a file, or use db.sql(…).to_reader()"
+            f"COPY writes local files only, not {path!r}: write a local file, or use db.sql(…).to_reader()"
         )
     selected = context.select(context.readable(), query)
     path = os.path.realpath(os.path.expanduser(path))

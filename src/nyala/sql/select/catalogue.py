@@ -149,7 +149,10 @@ def _check_no_rows(cursor: Any, statement: str, states: Mapping[str, TableState]
 
 
 def _without_describe(statement: str) -> str:
-    """Return the statement with `(SELECT 1)` for each `(DESCRIBE …)` and `(SHOW …)`, and NULL for parameters."""
+    """Return the statement as DuckDB's search for table names accepts it.
+
+    `(SELECT 1)` replaces each `(DESCRIBE …)` and `(SHOW …)`, and NULL replaces each parameter.
+    """
     found = tokens(statement)
     edits = [(token.begin, token.end, "NULL") for token in parameters(found)]
     for place, token in enumerate(found[:-1]):

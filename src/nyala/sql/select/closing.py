@@ -34,7 +34,7 @@ gc.callbacks.append(_note)
 
 
 class LeftCursors:
-    """The cursors of one connection that are still to be closed, with the streams that they made."""
+    """The cursors of one connection that are no longer used but not closed yet, with their streams."""
 
     def __init__(self) -> None:
         self._left: list[tuple[Any, list[Any]]] = []
@@ -45,15 +45,15 @@ class LeftCursors:
     def close_with(self, user: object, cursor: Any) -> list[Any]:
         """Close the cursor when `user` no longer exists, or soon after.
 
-        Returns a list for the cursor's streams. They must exist until then, because closing a
-        stream waits as closing a cursor does.
+        Returns an empty list, to which the caller appends the streams that the cursor makes. The
+        list keeps them until the cursor is closed, because closing a stream waits, too.
         """
         made: list[Any] = []
         weakref.finalize(user, self._close_or_leave, cursor, made)
         return made
 
     def close(self) -> None:
-        """Close these cursors."""
+        """Close these cursors. Those that DuckDB refuses to close stay for the next call."""
         for _ in range(len(self._left)):
             self._close_or_leave(*self._left.pop(0))
 

@@ -10,22 +10,21 @@ Statements cannot load extensions or change settings. DuckDB sees no variables o
 except those that a statement names (`program_objects.py`). The time zone is UTC, as everywhere in
 Nyala.
 
-A `Session` is a cursor on which the tables of one statement are registered and the statement is
-prepared. A run that reads all rows gives its session back, and the next run of the same statement
-takes it. This saves half a millisecond for each table, and the planning. At most `_SESSIONS_MAX`
-unused sessions are kept, each under a key of all facts on which DuckDB's plan depends
-(`ScanSource.planned_by`).
+A `Session` is a cursor with the registered tables of one statement and its prepared plan. After a
+run has read all rows, the next run of the same statement reuses the session. This saves the
+planning, and half a millisecond for each table. At most `_SESSIONS_MAX` unused sessions are kept.
+The key of a session contains all facts on which DuckDB's plan depends (`ScanSource.planned_by`).
 
 Invariants
     P1  An unused session refers to no scan, so it keeps no snapshot, file or table alive.
     P2  One run at a time uses a session. After an error the session is discarded.
 
-Two bugs of DuckDB 2.0.0 are avoided. A COPY … TO that fails or is interrupted, while DuckDB's
-asynchronous threads write its file, can wait for ever. So there are no such threads
-(`async_threads`). And the rule `outer_join_simplification` loses the filter of an anti join on a
-table that is not DuckDB's own, as in `a LEFT JOIN (… WHERE v IS NULL) b … WHERE b.k IS NULL`. If
-the installed DuckDB has this bug, the rule is switched off, here and on each connection that reads
-a scan.
+Two bugs of DuckDB 2.0.0 are avoided:
+    A COPY … TO that fails or is interrupted can wait for ever, if DuckDB's asynchronous threads
+    write its file. So DuckDB has no such threads here (`async_threads`).
+    The rule `outer_join_simplification` of the optimiser loses a filter, as in
+    `a LEFT JOIN (… WHERE v IS NULL) b … WHERE b.k IS NULL`. If the installed DuckDB has this bug,
+    the rule is switched off, here and on each connection that reads a scan.
 
 Source: docs/how-to/sql.md; DuckDB, "Securing DuckDB".
 """
@@ -120,7 +119,7 @@ class Connection:
             return self._opened[0].cursor()
 
     def take(self, key: Hashable) -> Session | None:
-        """Return an unused session with an equal key, or None."""
+        """Return an unused session that `give_back` kept under an equal key, or None."""
         with self._lock:
             self.left.close()
             for place in reversed(range(len(self._sessions))):
@@ -149,8 +148,8 @@ class Connection:
 def without_lost_filters(con: Any) -> None:
     """Switch off DuckDB's rule that loses filters, if the installed version has the bug.
 
-    con: a connection, or DuckDB's module for its default connection. Locked settings are not
-        changed.
+    con: a connection of DuckDB, or the module `duckdb` for the default connection. If its settings
+        are locked, the rule stays on.
     """
     if not _loses_filters():
         return

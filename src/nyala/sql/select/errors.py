@@ -114,16 +114,17 @@ def _csv_problem(message: str) -> str | None:
 
 
 def in_words_of_sql(message: str) -> str:
-    """Return an error message that advises statements in place of methods of Python."""
+    """Return the error message with SQL statements in place of the Python methods that it advises."""
     for method, statement in _ADVICE:
         message = message.replace(method, statement)
     return message
 
 
 def located(message: str, text: str) -> str:
-    """Return an error message that marks its place in the user's statement, not in the text that DuckDB executed.
+    """Return the error message with its `LINE …` part rewritten for the user's statement.
 
-    text: the user's statement. If the marked words are not in it, the message marks no place.
+    DuckDB's message marks words in the text that DuckDB executed, which is a rewritten statement.
+    text: the user's statement. If it does not contain the marked words, the `LINE …` part is removed.
     """
     match = _PLACE.search(message)
     if match is None:
@@ -146,8 +147,8 @@ def located(message: str, text: str) -> str:
 def _place_of(marked: str, before: str, text: str) -> int | None:
     """Return the place of the marked words in the text.
 
-    Of several places, the one whose text before it is most similar to `before` is returned. None:
-    no place, or two that are equally similar.
+    If the text contains them several times, the characters before each place are compared with
+    `before`, and the place with the longest match wins. None: no place, or two equal matches.
     """
     found: list[tuple[int, int]] = []
     place = text.find(marked) if marked else -1
@@ -161,7 +162,7 @@ def _place_of(marked: str, before: str, text: str) -> int | None:
 
 
 def missing_table(error: TableNotFoundError) -> str | None:
-    """Return the name of the missing table of an error by `our_error`; None for any other error."""
+    """Return the name of the table that an error of `our_error` reports as missing; None for other errors."""
     match = _NO_TABLE.search(str(error.__cause__)) if error.__cause__ is not None else None
     return match[1] if match else None
 

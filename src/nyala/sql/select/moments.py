@@ -15,7 +15,7 @@ Invariants
     M1  A clause is found only behind the name of a table: after FROM, JOIN, or a comma in FROM.
     M2  The text keeps its line breaks, so that DuckDB's errors name the right lines.
 
-Most statements have none of five words, such as `at`, and need no analysis.
+A statement is analysed only if it contains one of five words, such as `at`. Most do not.
 Source: SQL:2011 part 2, 7.6 (system-versioned tables); DuckDB, "Time Travel"; Spark SQL, "Time travel".
 """
 
@@ -67,7 +67,7 @@ _FEED_ARGUMENTS: Final = ("since", "until", "before", "versions")
 
 @dataclass(frozen=True)
 class Reading:
-    """The rewritten statement, and the scans and feeds under the names that the text has for them."""
+    """The rewritten statement, and its scans and change feeds by their names in the text."""
 
     text: str
     scans: Mapping[str, EngineScan] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Reading:
 class Feed:
     """A change feed as an Arrow stream for DuckDB.
 
-    failure: the first error of a read. DuckDB passes on only its text.
+    failure: the first error of a read. It is kept here, because DuckDB reports only its text.
     """
 
     def __init__(self, feed: ChangeFeed) -> None:
@@ -323,9 +323,9 @@ _SOURCES_AFTER_USING: Final = ("MERGE", "DELETE")
 
 @dataclass
 class _Frame:
-    """The statement, or the text between two parentheses, while the finder is inside.
+    """The whole statement, or one pair of parentheses that the finder has entered and not left.
 
-    in_from: the finder is in the FROM of this query.
+    is_query: this text is a query. in_from: the finder is in the FROM of this query.
     """
 
     is_query: bool
@@ -444,7 +444,7 @@ class _Finder:
             self._cut.add(names[-1].lower())
 
     def _cut_columns(self) -> None:
-        """Replace the schema names of columns, as in `public.t.k`, of the tables in `_cut`."""
+        """Replace schema names before columns, as in `public.t.k`, if the table's was replaced in FROM."""
         if not self._cut:
             return
         done = {edit[0] for edit in self.edits}

@@ -46,8 +46,8 @@ def find_object(
     """Return (name of the missing table, the program's data with this name).
 
     error: DuckDB's error about the missing table.
-    known: names that were found before. If DuckDB still misses such a name, the statement has it
-        with a schema.
+    known: names that were found before. If DuckDB reports one as missing again, the statement
+        writes it with a schema, and `error` is raised.
 
     The data is an `EngineScan`, into which DuckDB pushes predicates, or an object that DuckDB reads
     itself.

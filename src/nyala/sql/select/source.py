@@ -62,7 +62,7 @@ _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=":
 
 
 class Planning:
-    """What one planning of a statement showed about a table, for the next planning of this statement.
+    """What DuckDB's last planning of a statement showed about one table, for the next planning.
 
     DuckDB requests the row count of the table before it offers predicates, and it does not reduce
     the count for accepted predicates. So a statement with accepted predicates is planned twice. The
@@ -85,23 +85,27 @@ class Planning:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Do not take requests for the row count inside as mentions of the table: registering a table makes one."""
+        """Ignore requests for the row count inside the `with` block.
+
+        Each other request means that the statement names the table once. But registering a table
+        also makes a request.
+        """
         bound = self.bound
         yield
         self.bound = bound
 
     def begin(self) -> None:
-        """Begin a planning of the statement, with what the last one showed."""
+        """Begin a planning: apply what the last planning showed, and reset the counts."""
         self.together, self.matching = self._for_next_planning()
         self.taken, self.applied, self.offered, self.bound = [], [], [], 0
 
     @property
     def would_change(self) -> bool:
-        """Whether planning again would report other counts to DuckDB."""
+        """Whether another planning would accept other predicates, or report another row count."""
         return self._for_next_planning() != (self.together, self.matching)
 
     def _for_next_planning(self) -> tuple[bool, float]:
-        """Return `together` and `matching` for the next planning."""
+        """Return the values of the fields `together` and `matching` for the next planning."""
         if not self.bound:
             return self.together, self.matching
         if self.bound > 1:  # it is not known to which mention of the table a predicate belongs
@@ -111,7 +115,10 @@ class Planning:
 
 
 class _Stream:
-    """Keeps the values that DuckDB reads of columns in which other tables have partners (`select/partners.py`)."""
+    """Keeps the values of some columns while DuckDB reads a stream.
+
+    columns: those that find join partners in other tables (`select/partners.py`).
+    """
 
     def __init__(self, columns: Collection[str]) -> None:
         self.ended = False
@@ -146,7 +153,7 @@ class ScanSource:
         planning: Planning | None = None,
         columns: Collection[str] | None = None,
     ) -> None:
-        """columns: the columns that may be read; None: all. No file is read to find the types of others.
+        """columns: the columns that the statement may read; None: all. Limiting them can save reading.
 
         Raises: InvalidArgumentError for columns whose names differ only in case.
         """
@@ -181,12 +188,12 @@ class ScanSource:
         return max(1, int(self.scan.rows_held() * self.planning.matching))
 
     def offered(self, predicate: Node) -> bool:
-        """Return whether the scan applies a predicate: if it then reads or returns far fewer rows.
+        """Decide whether the scan applies a predicate that DuckDB offers.
 
-        Otherwise DuckDB is faster, because it marks matching rows where the scan would copy them.
-        DuckDB also estimates joins better if it applies the predicate. If a range partition of the
-        moment was dropped, every possible predicate is accepted, because it may exclude the rows of
-        this partition.
+        The scan applies it if it then reads or returns far fewer rows. Otherwise DuckDB applies it,
+        which is faster, because the scan would copy the matching rows. DuckDB also estimates joins
+        better then. If a range partition was removed since the scan's moment, the scan applies every
+        predicate that it can, because it must exclude the removed rows.
         """
         accepted = self._accepts(predicate)
         if accepted:
@@ -250,7 +257,7 @@ class ScanSource:
         return None if arrays is None else pa.chunked_array(arrays, kind)
 
     def _with_partners(self) -> Iterator[Node]:
-        """Yield predicates that all rows with partners satisfy, if few rows satisfy them."""
+        """Yield IN predicates that exclude rows without a join partner, if few rows remain."""
         if not self._filters or not self.partners:
             return
         if self.scan.rows_held() < _ROWS_MIN:
@@ -320,8 +327,8 @@ def check_distinct_names(table: str, columns: Sequence[str]) -> None:
         if other != name:
             raise InvalidArgumentError(
                 f"table {table!r} has the columns {other!r} and {name!r}, and SQL ignores case in names: "
-                "rename one, `with table.alter() as a: a.rename_column(old, new)`, or read one of them, "
-                f"table.scan(columns=[{name!r}]), whose .to_duckdb() SQL can read"
+                "rename one by `with table.alter() as a: a.rename_column(old, new)`, or run the SQL on "
+                f"table.scan(columns=[{name!r}]).to_duckdb(), which has only one of them"
             )
 
 
@@ -477,7 +484,7 @@ def _column_of(node: Any) -> str | None:
 
 
 def _literal_of(node: Any) -> tuple[bool, Any]:
-    """Return (whether the node is a constant of a known type, its value)."""
+    """Return (whether a node of DuckDB's tree is a constant of a known type, its value)."""
     if type(node).__name__ != "Lit":
         return False, None
     value = node.value
