@@ -123,7 +123,7 @@ class Context:
 
 
 def with_numbered_parameters(text: str, found: Sequence[Token]) -> str:
-    """Return the text with `$1`, `$2`, … in place of `?`, so that a clause alone still names its parameters.
+    """Return the text with `$1`, `$2`, … in place of `?`, so that each clause names its parameters.
 
     Raises: InvalidArgumentError for a text with `?` and `$name`.
     """

@@ -29,7 +29,7 @@ def of_store(names: Sequence[str]) -> str:
     if tuple(each.lower() for each in names[:-1]) not in _SCHEMAS:
         raise InvalidArgumentError(
             f"there is no schema {'.'.join(names[:-1])!r}: the tables of the store are in nyala.main, and only SELECT "
-            "reads those of attached stores"
+            "reads tables of attached stores"
         )
     return names[-1]
 

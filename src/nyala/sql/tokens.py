@@ -117,7 +117,7 @@ _Arguments = ParamSpec("_Arguments")
 def cached_for_short(
     function: Callable[Concatenate[str, _Arguments], _Result],
 ) -> Callable[Concatenate[str, _Arguments], _Result]:
-    """Cache the results of a function of a text, for the 256 last texts of at most 4,096 characters."""
+    """Decorate a function of a text: cache its results for 256 texts of at most 4,096 characters."""
     cached: Any = lru_cache(maxsize=256)(function)
 
     def call(text: str, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -245,8 +245,8 @@ def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 def split_statements(text: str) -> list[str]:
     """Return the statements of the text, without empty ones.
 
-    As many line breaks come before a statement as in the text, so that errors name the lines of the
-    text.
+    Before each statement are line breaks, as many as precede it in the text. So errors name the
+    lines of the text.
     """
     spans, begin, depth = [], -1, 0
     for token in tokens(text):

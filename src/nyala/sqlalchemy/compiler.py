@@ -226,7 +226,7 @@ class NyalaDDLCompiler(compiler.DDLCompiler):
         names = [column.name for column in create.element.primary_key]
         if names and names != [AUTO_INCREMENT] and AUTO_INCREMENT in names:
             raise exc.CompileError(
-                f"{AUTO_INCREMENT!r} beside other key columns is not possible here: make the table with "
+                f"SQLAlchemy cannot create a key of {AUTO_INCREMENT!r} and other columns: make the table with "
                 "db.create_table(…, unique=False)"
             )
         # In a store, the key columns are the first columns of the table.

@@ -2,7 +2,7 @@
 
     DateTime()    stored as a moment; returned in UTC without a zone
     Time()        stored as text such as 03:04:05.000006
-    Numeric()     stored as a decimal; a quotient of decimals comes as a float, and is returned as a Decimal
+    Numeric()     stored as a decimal; DuckDB returns quotients of decimals as floats, which become Decimal
 
 Source: docs/reference/sqlalchemy.md, "Types".
 """

@@ -101,8 +101,8 @@ def compute_insert(statement: Statement, text: str) -> Change:
         sets, where = _conflict_clause(reader, target)
         if sets is not None and target.alias.lower() == "excluded":
             raise InvalidArgumentError(
-                "ON CONFLICT DO UPDATE calls the row that was not inserted `excluded`: give the table another "
-                f"name, as in INSERT INTO {quoted(target.table)} AS t"
+                "in ON CONFLICT DO UPDATE, the name `excluded` means the new row: give the table another name, as in "
+                f"INSERT INTO {quoted(target.table)} AS t"
             )
         mode = "ignore" if sets is None else "insert"
     returning = reader.rest() if reader.take("RETURNING") else None

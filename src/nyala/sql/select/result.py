@@ -185,7 +185,7 @@ class SelectResult(Result):
         return "\n".join([plan, *pushed])
 
     def run_within(self, before: str, after: str) -> int:
-        """Run the statement inside another one, such as COPY (…) TO. Returns the row count of the other one."""
+        """Run the statement inside another one, such as COPY (…) TO. Returns the number of rows that it reports."""
         run = _Run(self._statement)
         run.execute(before + "\n", "\n" + after)
         ((count, *_),) = run.fetch_rows(None)
@@ -252,8 +252,8 @@ class _Run:
     def plan(self) -> None:
         """Plan the statement, and keep the plan if a second planning would not change it.
 
-        Of a statement with long lists only the names are checked, because planning it would cost as
-        much as running it.
+        If the statement has long lists, only its names are checked, because planning would cost as
+        much as running.
         """
         bound = self._statement
         if self.session.plan is not None:

@@ -32,7 +32,7 @@ class StatementInterrupted(Error):
 def is_signal(error: RuntimeError) -> bool:
     """Whether a signal handler, such as the one of Ctrl-C, raised an error while DuckDB ran in the main thread.
 
-    DuckDB replaces the error of the handler by a RuntimeError with this text.
+    DuckDB replaces the error of the handler by a RuntimeError with the text "Query interrupted".
     """
     return str(error) == "Query interrupted"
 

@@ -141,8 +141,8 @@ class ScanSource:
     """A scan that DuckDB can read any number of times, each time with columns and predicates. Thread-safe.
 
     schema: the schema of the streams.
-    runs: the scans with columns and predicates that were read, if `keep_runs`.
-    failure: the first error of a read. DuckDB passes on only its text, so the caller raises this
+    runs: if `keep_runs`, one scan for each read, with the columns and predicates of this read.
+    failure: the first error of a read. DuckDB reports only its text, so the caller raises this
         error.
     """
 
