@@ -13,9 +13,9 @@ the other. A varchar and a string have the same Arrow type.
 
 Invariants
     A1  `concat_versions` keeps every value.
-    A2  `adapt` to an older, narrower type is right for values that were written when the column had
-        this type. Newer values may become any value of the type. A read at that time does not
-        return their rows.
+    A2  `adapt` to an older, narrower type keeps the values that were written while the column had
+        this type. It may change newer values, but a read at that older time does not return their
+        rows.
 
 Source: Kudu schema changes, "Handling varying schemas at read time". It leaves changes of type to
 "type adapters".
@@ -33,7 +33,10 @@ __all__ = ["adapt", "concat_versions", "may_be_one_column"]
 
 
 def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether one column may have had both types. Used to validate files, log records and tokens."""
+    """Whether the same column can have had both types, in different versions of the schema.
+
+    Used to validate files, log records and tokens.
+    """
     if one == other:
         return True
     if pa.types.is_decimal128(one) and pa.types.is_decimal128(other):
@@ -42,10 +45,10 @@ def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Convert the values to another type of the same column (A2). Equal types and decimals cost
-    nothing.
+    """Convert a column's values to the type `wanted`, which the column has or had (A2).
 
-    Raises: CorruptionError if one column cannot have had both types.
+    Nothing is copied if the types are equal, or both decimals.
+    Raises: CorruptionError if the same column cannot have had both types.
     """
     if array.type == wanted:
         return array

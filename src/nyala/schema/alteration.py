@@ -63,7 +63,10 @@ __all__ = [
 
 
 class Unchanged(enum.Enum):
-    """The type of UNCHANGED: the default of arguments for which None is a value."""
+    """The type of UNCHANGED, the default of arguments that leave a property as it is.
+
+    None cannot be this default, because None is a valid value of some arguments.
+    """
 
     UNCHANGED = "unchanged"
 

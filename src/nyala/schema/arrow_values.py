@@ -72,7 +72,8 @@ def python_converter(type: ColumnType) -> Callable[[int], Any]:
     """Return a function that converts a canonical number of a numeric, date or timestamp type to a
     Python value.
 
-    A canonical number is a number of days or microseconds, or a decimal without its point.
+    A canonical number is an int: a date as days since 1970, a timestamp as microseconds since 1970,
+    a decimal without its point.
     """
     if type.is_integer:
         return int
@@ -85,9 +86,9 @@ def python_converter(type: ColumnType) -> Callable[[int], Any]:
 
 
 def python_value_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
-    """Return one value as Arrow's `as_py` does, but a timestamp outside the years 1 to 9999 as
-    microseconds.
+    """Return one value as a Python object, as Arrow's `as_py` does.
 
+    A timestamp outside the years 1 to 9999 is returned as an int of microseconds since 1970.
     Raises: CorruptionError for invalid UTF-8, and for a date outside the years 1 to 9999.
     """
     value = array[row]
@@ -104,7 +105,7 @@ def python_value_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
 
 
 def adapted_value_at(array: pa.Array, row: int, wanted: pa.DataType) -> Any:
-    """Return one value after `adapter.adapt` to another type of its column."""
+    """Return one value as a Python object, converted to the type `wanted` by `adapter.adapt`."""
     if array.type == wanted:
         return python_value_at(array, row)
     return python_value_at(adapt(array.slice(row, 1), wanted), 0)
@@ -143,7 +144,7 @@ def raising_corruption(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
     """Context manager for code that builds Python objects from `table`.
 
     If the code fails because of an invalid value, it raises CorruptionError with the name of the
-    column. Values are only checked after a failure, so there is no other cost.
+    column. It checks the values only after a failure, so code that succeeds pays nothing.
     """
     try:
         yield
@@ -169,8 +170,9 @@ def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
     """Return the canonical values of a numeric, date or timestamp column as a view; any value in
     place of NULL.
 
-    Not for decimals of more than 18 digits. Fewer digits fit in the low 8 of the 16 bytes of an
-    Arrow decimal128, or the array has decimals of 4 or 8 bytes.
+    Decimals of more than 18 digits are not supported, because they do not fit in 64 bits. Of a
+    smaller decimal128, the view contains the low 8 of its 16 bytes. Decimals of 4 or 8 bytes are
+    viewed as they are.
     """
     data = array.buffers()[1]
     if data is None or len(array) == 0:
@@ -204,7 +206,7 @@ def is_narrow_decimal(type: pa.DataType) -> bool:
 
 
 def true_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
-    """Return a boolean array as a new mask; NULL becomes False."""
+    """Return a new mask of the values that are True. NULL counts as False."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if array.null_count:
@@ -245,8 +247,8 @@ def decode_runs(array: pa.Array) -> pa.Array:
 def repeated(value: pa.Scalar, count: int) -> pa.Array:
     """Return an array of `count` equal values.
 
-    Raises: ArrowInvalid for more than 2 GiB of text. For so much, `pa.repeat` would return wrong
-    offsets without an error.
+    Raises: ArrowInvalid for more than 2 GiB of text. Above this size, `pa.repeat` would return
+    wrong offsets without an error.
     """
     if value.is_valid and value.type in (pa.string(), pa.binary()):
         size = len(value.as_buffer()) * count

@@ -3,7 +3,7 @@
 NaN does not equal NaN in Python. But two tuples that contain the same NaN object are equal, because
 a tuple first compares its items by identity. Nyala therefore always uses one NaN object
 (`literals.NAN`). Python 3.13 compares the fields of dataclasses one by one and not as tuples, so
-this module does it.
+this module compares them as tuples.
 """
 
 from __future__ import annotations

@@ -182,8 +182,9 @@ def _is_encoded(type: pa.DataType) -> bool:
 
 
 def check_extension_type(source: pa.DataType, type: ColumnType) -> None:
-    """Raise SchemaError if the storage values of an Arrow extension type would be wrong in a column
-    of this type.
+    """Raise SchemaError for an Arrow extension type whose values would be wrong in the column.
+
+    These are pandas periods in any column, and UUIDs in a text column.
     """
     name = getattr(source, "extension_name", None)
     if name == PERIOD:
@@ -354,8 +355,8 @@ def _same(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _outside(array: pa.Array, lower: int, upper: int) -> pa.Array:
-    """Return a mask of the integers below `lower` or above `upper`. A bound may lie outside the
-    array's type.
+    """Return a mask of the integers below `lower` or above `upper`. A bound may be outside the range
+    of the array's type.
     """
     bits = array.type.bit_width
     if pa.types.is_unsigned_integer(array.type):
@@ -447,8 +448,9 @@ def _decimal_to_int(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _decimals_within(array: pa.Array, digits: int, scale: int, wanted: str) -> Cast:
-    """Fail the values with more than `digits` digits before the point or more than `scale` digits
-    after it.
+    """Reject values with more than `digits` digits before the point or `scale` digits after it.
+
+    wanted: the column type as text, for messages.
     """
     failures: list[Failure] = []
     source = array.type
@@ -649,8 +651,9 @@ def utf8_array(array: pa.Array) -> Cast:
 
 
 def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
-    """Yield the rows that are not UTF-8, plus `first`. Arrow only says whether a slice is valid, so
-    it bisects.
+    """Yield the positions of the rows that are not UTF-8. `first` is the position of the first row.
+
+    Arrow only says whether a whole array is valid, so the function halves the array again and again.
     """
     try:
         pc.cast(array, pa.string())
@@ -689,8 +692,10 @@ def _check_cells(array: pa.Array, limit: int) -> Cast:
 
 
 def longest_bytes(array: pa.Array, enough: int) -> int:
-    """Return the size of the longest value, or cheaper the size of all values together if it is at
-    most `enough`.
+    """Return an upper bound for the size of the longest value, in bytes.
+
+    If all values together have at most `enough` bytes, the bound is their total, which is cheaper.
+    Otherwise the bound is exact.
     """
     offsets = array.buffers()[1]
     if offsets is None or len(array) == 0:

@@ -59,8 +59,8 @@ class _Plan:
     """How to check data of one Arrow schema. `columns` is empty if only `convert` can process such
     data.
 
-    The last five fields are positions of the columns that need a check: for NULL, as date, as
-    timestamp, as varchar, and for the size of its values.
+    The last five fields are positions of the columns that need a check: `not_null` for NULL, `dates`
+    and `times` for their ranges, `varchars` for their lengths, `variable` for the size of a value.
     """
 
     given: pa.Schema

@@ -117,7 +117,10 @@ def _cast_mixed(
 
 
 def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int) -> Cast:
-    """Cast values of one kind and None: to the type that Arrow chooses, and then with `cast_array`."""
+    """Cast values that are all of one kind or None; also return the failed rows.
+
+    kind: the function that makes an Arrow array of such values. `cast_array` casts this array.
+    """
     try:
         natural, failures = kind(values, wanted)
         array, more = cast_array(natural, wanted, max_cell_bytes)

@@ -11,8 +11,8 @@ dates and large ints keep their values.
 Invariants
     V1  A converted column is one array of the canonical type with `row_count` rows. With `copy`, it
         has its own memory and offset 0, so the user may change the original arrays afterwards.
-        Exceptions, marked by `borrowed`: a column with more text than `limits.max_slice_bytes` is a
-        `LongColumn` over the user's memory, and see `borrow_above_bytes`.
+        Two exceptions use the user's memory, and set `borrowed`: a column with more text than
+        `limits.max_slice_bytes`, which is a `LongColumn`, and data above `borrow_above_bytes`.
     V2  In a failed row, the failing column is NULL, even if the column is NOT NULL. The caller must
         drop failed rows before it uses values.
     V3  An error of the whole batch is raised, such as incompatible types or an unknown column.
@@ -143,15 +143,15 @@ def convert(
 ) -> Converted:
     """Convert `data` to the types of `schema`.
 
-    columns:   "key": the data may have key columns only, as for a look-up. A delete always means
-               "key".
+    columns:   "key" rejects data with columns outside the key, as for a look-up. A delete always
+               rejects them.
     operation: the name of the operation for messages: insert, upsert, update, delete or get.
-    copy:      False allows columns that share the user's memory and begin at an offset. It is for
-               callers that copy anyway, or that finish before the user's code continues.
-    borrow_above_bytes: larger data is not copied even with `copy`, because copying a gigabyte takes
-               as long as encoding it. Such data is usually written to files during the call; a
-               caller that keeps it must copy it.
-    sequence:  a column outside the key that "key" allows too.
+    copy:      False: the result may use the user's memory. For callers that copy the result, or
+               that finish before the user's code continues.
+    borrow_above_bytes: data of more bytes may use the user's memory even with `copy`, because
+               copying a gigabyte takes as long as encoding it. A caller that keeps such data must
+               copy it.
+    sequence:  the name of one column outside the key that "key" accepts too.
     Raises:    ColumnNotFoundError for an unknown column; SchemaError for incompatible types,
                duplicate names, and columns outside the key in a delete; InvalidArgumentError for
                data in a form that is not supported, and for a DataFrame with a named index that is
@@ -272,8 +272,9 @@ def _check_names(
 
 
 def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: bool) -> None:
-    """Reject a DataFrame with a named index that is not a column too: users expect that it is
-    written.
+    """Raise InvalidArgumentError for a DataFrame with a named index that is not a column too.
+
+    Its user probably expects that the index is written.
     """
     lost = [name for name in given.index_names if name is not None and name not in given.columns]
     for name in schema.key_names if key_only else schema.names:
@@ -395,7 +396,10 @@ def _length_of(value: Any) -> int:
 
 
 def _may_share_memory(raw: Any) -> bool:
-    """Whether `raw` may use the same memory after `_convert_column`, which copies Python objects."""
+    """Whether the result of `_convert_column` may use the memory of `raw`.
+
+    Python objects are always copied.
+    """
     if isinstance(raw, pa.ChunkedArray):
         return bool(raw.num_chunks < 2)  # `one_array` copies several chunks to one array
     return isinstance(raw, pa.Array) or (isinstance(raw, np.ndarray) and raw.dtype != object)
@@ -427,7 +431,7 @@ def _cast_numpy(values: npt.NDArray[Any], wanted: ColumnType, max_cell_bytes: in
 
 
 def read_input(data: Any) -> InputColumns:
-    """Split a user's data into columns, without a look at the values.
+    """Split a user's data into columns. The values are not checked.
 
     Raises: InvalidArgumentError for data in a form that is not supported, and for columns of
     different lengths; SchemaError for duplicate names.
@@ -630,9 +634,9 @@ def _read_column(name: str, values: Any) -> Any:
 def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
     """Return `n` times the default of the column, or NULL without a default.
 
-    which: "write" for an insert that omits the column, which must not be required; "read" for rows
-    that are older than the column. A NOT NULL column without a default can be read so only after it
-    was dropped: no scan returns its NULLs.
+    which: "write": for an insert that omits the column. The column must not be required.
+           "read": for rows that are older than the column. The result is NULL also for a NOT NULL
+           column without a default. Only a dropped column can be so, and scans do not return it.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:

@@ -8,13 +8,15 @@ user gave, and converts one slice of `max_slice_bytes` at a time:
     checked    slice by slice: each is converted, checked and freed
     written    the rows of one new file: `slice(begin, length).array()` converts them once more
 
-A dictionary or run-end-encoded array becomes its entries, and one position of an entry per row.
+A dictionary or run-end-encoded array is kept as its distinct entries, and the position of an entry
+for each row.
 `take`, `slice` and `joined` only compute positions. They read no text.
 
 Invariants
-    LC1 `array()` of a slice equals the same slice of the whole column after `cast_array`. LC2 The
-    sources are the user's memory. A LongColumn itself needs 4 bytes per source value and 8 per
-    taken row. LC3 A LongColumn is immutable, and any thread may read it.
+    LC1 `array()` of a slice equals the same slice of the whole column after `cast_array`.
+    LC2 The sources are the user's memory. A LongColumn itself needs 4 bytes per source value and 8
+        per taken row.
+    LC3 A LongColumn is immutable, and any thread may read it.
 Code that keeps rows after the user's call must copy them (`PreparedOperation.borrowed`).
 Source: Apache Arrow columnar format, "Variable-size Binary Layout" and "Variable-size Binary View
 Layout".
@@ -64,8 +66,9 @@ TEXT_IDS: Final = {
 
 
 class LongColumn:
-    """A column of type `type`, with the methods of an Arrow array that writes use: `len`, `nbytes`,
-    `take`, `slice`.
+    """A column of type `type` that may have more than 2 GiB of text.
+
+    It has the methods of an Arrow array that writes use: `len`, `nbytes`, `take`, `slice`.
     """
 
     __slots__ = ("_begin", "_length", "_limits", "_rows", "_sizes", "_sources", "_starts", "type")
@@ -128,7 +131,7 @@ class LongColumn:
         return self._with(self._rows[offset : offset + length], 0, length)
 
     def parts(self) -> Iterator[LongColumn]:
-        """Yield slices of the column with at most `max_slice_bytes` of text, or with one row."""
+        """Yield slices of at most `max_slice_bytes` of text. A longer text is a slice of one row."""
         for lower, upper in slice_bounds(self._sizes_of(0, self._length), self._limits.max_slice_bytes):
             yield self.slice(lower, upper - lower)
 
@@ -156,8 +159,9 @@ class LongColumn:
         return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
 
     def converted(self) -> tuple[pa.Array, list[Failure]]:
-        """Convert text for a column of another type, such as a date; also return the failed rows.
-        Not after a slice.
+        """Convert text to one array of `type` if this is not a text type, for instance a date.
+
+        Also returns the failed rows. Not supported for a slice of a column.
         """
         values: list[pa.Array] = []
         failures = list(self._failures(values))
@@ -167,7 +171,10 @@ class LongColumn:
         return array, self._by_row(failures)
 
     def failures(self) -> list[Failure]:
-        """Convert the whole column, and return only the failed rows. Not after a slice."""
+        """Convert the whole column to find the failed rows, and return only these.
+
+        Not supported for a slice of a column.
+        """
         return self._by_row(list(self._failures(None)))
 
     def null_rows(self) -> Rows:
@@ -180,8 +187,9 @@ class LongColumn:
         return np.flatnonzero((self._rows < 0) | null.take(self._rows, mode="clip"))
 
     def _failures(self, values: list[pa.Array] | None) -> Iterator[Failure]:
-        """Convert all sources; yield failures, by position in the sources, and append the arrays to
-        `values`.
+        """Convert all sources, and yield the failures. Their rows are positions in the sources.
+
+        values: receives the converted arrays; None discards them.
         """
         for number, source in enumerate(self._sources):
             start, end = self._starts[number], self._starts[number + 1]
@@ -240,7 +248,7 @@ Column: TypeAlias = pa.Array | LongColumn
 
 
 def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limits) -> LongColumn | None:
-    """Return the data as a long column, or None if it has at most `max_slice_bytes` of text.
+    """Return the data as a LongColumn; None if it has at most `max_slice_bytes` of text.
 
     Raises: SchemaError, as `check_extension_type` does.
     Cost: one pass over the lengths of views and of dictionary entries; no pass for arrays with
@@ -296,10 +304,9 @@ def row_slices(columns: Mapping[str, Column], count: int) -> Iterator[tuple[int,
 
 
 def slice_bounds(sizes: npt.NDArray[Any], limit: int) -> Iterator[tuple[int, int]]:
-    """Divide rows of these sizes into slices [lower, upper) of at most `limit` in total, or of one
-    row.
+    """Yield slices [lower, upper) of rows whose `sizes` have a sum of at most `limit`.
 
-    Without rows it yields one empty slice.
+    A larger row is a slice of its own. Without rows, the function yields one empty slice.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
     lower = reached = 0
@@ -360,7 +367,9 @@ def _from_chunks(chunks: Sequence[pa.Array], type: ColumnType, limits: Limits) -
 
 
 def _entries(array: pa.Array) -> tuple[pa.Array, Rows | None]:
-    """Return the values without dictionaries, runs and extensions, and each row's position in them.
+    """Return the plain values of an array, and the position of each row's value in them.
+
+    Plain values have no dictionary, runs or extension type.
 
     The positions are None if there is one value per row.
     """
@@ -425,7 +434,7 @@ def _exact_size(array: pa.Array, row: int) -> int:
 
 
 def _take(source: pa.Array, positions: Rows) -> pa.Array:
-    """Return the values at these positions. pyarrow 26 cannot take from views."""
+    """Return the values at these positions, also of view arrays, for which pyarrow 26 has no `take`."""
     if source.type.id not in _VIEWS:
         return source.take(pa.array(positions))
     validity, _, *data = source.buffers()
