@@ -77,7 +77,7 @@ class lazy_value(Generic[_Value]):
 
 
 def share_lazy_values(source: LazyValues, receiver: LazyValues, names: Iterable[str]) -> None:
-    """Copy those of the named values that `source` has computed to `receiver`.
+    """Copy the values in `names` that `source` has already computed to `receiver`.
 
     No other thread may use `receiver` yet.
     """

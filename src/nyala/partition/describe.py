@@ -22,8 +22,9 @@ __all__ = ["describe", "describe_range", "describe_schema"]
 
 
 def describe_schema(partition_schema: PartitionSchema, schema: Schema) -> str:
-    """Describe the levels of a table: "HASH (host, metric) BUCKETS 4, RANGE (time)", and a seed
-    that is not 42.
+    """Describe the levels of a table: "HASH (host, metric) BUCKETS 4, RANGE (time)".
+
+    The text shows the seed of a hash level only if it is not the default, 42.
     """
     parts = []
     for level in partition_schema.hash_levels:

@@ -7,8 +7,8 @@
     Partition         one per tablet: a bucket per hash level, and a range of encoded keys
 
 `nyala.partition.model` has the invariants T1 to T4, which this module checks.
-`nyala.partition.alteration` adds and drops ranges later. Hash levels of a single range, as in Kudu
-1.17, are not supported.
+`nyala.partition.alteration` adds and drops ranges later. All ranges have the same hash levels; own
+hash levels for one range, as in Kudu 1.17, are not supported.
 Source: Kudu schema design, "Partitioning"; docs/design/kudu.md, "Partitions and their bounds".
 """
 
@@ -94,8 +94,8 @@ def range_partition(
     """Describe the range level: it divides the rows of a new table by ranges of key `columns`.
 
     A value in `splits` and `bounds` is a Python value, ISO text for a date or timestamp, or a tuple
-    for several columns. In place of a column that a tuple does not have, or has as None, its least
-    value is taken. A bound without any value is unbounded.
+    for several columns. If a tuple leaves a column out, or has None for it, the column gets its
+    least value. A tuple without any value is no bound.
 
     Parameters
     ----------

@@ -9,8 +9,8 @@ Each level is pruned on its own. A hash level can be pruned if the predicate nam
 its columns, by = or IN. The range level is pruned by the key ranges that the predicate allows: one
 per combination of the values of its first columns.
 
-Invariant T5: a partition is skipped only if no row in it can satisfy all constraints. IN lists of
-more than MAX_COMBINATIONS combinations prune nothing, which costs time but no rows.
+Invariant T5: a partition is skipped only if no row in it can satisfy all constraints. IN lists with
+more than MAX_COMBINATIONS combinations of values do not prune: the scan then reads more partitions.
 Source: docs/design/kudu.md, "Partition pruning". Departure: IN lists on range columns also prune
 the ranges between their values.
 """
@@ -78,8 +78,8 @@ def prune(
 
 
 def _values(column: Clamped) -> tuple[object, ...] | None:
-    """Return the values that a column may have, if it has an IN list or an equality; None
-    otherwise.
+    """Return the values that a column may have, if the predicate has an IN list or an equality for
+    it; None otherwise.
     """
     if column.values is not None:
         return column.values

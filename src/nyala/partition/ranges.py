@@ -12,7 +12,7 @@ greatest value, it is left out, and the column before it is increased:
 
 Source: docs/design/kudu.md, "Partitions and their bounds". Departure: a decimal that is left out
 has the least value of the decimal, -(10^p - 1) for p digits, and not that of the integer that
-stores it. Hash levels of a single range are not supported.
+stores it. Own hash levels for one range are not supported.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ def _split(
                     f"the split {keys[key]!r} is the smallest possible value, so no row is below it: remove the split"
                 )
             if key in (lower, upper):
-                raise InvalidArgumentError(f"split matches lower or upper bound: {keys[key]!r}")
+                raise InvalidArgumentError(
+                    f"the split {keys[key]!r} equals a bound of a range: remove the split"
+                )
             result.append((lower, key))
             lower = pending.pop(0)
         result.append((lower, upper))

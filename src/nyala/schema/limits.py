@@ -3,7 +3,7 @@ may set.
 
 The limits apply to the process that writes, like the flags of a Kudu server. Reading does not check
 them, so data written under other limits stays readable. The precision of a decimal and the length
-of a varchar are no limits: they belong to the type (`nyala.schema.types`).
+of a varchar are not among these limits: they belong to the type (`nyala.schema.types`).
 Source: Kudu schema design, "Known Limitations"; Kudu's flags max_num_columns, max_cell_size_bytes,
 max_encoded_key_size_bytes, max_identifier_length.
 """

@@ -274,8 +274,9 @@ class ColumnSchema:
 
 @dataclass(frozen=True)
 class Schema(LazyValues):
-    """The columns of a table, key columns first (S1). Immutable. Equal after pickling and after
-    JSON.
+    """The columns of a table, key columns first (S1). Immutable.
+
+    A copy that was made by pickling, or by `to_json` and `from_json`, equals the original.
     """
 
     columns: tuple[ColumnSchema, ...]

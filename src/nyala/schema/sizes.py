@@ -27,8 +27,9 @@ _SIZE: Final = re.compile(
 
 
 def size_in_bytes(text: str) -> int | None:
-    """Return a size in bytes, rounded down; None if the text is not a size, or one above
-    SIZE_MAX_BYTES.
+    """Return a size in bytes, rounded down.
+
+    Returns None for text that is not a size, and for a size above SIZE_MAX_BYTES.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -52,8 +53,9 @@ def whole_number(given: Any) -> int | None:
 
 
 def seconds_of(name: str, given: Any) -> float:
-    """Check a number of seconds: 0 or more, also infinity. Raises: InvalidArgumentError; `name`
-    begins the message.
+    """Return a number of seconds as a float. It must be 0 or more, and may be infinity.
+
+    Raises: InvalidArgumentError; `name` begins the message.
     """
     seconds = -1.0
     if not isinstance(given, bool) and isinstance(given, numbers.Real):

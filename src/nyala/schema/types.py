@@ -163,8 +163,9 @@ class ColumnType:
 
     @property
     def without_length(self) -> ColumnType:
-        """The same type without a maximum length: string for a varchar. Key values are never
-        truncated.
+        """The same type without a maximum length: string for a varchar.
+
+        Key values are converted to this type, because they are never truncated.
         """
         return ColumnType("string") if self.name == "varchar" else self
 

@@ -77,11 +77,11 @@ INTS = build_schema(
         (lambda: [range_partition("a", "b", splits=[(None, None)])], "must set at least one range column"),
         (
             lambda: [range_partition("a", splits=[5], bounds=[(5, 9)])],
-            "split matches lower or upper bound: 5",
+            "the split 5 equals a bound of a range",
         ),
         (
             lambda: [range_partition("a", splits=[9], bounds=[(5, 9)])],
-            "split matches lower or upper bound: 9",
+            "the split 9 equals a bound of a range",
         ),
         (
             lambda: [range_partition("a", splits=[-128])],

@@ -218,7 +218,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: col("n").isin(5), "expects a list of values"),  # type: ignore[arg-type]
     (lambda: col("n") == [1], "no column type supports the value"),
     (lambda: col("n") == dt.timedelta(1), "no column type supports the value"),
-    (lambda: col("n") == (col("big") == 1), "a condition is not a value"),
+    (lambda: col("n") == (col("big") == 1), "an operand is a condition, not a value"),
     (lambda: col("n") == 10**2000, "more than 1000 digits"),
     (lambda: col("n") == D("1" * 2000), "more than 1000 digits"),
     (lambda: col("n") == dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1))), "years 1 to 9999"),

@@ -355,8 +355,9 @@ def _same(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _outside(array: pa.Array, lower: int, upper: int) -> pa.Array:
-    """Return a mask of the integers below `lower` or above `upper`. A bound may be outside the range
-    of the array's type.
+    """Return a mask of the integers below `lower` or above `upper`.
+
+    A bound may be outside the range of the array's type.
     """
     bits = array.type.bit_width
     if pa.types.is_unsigned_integer(array.type):
@@ -653,7 +654,8 @@ def utf8_array(array: pa.Array) -> Cast:
 def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
     """Yield the positions of the rows that are not UTF-8. `first` is the position of the first row.
 
-    Arrow only says whether a whole array is valid, so the function halves the array again and again.
+    Arrow only says whether a whole array is valid, so the function halves invalid arrays again and
+    again.
     """
     try:
         pc.cast(array, pa.string())

@@ -59,8 +59,9 @@ class _Plan:
     """How to check data of one Arrow schema. `columns` is empty if only `convert` can process such
     data.
 
-    The last five fields are positions of the columns that need a check: `not_null` for NULL, `dates`
-    and `times` for their ranges, `varchars` for their lengths, `variable` for the size of a value.
+    The last five fields are the positions of columns that need a check: `not_null` for NULL,
+    `dates` and `times` for their ranges, `varchars` for their lengths, `variable` for the size of
+    each value.
     """
 
     given: pa.Schema

@@ -51,8 +51,9 @@ class _UnknownError(Exception):
 
 
 def tree_of(expression: pc.Expression, schema: Schema) -> Node | None:
-    """Return the tree of a condition on columns of the schema; None if the condition has other
-    parts.
+    """Return the tree of a condition on columns of the schema.
+
+    Returns None if the condition has a part that this module does not support.
     """
     # If an integer column is compared with a double, Arrow casts the column, but its Substrait
     # message lacks this cast. With integers declared as doubles no cast is needed. 64-bit integers

@@ -98,8 +98,8 @@ _FEW_OF: Final = 8
 
 
 def _array(array: pa.Array | pa.ChunkedArray, column: ColumnSchema) -> pa.Array:
-    """Return a column as one array of its canonical type, or of dictionary codes, or of decimals of
-    fewer bytes.
+    """Return a column as one array: of its canonical type, of dictionary codes, or of decimals of 4
+    or 8 bytes.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -133,7 +133,7 @@ class Bound(LazyValues):
 
     @property
     def rank(self) -> int:
-        """An AND evaluates its terms in the order of their ranks, the least first."""
+        """A rough cost per row. An AND evaluates its terms in ascending order of rank."""
         return self.cost
 
 
@@ -555,10 +555,9 @@ class BoundNot(Bound):
 class BoundRowIn(Bound):
     """`(a, b) IN rows`, for rows without NULL.
 
-    parts: for each column, its values in all rows of the list, as an IN list.
-    codes: for each row of the list a number whose digits are the positions of its values in
-           `parts`. The last column is the lowest digit, and the base of a digit is the number of
-           values of its column.
+    parts: for each column, the IN list of the values that the column has in any of the rows.
+    codes: one number per row of the list, computed from the positions of its values in `parts`.
+           For two columns: (position of a) * (number of values of b) + (position of b).
     """
 
     parts: tuple[BoundIn, ...]

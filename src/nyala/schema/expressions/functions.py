@@ -418,8 +418,9 @@ def _valid(array: pa.Array) -> Any:
 
 
 def _checked(array: pa.Array, bad: Any, lost: Any) -> Checked:
-    """Return a `Checked` of the rows that are `bad` or `lost`. It needs a value there, so NULL
-    becomes 0.
+    """Return a `Checked` in which the rows that are `bad` or `lost` have failed.
+
+    In these rows NULL becomes 0, because a failed row of a `Checked` must not be NULL.
     """
     bad = bad | lost
     filler = pa.scalar(decimal.Decimal(0) if is_decimal(array.type) else 0, array.type)

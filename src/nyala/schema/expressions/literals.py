@@ -1,4 +1,5 @@
-"""Literals: the constants of conditions. Converts them to values of the columns beside them.
+"""Literals: the constants of conditions. Converts them to values of the columns that they are
+compared with.
 
 There are two steps, because a condition is built before its table is known:
     to_literal       converts a user's Python or NumPy value to one of the `Literal` types
@@ -7,7 +8,8 @@ There are two steps, because a condition is built before its table is known:
 A column may be compared with a literal that it cannot hold, such as an integer column with 2.5.
 
 - Integer, date, timestamp and decimal columns: `floor_of_literal` returns the greatest value that
-  is not above the literal, and whether the two are equal. It may lie outside the type's range.
+  is not above the literal, and whether the two are equal. This value may be outside the range of
+  the type.
 - Float and double columns: the nearest value of the type, as in DuckDB. 1e39 does not become
   infinity in a float column: it is greater than every finite float and less than infinity.
 - Date and timestamp columns accept ISO text, dates and datetimes; without a zone they are in UTC. A
@@ -229,9 +231,9 @@ def parse_date(text: str) -> dt.date | None:
 
 
 def parse_timestamp(text: str) -> Literal:
-    """Return the datetime that a TIMESTAMP literal contains, or None.
+    """Return the datetime that a TIMESTAMP literal contains; None for any other text.
 
-    A time that is finer than a microsecond stays text.
+    A time that is finer than a microsecond is returned as text.
     """
     parsed = _parse_iso(text)
     if parsed is None:

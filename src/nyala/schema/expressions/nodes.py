@@ -127,8 +127,8 @@ class Node(_Combinable):
 class Column(Node):
     """The value of a column.
 
-    quoted: whether the SQL text has the name in double quotes. The user may have meant a text,
-    which takes single ones.
+    quoted: whether the SQL text has the name in double quotes. Then the user may have meant a text,
+            which must be in single quotes.
     """
 
     name: str
@@ -255,7 +255,7 @@ class Or(Node):
 
 @dataclass(frozen=True)
 class Not(Node):
-    """NOT: TRUE if the part is FALSE and reverse. NULL stays NULL."""
+    """NOT: TRUE if the part is FALSE, FALSE if it is TRUE, NULL if it is NULL."""
 
     part: Node
 
@@ -528,7 +528,9 @@ class Expr(_Combinable):
         if isinstance(other, Expr):
             return other.node
         if isinstance(other, Node):
-            raise InvalidArgumentError(f"{self!r} {op} {quote(str(other))}: a condition is not a value")
+            raise InvalidArgumentError(
+                f"{self!r} {op} {quote(str(other))}: an operand is a condition, not a value"
+            )
         return Literal(self._literal(other))
 
     def _literal(self, value: Any) -> literals.Literal:

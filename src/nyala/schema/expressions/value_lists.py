@@ -113,7 +113,10 @@ def literals_of(array: pa.Array) -> tuple[Literal, ...]:
 
 
 def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
-    """Return the values of an array without NULL, in the column's Arrow type, as canonical scalars."""
+    """Convert an array to a tuple of canonical values.
+
+    array: has the Arrow type of `type`, and no NULL.
+    """
     if has_fixed_values(type):
         return tuple(fixed_values(array, type).tolist())
     values = array.to_pylist()

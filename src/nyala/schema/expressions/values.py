@@ -10,7 +10,8 @@ Invariants
         not take, nor of an argument of COALESCE behind the first that is not NULL.
     X2  Arithmetic on integers and decimals returns the exact result or an error. It neither
         overflows nor rounds. `/` returns an IEEE 754 double, so 1 / 0 is infinity, as in DuckDB.
-    X3  A computed value is compared as a column of its type is, by the same classes of `evaluate`.
+    X3  A computed value is compared like a column of the same type, by the same classes
+        (`nyala.schema.expressions.evaluate`).
 
 Cost: a few Arrow or NumPy calls per value, independent of the number of rows.
 """
@@ -83,8 +84,9 @@ Codes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Outcome(NamedTuple):
-    """The values of a batch, and an error code per row: 0 without an error. None if no row has an
-    error.
+    """The computed values of a batch, and its errors.
+
+    errors: a code per row, 0 for a row without an error; None if no row has an error.
     """
 
     array: pa.Array
@@ -92,10 +94,11 @@ class Outcome(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The result of a function that may fail for some rows: the values, a mask of the failed rows,
-    their code.
+    """The result of a function that may fail for some rows.
 
-    A failed row has any value that is not NULL.
+    array: the values. A failed row has an arbitrary value, but not NULL.
+    bad:   a mask of the failed rows.
+    code:  the error code of all failed rows.
     """
 
     array: pa.Array
@@ -225,8 +228,10 @@ class ColumnValue(Value):
 
 
 class Condition(Value):
-    """A condition as a bool value. true, false: conditions that select the rows where it is TRUE,
-    and FALSE.
+    """A condition that is used as a bool value.
+
+    true, false: select the rows in which the condition is TRUE, and those in which it is FALSE. All
+                 other rows are NULL.
     """
 
     def __init__(self, true: Bound, false: Bound) -> None:
@@ -241,7 +246,10 @@ class Condition(Value):
 
 
 class Computed(Value):
-    """The result of a function, which gets an array per part and returns an array or a `Checked`."""
+    """A value that a Python function computes from other values, the parts.
+
+    The function gets one array per part, and returns an array or a `Checked`.
+    """
 
     def __init__(
         self,
@@ -569,8 +577,9 @@ def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
 
 
 def column_like(value: Value, text: str) -> ColumnSchema:
-    """Return a column of the value's type, with its text as name, for comparisons with literals
-    (X3).
+    """Return a made-up column that has the type of `value`, and `text` as its name.
+
+    So the code that compares columns with literals also compares computed values (X3).
     """
     type = value.type
     if is_decimal(type):
@@ -588,7 +597,10 @@ def column_like(value: Value, text: str) -> ColumnSchema:
 
 
 def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
-    """Compute a value. Raises: InvalidArgumentError if a row has an error."""
+    """Compute a value. Raises: InvalidArgumentError if a row has an error.
+
+    text: the value's SQL text, for messages.
+    """
     try:
         array, errors = value.compute(arrays, n)
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
@@ -600,7 +612,10 @@ def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class BoundOnValue(Bound):
-    """A condition on a computed value: `inner` is the same condition on a column called `name`."""
+    """A condition on a computed value, such as n + 1 > 5.
+
+    inner: the same condition on the made-up column `name` (see `column_like`), for instance x > 5.
+    """
 
     value: Value
     inner: Bound

@@ -4,8 +4,9 @@ A `str` is always a constant. An expression is `nyala.expr("n + 1")`, or it is b
 `nyala.col`. Its language is that of `where=` (`expressions/parser.py`).
 
 Integers are computed in 64 bits, and decimals with all their digits. A row fails with the code
-out-of-range if the result does not fit the column, or fits only after rounding: the user can write
-round(x, 2). Only a float column rounds its values, which are computed as doubles.
+out-of-range if the result does not fit the column, or would fit only after rounding. A user who
+wants rounding writes round(x, 2). Only a float column rounds its values, which are computed as
+doubles.
 
 Source: docs/how-to/expressions.md.
 """

@@ -1,17 +1,17 @@
-"""Binds a tree to a table: checks names, converts literals to column types, and builds what
-evaluates the tree.
+"""Binds a tree to a table: checks names, converts literals to column types, and builds objects that
+evaluate the tree.
 
     bind_node             tree -> tree         checks names, converts literals to the types of their columns
     build_condition       tree -> Bound        pushes NOT down; a Bound computes which rows are TRUE (`evaluate`)
-    build_value           tree -> Value        the same for an expression such as n + 1 (`values`)
+    build_value           tree -> Value        a Value computes an expression such as n + 1 (`values`)
     derive_constraints    Bound -> Constraint  for each column, a condition that all selected rows satisfy
 
 Invariants
-    B1  A comparison with a literal that the column cannot hold becomes one that it can hold, or a
-        constant: n < 300 becomes n IS NOT NULL for an int8, n = 300 becomes FALSE, n < 2.5 becomes
-        n <= 2 for an integer.
-    B2  Each value has one canonical literal. So binding the text of a bound tree returns the same
-        tree.
+    B1  A comparison with a literal that the column cannot hold becomes a comparison with a literal
+        that it can hold, or a constant. For an int8, n < 300 becomes n IS NOT NULL, n = 300 becomes
+        FALSE, and n < 2.5 becomes n <= 2.
+    B2  For one column, all literals of the same value become the same canonical literal. So binding
+        the text of a bound tree returns the same tree.
     B3  A row in which a condition is TRUE satisfies all its constraints.
 
 Source: SQL:2016 part 2, 8.2 and 8.4. De Morgan's laws, by which NOT moves into AND and OR, hold for
@@ -197,9 +197,9 @@ def bind_condition(node: Node, schema: Schema) -> Node:
 
 
 def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
-    """Return the column of a node; for a computed value, a column of its type.
+    """Return the column that a node names; for a computed value, a made-up column of its type.
 
-    For the literal NULL it returns None, or a bool column if `null` is given.
+    For the literal NULL, the result is None, or a made-up bool column if `null` is not None.
     """
     if isinstance(node, Column):
         return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
@@ -208,7 +208,7 @@ def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
 
 
 def build_value(node: Node, schema: Schema) -> Value:
-    """Return the value that computes a tree. Raises: ColumnNotFoundError, SchemaError,
+    """Return a `Value` that computes the tree. Raises: ColumnNotFoundError, SchemaError,
     InvalidArgumentError.
     """
     match node:
@@ -238,10 +238,10 @@ def build_value(node: Node, schema: Schema) -> Value:
 
 
 def _compared_column(name: str, other: str, schema: Schema) -> ColumnSchema:
-    """Return the column `name`, which is compared with the name `other`.
+    """Return the column `name` for a comparison of the names `name` and `other`.
 
-    If there is no such column, the user may have meant a text, a number or NULL: the error says how
-    to write it.
+    If there is no column `name`, the user may have meant a text, a number or NULL. Then the error
+    says how to write these.
     """
     if name not in schema and (meant := _ADVICE_ON_NAMES.get(name.lower())) is not None:
         raise ColumnNotFoundError(f"no column {name!r}; {meant}")
@@ -258,7 +258,7 @@ def _check_op(op: str) -> None:
 
 
 def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
-    """Return the one literal for all literals that are equal when compared with this column (B2)."""
+    """Return the canonical literal for comparisons with this column (B2)."""
     if literal is None:
         return None
     type = column.type
@@ -297,8 +297,9 @@ def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> liter
 def _canonical_list(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> tuple[literals.Literal, ...] | pa.Array:
-    """Return the literals of an IN list in canonical form; for a long list, an array of values of
-    the column.
+    """Return the literals of an IN list in canonical form.
+
+    For a long list, returns an array of the column's type if `value_lists` supports the list.
     """
     placed = _values_for_column(column, values)
     if placed is not None:
@@ -312,8 +313,9 @@ def _canonical_list(
 def _values_for_column(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> pa.Array | None:
-    """Return a long list as an array of the column's type, with at most one NULL; None if
-    `value_lists` cannot.
+    """Return a long list as an array of the column's type, with at most one NULL.
+
+    Returns None if `value_lists` does not support the list.
     """
     array = value_lists.as_array(values)
     placed = None if array is None else value_lists.values_for_column(column, array.drop_null())
@@ -403,11 +405,11 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
-    """Return the column that a condition tests, and a function that the condition must pass
-    through.
+    """Return a column for building a condition on the node, and a function that completes it.
 
-    For a computed value the column is one of its type, and the function lets the condition test the
-    value.
+    For a computed value, the column is made up and has the type of the value. The function turns a
+    condition on this column into a condition on the value. For a column, the function returns its
+    argument.
     """
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound
@@ -562,7 +564,10 @@ def _condition_of_in(
 
 
 def _in_condition(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bound:
-    """Build `column IN` or NOT IN. allowed: a constraint with a list of values, or an empty one."""
+    """Build `column IN (values)`, or NOT IN if `negated`.
+
+    allowed: the values, as a constraint. It is `EMPTY` if there are no values.
+    """
     ordered = allowed.values
     if ordered is None:
         return BoundNull(column, negated=True) if negated else _FALSE
@@ -597,7 +602,7 @@ def _or_of(parts: list[Bound]) -> Bound:
 
 
 def _flat(kind: type[BoundAnd] | type[BoundOr], parts: list[Bound], neutral: Bound) -> list[Bound]:
-    """Return the parts, with the parts of each `kind` in place of it, and without `neutral`."""
+    """Replace each part that is a `kind` (AND or OR) by its own parts, and leave out `neutral`."""
     inner = itertools.chain(*(part.parts if isinstance(part, kind) else (part,) for part in parts))
     return [part for part in inner if part != neutral]
 

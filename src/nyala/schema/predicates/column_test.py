@@ -5,8 +5,8 @@
         kind, n, mode    one ColumnTest each: a scan first filters by one column after the other
         n < m            the rest: a scan evaluates it on the rows that remain
 
-Some encodings can test a column without decoding it: a dictionary tests its entries, and packed
-numbers are compared with the bounds of a constraint that is equivalent to the test.
+Some encodings can test a column without decoding it. A dictionary tests its entries. Packed numbers
+are compared with the bounds of the test's constraint, if it is equivalent to the test.
 
 Invariants
     T1  The predicate is TRUE in exactly the rows that pass all column tests and the rest.
@@ -31,7 +31,7 @@ __all__ = ["ColumnTest", "has_exact_constraint", "split_by_column"]
 
 @dataclass(frozen=True, eq=False)
 class ColumnTest:
-    """All terms of an AND that use only this column. An object equals only itself."""
+    """All terms of an AND that use only one column. Compared by identity."""
 
     column: ColumnSchema
     parts: tuple[Bound, ...]
@@ -42,7 +42,7 @@ class ColumnTest:
 
     @staticmethod
     def of(column: ColumnSchema, parts: Iterable[Bound], constraint: Constraint | None) -> ColumnTest:
-        """Build a test of the parts, with the column's constraint if it is equivalent to them."""
+        """Build a test of the parts. It keeps `constraint` only if this is equivalent to them."""
         parts = tuple(sorted(parts, key=lambda part: part.rank))
         exact = constraint if all(map(has_exact_constraint, parts)) else None
         null = pa.nulls(1, column.type.arrow)
@@ -78,10 +78,12 @@ _COSTLY_RANK = 10
 def split_by_column(
     terms: Iterable[Bound], constraints: Mapping[str, Constraint], columns: Iterable[ColumnSchema]
 ) -> tuple[tuple[ColumnTest, ...], Bound | None]:
-    """Return the column tests, the cheapest first, and the AND of the other terms, or None without
-    any (T1).
+    """Return the column tests, the cheapest first, and the AND of the other terms (T1).
 
-    terms: of an AND. constraints: by column name. columns: at least those that the terms read.
+    The AND is None if there are no other terms.
+    terms:       the terms of one AND.
+    constraints: by column name.
+    columns:     at least the columns that the terms read.
     """
     of_columns: dict[str, list[Bound]] = {}
     rest: list[Bound] = []

@@ -1,4 +1,4 @@
-"""Constraint: what a predicate demands of a single column, as a range or a list of values.
+"""Constraint: the values of one column that a predicate allows, as a range or a list.
 
     a > 3 AND a IN (1, 5, 9) AND (b = 'x' OR b = 'z')        a: 5 or 9       b: 'x' or 'z'
     c IS NULL OR c < 10                                      c: below 10, or NULL
@@ -15,11 +15,11 @@ Invariants
         both inclusive.
     C2  `lower` is below `upper`. A range of one value is a list of this value. A constraint that
         nothing satisfies has `empty` and no bounds.
-    C3  Bounds of an integer, date, timestamp or decimal are inclusive, and None at the least or
-        greatest value.
+    C3  Bounds of an integer, date, timestamp or decimal are inclusive. A lower bound at the least
+        value of the type is None, and so is an upper bound at the greatest value.
     C4  If `null` is "only", only NULL satisfies the constraint, and it has no bounds.
 
-The conditions `<>` and NOT IN are no ranges. Their constraint only excludes NULL.
+The conditions `<>` and NOT IN are not ranges. Their constraint only excludes NULL.
 Source: Kudu's ColumnPredicate (canonical forms, merging); docs/design/rules.md, Z1.
 """
 
@@ -42,8 +42,9 @@ Nullness = Literal["any", "only", "none"]
 
 
 def order_key(value: Any) -> Any:
-    """Return a sort key for the order of comparisons: NaN last, and text as bytes, because a zone
-    map may cut it.
+    """Return a key that sorts canonical values in the order of comparisons, NaN last.
+
+    Text becomes its UTF-8 bytes, because a bound in a zone map may be bytes of a text that was cut.
     """
     if isinstance(value, float):
         return (value != value, 0.0 if value != value else value)
@@ -53,8 +54,9 @@ def order_key(value: Any) -> Any:
 @compared_as_tuples
 @dataclass(frozen=True)
 class Constraint(LazyValues):
-    """What a predicate demands of one column. `between` and `one_of` build it, `intersect` and
-    `union` combine two.
+    """The values of one column that a predicate allows.
+
+    `between` and `one_of` build a constraint, `intersect` and `union` combine two.
     """
 
     lower: Any = None
@@ -69,14 +71,15 @@ class Constraint(LazyValues):
 
     @staticmethod
     def one_of(values: Iterable[Any]) -> Constraint:
-        """Return the constraint to be one of the values, which may be in any order."""
+        """Return the constraint that exactly these values satisfy, given in any order."""
         keyed = {order_key(value): value for value in values}
         return Constraint.of_ascending(tuple(keyed[key] for key in sorted(keyed)))
 
     @staticmethod
     def of_ascending(values: tuple[Any, ...], null: Nullness = "none") -> Constraint:
-        """Return the constraint to be one of the values, or NULL if `null` says so. The values are
-        ascending.
+        """Return the constraint that exactly these values satisfy, given in ascending order.
+
+        null: "any" if NULL satisfies the constraint too.
         """
         if not values:
             return EMPTY if null == "none" else NULL_ONLY
@@ -91,7 +94,10 @@ class Constraint(LazyValues):
         lower_inclusive: bool = True,
         upper_inclusive: bool = True,
     ) -> Constraint:
-        """Return the constraint to lie between two bounds and not to be NULL. None is no bound."""
+        """Return the constraint that the values between two bounds satisfy, but not NULL.
+
+        None is no bound.
+        """
         if type.value_min is not None:
             assert type.value_max is not None
             if lower is not None:
@@ -127,7 +133,7 @@ class Constraint(LazyValues):
         return self.lower is not None or self.upper is not None
 
     def intersect(self, other: Constraint) -> Constraint:
-        """Return the constraint that values satisfy if they satisfy both."""
+        """Return the constraint of the values that satisfy both constraints."""
         if self.empty or other.empty:
             return EMPTY
         null: Nullness = "any"
@@ -142,8 +148,9 @@ class Constraint(LazyValues):
         return Constraint(*_bounds_of(self, other, strict=True), None, null)._canonical()
 
     def union(self, other: Constraint) -> Constraint:
-        """Return a constraint that values satisfy if they satisfy one of both. Gaps between two
-        ranges are lost.
+        """Return a constraint that all values of both constraints satisfy.
+
+        The union of two ranges also contains the gap between them.
         """
         if self.empty or other.empty:
             return other if self.empty else self
@@ -291,8 +298,9 @@ class Constraint(LazyValues):
 
 
 def _bounds_of(a: Constraint, b: Constraint, strict: bool) -> tuple[Any, bool, Any, bool]:
-    """Return lower, lower_inclusive, upper and upper_inclusive: of the stricter bounds, or of the
-    looser ones.
+    """Return the stricter or the looser bounds of two constraints.
+
+    The result is (lower, lower_inclusive, upper, upper_inclusive).
     """
     lower = _choose_bound((a.lower, a.lower_inclusive), (b.lower, b.lower_inclusive), strict, greater=strict)
     upper = _choose_bound(
@@ -304,8 +312,10 @@ def _bounds_of(a: Constraint, b: Constraint, strict: bool) -> tuple[Any, bool, A
 def _choose_bound(
     a: tuple[Any, bool], b: tuple[Any, bool], strict: bool, *, greater: bool
 ) -> tuple[Any, bool]:
-    """Return the greater or the lesser of two bounds, each with whether it is inclusive. None is no
-    bound.
+    """Return one of two bounds, each given as (value, is inclusive). The value None is no bound.
+
+    greater: return the bound with the greater value, otherwise the one with the lesser value.
+    strict:  if a bound is None or the values are equal, return the stricter bound.
     """
     if a[0] is None or b[0] is None:
         if not strict:

@@ -6,14 +6,14 @@
     bind(where, schema)              checks names, converts literals to column types (binding.py, literals.py)
         |
         |- .evaluate(arrays, n)      a mask of the rows in which it is TRUE (evaluate.py, like.py, values.py)
-        |- .constraints()            what it demands of each column, to skip partitions and blocks (constraint.py)
+        |- .constraints()            the values that it allows per column, to skip blocks (constraint.py)
         |- .column_tests, .rest      one filter per column, and the terms that need several columns (column_test.py)
         '- str(), .to_json()         text for another process (nodes.py, nodes_json.py)
 
 Invariants
     P1  A predicate selects exactly the rows in which it is TRUE. A comparison with NULL is not
         TRUE.
-    P2  A zone of rows that `constraints()` exclude contains no selected row.
+    P2  A zone of rows, such as a block, that the constraints exclude contains no selected row.
     P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p for every
         predicate p without a pyarrow expression.
 
@@ -44,8 +44,7 @@ __all__ = ["BoundPredicate", "Constraint", "bind", "col", "expr", "from_json", "
 
 
 def parse_where(where: Any, params: Parameters) -> Any:
-    """Return the condition `where`; if there are `params`, parse it with these values for its
-    parameters.
+    """Return `where` unchanged if `params` is None; otherwise parse the text with these parameters.
 
     Raises: InvalidArgumentError for invalid text or parameters, and for `params` with a `where`
     that is not text.
