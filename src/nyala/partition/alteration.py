@@ -1,9 +1,9 @@
 """Adds range partitions to an existing table, and finds the ones to drop.
 
     ranges of a table  [2014, 2015) [2015, 2016)
-    added_partitions   of (2016, 2017): one new partition per combination of hash buckets
-    find_range         of (2014, 2015): the range with exactly these bounds
-    check_free         of (2014, 2015): an error, because a range overlaps these bounds
+    added_partitions   for (2016, 2017): one new partition per combination of hash buckets
+    find_range         for (2014, 2015): the range with exactly these bounds
+    check_free         for (2014, 2015): an error, because a range overlaps these bounds
 
 Source: Kudu schema design, "Range Partition Management"; docs/design/kudu.md, "Schema alteration".
 """

@@ -161,10 +161,10 @@ def build_partitions(
     schema: Schema,
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[PartitionSchema, tuple[Partition, ...]]:
-    """Build the levels of a new table, and its partitions in the order of T3.
+    """Build the levels of a new table, and its partitions: by bucket, and then by range (T3).
 
-    Raises: InvalidArgumentError if the levels break T1 or T2 or a bound is invalid,
-    ColumnNotFoundError for an unknown column.
+    Raises: InvalidArgumentError for invalid bounds, overlapping ranges, a column that is not in the
+    primary key or is in two hash levels; ColumnNotFoundError for an unknown column.
     """
     specs = level_specs(levels)
     hash_specs = [spec for spec in specs if isinstance(spec, HashSpec)]

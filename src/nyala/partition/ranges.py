@@ -220,7 +220,7 @@ def _minimum(type: ColumnType) -> Any:
 
 
 def _incremented(values: Sequence[Any], types: Sequence[ColumnType]) -> list[Any]:
-    """Return the least bound above `values`; an empty list if there is none."""
+    """Return the least bound above `values`; an empty list if no bound is above them."""
     result = list(values)
     for i in reversed(range(len(result))):
         type = types[i]

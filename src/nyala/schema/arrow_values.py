@@ -170,8 +170,8 @@ def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
     """Return the canonical values of a numeric, date or timestamp column as a view; any value in
     place of NULL.
 
-    Decimals of more than 18 digits are not supported, because they do not fit in 64 bits. Of a
-    smaller decimal128, the view contains the low 8 of its 16 bytes. Decimals of 4 or 8 bytes are
+    Decimals of more than 18 digits are not supported, because they do not fit in 64 bits. The
+    view of a smaller decimal128 contains the low 8 of its 16 bytes. Decimals of 4 or 8 bytes are
     viewed as they are.
     """
     data = array.buffers()[1]

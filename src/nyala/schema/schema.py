@@ -84,7 +84,10 @@ _ENCODINGS: Final = (*_INTEGER_ENCODINGS, *_FLOAT_ENCODINGS, *_TEXT_ENCODINGS)
 
 
 class NoDefault(enum.Enum):
-    """The type of NO_DEFAULT. It is an enum so that `is NO_DEFAULT` is also right after pickling."""
+    """The type of NO_DEFAULT, which marks a column without a default.
+
+    It is an enum, so that `is NO_DEFAULT` also works after pickling.
+    """
 
     NO_DEFAULT = "no default"
 

@@ -328,8 +328,9 @@ def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
 
 
 def _cast_again(first: Cast, rule: Callable[[pa.Array, ColumnType], Cast], type: ColumnType) -> Cast:
-    """Cast the result of a first cast once more. Rows that failed before are NULL, so they cannot
-    fail again (C2).
+    """Apply `rule` to the result of a first cast, and return the failed rows of both.
+
+    Rows that failed in the first cast are NULL, so they cannot fail again (C2).
     """
     array, failures = first
     result, more = rule(array, type)

@@ -103,7 +103,7 @@ class InputColumns:
 
 @dataclass(frozen=True)
 class Converted:
-    """The columns by name, in the order of the schema (V1, V2), and the failed rows."""
+    """The result of `convert`: the columns by name, in the order of the schema, and the failed rows."""
 
     columns: dict[str, Column]
     row_count: int
@@ -146,8 +146,8 @@ def convert(
     columns:   "key" rejects data with columns outside the key, as for a look-up. A delete always
                rejects them.
     operation: the name of the operation for messages: insert, upsert, update, delete or get.
-    copy:      False: the result may use the user's memory. For callers that copy the result, or
-               that finish before the user's code continues.
+    copy:      False lets the result use the user's memory. It is for callers that copy the result,
+               or that finish before the user's code continues.
     borrow_above_bytes: data of more bytes may use the user's memory even with `copy`, because
                copying a gigabyte takes as long as encoding it. A caller that keeps such data must
                copy it.
@@ -635,8 +635,8 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
     """Return `n` times the default of the column, or NULL without a default.
 
     which: "write": for an insert that omits the column. The column must not be required.
-           "read": for rows that are older than the column. The result is NULL also for a NOT NULL
-           column without a default. Only a dropped column can be so, and scans do not return it.
+           "read": for rows that are older than the column. A NOT NULL column without a default
+           gives NULL too: such a column has been dropped, and scans do not return it.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:

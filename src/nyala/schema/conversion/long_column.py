@@ -267,7 +267,7 @@ def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limi
 
 
 def joined(columns: Sequence[Column], type: ColumnType, limits: Limits) -> LongColumn:
-    """Concatenate columns, some of which may be canonical arrays."""
+    """Concatenate LongColumns and canonical arrays to one LongColumn."""
     sources: list[pa.Array] = []
     rows: list[Rows] = []
     start = 0

@@ -280,7 +280,10 @@ class BoundIn(_OneColumn):
         return _among_valid(mask, array) if self.negated or self._has_nan else mask
 
     def positions(self, arrays: Arrays) -> npt.NDArray[np.int64]:
-        """Return for each row the position of its value in `values`, or -1. Not for NaN and bool."""
+        """Return for each row the position of its value in `values`, or -1.
+
+        NaN and bool columns are not supported.
+        """
         array = _array(arrays[self.column.name], self.column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
@@ -367,7 +370,10 @@ class BoundCompareColumns(Bound):
 
 
 def compare_arrays(op: str, left: pa.Array, a: ColumnType, right: pa.Array, b: ColumnType) -> Mask:
-    """Compare two arrays of comparable types (E3). For NULL the result may be either."""
+    """Return a mask of the rows in which `left op right` is TRUE (E3). Rows with NULL get any value.
+
+    a, b: the types of `left` and `right`, which must be `comparable`.
+    """
     mask: Mask
     if a.is_floating or b.is_floating:
         return _compare_doubles(op, _doubles(left, a), _doubles(right, b))

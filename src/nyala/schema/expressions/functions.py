@@ -82,8 +82,9 @@ def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None
 
 
 def _check_argument(name: str, value: Value, wanted: str, *types: pa.DataType) -> None:
-    """Raise SchemaError if an argument is not of one of the types. Without types it must be a
-    number.
+    """Raise SchemaError if an argument of function `name` has none of the types.
+
+    Without types, the argument must be a number. `wanted` describes the types in the message.
     """
     if value.is_null or (value.type in types if types else is_number(value)):
         return
@@ -91,7 +92,10 @@ def _check_argument(name: str, value: Value, wanted: str, *types: pa.DataType) -
 
 
 def _constant(name: str, value: Value, wanted: str, type: pa.DataType) -> Any:
-    """Return the Python value of an argument that must be a constant."""
+    """Return the Python value of an argument that must be a constant of the type.
+
+    wanted: describes the constant in the message of the SchemaError.
+    """
     found = value.scalar.as_py() if isinstance(value, ConstantValue) and value.type == type else None
     if found is None:
         raise SchemaError(f"{name}() expects {wanted} as a constant, not as a column or an expression")

@@ -134,7 +134,10 @@ def _quote_regex(text: str) -> str:
 
 
 def text_after_prefix(prefix: str) -> str | None:
-    """Return the least text that is greater than all texts with this prefix; None if there is none."""
+    """Return the least text that is greater than all texts with this prefix.
+
+    Returns None if no text is greater.
+    """
     code_points: list[Any] = [ord(char) for char in prefix]
     while code_points:
         following = code_points.pop() + 1

@@ -336,8 +336,9 @@ def as_decimal(value: Value) -> Value:
 
 
 def _read_text(value: Value, types: set[pa.DataType]) -> Value:
-    """Convert a text literal to a type of the other operands: '2013-01-31' becomes a date beside a
-    date.
+    """Convert a text literal to one of the types of the other operands, if it can be read as such.
+
+    Beside a date, '2013-01-31' becomes a date. All other values are returned unchanged.
     """
     if not isinstance(value, ConstantValue) or value.type != pa.string() or not value.scalar.is_valid:
         return value
@@ -569,7 +570,10 @@ def _choose(mask: Mask, yes: Outcome, no: Outcome) -> Outcome:
 
 
 def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
-    """Compare two arrays of one type. For NULL the result may be either."""
+    """Return a mask of the rows in which `left op right` is TRUE. Rows with NULL get any value.
+
+    Both arrays have the same type.
+    """
     if is_decimal(left.type):
         return true_mask(ARROW_COMPARE[op](left, right))
     type = parse_type(left.type)

@@ -36,7 +36,7 @@ class ColumnTest:
     column: ColumnSchema
     parts: tuple[Bound, ...]
     constraint: Constraint | None
-    """A constraint that is equivalent to the parts; None if there is none."""
+    """A constraint that is equivalent to the parts; None if no constraint is."""
     admits_null: bool
     """Whether NULL passes the test."""
 
