@@ -5,7 +5,7 @@
 
 Data is a dict of columns, a list of dicts, a pyarrow Table or RecordBatch, a pandas DataFrame, or
 any object with `__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC
-readers). Lists of Python values are not given to Arrow without the column's type, so that Decimals,
+readers). Lists of Python values stay lists until the column's type is known, so that Decimals,
 dates and large ints keep their values.
 
 Invariants
@@ -90,7 +90,7 @@ class InputColumns:
     columns:     by name: a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python
                  values.
     index_names: names of the index levels of a pandas DataFrame, or None for a level without a
-                 name. They are no columns.
+                 name. Index levels are not in `columns`.
     given:       for columns that only some rows have: a mask of these rows. The other rows have
                  NULL there.
     """

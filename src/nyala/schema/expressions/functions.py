@@ -58,8 +58,9 @@ _HALF: Final = "half_towards_infinity"
 
 
 class Function(NamedTuple):
-    """A function with its least and greatest number of arguments. `build` returns the computed
-    value.
+    """One SQL function: its name, and its least and greatest number of arguments.
+
+    `build` takes the arguments, and returns a `Value` that computes the function.
     """
 
     name: str

@@ -353,8 +353,10 @@ def _read_text(value: Value, types: set[pa.DataType]) -> Value:
 
 
 def unify(values: Sequence[Value], where: str) -> list[Value]:
-    """Cast values, such as the branches of a CASE, to one type. Raises: SchemaError if they have no
-    common type.
+    """Cast values, such as the branches of a CASE, to one type.
+
+    where: names the expression in messages, for instance "coalesce()".
+    Raises: SchemaError if the values have no common type.
     """
     types = {value.type for value in values if not value.is_null}
     if len(types) > 1:
