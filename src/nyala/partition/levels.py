@@ -95,7 +95,7 @@ def range_partition(
 
     A value in `splits` and `bounds` is a Python value, ISO text for a date or timestamp, or a tuple
     for several columns. If a tuple leaves a column out, or has None for it, the column gets its
-    least value. A tuple without any value is no bound.
+    least value. A tuple without any value means no bound.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ Invariants
         be a range column too.
     T3  The partitions of a new table are all combinations of buckets and ranges: first those of
         bucket 0, each with the ranges ascending.
-    T4  A range bound is an encoded key of all range columns. None is no bound.
+    T4  A range bound is an encoded key of all range columns. None means no bound.
 
 Source: docs/design/kudu.md, "Partitions and their bounds".
 """

@@ -131,7 +131,7 @@ def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped])
 def _overlaps(
     ranges: Sequence[KeyRange], uppers: Sequence[bytes | None], lower: bytes | None, upper: bytes | None
 ) -> bool:
-    """Whether the range [lower, upper) overlaps one of `ranges`. uppers: the upper bounds of these."""
+    """Whether the range [lower, upper) overlaps one of `ranges`. uppers: the upper bound of each."""
     # Only the last upper bound can be None. The first range that ends above `lower` decides.
     bounded = len(uppers) - (1 if uppers and uppers[-1] is None else 0)
     first = 0 if lower is None else bisect.bisect_right(uppers, lower, hi=bounded)  # type: ignore[type-var]

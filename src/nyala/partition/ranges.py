@@ -2,7 +2,7 @@
 
 A *range key* is the encoded key of the range columns alone (`nyala.keys.codec`). A bound may leave
 columns out, such as (1, None, 3) for the columns (a, b, c). A column that is left out has the least
-value of its type. A bound without any column is no bound.
+value of its type. A bound that leaves all columns out means no bound.
 
 A stored range includes its lower bound and not its upper bound. So an exclusive lower and an
 inclusive upper bound move to the next key: the last column is increased by one. If it has its

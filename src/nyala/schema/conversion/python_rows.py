@@ -5,7 +5,7 @@
     5    ("a", 5)    {"host": "a", "time": 5}      one key
     [5, 6]                                         several keys
 
-The functions return data in all other forms as it is.
+The functions return data in all other forms unchanged.
 """
 
 from __future__ import annotations

@@ -207,8 +207,8 @@ class BoundNull(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundCompare(_OneColumn):
-    """`column op value`, with a canonical value of the column's type. Not for bool, which uses
-    BoundIn.
+    """`column op value`, with a canonical value of the column's type. For bool columns there is
+    BoundIn instead.
     """
 
     op: str

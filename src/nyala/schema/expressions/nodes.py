@@ -311,13 +311,13 @@ def _flat(kind: type[And] | type[Or], parts: Iterable[Node]) -> tuple[Node, ...]
 
 
 def all_of(parts: Iterable[Node]) -> Node:
-    """Return the AND of the parts: TRUE without parts, and a single part as it is."""
+    """Return the AND of the parts. No parts give TRUE, a single part is returned unchanged."""
     flat = _flat(And, parts)
     return flat[0] if len(flat) == 1 else And(flat) if flat else Literal(True)
 
 
 def any_of(parts: Iterable[Node]) -> Node:
-    """Return the OR of the parts: FALSE without parts, and a single part as it is."""
+    """Return the OR of the parts. No parts give FALSE, a single part is returned unchanged."""
     flat = _flat(Or, parts)
     return flat[0] if len(flat) == 1 else Or(flat) if flat else Literal(False)
 

@@ -80,8 +80,9 @@ def _array_of_objects(values: Sequence[Any]) -> pa.Array | None:
 
 
 def supported_array(array: pa.Array) -> pa.Array | None:
-    """Convert the array to a plain type that `values_for_column` supports; None if there is no such
-    type.
+    """Convert the array to a plain type that `values_for_column` supports.
+
+    Returns None for an array that has no such type.
     """
     types = pa.types
     if types.is_dictionary(array.type):

@@ -96,7 +96,7 @@ class Constraint(LazyValues):
     ) -> Constraint:
         """Return the constraint that the values between two bounds satisfy, but not NULL.
 
-        None is no bound.
+        A bound of None means that this side has no bound.
         """
         if type.value_min is not None:
             assert type.value_max is not None
@@ -312,7 +312,7 @@ def _bounds_of(a: Constraint, b: Constraint, strict: bool) -> tuple[Any, bool, A
 def _choose_bound(
     a: tuple[Any, bool], b: tuple[Any, bool], strict: bool, *, greater: bool
 ) -> tuple[Any, bool]:
-    """Return one of two bounds, each given as (value, is inclusive). The value None is no bound.
+    """Return one of two bounds, each given as (value, is inclusive). The value None means no bound.
 
     greater: return the bound with the greater value, otherwise the one with the lesser value.
     strict:  if a bound is None or the values are equal, return the stricter bound.
