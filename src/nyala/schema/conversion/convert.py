@@ -103,7 +103,7 @@ class InputColumns:
 
 @dataclass(frozen=True)
 class Converted:
-    """The result of `convert`: the columns by name, in the order of the schema, and the failed rows."""
+    """The result of `convert`: the columns by name, in the schema's order, and the failed rows."""
 
     columns: dict[str, Column]
     row_count: int

@@ -434,7 +434,7 @@ def _exact_size(array: pa.Array, row: int) -> int:
 
 
 def _take(source: pa.Array, positions: Rows) -> pa.Array:
-    """Return the values at these positions, also of view arrays, for which pyarrow 26 has no `take`."""
+    """Return the values at these positions. pyarrow 26 has no `take` for view arrays."""
     if source.type.id not in _VIEWS:
         return source.take(pa.array(positions))
     validity, _, *data = source.buffers()
