@@ -184,7 +184,7 @@ def change_column(
 
 
 def next_version(before: Schema, after: Schema) -> Schema:
-    """Return `after`, the result of altering `before`, with the next version number."""
+    """Return the altered schema `after` with the version number that follows that of `before`."""
     version = before.version + 1
     same = [_layout_of(column) for column in before.columns] == [
         _layout_of(column) for column in after.columns

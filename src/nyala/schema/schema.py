@@ -421,8 +421,8 @@ class Schema(LazyValues):
     def from_json(text: str) -> Schema:
         """Read the text of `to_json`.
 
-        Raises: ValueError, TypeError or LookupError for any other text. All rules are checked,
-        because a damaged text may have a right checksum.
+        Raises: ValueError, TypeError or LookupError for any other text. It checks all rules of a
+        schema, because a damaged text may have a right checksum.
         """
         data = json.loads(text)
         numbers = [data[name] for name in ("key_count", "version", "next_column_id", "layout_version")]
@@ -586,8 +586,9 @@ def build_column(
 
 
 def check_block_size(block_size: Any, where: str) -> int | None:
-    """Return a block size in bytes, given as a number or a text such as '64KiB'. None stays None:
-    the default.
+    """Return a block size in bytes, given as a number or a text such as '64KiB'.
+
+    None, which means the default, stays None.
 
     Raises: SchemaError; `where` begins the message.
     """

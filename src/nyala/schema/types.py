@@ -286,9 +286,9 @@ UUID_ADVICE: Final = "convert each UUID with str(value), or use a binary column 
 def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
     """Return the column type for a name or an Arrow type.
 
-    A name may be one of Nyala, Arrow, NumPy or SQL, in upper or lower case. An Arrow type of any
-    layout (large, view, dictionary, run-end-encoded) gives the type of its values, a timestamp of
-    any unit and zone gives timestamp, and an extension type gives its storage type.
+    Accepts type names of Nyala, Arrow, NumPy and SQL, in upper or lower case. For an Arrow layout
+    (large, view, dictionary, run-end-encoded) the result is the type of the values, and for an
+    extension type its storage type. A timestamp of any unit and zone gives timestamp.
     Raises: SchemaError. If the type is not supported, the message names one to use instead.
     """
     if isinstance(spec, ColumnType):

@@ -301,7 +301,9 @@ def _convert_column(
     truncate: bool,
     given: npt.NDArray[np.bool_] | None,
 ) -> tuple[Column, bool]:
-    """Convert a column; also return whether it may share the user's memory.
+    """Convert one column, and add its failed rows to `errors`.
+
+    Also returns whether the result may use the user's memory.
 
     truncate: whether text is truncated to the length of a varchar.
     given:    a mask of the rows that have the column; None: all rows have it.
@@ -557,8 +559,9 @@ def _from_series(series: Any) -> Any:
 
 
 def _from_rows(rows: Sequence[Any]) -> InputColumns:
-    """Read a list of dicts. An item that a dict does not have is NULL, and `given` says which rows
-    have it.
+    """Read a list of dicts. If a dict lacks a column, the row is NULL there.
+
+    `given` of the result says which rows have the column.
     """
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
         position = next(position for position, row in enumerate(rows) if not isinstance(row, Mapping))

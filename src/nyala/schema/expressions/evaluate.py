@@ -185,7 +185,7 @@ class _OneColumn(Bound):
 
 @dataclass(frozen=True)
 class BoundNull(_OneColumn):
-    """IS NULL, or IS NOT NULL if `negated`."""
+    """`column IS NULL`, or IS NOT NULL if `negated`."""
 
     negated: bool
 

@@ -166,7 +166,7 @@ def quote(literal: Literal, length_max: int = 60) -> str:
 
 
 def are_comparable(a: Literal, b: Literal) -> bool:
-    """Whether `compare_literals` can compare the two literals."""
+    """Whether the two literals are of kinds that `compare_literals` can compare."""
     numbers = int | decimal.Decimal | float
     if isinstance(a, bool) or isinstance(b, bool):
         return isinstance(a, bool) and isinstance(b, bool)

@@ -160,8 +160,9 @@ def _first_errors(a: Codes | None, b: Codes | None) -> Codes | None:
 
 
 def _error_codes(array: pa.Array, bad: Mask, code: int) -> Codes | None:
-    """Return error codes: `code` for rows that are bad and not NULL, 0 for others; None without
-    such rows.
+    """Return error codes: `code` for rows that are bad and not NULL, 0 for other rows.
+
+    Returns None if all codes are 0.
     """
     valid = validity(array)
     bad = bad if valid is None else bad & valid
@@ -555,9 +556,7 @@ def _compute_among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Outcome:
 
 
 def _choose(mask: Mask, yes: Outcome, no: Outcome) -> Outcome:
-    """Return the values and errors of `yes` in rows of the mask, and those of `no` in other rows
-    (X1).
-    """
+    """Combine two outcomes: rows of the mask are taken from `yes`, other rows from `no` (X1)."""
     array = yes.array if pa.types.is_null(yes.array.type) else pc.if_else(pa.array(mask), yes.array, no.array)
     if yes.errors is None and no.errors is None:
         return Outcome(array)

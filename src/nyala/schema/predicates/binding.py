@@ -447,8 +447,9 @@ def _condition_of_is_true(part: Node, schema: Schema, wanted: bool, negated: boo
 def _condition_of_rows(
     parts: tuple[Node, ...], rows: tuple[tuple[Any, ...], ...], schema: Schema, negated: bool
 ) -> Bound:
-    """Build (a, b) IN rows: as one look-up if a and b are columns, otherwise as an OR of
-    comparisons.
+    """Build the condition (a, b) IN rows, or NOT IN if `negated`.
+
+    It is one look-up if a and b are columns, otherwise an OR of comparisons.
     """
     columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
     whole = [row for row in rows if None not in row]  # rows with NULL are never equal to another row

@@ -100,7 +100,7 @@ def split_by_column(
 
 
 def has_exact_constraint(part: Bound) -> bool:
-    """Whether the condition is a range or an IN list, so that its constraint is equivalent to it."""
+    """Whether the condition is a range or an IN list, whose constraint is equivalent to it."""
     return (isinstance(part, BoundCompare) and part.op != "<>" and not part.column.type.is_floating) or (
         isinstance(part, BoundIn) and not part.negated and not part.column.type.is_floating
     )

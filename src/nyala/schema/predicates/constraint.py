@@ -226,7 +226,8 @@ class Constraint(LazyValues):
 
         min, max:   inclusive bounds of the values that are neither NULL nor NaN; None if unknown,
                     or if there are no such values. Text is a str or its UTF-8 bytes. Bounds need
-                    not be values of the zone: a long text is cut, and a cut `max` is increased.
+                    not be values of the zone: a long text may be cut, with a cut `max` increased so
+                    that it stays an upper bound.
         null_count: how many of the `row_count` rows are NULL; None if unknown.
         has_nan:    whether there may be NaN.
         """
