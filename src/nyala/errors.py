@@ -224,7 +224,7 @@ class InvalidValueError(WriteError, ValueError):
 
 
 class ConflictError(Error):
-    """Another writer changed a key after the moment that this write is based on. Nothing was written.
+    """Another writer changed a key after this transaction or write began. Nothing was written.
 
     `table` is the name of the table. `keys` is an Arrow table of at most 100 such keys, or None if
     another process reported the conflict.
@@ -341,7 +341,8 @@ ROW_ERROR_CODES: Final = tuple(_CLASS_OF_CODE)
 def write_error(codes: set[str], message: str, errors: pa.Table | None) -> WriteError:
     """Return the exception for a batch whose failing rows have these `codes`.
 
-    Its class is that of the codes, if they all have the same one; otherwise it is WriteError.
+    Each code belongs to a subclass of WriteError. If all codes belong to the same subclass, the
+    exception has this class; otherwise it is a WriteError.
     """
     classes = {_CLASS_OF_CODE.get(code, WriteError) for code in codes}
     return (classes.pop() if len(classes) == 1 else WriteError)(message, errors)

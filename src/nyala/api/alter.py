@@ -63,7 +63,7 @@ class Alteration:
     def schema(self) -> Schema:
         """The columns after the steps so far."""
         if self._draft is None:
-            raise InvalidArgumentError("an alteration has columns inside its `with` block only")
+            raise InvalidArgumentError("the schema of an alteration can be read inside its `with` block only")
         return self._draft.schema
 
     def add_column(
@@ -120,7 +120,10 @@ class Alteration:
         self._take(steps.drop_column(name))
 
     def rename_column(self, old: str, new: str) -> None:
-        """Rename a column, also one of the key. Raises: ColumnNotFoundError; SchemaError for a name in use."""
+        """Rename a column, also a column of the key.
+
+        Raises: ColumnNotFoundError; SchemaError if the new name is in use.
+        """
         self._take(steps.rename_column(old, new))
 
     def alter_column(
@@ -237,7 +240,7 @@ class Alteration:
     ) -> None:
         """Bring back a dropped range partition with its rows and their history.
 
-        If several dropped ranges had these bounds: the one that was dropped last.
+        If several dropped ranges had these bounds, the one that was dropped last is brought back.
 
         Parameters
         ----------
@@ -308,9 +311,10 @@ class Alteration:
 
 
 def _spec(name: str, type: Any, described: tuple[Any, ...]) -> ColumnSpec:
-    """Return the column's description. Raises: SchemaError, InvalidArgumentError; both name the column.
+    """Check the arguments of `Alteration.add_column`, and return them as a `ColumnSpec`.
 
-    described: the arguments of `nyala.column` after the type.
+    described: the arguments after `type`, in the order of `nyala.column`.
+    Raises: SchemaError, InvalidArgumentError. Both messages name the column.
     """
     if not isinstance(type, ColumnSpec):
         try:

@@ -107,17 +107,17 @@ def restore_backup(
 
 
 def _new_names(tables: Any) -> dict[str, str]:
-    """Return the new names of the tables by their names in the backup."""
+    """Return a dict from the name of each table in the backup to its name in the store."""
     if isinstance(tables, Mapping):
         names = dict(tables)
     elif isinstance(tables, Iterable) and not isinstance(tables, str | bytes):
         names = {name: name for name in tables}
     else:
         raise InvalidArgumentError(
-            f'tables takes a list of names, such as ["flights"], or a dict to new names, not {tables!r}'
+            f'tables takes a list of names, such as ["flights"], or a dict from names to new names, not {tables!r}'
         )
     if not all(isinstance(name, str) for pair in names.items() for name in pair):
-        raise InvalidArgumentError(f"tables takes names, not {tables!r}")
+        raise InvalidArgumentError(f"tables takes names of tables as text, not {tables!r}")
     return names
 
 
@@ -199,9 +199,10 @@ def clean_backups(
 
     Notes
     -----
-    A damaged backup is kept, and also the earlier backups of its table, because it may depend on them. If a
-    kept backup depends on one that is missing, the backups before the missing one are kept. In both cases
-    the logger `nyala.backup` writes a warning. While a table is being backed up, its newest backup is kept.
+    A damaged backup is kept. The earlier backups of its table are kept too, because the damaged
+    backup may depend on them. If a kept backup depends on a missing one, the backups before the
+    missing one are kept. In both cases the logger `nyala.backup` writes a warning. While a table is
+    being backed up, its newest backup is kept.
 
     Examples
     --------

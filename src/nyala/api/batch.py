@@ -6,14 +6,14 @@
     b.results[0].timestamp == b.results[1].timestamp
 
 Rows are checked and written when the block ends. If the block raises, nothing is written. One
-failing row rejects the whole batch, unless the batch collects errors. Each operation sees the
-effect of earlier ones.
+failing row rejects the whole batch; `db.batch(errors="collect")` leaves out only the failing rows.
+Each operation sees the effect of earlier ones.
 
 Inside the block, other writes of the same thread, such as `table.insert(…)` or a second batch,
 raise `InvalidArgumentError`. They would be committed at once, even if the batch fails.
 
-Calls with few rows as Python values are combined: for each table they become one list of row
-operations, because one large request costs much less than many small ones.
+Calls with at most 64 rows as Python values are combined: for each table they become one list of row
+operations. One large request costs much less than many small ones.
 
 Source: docs/design/writes-and-batches.md, "Resolving a batch without a loop".
 """
@@ -43,9 +43,9 @@ _COMBINED_ROWS_MAX: Final = 64
 
 @dataclasses.dataclass
 class _Combined:
-    """Row operations of several calls on one table.
+    """The row operations of several small calls on one table, which are executed as one request.
 
-    calls: (index of the call, its number of rows) for each call.
+    calls: for each call, its position in the batch and its number of rows.
     """
 
     table: str
@@ -162,7 +162,7 @@ class Batch:
 
 
 def _few_rows(data: Any, operation: str) -> Sequence[Any] | None:
-    """Return the rows of a call that has few rows as Python values; None for other data."""
+    """Return the rows of a call with at most 64 rows as Python values; None for other data."""
     if type(data) is list and len(data) == 1 and type(data[0]) is dict:
         return data
     is_one = _is_key if operation == "delete" else _is_row
@@ -182,7 +182,7 @@ def _is_key(item: Any) -> bool:
 
 
 def _result_of_each(combined: _Combined, whole: WriteResult) -> dict[int, WriteResult]:
-    """Divide the result of combined calls: returns the result of each call by its index."""
+    """Divide the result of combined calls: return the result of each call, by its position."""
     if whole._outcomes is None:  # the batch of an idempotency key that was committed before
         return {index: whole for index, _ in combined.calls}
     sizes = np.array([size for _, size in combined.calls])

@@ -131,10 +131,12 @@ def connect(
         after its call returns. `"os"`: when the store flushes or closes. In each case a batch is
         written whole or not at all.
     memory_limit
-        Bytes, or text such as `"4GB"`. The block cache, the blocks that a scan decodes ahead, and
-        the rows that wait to be flushed get a quarter each. DuckDB may use as much again for `sql`.
+        Bytes, or text such as `"4GB"`. The block cache uses at most a quarter, and each scan a
+        quarter for rows that it decodes ahead. Rows in memory are flushed when they take half of
+        the limit. DuckDB may use the same limit in addition, for `sql`.
     rowset_size
-        The size at which rowsets are cut, in bytes of base data, or text such as `"32MB"`.
+        The size of a rowset on disk: bytes of base data, or text such as `"32MB"`. Flushes and
+        compactions begin another rowset at about this size.
     maintenance
         Flush, compact and remove garbage in the background.
     lock_timeout
@@ -153,11 +155,11 @@ def connect(
         In a bucket: a local folder for copies of the data that was read, and its largest size.
         Default: `~/.cache/nyala`, and a tenth of the free space, at most 20 GB.
     group_interval
-        In a bucket, for a writer: the least time in seconds between two objects of the log. Writes
-        within this time are committed together.
+        In a bucket, for a writer: the least time in seconds between two requests that write the
+        log. Writes within this time are committed together.
     refresh
-        In a bucket, with `read_only=True`: the greatest age of a read in seconds. 0: each read
-        looks for new commits.
+        In a bucket, with `read_only=True`: how many seconds a read may be behind the newest commit.
+        0: each read looks for new commits.
     take_over
         In a bucket: become the writer even if another process is the writer. That process gets
         `FencedError` at its next write.
@@ -389,7 +391,7 @@ class Database:
             `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`. Default: one
             tablet.
         like
-            A table, or its `description`, for all arguments that are not given.
+            A table, or its `description`. It supplies all arguments that are not given.
         unique
             `False`: several rows may have the same `primary_key`. The store then adds a column
             `auto_incrementing_id` (int64) to the key, and numbers inserted rows 1, 2, 3, … in each
@@ -606,18 +608,19 @@ class Database:
         return self._table(new_name)
 
     def clone_table(self, name: str, new_name: str, at: Moment | None = None) -> Table:
-        """Create a table with the same rows, columns and partitions that shares the files of the first.
+        """Copy a table without copying its files: the new table shares the files of the first.
 
-        The cost does not depend on the size of the table: a flush and one change of the catalogue.
-        Later writes to one table do not change the other. History is not cloned.
+        The new table has the same rows, columns and partitions. Later writes to one table do not
+        change the other. History is not cloned. The cost does not depend on the size of the table:
+        a flush and one change of the catalogue.
 
         Parameters
         ----------
         name, new_name
             The names of the two tables.
         at
-            The clone gets the rows of this moment, in the present columns. In addition, this costs
-            a batch with the rows that changed since. Default: now.
+            The clone gets the rows of this moment, in the present columns. An earlier moment than
+            now also costs a batch with the rows that changed since. Default: now.
 
         Returns
         -------
@@ -679,7 +682,7 @@ class Database:
                 raise
 
     def undrop_table(self, name: str, new_name: str | None = None, *, at: Moment | None = None) -> Table:
-        """Bring back a dropped table with its rows, its history and its identity.
+        """Bring back a dropped table with its rows and its history.
 
         Parameters
         ----------
@@ -753,8 +756,8 @@ class Database:
         Parameters
         ----------
         name
-            Only the dropped tables that had this name, and the dropped ranges of the table that has
-            it. Default: all.
+            Remove only the dropped tables that had this name, and the dropped ranges of the table
+            that has this name now. Default: all.
 
         Returns
         -------
@@ -885,9 +888,10 @@ class Database:
     def sql(
         self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Any = None
     ) -> Result:
-        """Execute SQL: queries of the tables at one moment, by DuckDB, and statements that write.
+        """Execute SQL: queries of the tables at one moment, and statements that change tables.
 
-        Each statement is a commit of its own, except between BEGIN and COMMIT of the same thread.
+        DuckDB executes the queries. Each statement that writes is a commit of its own, except
+        between BEGIN and COMMIT of the same thread.
 
         Parameters
         ----------
@@ -909,7 +913,7 @@ class Database:
         InvalidArgumentError
             The statement does not parse or is not supported, or DuckDB cannot compute a value.
         ConflictError
-            Other writers changed the rows at each try.
+            The statement was repeated, but other writers changed the same rows each time.
         TableNotFoundError, ColumnNotFoundError
             An unknown name.
         HistoryExpiredError
@@ -960,7 +964,7 @@ class Database:
 
         Notes
         -----
-        Reads only which rows were written and when, but no values. Commits to dropped tables and range
+        Reads which rows were written and when, but no values. Commits to dropped tables and range
         partitions are listed as long as these can be brought back. Changes of schemas are not listed.
 
         Examples
@@ -1072,12 +1076,12 @@ class Database:
 
     @property
     def read_only(self) -> bool:
-        """Whether this process opened the store to read only."""
+        """Whether this process opened the store for reading only."""
         return self._open.writer is None
 
     @property
     def maintenance(self) -> Maintenance | RemoteMaintenance:
-        """The background work of the process that writes: `status()`, `pause()`, `resume()`.
+        """The store's background work, with `status()`, `pause()` and `resume()`.
 
         Raises: ReadOnlyError in a reader.
         """
@@ -1090,7 +1094,7 @@ class Database:
         return FlushResult(**self._writing().flush())
 
     def stats(self) -> StoreStats:
-        """Return the figures of the whole store."""
+        """Return sizes and counters of the whole store."""
         from nyala.api.results import StoreStats
         from nyala.tablet.compaction.measurement import tag_bytes
 
@@ -1110,10 +1114,11 @@ class Database:
         storage_options: StorageOptions | None = None,
         progress: bool | Progress = False,
     ) -> BackupResult:
-        """Back up tables into a folder, all at one moment: the changes since the last backup, or all rows.
+        """Back up tables into a folder, all at one moment.
 
-        Reads and writes can continue during the call. `nyala.restore_backup` restores the tables. A
-        `Database` that is open for reading only can also be backed up.
+        A backup of a table has the changes since its last backup, or all rows. Reads and writes can
+        continue during the call. `nyala.restore_backup` restores the tables. A `Database` that is
+        open for reading only can also be backed up.
 
         Parameters
         ----------
@@ -1143,12 +1148,12 @@ class Database:
         TableNotFoundError
             One of the tables does not exist.
         StorageError, CorruptionError
-            The backup failed. Backups of single tables that were complete by then stay.
+            The backup failed. Backups of tables that were already complete stay.
 
         Notes
         -----
-        Memory: the blocks that two scans decode ahead. `nyala.list_backups` does not show a backup that
-        was killed; the next backup removes its files.
+        Memory: the rows that two scans decode ahead, each at most a quarter of `memory_limit`. If a
+        backup is killed, `nyala.list_backups` does not show it. The next backup removes its files.
 
         Examples
         --------
@@ -1270,7 +1275,7 @@ class Database:
         return Table(self, name)
 
     def _connection(self, *, files: bool = False) -> Connection:
-        """Return the DuckDB connection for statements that may, or may not, access files."""
+        """Return the DuckDB connection for SQL. files: whether its statements may access files."""
         need("duckdb", "sql")
         from nyala.sql.select.connection import Connection
 
@@ -1283,7 +1288,8 @@ class Database:
     def _attach(self, name: str, path: str) -> None:
         """Open another store for reading. SQL can then read its tables as `name.table`.
 
-        Raises: InvalidArgumentError if the name is in use, or the path is not a store; as `connect`.
+        Raises: the errors of `connect`; InvalidArgumentError if the name is in use, or the path is
+            not a store.
         """
         self._opened()
         key = name.lower()
@@ -1344,11 +1350,13 @@ class Database:
         return store
 
     def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
-        """Return (root, snapshot, published) for a scan at `at` (T2). Does not check a table's history.
+        """Return (root, snapshot, published) to read at the moment `at` (rule T2: snapshots).
 
-        name: the argument's name, for errors. A moment named "since" may be any lower bound, and one named
-            "to" must be exact (`AheadOfClock`).
-        Raises: InvalidArgumentError for a moment in the future, and as `parse_at`.
+        snapshot: the timestamp to read at. published: the newest timestamp that can be read.
+        name: the argument's name, for messages. If the store's timestamps were ahead of the clock
+            (`AheadOfClock`), a time of day is adjusted; but "since" is not, and "to" is an error.
+        Does not check that the moment is within a table's history.
+        Raises: InvalidArgumentError for a moment in the future; the errors of `parse_at`.
         """
         at = self._without_tag(at, name)  # before the view, which then has the tag's moment
         root, published = self._opened().view()
@@ -1366,15 +1374,18 @@ class Database:
         if is_time_of_day(at) and name != "since":
             if name == "to" and self._ahead.covers(timestamp):
                 raise InvalidArgumentError(
-                    f"to={to_datetime(timestamp).isoformat()} is not exact: this store was written while the clock was "
-                    f"ahead, and its newest timestamps are of {to_datetime(published).isoformat()}. Pass a timestamp: "
-                    "result.timestamp of a write, or an earlier db.now()"
+                    f"to={to_datetime(timestamp).isoformat()} is ambiguous: the clock was ahead when this store was "
+                    f"written, and its newest write has the time {to_datetime(published).isoformat()}. Pass a "
+                    "timestamp instead: result.timestamp of a write, or an earlier db.now()"
                 )
             timestamp = self._ahead.resolve(timestamp)
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
 
     def _without_tag(self, at: Any, name: str = "at") -> Any:
-        """Return the timestamp of a tag; any other moment unchanged. Raises: InvalidArgumentError: unknown tag."""
+        """If `at` is a tag, return its timestamp; otherwise return `at`.
+
+        Raises: InvalidArgumentError for an unknown tag.
+        """
         return resolve_tag(at, self._opened().tags, name) if isinstance(at, str) else at
 
     def _make_scan(
@@ -1480,7 +1491,7 @@ class Snapshot:
 
     @property
     def is_open(self) -> bool:
-        """Whether the snapshot was not closed."""
+        """Whether the snapshot is still open."""
         return self._root is not None
 
     def close(self) -> None:
@@ -1504,9 +1515,9 @@ class Snapshot:
 
 
 def _refuse_inside_a_store(folder: str) -> None:
-    """Check that the folder is not inside another store, which would remove its files (P3).
+    """Raise StorageError if the folder is inside the folder of another store.
 
-    Raises: StorageError.
+    That store would remove the folder's files as orphans (rule P3: orphans).
     """
     if SYSTEM.files.exists(birth_path(folder)):
         return

@@ -39,7 +39,7 @@ class ColumnDescription:
     """Whether only an insert sets the column."""
 
     def spec(self) -> ColumnSpec:
-        """Return the column as `nyala.column(…)` describes it for `create_table`."""
+        """Return the column as for the `schema` of `create_table`: the result of `nyala.column(…)`."""
         return column(
             self.type,
             self.nullable,
@@ -69,9 +69,9 @@ class TableDescription:
     primary_key: tuple[str, ...]
     """The key columns. With `unique=False` the last one is `auto_incrementing_id`."""
     partition_by: tuple[HashSpec | RangeSpec, ...]
-    """The levels as arguments of `create_table`; a range level has the present ranges as `bounds`."""
+    """The hash and range partitions as for `create_table`; the present ranges are the `bounds`."""
     partition_text: str
-    """The levels as text, for instance `HASH (host) BUCKETS 4, RANGE (time)`."""
+    """The partitions as text, for instance `HASH (host) BUCKETS 4, RANGE (time)`."""
     tablets: int
     history: dt.timedelta | Literal["forever"]
     """How far back the table can be read."""
@@ -114,7 +114,7 @@ def describe_table(table: TableState) -> TableDescription:
 
 
 def partition_levels(table: TableState, schema: Schema) -> tuple[HashSpec | RangeSpec, ...]:
-    """Return the table's levels as arguments of `create_table`, with the present ranges."""
+    """Return the table's partitions as for `partition_by` of `create_table`, with the present ranges."""
     partitions = table.entry.partition_schema
     levels: list[HashSpec | RangeSpec] = [
         HashSpec(

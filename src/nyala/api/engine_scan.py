@@ -29,7 +29,7 @@ _Made = TypeVar("_Made")
 
 
 class EngineScan:
-    """A scan as engines see it. Thread-safe; holds the scan's snapshot and files."""
+    """A scan for query engines. Thread-safe. Keeps the scan's snapshot and files."""
 
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
@@ -47,12 +47,15 @@ class EngineScan:
 
     @property
     def table(self) -> TableState:
-        """The table, with the schema that the scan reads by."""
+        """The table, with the schema of the scan."""
         return self.scan._take()[1]
 
     @property
     def has_limit(self) -> bool:
-        """Whether the scan has a row limit. If so, it takes no further predicate, which would choose other rows."""
+        """Whether the scan has a row limit.
+
+        Such a scan accepts no further predicate, because it would apply before the limit.
+        """
         return self._spec.limit is not None
 
     @property
@@ -69,7 +72,7 @@ class EngineScan:
     def lacks_ranges(self) -> bool:
         """Whether range partitions that existed at the scan's moment were removed since.
 
-        If so, the scan can only answer predicates that exclude the removed rows.
+        If so, a read raises an error, unless the predicate excludes the removed rows.
         """
         _, table = self.scan._take()
         return any(gone.missing_at(self._spec.snapshot) for gone in table.entry.purged)
@@ -96,12 +99,15 @@ class EngineScan:
         return token.planned_rows(table, self._spec)
 
     def text_bytes(self) -> dict[str, float]:
-        """See `token.text_bytes`."""
+        """Return about how many bytes a value takes, for each text or binary column of the scan."""
         _, table = self.scan._take()
         return token.text_bytes(table, self._spec)
 
     def estimate(self, where: Node) -> Estimate:
-        """Estimate the number of rows and the share of them that satisfies `where`. Raises: as `narrowed`."""
+        """Estimate the number of rows, and the share of rows that satisfy `where`.
+
+        Raises: as `narrowed`.
+        """
         narrowed = self.narrowed((), where)
         root, table = narrowed.scan._take()
         found = estimate(table, narrowed._spec)
@@ -109,7 +115,7 @@ class EngineScan:
         return found
 
     def dictionary_size(self, name: str) -> int:
-        """Return the number of entries in the column's largest dictionary of a file; 0: no dictionary."""
+        """Return the number of entries in the column's largest dictionary on disk; 0 if it has none."""
         _, table = self.scan._take()
         return read_path.dictionary_size(table, self._spec.schema.by_name(name))
 
@@ -151,7 +157,7 @@ class EngineScan:
         return self._derived(types={**self._spec.types, **narrow})
 
     def with_stored_dictionaries(self) -> EngineScan:
-        """See `Scan.with_dictionaries` without columns."""
+        """Return the scan with dictionaries for all columns that are stored as dictionaries."""
         return EngineScan(self.scan.with_dictionaries())
 
     # ---------------------------------------------------------------------------------------- reading
@@ -171,7 +177,7 @@ class EngineScan:
         del root
 
     def tokens(self, count: int) -> list[Token]:
-        """Return about `count` tokens with their row counts; large tablets are divided."""
+        """Return about `count` scan tokens with their row counts. Large tablets get several."""
         root, table = self.scan._take()
         made = token.make_tokens(self.scan._store.root_path, table, self._spec, count)
         del root

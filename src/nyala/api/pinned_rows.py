@@ -1,4 +1,4 @@
-"""The common base of `Scan` and `ChangeFeed`: rows that every read returns in the same way.
+"""The common base of `Scan` and `ChangeFeed`: every read returns the same rows.
 
 `PinnedRows` holds an immutable root, which is the state of the store with these rows. As long as an
 object holds a root, the root's files stay on disk. The object drops the root when Python frees the
@@ -35,7 +35,7 @@ UNREAD_LIMIT_S: Final = 15 * 60.0
 
 
 class ScannedStore(Protocol):
-    """What a scan needs of the store that it reads."""
+    """The attributes of a store that a scan or feed uses."""
 
     env: Env
     root_path: str

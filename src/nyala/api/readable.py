@@ -49,7 +49,7 @@ class ReadableTable(abc.ABC):
 
     @abc.abstractmethod
     def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
-        """Return (root, table, snapshot) to read the table at a moment; the table has the chosen schema."""
+        """Return (root, table, snapshot) to read the table at a moment. schema: as in `scan`."""
 
     def _watch(self, rows: PinnedRows) -> None:
         """Let the Database release the files of `rows` after some time without a read."""
@@ -260,7 +260,7 @@ class ReadableTable(abc.ABC):
         Raises
         ------
         KeyNotFoundError
-            There is no such row; it is a `KeyError` too.
+            There is no such row. The error is also a `KeyError`.
 
         Examples
         --------
@@ -333,7 +333,7 @@ class ReadableTable(abc.ABC):
         ----------
         since
             Exclusive lower bound: a timestamp, datetime, ISO text, tag or `WriteResult`. A moment
-            before the table's creation, such as 0, begins with its creation.
+            before the table's creation, such as 0, means the creation.
         until
             Inclusive upper bound. Default: now.
         versions
@@ -382,12 +382,13 @@ class ReadableTable(abc.ABC):
         """
         if since is None:
             raise InvalidArgumentError(
-                "changes takes the moment after which they begin: a timestamp, a datetime, ISO text or a WriteResult"
+                "changes needs since=, the moment after which the changes begin: a timestamp, a datetime, ISO "
+                "text or a WriteResult"
             )
         if not isinstance(before, bool):
             raise InvalidArgumentError(
                 f"before takes True or False (whether the feed has the values before each change), not {before!r}; "
-                "until=… ends a feed at a moment"
+                "to end the feed at a moment, pass until=…"
             )
         root, table, lower, upper = self._interval(since, until, schema)
         from nyala.tablet.changes.spec import make_change_spec
@@ -540,7 +541,7 @@ class TableView(ReadableTable):
 
 
 def with_schema_of(table: TableState, snapshot: int, schema: str) -> TableState:
-    """Return the table with the schema and tablets to read it with.
+    """Return the table as it was at `snapshot`, with the columns of then or of now.
 
     schema: "at" or "current", as in `ReadableTable.scan`. Raises: InvalidArgumentError for another value.
     """

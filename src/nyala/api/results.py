@@ -148,7 +148,7 @@ class CommitList:
             return CommitList(self._rows.take(pa.array(range(*place.indices(len(self))), pa.int64())))
         number = place + len(self) if place < 0 else place
         if not 0 <= number < len(self):
-            raise IndexError(f"commit {place} of {len(self)}")
+            raise IndexError(f"there is no commit {place}: the list has {len(self)} commits")
         return next(iter(CommitList(self._rows.slice(number, 1))))
 
     def __iter__(self) -> Iterator[Commit]:
@@ -212,7 +212,10 @@ class Tag:
 
 @dataclass(frozen=True)
 class FlushResult:
-    """What a flush wrote, from `Table.flush` and `Database.flush`. All zero if nothing was in memory."""
+    """What a flush wrote, from `Table.flush` and `Database.flush`.
+
+    All numbers are 0 if nothing was in memory.
+    """
 
     rowsets: int
     delta_files: int
@@ -236,7 +239,7 @@ class CompactionResult:
 
 @dataclass(frozen=True)
 class VacuumResult:
-    """What `Table.vacuum` removed, or would remove without `dry_run`."""
+    """What `Table.vacuum` removed. With `dry_run`, an estimate of what it would remove."""
 
     dry_run: bool
     files: int
@@ -262,7 +265,7 @@ class PurgeStatus:
 
     @property
     def done(self) -> bool:
-        """Whether the store has no byte of the purged rows any more."""
+        """Whether the store no longer has any byte of the purged rows."""
         return not self.files
 
 
@@ -286,13 +289,13 @@ class PurgeResult:
 
     @property
     def done(self) -> bool:
-        """Whether the store had no byte of the rows any more at the end of the call."""
+        """Whether the store had no byte of the rows left at the end of the call."""
         return self.status.done and not self.clones
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreStats:
-    """Figures of the whole store, from `Database.stats`."""
+    """Sizes and counters of the whole store, from `Database.stats`."""
 
     tables: int
     timestamp: int
@@ -341,12 +344,12 @@ class TableBackup:
 
     @property
     def time(self) -> dt.datetime:
-        """`until` as a time."""
+        """`until` as a datetime in UTC."""
         return to_datetime(self.until)
 
 
 def table_backup(made: Backup, of_store: bool = False) -> TableBackup:
-    """Describe a complete backup."""
+    """Describe a complete backup. of_store: whether it is part of a backup of all tables."""
     return TableBackup(
         table=made.table,
         kind="full" if made.since is None else "incremental",
@@ -373,12 +376,12 @@ class BackupResult:
 
     @property
     def rows(self) -> int:
-        """Rows in all files."""
+        """The number of rows in the files of all new backups."""
         return sum(table.rows or 0 for table in self.tables)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files."""
+        """The size of the files of all new backups."""
         return sum(table.bytes or 0 for table in self.tables)
 
 

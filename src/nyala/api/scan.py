@@ -187,7 +187,7 @@ class Scan(PinnedRows):
         HistoryExpiredError
             The moment is older than the table's history.
         TableNotFoundError
-            The table did not exist then.
+            The table did not exist at that moment.
 
         Examples
         --------
@@ -213,7 +213,7 @@ class Scan(PinnedRows):
     def limit(self, n: int) -> Scan:
         """Return a scan of at most `n` rows: the first in key order after `order_by_key()`, else any.
 
-        A second limit counts only if it is smaller.
+        If the scan already has a limit, the smaller of the two applies.
 
         Examples
         --------
@@ -226,7 +226,7 @@ class Scan(PinnedRows):
     def order_by_key(self) -> Scan:
         """Return a scan that gives its rows in ascending order of the primary key.
 
-        Cost: rows of overlapping rowsets are merged.
+        Cost: if rowsets overlap, their rows are merged by key.
 
         Examples
         --------
@@ -287,7 +287,7 @@ class Scan(PinnedRows):
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a polars DataFrame.
 
-        Cost: decimals of up to 18 digits are handed over as they are stored, without a conversion.
+        Decimals of up to 18 digits are passed to polars as they are stored, without a conversion.
         """
         need("polars", "polars")
         from nyala.interop.polars_frames import polars_frame
@@ -297,8 +297,8 @@ class Scan(PinnedRows):
     def to_polars_lazy(self) -> pl.LazyFrame:
         """Return a lazy polars frame over the scan.
 
-        Columns that a query names, its limit, and the filters that Nyala understands reach the scan.
-        Threads read splits ahead of polars, as many as `memory_limit` allows.
+        polars passes a query's columns, its limit and its filters to the scan; polars itself applies
+        filters that Nyala cannot evaluate. Background threads read ahead, within `memory_limit`.
         """
         need("polars", "polars")
         from nyala.interop.polars_frames import polars_lazy
@@ -329,7 +329,7 @@ class Scan(PinnedRows):
         return self.limit(row_limit("head", n)).to_arrow()
 
     def count(self) -> int:
-        """Count the rows. Reads only the columns of the predicate, and deletions."""
+        """Count the rows. Reads deletions and the columns of the predicate, but no other columns."""
         root, table = self._take()
         counters = self._begin()
         total = read_path.count(read_path.plan(table, self._spec, counters), self._spec, counters)
@@ -367,9 +367,9 @@ class Scan(PinnedRows):
     def tokens(self) -> list[bytes]:
         """Return one scan token per tablet, for `read_token` in any process that sees the files.
 
-        A token includes the tablet's rows that are in no file yet. Its files stay as long as the
-        caller keeps this scan, or a lease. A limit applies to each token, and key order holds
-        within a token.
+        A token includes the tablet's rows that are in no file yet. The files of a token stay on disk
+        as long as the caller keeps this scan or holds a lease on them. The scan's limit applies to
+        each token, and key order holds within a token.
 
         Raises
         ------
@@ -399,8 +399,8 @@ class Scan(PinnedRows):
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the rows as an Arrow C stream.
 
-        If the caller requests dictionaries or narrow decimals, values are returned as they are stored.
-        Arrow casts them to other requested types.
+        If the caller requests dictionaries or narrow decimals, such columns are returned as they are
+        stored. For other requested types, Arrow casts the values.
         """
         if requested_schema is None:
             return super().__arrow_c_stream__()
@@ -432,7 +432,10 @@ class Scan(PinnedRows):
         return EngineScan(self)
 
     def _begin(self) -> ScanCounters:
-        """Return new counters, and keep them as the last run of this scan and of the scans it derives from."""
+        """Return new counters for a read.
+
+        `explanation_of_last_run` shows them, for this scan and for the scans that it was derived from.
+        """
         run = self._spec, ScanCounters()
         scan: Scan | None = self
         while scan is not None:

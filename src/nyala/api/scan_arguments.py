@@ -37,13 +37,13 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
 def requested_types(
     columns: Sequence[ColumnSchema], requested: pa.Schema
 ) -> tuple[tuple[ColumnSchema, ...], dict[str, pa.DataType]]:
-    """Return (columns, types) for a scan whose rows shall have the Arrow schema `requested`.
+    """Return (columns, types) for a scan that returns rows in the Arrow schema `requested`.
 
-    The result's columns are the given ones, but nullable where `requested` has a nullable field.
-    Its types are the Arrow types by name of the columns that are not read in their own type.
+    columns: the given columns; those with a nullable field in `requested` are nullable.
+    types: a dict from the name of each column that is read in another type than its own, to this type.
 
-    A requested type may be the column's own, a wider one, or a dictionary of text. A name of a type
-    means the same as in `create_table`: `large_string` is `string`.
+    A requested type may be the column's own, a wider one, or a dictionary of text or binary values.
+    Arrow types are understood as in `create_table`, so `large_string` is `string`.
 
     Raises: SchemaError for any other type, for a dictionary that a scan cannot return, and for
     NOT NULL on a nullable column.

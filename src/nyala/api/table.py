@@ -58,7 +58,7 @@ _WAIT_MAX_S: Final = 365 * 86_400.0
 
 
 class Table(WritableTable):
-    """A table of an open database, returned by `db["name"]`. It holds only the name, so it costs nothing."""
+    """A table of an open database, returned by `db["name"]`. Creating the object reads nothing."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
@@ -124,7 +124,10 @@ class Table(WritableTable):
     def _view(
         self, at: Any, schema: SchemaOf | None = None, name: str = "at", table_id: int | None = None
     ) -> tuple[Root, TableState, int]:
-        """See `ReadableTable._view`. table_id: the table to read, because several tables may have had its name."""
+        """See `ReadableTable._view`.
+
+        table_id: the table to read, by its id, because several tables may have had this name.
+        """
         root, snapshot, published = self._database._view_at(at, name)
         table = None if table_id is None else root.any_table(table_id)
         if table is None:
@@ -302,7 +305,7 @@ class Table(WritableTable):
         return CompactionResult(**self._database._writing().compact(self._name, CompactionProgress(show)))
 
     def vacuum(self, dry_run: bool = False) -> VacuumResult:
-        """Free the disk space of expired history, dead rows, the log, and files that nothing needs.
+        """Free the disk space of expired history, dead rows, the log, and files that nobody needs.
 
         Parameters
         ----------
@@ -351,7 +354,7 @@ class Table(WritableTable):
         Raises
         ------
         ReadOnlyError
-            The store was opened to read only.
+            The store was opened for reading only.
         InvalidArgumentError
             A snapshot or a transaction of this process is open, or a Spark job changes the rows.
             Nothing was written.
@@ -445,7 +448,7 @@ class Table(WritableTable):
     def stats(self) -> TableStats:
         """Return the number of rows, the size on disk and in memory, and the size of the history.
 
-        Cost: counts the rows, for which it reads deletions.
+        Cost: reads the deletions, to count the rows.
 
         Examples
         --------

@@ -98,7 +98,7 @@ class Transaction:
         return iter(self.list_tables())
 
     def list_tables(self) -> list[str]:
-        """Return the names of the tables, sorted."""
+        """Return the names of the tables that existed when the transaction began, sorted."""
         return sorted(self._pinned().by_name)
 
     def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
@@ -226,7 +226,7 @@ class TransactionTable(WritableTable):
 def _refuse_message(message: str | None) -> None:
     if message is not None:
         raise InvalidArgumentError(
-            "a transaction is one commit with one message: pass it to db.transaction(message=…)"
+            "a transaction is one commit with one message: pass the message to db.transaction(message=…)"
         )
 
 

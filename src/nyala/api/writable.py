@@ -475,19 +475,25 @@ def collect(errors: str) -> bool:
 
 
 def choice(argument: str, value: str, ignore: str) -> bool:
-    """Return whether `value` is the word `ignore`. Raises: InvalidArgumentError unless it is that or "error"."""
+    """Return True if `value` is the word `ignore`, False if it is "error".
+
+    Raises: InvalidArgumentError for any other value.
+    """
     if value not in ("error", ignore):
         raise InvalidArgumentError(f"{argument} takes 'error' or {ignore!r}, not {value!r}")
     return value == ignore
 
 
 def _rows_of(result: WriteResult) -> int:
-    """Return the number of rows in the data of the call."""
+    """Return the number of rows that the call received."""
     return result.inserted + result.updated + result.deleted + result.ignored + len(result.errors)
 
 
 def _sum(left: WriteResult, right: WriteResult, offset: int) -> WriteResult:
-    """Add the results of two record batches of a stream. offset: the number of rows before the second one."""
+    """Add the results of two record batches of a stream.
+
+    offset: the number of rows of the stream before the batch of `right`.
+    """
     errors = right.errors
     if len(errors):
         rows = pa.compute.add(errors.column("row"), offset)

@@ -5,7 +5,8 @@
            <table>/.<until>-<owner>-<token>/   a backup in progress; renamed to <until> when complete
            %store/<until>.json                 names the backups of all tables of a store at one moment
 
-`until` is the moment of the backup, `owner` the mark of the process that writes it.
+`until` is the moment of the backup, and `owner` the mark of the process that writes it (`env.owner`).
+The folder of a backup in progress is called its work folder.
 
 A bucket has no renames. There the files of a backup in progress are in <until>/<owner>-<token>/, and
 backup.json is put last, by put-if-absent. `%store` is called `=store` there. No table has a folder of
@@ -15,9 +16,10 @@ Invariants
     B1  backup.json exists only if all files that it names exist and are synced. Then the folder gets
         its final name; in a bucket, backup.json completes the backup. So an interrupted backup is not
         a backup, and no backup changes an earlier one.
-    B2  Columns are identified by their ids. So a renamed column is found, a dropped column is not
-        restored, and rows without a later column get its default.
-    B7  A store's record is written after all backups that it names. They are of the same moment.
+    B2  Columns are identified by their ids. So a renamed column is found, and a dropped column is not
+        restored. If a column was added after a backup, the rows of this backup get its default.
+    B7  The record of a whole store (in %store) is written after all backups that it names. These
+        backups are of the same moment.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class OpenedPlace:
-    """A place that this process has opened, perhaps with credentials."""
+    """A place that this process has opened, for a bucket with the user's credentials."""
 
     path: str
     env: Env
@@ -136,7 +138,7 @@ def records_path(place: Place) -> str:
 
 
 def names_in(files: Files, path: str) -> list[str]:
-    """Return the names in a folder. For a file return no names, because users may put files beside backups."""
+    """Return the names in a folder; none if `path` is a file, because users may put files there."""
     try:
         return files.list_dir(path)
     except StorageError as error:
@@ -149,7 +151,7 @@ def names_in(files: Files, path: str) -> list[str]:
 
 
 class PartFile(NamedTuple):
-    """A file of a backup: its name, tablet id, number of rows, size, and CRC-32C of its bytes."""
+    """A file of a backup: its name, tablet id, number of rows, size, and the CRC-32C of its bytes."""
 
     name: str
     tablet: int
@@ -183,7 +185,10 @@ class Backup:
 
     @property
     def identity(self) -> tuple[str, int, int]:
-        """An incremental backup depends on an earlier backup with the same identity."""
+        """The store, the table, and the timestamp of its last repartition.
+
+        An incremental backup depends on an earlier backup with the same identity.
+        """
         return self.store, self.table_id, self.rewritten
 
     @property
@@ -235,7 +240,10 @@ class Backup:
 
 @dataclass(frozen=True)
 class StoreRecord:
-    """The backups of all tables of a store at one moment. `tables`: the name of each backup's folder."""
+    """The backups of all tables of a store at one moment.
+
+    tables: a dict from table name to the name of the backup's folder.
+    """
 
     store: str
     until: int
@@ -275,7 +283,7 @@ def put_metadata(place: Place, path: str, data: bytes) -> None:
 
 
 def _sealed(fields: dict[str, Any]) -> bytes:
-    """Return the fields as JSON, with their CRC-32C as a further field."""
+    """Return the fields as JSON, with one more field: the CRC-32C of the others."""
     return json.dumps({**fields, "crc": _crc_of(fields)}, indent=1).encode()
 
 
@@ -298,7 +306,7 @@ def _read_sealed(place: Place, path: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _damage_raises(path: str) -> Iterator[None]:
-    """Convert errors of decoding metadata to CorruptionError."""
+    """Convert errors of decoding metadata in the `with` block to CorruptionError."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:

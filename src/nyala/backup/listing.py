@@ -7,7 +7,7 @@ Invariants
     B4  An incremental backup depends on a backup with the same identity: of the same store and the
         same table id, whose rows were not rewritten since.
     B5  The next backup of a table removes the work folders of processes that have ended
-        (`env.is_gone`). `clean` with a later moment removes all work folders.
+        (`env.is_gone`). `clean` removes all work folders of backups from before its moment.
     B6  A backup with damaged metadata hides no other backup. `find_backups` reports it. `clean` keeps
         it, and the earlier backups of its table, on which it may depend. The next backup or restore of
         its table raises an error. Other tables are not affected.
@@ -56,7 +56,7 @@ class DamagedBackup(NamedTuple):
 
 
 def check_exists(place: Place) -> None:
-    """Raise InvalidArgumentError if the folder does not exist, so that a typing error is noticed."""
+    """Raise InvalidArgumentError if the folder does not exist, because its name may be mistyped."""
     files = place.env.files
     if not (names_in(files, place.path) if place.in_bucket else files.exists(place.path)):
         raise InvalidArgumentError(
@@ -131,9 +131,9 @@ def _look(place: Place, folder: str) -> tuple[list[Backup], list[DamagedBackup]]
 
 
 def _age(backup: Backup) -> tuple[int, bool]:
-    """Return the sort key of a backup: its moment. A full backup comes after others of its moment.
+    """Return the sort key of a backup: its moment, and full backups last among those of one moment.
 
-    So the next incremental backup depends only on the full one.
+    So if a moment has both kinds, the next incremental backup depends on the full one.
     """
     return backup.until, backup.since is None
 
@@ -206,7 +206,10 @@ def remove_abandoned(place: Place, table: str) -> None:
 
 
 def _works(place: Place, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the work folder at `path`, or those inside of it in a bucket, with the mark of the process."""
+    """Yield (path, mark of the process) of each work folder.
+
+    In a folder the work folder is `path` itself; in a bucket, work folders are inside of `path`.
+    """
     if not place.in_bucket:
         found = WORK.fullmatch(os.path.basename(path))
         if found is not None:

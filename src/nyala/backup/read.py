@@ -28,7 +28,10 @@ _ADVICE: Final = "restore another moment, or make a full backup"
 
 @dataclass(frozen=True)
 class RestoreStep:
-    """One backup that a restore reads, with its files of tablets that the target has (B3)."""
+    """One backup that a restore reads, and the files of it to read.
+
+    These are the files of tablets that also exist in the backup to restore (B3).
+    """
 
     backup: Backup
     files: tuple[PartFile, ...]
@@ -104,8 +107,8 @@ def _steps(backups: list[Backup], target: Backup) -> list[RestoreStep]:
 def restored_schema(target: Backup, step: RestoreStep) -> pa.Schema:
     """Return the schema of the rows of `read_part`: the columns of the table.
 
-    Rows of an incremental backup also have the kind of change. Their columns except the key are
-    nullable, because a delete has only the key.
+    For an incremental backup, the schema has one more column, the kind of change. All columns except
+    the key are then nullable, because a delete has only the key.
     """
     if step.is_full:
         return target.schema.arrow_schema()

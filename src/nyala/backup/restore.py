@@ -2,8 +2,8 @@
 
 For each table, `restore` creates an empty table with a temporary name (`tablet/state/unfinished.py`),
 and writes the rows of the backups in batches of about 64 MB. Then all tables get their names in one
-change of the catalogue. A restore that is killed before leaves tables with temporary names, which the
-next open drops.
+change of the catalogue. If a restore is killed before this change, tables with temporary names are
+left. The next open drops them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True)
 class Restored:
-    """A restored table: its name, its name in the backup, its moment, and its number of rows."""
+    """A restored table: its name, its name in the backup, the backup's moment, and its row count."""
 
     name: str
     source: str
@@ -66,7 +66,7 @@ def restore(
 ) -> list[Restored]:
     """Create tables from backups.
 
-    plans: by the name of each new table.
+    plans: a dict from the name of each new table to the backup to restore and its steps.
     progress: called with the number of finished files and of all files.
     Raises: TableExistsError; CorruptionError, StorageError if a backup cannot be read. Then no table
         was created.
@@ -93,7 +93,10 @@ def restore(
 
 
 def _rename(store: Store, filled: Mapping[str, str]) -> None:
-    """Give tables their new names in one change of the catalogue. filled: new to temporary names."""
+    """Give tables their final names in one change of the catalogue.
+
+    filled: a dict from the final name of each table to its temporary name.
+    """
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         after = root = store.root
@@ -131,7 +134,7 @@ def filling(store: Store, target: Backup, wanted: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def restoring(filled: str, wanted: str) -> Iterator[None]:
-    """Replace the temporary name of a table in errors by its final name."""
+    """In errors of the `with` block, replace a table's temporary name by its final name."""
     try:
         yield
     except Error as error:

@@ -1,6 +1,6 @@
 """Writes backups: of one table by three functions, and of many tables at one moment by `back_up`.
 
-    begin_backup     creates the work folder
+    begin_backup     creates the work folder, which has the backup in progress
     write_part       writes the rows of one tablet to Parquet files of about 32 MB
     finish_backup    writes the metadata, and gives the folder its final name (B1)
 
@@ -58,7 +58,9 @@ def begin_backup(backup: Backup) -> None:
 def write_part(
     backup: Backup, tablet_id: int, batches: Iterable[pa.RecordBatch], name: str
 ) -> list[PartFile]:
-    """Write and sync the rows of one tablet as files `name`-<number>.parquet; no file if it has no rows.
+    """Write and sync the rows of one tablet as files `name`-<number>.parquet.
+
+    A tablet without rows gets no file.
 
     batches: rows with the columns of the table in their order. Rows of an incremental backup have the
         change type as a further column.
@@ -109,7 +111,7 @@ def _write_file(backup: Backup, tablet_id: int, name: str, body: pa.Buffer, rows
 def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
     """Write the metadata and give the folder its final name (B1).
 
-    Raises: StorageError if another program has finished a backup of this moment meanwhile.
+    Raises: StorageError if another program has finished a backup of the same moment in the meantime.
     """
     done = dataclasses.replace(backup, files=tuple(sorted(files)))
     named = {os.path.basename(file.name) for file in files}
@@ -139,7 +141,7 @@ def remove_work(backup: Backup) -> None:
 
 @dataclass(frozen=True)
 class Done:
-    """The result of `back_up`: the written backups, and the tables that had a backup of this moment."""
+    """The result of `back_up`: the new backups, and the tables that had a backup of this moment before."""
 
     until: int
     made: tuple[Backup, ...]
@@ -211,7 +213,7 @@ def back_up(
 
 
 def rows_of_tablet(plan: BackupPlan, tablet: TabletState) -> Iterator[pa.RecordBatch]:
-    """Return the rows of one tablet that the backup will have."""
+    """Return the rows of one tablet to write into the backup."""
     alone = dataclasses.replace(plan.table, tablets=(tablet,))
     if isinstance(plan.spec, ChangeSpec):
         return change_batches(alone, plan.spec)

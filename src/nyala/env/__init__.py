@@ -82,9 +82,9 @@ class Env:
         return replace(self, files=self.files.bind(folder))
 
     def remove_busy_tree(self, path: str) -> None:
-        """Remove a folder in which a cancelled task may still create a file. Raises: StorageError.
+        """Remove a folder in which a cancelled task may still create files. Raises: StorageError.
 
-        Such a file makes the removal fail, so the removal is repeated for some seconds.
+        A new file makes the removal fail, so the removal is repeated for some seconds.
         """
         for pause_s in _REMOVAL_PAUSES_S:
             try:

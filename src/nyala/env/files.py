@@ -108,9 +108,9 @@ class RandomFile(Protocol):
         ...
 
     def read_into(self, offset: int, memory: Any) -> int:
-        """Fill writable memory with the bytes from `offset` on; return their number.
+        """Fill writable memory with the bytes from `offset` on; return the number of bytes.
 
-        It is less than the memory's size at the end of the file.
+        The number is less than the memory's size if the file ends before.
         """
         ...
 
@@ -168,7 +168,7 @@ class Files(Protocol):
         ...
 
     def watch(self, path: str) -> None:
-        """For bound files: check before each change that `path` is still the same file (F5)."""
+        """For bound files: check before each later change that `path` is the same file (F5)."""
         ...
 
     def check_bound(self) -> None:
@@ -204,7 +204,7 @@ class Files(Protocol):
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Replace the file's content durably. After a crash, it has the old or the new content."""
+        """Replace a file's content durably. After a crash, the file has the old or new content."""
         ...
 
     def truncate(self, path: str, length: int) -> None:
@@ -244,14 +244,14 @@ class Files(Protocol):
         ...
 
     def identity(self, path: str) -> Hashable:
-        """Return a value that changes when the path gets another file, or the file other content.
+        """Return a value that changes if the file is replaced or its content changes.
 
         Raises: MissingFileError.
         """
         ...
 
     def inode(self, path: str) -> tuple[int, int]:
-        """Return a value that is unique to this file or folder, and is equal under each of its names.
+        """Return a value that no other file or folder has. It is the same under each of its names.
 
         Raises: MissingFileError.
         """
@@ -264,8 +264,8 @@ class Files(Protocol):
     def preallocate(self, path: str, length: int) -> None:
         """Create a file of `length` meaningless bytes with allocated blocks, and its folder.
 
-        The file is not synced. Raises: StorageError, and then there is no file. Its errno is ENOSPC
-        or EDQUOT if there is no space.
+        The file is not synced. Raises: StorageError, and then the file does not exist. The error's
+        errno is ENOSPC or EDQUOT if there is no space.
         """
         ...
 
@@ -285,9 +285,9 @@ class Files(Protocol):
         ...
 
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
-        """Return files for a reader without a lease: any file may be removed while it is open.
+        """Return files for a reader without a lease. The writer may remove them while they are open.
 
-        If `open` or a later read does not find the file, it raises `vanished(path)`.
+        If `open` or a later read does not find a file, it raises the error `vanished(path)`.
         """
         ...
 
@@ -316,7 +316,7 @@ _ADVICE: Final[dict[int, str]] = {
 
 
 def storage_error(error: OSError, verb: str, path: str) -> StorageError:
-    """Convert an `OSError`. `verb` says what was tried with the file at `path`, such as "read"."""
+    """Convert an `OSError` to a StorageError. verb: the operation on the file, such as "read"."""
     number = error.errno
     reason = os.strerror(number) if number is not None else str(error)
     advice = _ADVICE.get(number) if number is not None else None
@@ -327,7 +327,10 @@ def storage_error(error: OSError, verb: str, path: str) -> StorageError:
 
 
 def write_atomic(files: Files, path: str, data: bytes) -> None:
-    """Do `Files.write_atomic` by single operations of `files`, so that tests can fail each of them."""
+    """Implement `Files.write_atomic` by other operations of `files`.
+
+    So tests can let each operation fail.
+    """
     # Each thread has its own name, so that two writers of one path never share a temporary file.
     temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
     files.unlink(temporary, missing_ok=True)

@@ -11,11 +11,11 @@ short critical sections run like this:
 
 `Interruptible` calls handlers inside such a section, where it waits or works for long.
 
-Handlers run in the main thread only. Another thread ends its work at the same places by
-`Cancellable`: it gives a function that is called there, and may raise.
+Handlers run in the main thread only. Another thread can end its work at the same places: inside
+`with Cancellable(check)` the function `check` is called there, and may raise.
 
-Only the signals in `_SIGNALS` are delayed, which programs use to end or interrupt work, and only if
-their handler is a Python function.
+Only the signals in `_SIGNALS` are delayed, and only if their handler is a Python function. Programs
+use these signals to end or interrupt work.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _in_main_thread() -> bool:
 
 
 def _hold_back() -> None:
-    """Delay all signals. If a handler raises meanwhile, no signal is delayed, and the error is raised."""
+    """Delay all signals. If a handler raises during this call, undo the delay and raise its error."""
     try:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
@@ -68,7 +68,7 @@ def _hold_back() -> None:
 
 
 def _let_through() -> None:
-    """Restore the handlers, and call those whose signals came. They may raise."""
+    """Restore the handlers, and call those whose signals came. The handlers may raise."""
     handlers = _State.handlers
     try:
         _restore(handlers)
@@ -124,7 +124,10 @@ _CHECKS: Final = _Checks()
 
 
 class Cancellable:
-    """Calls `check` wherever a signal handler could run in this thread's `with` block. It may raise."""
+    """Calls `check` wherever a signal handler could run in this thread's `with` block.
+
+    `check` may raise.
+    """
 
     __slots__ = ("_before", "_check")
 
@@ -157,7 +160,7 @@ def checkpoint() -> None:
 
 
 class Interruptible:
-    """Allows signal handlers in a `with` block inside `Uninterrupted`."""
+    """Allows signal handlers to run in a `with` block inside `Uninterrupted`."""
 
     __slots__ = ("_depth",)
 

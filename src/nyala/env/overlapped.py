@@ -22,8 +22,8 @@ def each(
 ) -> list[_Result]:
     """Call `work` with each item, in `threads` threads; return the results in the order of the items.
 
-    If `files` are a test's replacement of the system's files, one thread does all work. This thread
-    takes part, so the work is done even if no other thread can be started.
+    The calling thread works too, so the work is done even if no other thread can be started. If
+    `files` are a test's replacement of the system's files, the calling thread does all work.
     Raises: the first error, after every running call of `work` has ended.
     """
     left = list(items)

@@ -61,7 +61,7 @@ def _full_sync(fd: int) -> None:
 
 
 def _write_fully(fd: int, parts: list[memoryview]) -> None:
-    """Write all parts at the descriptor's position. The system may write less per call than asked."""
+    """Write all parts at the descriptor's position, with as many system calls as this needs."""
     pending = [part for part in parts if part.nbytes]
     while pending:
         # A part above the limit of one call is cut, and its rest written by the next call.
@@ -175,7 +175,10 @@ class _PosixAppendFile:
 
 
 class _Descriptor:
-    """Closes its descriptor when nobody references this object, so never while a thread uses it."""
+    """A file descriptor that is closed when Python frees this object.
+
+    So it is never closed while a thread uses it.
+    """
 
     __slots__ = ("fd",)
 
@@ -254,7 +257,7 @@ def _inode_of(status: os.stat_result) -> tuple[int, int]:
 
 
 class _Location(NamedTuple):
-    """The arguments of a system call for a path: a name relative to an open folder, or any path."""
+    """A path as arguments of system calls: a name relative to an open folder, or the path."""
 
     name: str
     descriptor: _Descriptor | None
@@ -283,7 +286,8 @@ class _IdleDescriptors:
 
     A thread takes a descriptor out by one `dict.pop`, which is atomic, and gives it back after its
     read. So a descriptor in use is never closed, although there is no lock. If two threads read one
-    file at the same time, each has its own descriptor, and the second to be given back is closed.
+    file at the same time, each has its own descriptor. The descriptor that is given back first is
+    kept, and the other is closed.
     """
 
     def __init__(self) -> None:
@@ -540,7 +544,7 @@ class PosixFiles:
     _vanished: Callable[[str], Error] | None = None
 
     def __init__(self, folder: _Folder | None = None, vanished: Callable[[str], Error] | None = None) -> None:
-        """folder: bind the files to it (F5). vanished: see `without_lease`."""
+        """folder: bind the files to this folder (F5). vanished: see `without_lease`."""
         self._folder = folder
         self._vanished = vanished
 

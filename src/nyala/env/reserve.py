@@ -9,8 +9,8 @@ piece. The reserve has many pieces because a disk can also run out of inodes, an
 needs little.
 
 Invariants
-    V1  Ordinary writes never use the reserve: missing pieces get free space first. While the reserve
-        is in use, the log accepts no records.
+    V1  Ordinary writes never use the reserve: before such a write, missing pieces are allocated from
+        the free space. While the reserve is in use, the log accepts no records.
     V2  A store works without a reserve if the file system cannot allocate space. On a small disk the
         reserve is small: at most a quarter of the free space when it is created.
     V3  Only an error shows that the disk is full. The amount of free space does not include quotas.
@@ -46,7 +46,7 @@ _SHARE: Final = 16
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error means that no space, no inode, or nothing of the user's quota is left."""
+    """Whether an error means that the disk has no space or inode left, or a quota is used up."""
     return isinstance(error, StorageError) and error.errno in _FULL
 
 
@@ -162,7 +162,7 @@ class Reserve:
         return True
 
     def take(self, action: Callable[[], _T]) -> _T:
-        """Call `action`. While the disk is full, release one piece of the reserve and call it again.
+        """Call `action`. While the disk is full, release one piece and call `action` again.
 
         action: a small operation that must work on a full disk, such as writing a lease.
         """

@@ -107,7 +107,7 @@ class Address:
             return found
 
     def within(self, *names: str) -> Address:
-        """Return the address of a folder inside of this address."""
+        """Return the address of a folder inside of this one. names: the parts of its path."""
         return replace(self, path="/".join((self.path.rstrip("/"), *names)))
 
 
@@ -163,9 +163,10 @@ def address_of(env: Env, path: str) -> Address:
 
 
 def place_of(url: str, options: StorageOptions | None) -> Hashable:
-    """Return a value that differs for the same URL on different servers.
+    """Return a value that identifies the place of a store: its URL and the options that name a server.
 
-    Different values may still be one place, because a profile or a file may name the same server.
+    Two values can differ although the place is the same, because a profile or a file can also name
+    the server.
     """
     given = options if isinstance(options, Mapping) else {}
     return plain_url(url), *(str(given.get(name)) for name in _SERVERS)

@@ -1,8 +1,8 @@
 """The interface of a bucket: create, get, list, put, delete and upload objects under one prefix.
 
 A *key* is relative to the store's prefix, and its parts are joined by "/" (`handle` says which keys
-are valid). No key is a folder of another key, as "a" is of "a/b". An object is written whole or not
-at all. S3, Google Cloud Storage, Azure and R2 give the guarantees below.
+are valid). If "a/b" is the key of an object, "a" is not, because it is a folder in `folder`. An object
+is written whole or not at all. S3, Google Cloud Storage, Azure and R2 give the guarantees below.
 
 `create` is put-if-absent: it stores an object only if its key is free. The safety of a store depends
 on this alone. Callers use `settle.settle`, which finds out what a failed `create` did.
@@ -14,11 +14,11 @@ Guarantees
     B2  `get`, `head` and `list` see every object whose `create`, `put` or `upload` has returned,
         and no deleted object.
     B3  `modified_us` is a time of the bucket's clock, often in whole seconds. It can be compared
-        with the time of another object, but not with a clock of this machine. The time of an upload
-        is that of its begin or of its end.
+        with the time of another object, but not with a clock of this machine. For an upload it is
+        the time at which the upload began or ended.
 
-Thread safety: any thread may use an `Objects`. In a forked child the first call raises. An `Objects`
-cannot be pickled, because it may hold credentials.
+Thread safety: any thread may use an `Objects`. In a forked child every call raises StorageError. An
+`Objects` cannot be pickled, because it may hold credentials.
 """
 
 from __future__ import annotations

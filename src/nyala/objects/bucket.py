@@ -1,16 +1,16 @@
 """Objects in a bucket of S3, Google Cloud Storage or Azure, through obstore.
 
 Invariants
-    O1  `create` sends one request. If obstore repeated it after a 503 or a cut connection, it would
-        report the object of its own first request as another writer's. So `settle` repeats the
-        request, and compares the bytes.
+    O1  `create` sends one request, and obstore must not repeat it after a 503 or a cut connection:
+        the second request would find the object of the first, and take it for another writer's.
+        `settle` repeats a failed request instead, and compares the bytes.
     O2  If a process opened a bucket and was then forked, the child raises StorageError. obstore's
         threads do not exist in the child, so each request would wait forever.
-    O3  `repr`, messages and pickles contain no credentials. A client of obstore pickles its secret
-        key, so it never leaves this object, which cannot be pickled.
+    O3  `repr`, messages and pickles contain no credentials. A pickled client of obstore would contain
+        the secret key. So no other object gets these clients, and a `BucketObjects` cannot be pickled.
     O4  All errors of obstore become StorageError (`bucket_errors`).
-    O5  This module merges ranges, and cuts them off at the object's end: obstore panics if a range
-        begins behind the end and shares a request with another range.
+    O5  This module, not obstore, merges ranges into requests and cuts them off at the object's end.
+        obstore panics if a merged range begins behind the end.
     O6  An upload needs the memory of at most `_PARTS_AT_ONCE` + 2 parts.
 """
 
@@ -80,8 +80,8 @@ class BucketObjects(Handle):
         timeout_s: float = TIMEOUT_S,
         public_options: tuple[tuple[str, Any], ...] = (),
     ) -> None:
-        """connect: creates a client of obstore. It is called for one that repeats requests, and one that
-        does not.
+        """connect: creates a client of obstore. It is called twice: for a client that repeats failed
+        requests, and for one that does not.
         """
         super().__init__(url, public_options)
         self._connect: Final = connect
@@ -124,7 +124,7 @@ class BucketObjects(Handle):
 
     @contextmanager
     def _errors_of(self, verb: str, key: str) -> Iterator[None]:
-        """Convert errors of obstore in the `with` block. `verb` says what is done with the object."""
+        """Convert errors of obstore in the `with` block. verb: what the block does, such as "read"."""
         try:
             yield
         except self._errors as error:

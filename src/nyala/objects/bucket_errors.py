@@ -70,7 +70,10 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_about_object(error: BaseException) -> bool:
-    """Whether a status 404 says that the object is missing. It may also be about the bucket, or of a proxy."""
+    """Whether an error with status 404 is about a missing object, and not about a missing bucket.
+
+    False also for a 404 page of a proxy.
+    """
     text = str(error)
     return _NO_BUCKET.search(text) is None and _PAGE.search(text) is None
 
@@ -87,7 +90,7 @@ def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
 
 
 def check_from_bucket(meta: Mapping[str, Any], content_type: str, verb: str, url: str) -> None:
-    """Raise StorageError if an answer is not from a bucket, but a page of a proxy: HTML, or without a tag."""
+    """Raise StorageError if an answer is HTML or has no ETag, so it is a proxy's and not a bucket's."""
     if meta["e_tag"] is None or content_type.startswith("text/html"):
         raise StorageError(f"cannot {verb} {url}: {_NOT_THE_BUCKET}", path=url)
 

@@ -19,7 +19,8 @@ Invariants
         deleted. A reader that has the file open can still read it. Other readers fetch the chunks
         again.
     C4  Requests run only in threads of the cache. So Ctrl-C ends the wait of a reader, but not the
-        request. If no thread has begun a request yet, a reader that waits for it begins it.
+        request. Some threads only send requests for which a reader waits. So these requests do not
+        queue behind requests of `ensure`.
 
 If the disk is full or fails, the cache logs one warning and turns itself off. Every read is then a
 request.
@@ -93,7 +94,7 @@ class CachedObject:
 
 
 class _Fetch:
-    """Runs of chunks (first, last + 1) that one request fetches. The thread that acquires `begun` sends it."""
+    """A request for runs of chunks (first, last + 1). The thread that acquires `begun` sends it."""
 
     def __init__(self, entry: CachedObject, runs: Sequence[tuple[int, int]], round: int) -> None:
         self.entry = entry
@@ -173,7 +174,7 @@ class ChunkCache:
         """Wait until the cache file holds these bytes; return the file.
 
         length: at least 1.
-        Returns: None if the cache is off, or drops the chunks again and again.
+        Returns: None if the cache is off, or if it dropped the chunks several times before the read.
         Raises: as `Objects.get_ranges`.
         """
         first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
@@ -210,7 +211,7 @@ class ChunkCache:
         return data
 
     def drop(self, entry: CachedObject, file: RandomFile | None = None) -> None:
-        """Remove the copy of an object (C3). With `file`, only if its copy is still this file."""
+        """Remove the copy of an object (C3). file: remove the copy only if this is its file."""
         with entry.lock:
             if file is not None and (entry.copy is None or entry.copy.file is not file):
                 return
@@ -236,7 +237,7 @@ class ChunkCache:
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────
 
     def _claim(self, entry: CachedObject, chunks: Sequence[int]) -> tuple[list[_Fetch], list[_Fetch]]:
-        """Return new fetches for missing chunks, and the fetches under way for the other missing chunks."""
+        """Return the fetches for missing chunks: new ones, and those that other readers have begun."""
         with entry.lock:
             held = {} if entry.copy is None else entry.copy.held
             missing = [chunk for chunk in chunks if chunk not in held]
@@ -251,7 +252,7 @@ class ChunkCache:
         return mine, list(theirs.values())
 
     def _begin(self, fetch: _Fetch) -> None:
-        """Let a thread for waiting readers send the request, unless another thread has begun it (C4)."""
+        """Send the request in a thread for waiting readers, unless another thread has begun it (C4)."""
         if fetch.begun.locked():
             return
         try:

@@ -15,8 +15,7 @@ Invariants
     P3  After an error, the outcome is "unknown" if the object's name may have changed.
 
 A killed process leaves its temporary file. The first write of a later client removes temporary files
-that are older than a day. Empty folders are not removed. No key may be a folder of another key, as
-"a" is of "a/b".
+that are older than a day. Empty folders are not removed.
 """
 
 from __future__ import annotations
@@ -281,7 +280,7 @@ class FolderObjects(Handle):
 
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
-        """Set the outcome of an error in the `with` block, which changes the name `path` (P3)."""
+        """Set the outcome of errors (P3) in a `with` block that creates, replaces or deletes `path`."""
         try:
             yield
         except StorageError as error:
@@ -301,5 +300,8 @@ class FolderObjects(Handle):
 
 
 def _is_absent(error: StorageError) -> bool:
-    """Whether the error says that no object has the key: its path is free, a folder, or below a file."""
+    """Whether the error says that no object has the key.
+
+    Then its path does not exist, is a folder, or leads through a file.
+    """
     return error.errno in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR)

@@ -86,8 +86,8 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
         `abfss://container@account.dfs.core.windows.net/prefix` or `file:///folder`.
     storage_options
         For S3: `region`, `endpoint`, `allow_http`, `access_key_id`, `secret_access_key`,
-        `session_token`, `profile`. For Google: `service_account_path`, `allow_http`. For Azure: `account_name`,
-        `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them: `timeout_s` (default:
+        `session_token`, `profile`. For Google: `service_account_path`, `allow_http`. For Azure:
+        `account_name`, `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them: `timeout_s` (default:
         20 seconds); `credentials_file`, a file with a JSON object of further options, which the
         options here override; and `credential_provider`, a function as obstore defines it.
         Instead of a dict it may be a function, which is the `credential_provider`.
@@ -189,7 +189,7 @@ def _checked(kind: str, given: StorageOptions | None) -> dict[str, Any]:
 
 
 def _of_file(kind: str, path: str, env: Env) -> dict[str, Any]:
-    """Return the options in a credentials file. No message shows its content."""
+    """Return the options in a credentials file. Error messages do not show the file's content."""
     if env.files.exists(path) and env.files.size(path) > _FILE_MAX_BYTES:
         raise InvalidArgumentError(f"the credentials file {path!r} has more than {_FILE_MAX_BYTES} bytes")
     try:

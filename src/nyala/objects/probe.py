@@ -79,7 +79,7 @@ def _refuses(probe: _Probe, times: list[float]) -> str:
 
 
 def _races(probe: _Probe, times: list[float]) -> str:
-    """Several threads create each key at the same moment, with different bytes."""
+    """Test that one of several threads wins if all create the same key at the same moment."""
     together = threading.Barrier(_CREATORS)
     won: list[set[int]] = [set() for _ in range(_CREATORS)]
     failures: list[BaseException] = []

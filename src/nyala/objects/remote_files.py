@@ -37,7 +37,7 @@ _UNCHECKED_MAX_BYTES: Final = 1 << 20
 
 
 def _unsupported(what: str) -> Callable[..., NoReturn]:
-    """Return a method that raises StorageError, because an object of a bucket cannot be `what`."""
+    """Return a method that raises StorageError: an object cannot be `what`, such as "renamed"."""
 
     def method(self: RemoteFiles, path: str, *_: object, **__: object) -> NoReturn:
         raise StorageError(
@@ -70,7 +70,7 @@ class RemoteFiles:
     is_remote: Final = True
 
     def __init__(self, cache: ChunkCache, env: Env, vanished: Callable[[str], Error] | None = None) -> None:
-        """vanished: see `without_lease`."""
+        """vanished: returns the error for a missing file; see `without_lease`."""
         self.cache: Final = cache
         self._env = env
         self.objects: Final = cache.objects
@@ -126,7 +126,7 @@ class RemoteFiles:
         return path
 
     def free_bytes(self, path: str) -> int:
-        """Return a very large number: a bucket has no limit."""
+        """Return a very large number, because a bucket has no limit."""
         return 1 << 62
 
     def _head(self, path: str) -> ObjectInfo:
@@ -147,7 +147,7 @@ class RemoteFiles:
     def link(self, old: str, new: str) -> bool:
         """Copy the object inside the bucket, because an object has only one name.
 
-        If the answer is lost, the copy is repeated, because an error would end a job of hours.
+        If the bucket does not answer, the copy is repeated, because an error would end a long job.
         """
         old_key, new_key = self._key(old), self._key(new)
         persist(self._env, lambda: self.objects.copy(old_key, new_key))
@@ -212,7 +212,7 @@ class RemoteFiles:
         return path[len(prefix) :]
 
     def _under(self, path: str) -> str:
-        """Return the common prefix of all keys in the folder `path`."""
+        """Return the prefix of the keys of all objects in the folder `path`."""
         folder = path.rstrip("/")
         return "" if folder == self.objects.url else f"{self._key(folder)}/"
 

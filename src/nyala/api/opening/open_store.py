@@ -104,7 +104,7 @@ class OpenScans(Alive["PinnedRows"]):
         self._checked_s = self._clock.monotonic_s()
 
     def watch(self, rows: PinnedRows) -> None:
-        """Add `rows`."""
+        """From now on release the files of `rows` if nobody reads them for 15 minutes."""
         self.add(rows)
         # A reader process, and a writer without maintenance, have no thread that calls `expire`.
         if self._clock.monotonic_s() - self._checked_s > _SCANS_CHECKED_EVERY_S:
@@ -146,7 +146,7 @@ class Handle:
         self.opened.store.check_open()
 
     def give_up(self) -> None:
-        """Close the handle of a fenced store, because its Database opens the store again with a new handle."""
+        """Close the handle, because another process took over the store (`on_fenced="reopen"`)."""
         self._lost = True
         self.close()
 
