@@ -799,8 +799,8 @@ class Database:
         Parameters
         ----------
         timeout
-            Seconds without a call after which the transaction is rolled back. A transaction keeps
-            old history on disk.
+            Seconds without a call after which the transaction is rolled back. Otherwise a forgotten
+            transaction would keep old history on disk.
         message
             A text of at most 1,000 characters about the commit; `commits()` shows it.
 
@@ -999,8 +999,8 @@ class Database:
     def tag(self, name: str, at: Any = None) -> Tag:
         """Name a moment, and keep it readable until the tag is dropped.
 
-        The name can be used as a moment: `scan(at="before-load")`. All tables that exist at the
-        moment stay readable from this moment on, even if their history is shorter.
+        The name can be used as a moment: `scan(at="before-load")`. Tables that exist at the tagged
+        moment can be read at it and at every later moment, even if their history is shorter.
 
         Parameters
         ----------
@@ -1134,7 +1134,7 @@ class Database:
         storage_options
             For a URL: as in `connect`.
         progress
-            `True` shows lines. A function is called with (done, total) in tablets.
+            `True` prints progress. A function is called with two numbers of tablets: (done, total).
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What query engines, Spark and the command line need of a scan beyond its public methods.
+"""Methods of a scan for query engines, Spark and the command line, beyond the public ones.
 
 `Scan._engine()` returns an `EngineScan`. An engine first plans its query: for this it needs types, row
 counts and estimates, which cost at most the reading of file footers. Then it reads the scan with fewer

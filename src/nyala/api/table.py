@@ -284,8 +284,9 @@ class Table(WritableTable):
         Parameters
         ----------
         progress
-            `True` prints lines. A function is called with (done, total), where each compaction
-            counts as 100. If another process is the writer, it is called only at the end.
+            `True` prints progress. A function is called with two numbers, (done, total), in which
+            each compaction counts as 100. If another process is the writer, the function is called
+            only at the end.
 
         Returns
         -------
@@ -327,12 +328,12 @@ class Table(WritableTable):
         return VacuumResult(**self._database._writing().vacuum(self._name, dry_run))
 
     def purge(self, keys: DataLike | KeyLike, *, wait: float = 0, message: str | None = None) -> PurgeResult:
-        """Erase rows by key from everything that the store has of them: files, history, memory and log.
+        """Erase rows by key everywhere in the store: in files, history, memory and log.
 
-        The call first deletes the rows at one moment. Then it rewrites every file that has one of
-        the keys without these keys. Reads and writes can continue during the call. After it no read
-        finds the rows, even at an earlier moment, and the change feed has none of their changes up
-        to the deletion.
+        The call first deletes the rows at one moment. Then it rewrites every file that contains one
+        of the keys, and leaves these keys out. Reads and writes can continue during the call. After
+        the call no read finds the rows, even at an earlier moment. The change feed has none of
+        their changes up to the deletion.
 
         Parameters
         ----------
@@ -365,10 +366,10 @@ class Table(WritableTable):
 
         Notes
         -----
-        If the program is killed during the call, call `purge` again. The call does not erase the rows from
-        other tables (including dropped tables, copies and clones), from earlier backups, and from programs
-        that read the change feed. The next backup of the table is full. The whole list is in
-        docs/how-to/erase-a-persons-data.md.
+        If the program is killed during the call, call `purge` again. The call does not erase the rows
+        from other tables (including dropped tables, copies and clones), from earlier backups, or from
+        programs that read the change feed; docs/how-to/erase-a-persons-data.md has the whole list. The
+        next backup of the table is full.
 
         Examples
         --------

@@ -78,7 +78,7 @@ class WritableTable(ReadableTable):
         message
             A text of at most 1,000 characters about the commit; `table.commits()` shows it.
         progress
-            `True` prints lines. A function is called with (rows done, None): after each record
+            `True` prints progress. A function is called with (rows done, None): after each record
             batch of a `pyarrow.RecordBatchReader`; for other data, once at the end.
 
         Returns

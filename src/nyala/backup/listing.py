@@ -4,8 +4,8 @@ An incremental backup depends on the backup before it. The full backup at the be
 incremental backups after it are called a chain.
 
 Invariants
-    B4  An incremental backup depends on a backup with the same identity: of the same store and the
-        same table id, whose rows were not rewritten since.
+    B4  An incremental backup depends on a backup with the same identity: the same store and table id,
+        and no repartition of the table between the two.
     B5  The next backup of a table removes the work folders of processes that have ended
         (`env.is_gone`). `clean` removes all work folders of backups from before its moment.
     B6  A backup with damaged metadata hides no other backup. `find_backups` reports it. `clean` keeps

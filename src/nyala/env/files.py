@@ -14,12 +14,12 @@ Guarantees
     F3  After a failed `sync()` the content of the file is unknown: the kernel may have dropped the
         unwritten pages, and a second sync could succeed falsely. The `AppendFile` cannot be used any
         more. Its owner must open the file again and read it.
-    F4  `write_at` does not survive a power cut. After `sync_file` its data do, until the next
-        `write_at`: then the file has the old or the new content.
+    F4  A power cut may remove data of `write_at` until `sync_file` has returned. A power cut after
+        the next `write_at` leaves the old or the new content.
     F5  Files that are bound to a store's folder (`bind`) reach every path inside it through the
-        folder's descriptor. So they never touch another folder that was moved to its path. Before
-        each change they check that the path still leads to that folder, and that the file given to
-        `watch` is still in it. If not, they raise StorageError.
+        folder's descriptor. So they never touch another folder that was moved to the store's path.
+        Before each change they check that the path still leads to the store's folder, and that the
+        file given to `watch` is still in it. If not, they raise StorageError.
 
 A file that is open for reading must keep its path: its descriptor may be closed and opened again
 between two reads.

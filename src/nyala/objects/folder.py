@@ -9,9 +9,9 @@ object's folder is synced. So an object appears whole, and survives a power cut.
 
 Invariants
     P1  When `create`, `put`, `upload` or `delete` returns, its effect survives a power cut. If
-        `create` returns False, the object that exists survives it, too.
+        `create` returns False, the object that exists survives a power cut, too.
     P2  After a failed sync of a folder, this client changes nothing more (F3 of `nyala.env.files`). A
-        second sync could succeed falsely, for an object that a power cut then removes.
+        second sync could report success, although a power cut would then remove the object.
     P3  After an error, the outcome is "unknown" if the object's name may have changed.
 
 A killed process leaves its temporary file. The first write of a later client removes temporary files

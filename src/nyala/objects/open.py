@@ -87,10 +87,10 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
     storage_options
         For S3: `region`, `endpoint`, `allow_http`, `access_key_id`, `secret_access_key`,
         `session_token`, `profile`. For Google: `service_account_path`, `allow_http`. For Azure:
-        `account_name`, `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them: `timeout_s` (default:
-        20 seconds); `credentials_file`, a file with a JSON object of further options, which the
-        options here override; and `credential_provider`, a function as obstore defines it.
-        Instead of a dict it may be a function, which is the `credential_provider`.
+        `account_name`, `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them:
+        `timeout_s` (default: 20 seconds); `credentials_file`, a file with further options as a JSON
+        object, which `storage_options` override; and `credential_provider`, a function as obstore
+        defines it. A function instead of a dict is the `credential_provider`.
 
     Raises
     ------
