@@ -36,8 +36,9 @@ _KEYS: Final = {
 def aws_profile(profile: str | None, environ: Mapping[str, str], files: Files) -> dict[str, str]:
     """Return the keys and the region of a profile as a dict, with obstore's names of these options.
 
-    profile: the profile's name. None: the one in AWS_PROFILE, or "default"; an empty dict if the
-        environment has other credentials, or if no profile was named and "default" has no keys.
+    profile: the profile's name. None: the name in AWS_PROFILE, or "default".
+    Returns: an empty dict if `profile` is None and the environment has other credentials, or if nobody
+        named a profile and "default" has no keys.
     Raises: InvalidArgumentError if a named profile does not exist or has no keys.
     """
     if profile is None:

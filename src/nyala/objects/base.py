@@ -1,8 +1,9 @@
 """The interface of a bucket: create, get, list, put, delete and upload objects under one prefix.
 
 A *key* is relative to the store's prefix, and its parts are joined by "/" (`handle` says which keys
-are valid). If "a/b" is the key of an object, "a" is not, because it is a folder in `folder`. An object
-is written whole or not at all. S3, Google Cloud Storage, Azure and R2 give the guarantees below.
+are valid). If an object has the key "a/b", no object has the key "a": in a file system "a" is a folder.
+An object is written whole or not at all. S3, Google Cloud Storage, Azure and R2 give the guarantees
+below.
 
 `create` is put-if-absent: it stores an object only if its key is free. The safety of a store depends
 on this alone. Callers use `settle.settle`, which finds out what a failed `create` did.

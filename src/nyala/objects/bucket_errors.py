@@ -70,9 +70,9 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_about_object(error: BaseException) -> bool:
-    """Whether an error with status 404 is about a missing object, and not about a missing bucket.
+    """Whether an error with status 404 is about a missing object.
 
-    False also for a 404 page of a proxy.
+    Otherwise it is about a missing bucket, or it is the page of a proxy.
     """
     text = str(error)
     return _NO_BUCKET.search(text) is None and _PAGE.search(text) is None

@@ -237,7 +237,7 @@ class ChunkCache:
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────
 
     def _claim(self, entry: CachedObject, chunks: Sequence[int]) -> tuple[list[_Fetch], list[_Fetch]]:
-        """Return the fetches for missing chunks: new ones, and those that other readers have begun."""
+        """Return (new fetches, fetches of other readers) that together fetch the missing chunks."""
         with entry.lock:
             held = {} if entry.copy is None else entry.copy.held
             missing = [chunk for chunk in chunks if chunk not in held]

@@ -79,7 +79,7 @@ def _refuses(probe: _Probe, times: list[float]) -> str:
 
 
 def _races(probe: _Probe, times: list[float]) -> str:
-    """Test that one of several threads wins if all create the same key at the same moment."""
+    """Test that exactly one of several threads succeeds if all create the same key at once."""
     together = threading.Barrier(_CREATORS)
     won: list[set[int]] = [set() for _ in range(_CREATORS)]
     failures: list[BaseException] = []
