@@ -54,7 +54,7 @@ class EngineScan:
     def has_limit(self) -> bool:
         """Whether the scan has a row limit.
 
-        Such a scan accepts no further predicate, because it would apply before the limit.
+        Such a scan accepts no further predicate: the limit would then choose other rows.
         """
         return self._spec.limit is not None
 

@@ -358,7 +358,7 @@ class WritableTable(ReadableTable):
         ----------
         events
             Events of Debezium (`before`, `after`, `op`), flat rows with an operation, or the change
-            feed of a table. A list of dicts or of JSON texts, or any data that `insert` takes.
+            feed of a table. Pass a list of dicts or of JSON texts, or any data that `insert` takes.
         operation
             The name of the field with the operation. Its values are `c`, `r`, `u`, `insert`,
             `update` or `upsert` to write a row, and `d` or `delete` to delete it. In a change feed

@@ -117,8 +117,8 @@ class RandomFile(Protocol):
     def ensure(self, places: Iterable[tuple[int, int]]) -> None:
         """Announce that these places (offset, length) will be read soon. Returns at once.
 
-        A remote file begins to fetch the bytes that are not in its cache, by requests at the same
-        time. A local file does nothing. Raises: StorageError if the file is closed.
+        A remote file begins to fetch the bytes that are not in its cache, by requests in parallel.
+        A local file does nothing. Raises: StorageError if the file is closed.
         """
         ...
 

@@ -295,7 +295,7 @@ class _IdleDescriptors:
         self.tokens: Final = itertools.count()  # each open file takes one
 
     def take(self, token: int) -> int | None:
-        """Take out the file's descriptor, which must be given back; None if it has none."""
+        """Take out the file's descriptor, which must be given back; None if no descriptor is idle."""
         entry = self._descriptors.pop(token, None)
         return None if entry is None else entry[0]
 

@@ -58,7 +58,7 @@ class Address:
     def parse(path: str, options: Mapping[str, str], prefix: str) -> Address:
         """Return the address for a path or URL, and options as text, such as options of Spark.
 
-        prefix: what the user wrote before the names of the options; for messages.
+        prefix: the text before the names of options in messages, such as "storage_options: ".
         Raises: InvalidArgumentError for an unknown or secret option, or a value of a wrong type.
         """
         if not is_bucket_url(path):

@@ -222,7 +222,7 @@ class BucketObjects(Handle):
             return None
 
     def _raise_unless_missing(self, error: Exception, verb: str, key: str) -> None:
-        """Raise the StorageError of this error, unless it says that an object of the bucket is missing."""
+        """Convert the error and raise it, unless it says that an object of the bucket is missing."""
         if not isinstance(error, FileNotFoundError) or not is_about_object(error):
             raise self._error(error, verb, key) from None
 

@@ -3,8 +3,8 @@
 A message of obstore has 25 lines of Rust debug output and the server's XML. This module uses only its
 status, its error code, and the error of a user's `credential_provider`.
 
-If the server answered with a status 3xx or 4xx, nothing was changed. The outcome of all other errors
-is "unknown": a time-out, a cut connection, status 5xx, and 408, 409, 425 and 429.
+If the server answered with a status 3xx or 4xx, nothing was changed, except for 408, 409, 425 and 429.
+The outcome of these four is "unknown", as after a time-out, a cut connection and status 5xx.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _unsupported(what: str) -> Callable[..., NoReturn]:
 
 
 class RemoteFiles:
-    """The files of a store in a bucket. Their owner closes the `objects`, after these files.
+    """The files of a store in a bucket. The caller closes the `objects` after it has closed these files.
 
     Examples
     --------

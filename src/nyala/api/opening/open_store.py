@@ -172,7 +172,7 @@ class Handle:
 
 
 class Handles(Alive[Handle]):
-    """The handles of one store. The store's threads can refer to it, because it does not refer to the store."""
+    """The handles of one `OpenStore`. Its threads refer to this object, and not to the `OpenStore`."""
 
     def expire_scans(self) -> None:
         """Release the files of scans that nobody has read for 15 minutes."""
@@ -201,7 +201,7 @@ class ThreadSlot(threading.local):
         self.transaction: Transaction | None = None
 
     def open(self, transaction: Transaction) -> None:
-        """Keep the transaction. Raises: InvalidArgumentError inside a batch or transaction of the thread."""
+        """Set the thread's transaction. Raises: InvalidArgumentError in a batch or another transaction."""
         self._store.enter_block("BEGIN")
         self.transaction = transaction
 
@@ -227,7 +227,7 @@ class OpenStore:
         options: StoreOptions | None = None,
     ) -> None:
         """
-        place: where later calls of `connect` find the store; None: they open it again.
+        place: where later calls of `connect` find this store; None: such calls open the store again.
         options: the options of a writer.
         """
         self.store = store
