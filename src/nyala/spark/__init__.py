@@ -20,8 +20,8 @@ The code runs in three kinds of processes:
     the driver's Python      `nyala.spark.*`. If the driver has the store open, the driver commits.
     a planner worker         data_source, reader.partitions, writer.__init__, .commit, .abort: a
                              child of the JVM on the driver's machine. `commit` runs on a pickled
-                             copy of the writer, which does not have attributes that were set after
-                             `__init__`.
+                             copy of the writer. The copy does not have attributes that were set
+                             after `__init__`.
     an executor's worker     reader.read, writer.write: one process per core, possibly on another
                              machine
 

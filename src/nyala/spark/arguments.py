@@ -1,7 +1,8 @@
 """Checks the arguments of the functions of `nyala.spark`.
 
 `load`, `upsert`, `compact` and `backup` take a Table, because they work through its open Database.
-`write` and `sql` take the store's folder. The error for a wrong argument says what is needed.
+`write` and `sql` take the store's folder. The error for a wrong argument says what is needed. In
+each check, `call` is the name of the function that the user called, for the error message.
 """
 
 from __future__ import annotations

@@ -199,10 +199,11 @@ def _own_versions() -> dict[str, str]:
 
 
 def problems(own: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]) -> list[str]:
-    """Return the differences between the executors and this program that would cause errors, each
-    once.
+    """Return one message for each difference between executors and program that would cause errors.
 
-    Compares Python's minor version (pickled functions need it), the full versions of pyspark and
+    own: the versions of this program. workers: the versions that the tasks report.
+
+    The function compares Python's minor version (pickled functions need it), the full versions of pyspark and
     nyala (tasks write files), and pyarrow's major version.
     """
     parts = {"python": 2, "pyspark": 3, "pyarrow": 1, "nyala": 3}
@@ -223,10 +224,10 @@ def problems(own: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]
 
 
 def worker_problem(text: str) -> str | None:
-    """Return a message with advice if Spark's error says that the workers' Python cannot run
-    Nyala's tasks.
+    """Return a message with advice if the workers' Python cannot run Nyala's tasks, otherwise None.
 
-    None for other errors, also for a missing module that Nyala's tasks do not need.
+    text: the text of Spark's error. If it names a missing module that Nyala's tasks do not need,
+    the function returns None.
     """
     problem = _problem_of(text)
     if problem is None:
@@ -235,7 +236,10 @@ def worker_problem(text: str) -> str | None:
 
 
 def _problem_of(text: str) -> str | None:
-    """Return what is wrong with the workers, to follow "Spark's Python workers", or None."""
+    """Return the second half of a sentence that begins with "Spark's Python workers", or None.
+
+    For example, it returns "have no pyarrow". text: the text of Spark's error.
+    """
     missing = _MISSING.search(text)
     if missing is not None and (missing[1] in _NEEDED_MODULES or missing[1].startswith("nyala.")):
         return f"have no {missing[1]}"

@@ -1,7 +1,7 @@
 """Makes a DataFrame of a scan, for `scan.to_spark(spark)` and for each table of `nyala.spark.sql`.
 
-    few rows     the driver reads the rows at once and puts them into Spark's plan: no task, no
-                 lease
+    few rows     the driver reads the rows at once and puts them into Spark's plan. This needs no
+                 task and no lease
     otherwise    the scan becomes scan tokens, and a few tasks read them on the executors
                  (`mapInArrow`)
 
@@ -17,8 +17,7 @@ Invariants
     F1  The DataFrame's schema and rows are the same in all cases.
     F2  The driver holds at most LOCAL_MAX_BYTES of a scan. If a scan is larger than estimated,
         tasks read it.
-    F3  Arrays become rows below every join and aggregate, so that no row carries arrays through
-        them.
+    F3  In Spark's plan, arrays become rows before any join or aggregate reads them.
     F4  Spark estimates the size of a scan by tasks as if its rows were in Parquet files, so
         `spark.sql.autoBroadcastJoinThreshold` has the same effect as for Parquet.
 
@@ -103,7 +102,10 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease: float = LEASE_DEFAULT_
 
 @dataclass(frozen=True)
 class LeasedFrame:
-    """A DataFrame of a scan, and the lease that keeps its files. lease: None if the plan has the rows."""
+    """A DataFrame of a scan, and the lease that keeps its files.
+
+    lease: None if Spark's plan contains the rows, because no files are needed then.
+    """
 
     frame: DataFrame
     lease: HeldLease | None = None
@@ -117,11 +119,11 @@ def leased_frame(
     shared: bool = True,
     arrays: bool = True,
 ) -> LeasedFrame:
-    """Like `scan_to_spark`, but also return the lease.
+    """Return a Spark DataFrame of a scan, as `scan_to_spark` does, together with its lease.
 
     shared: whether other DataFrames may use the same lease. If False, the caller may end the lease.
-    arrays: whether tasks may return rows as arrays. False for a statement that Spark rejects over
-    arrays.
+    arrays: whether tasks may return rows as arrays. Pass False if Spark rejects the statement when
+            its rows come from arrays.
     """
     with errors_naming(f"table {scan.name!r}"):
         if not scan.schema.names:
@@ -134,7 +136,7 @@ def leased_frame(
 
 
 def _with_key_column(scan: Scan) -> Scan:
-    """Return the scan of the same rows with the first column of the key."""
+    """Return a scan of the same rows that reads only the first key column."""
     return scan._derived(columns=scan._spec.schema.key_columns[:1])
 
 

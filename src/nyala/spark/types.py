@@ -83,10 +83,11 @@ _AS_READ: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -> StructType:
-    """Convert the schema of a Nyala table (canonical Arrow types) to Spark's.
+    """Convert the schema of a Nyala table (canonical Arrow types) to a Spark schema.
 
-    identity: stored in the metadata of the first field, which Spark's catalogue keeps. The metadata
-    of a change feed's schema goes to the last field, because Spark's schemas have no metadata.
+    identity: options that identify the table, such as path and name. They are stored in the
+    metadata of the first field, which Spark's catalogue keeps. The metadata of a change feed's
+    schema is stored in the last field, because Spark's schemas have no metadata.
     """
     fields = [StructField(f.name, _spark_type(f.type), nullable=f.nullable) for f in schema]
     ranges = {
@@ -104,20 +105,23 @@ def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -
 
 
 def _declared(type: DataType) -> str:
-    """Return the type as text.
+    """Return Spark's name of the type, such as "bigint".
 
-    For a timestamp, the text "timestamp" would mean another type in some sessions.
+    A timestamp is "timestamp_ltz", because "timestamp" means another type in some sessions.
     """
     return "timestamp_ltz" if isinstance(type, TimestampType) else str(type.simpleString())
 
 
 def is_as_read(schema: StructType) -> bool:
-    """Whether the schema's identity is that of the table that was read, and not of the target of a write."""
+    """Whether the options in the schema's metadata belong to a table that was read.
+
+    Otherwise they belong to the target of a write.
+    """
     return any(IDENTITY in (field.metadata or {}) and _AS_READ in field.metadata for field in schema.fields)
 
 
 def identity_of(schema: StructType) -> dict[str, str] | None:
-    """Return the identity that `spark_schema` stored, from any field; None if no field has one."""
+    """Return the table's options that `spark_schema` stored in a field, or None if no field has them."""
     for field in schema.fields:
         text = (field.metadata or {}).get(IDENTITY)
         if isinstance(text, str):
@@ -129,8 +133,8 @@ def identity_of(schema: StructType) -> dict[str, str] | None:
 def check_unaltered(schema: StructType) -> None:
     """Raise SchemaError if a table of Spark's catalogue has other columns than at its CREATE TABLE.
 
-    ALTER TABLE changes only Spark's catalogue, without a call of the data source. So this is
-    checked when the table is used next.
+    ALTER TABLE changes only Spark's catalogue, and does not call the data source. So Nyala checks
+    the columns when a statement uses the table.
     """
     identity = identity_of(schema) or {}
     if identity.get(COLUMNS, made := _columns_text(schema)) != made:
@@ -156,7 +160,7 @@ def _spark_type(type: pa.DataType) -> DataType:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark requires for batches of `schema`.
 
-    It does not depend on the time zone.
+    The result is the same in every time zone.
     """
     return to_arrow_schema(schema, timezone="UTC")
 

@@ -66,16 +66,17 @@ def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int:
-    """Return how many rows have about `limit_bytes`, but at most `most`.
+    """Return how many rows fit into about `limit_bytes`, but at most `most`.
 
-    Below `rows` it is a multiple of 64 (A1).
+    rows, size_bytes: the rows of the batch and their size. A result below `rows` is a multiple of
+    64, and at least 64 (A1).
     """
     found = min(most, limit_bytes * rows // max(size_bytes, 1))
     return found if found >= rows else max(64, found - found % 64)
 
 
 def _array_column(column: pa.Array, array_rows: int) -> pa.Array:
-    """Convert a column to a binary column with one value per array."""
+    """Convert a column to a binary column: each value is an array of up to `array_rows` values."""
     type = column.type
     if pa.types.is_string(type) or pa.types.is_binary(type):
         offsets = _values(column, 1, np.dtype(np.int32), len(column) + 1).astype(np.int64)
@@ -100,7 +101,10 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _values(column: pa.Array, buffer: int, dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
-    """Return `count` items of a buffer, from the offset of the array on, without a copy."""
+    """Return `count` values of one of the column's buffers as NumPy values, without a copy.
+
+    buffer: the number of the buffer. The values begin at the column's offset.
+    """
     found = column.buffers()[buffer]
     if found is None:  # Arrow may leave out the buffers of an array without values
         return np.zeros(count, dtype)
@@ -121,7 +125,11 @@ def _head_bytes(rows: int) -> int:
 
 
 def _fixed(column: pa.Array, values: np.ndarray[Any, Any], array_rows: int) -> pa.Array:
-    """Convert values of one width: all full arrays in one step, then the last one."""
+    """Convert a column of fixed-width values to a binary column with one array per value.
+
+    values: the column's values. All full arrays are made in one step, and the last, shorter array
+    in a second step.
+    """
     rows, nulls = len(column), _nulls(column)
     whole, rest = divmod(rows, array_rows)
     counts = [array_rows] * whole + [rest] * (rest > 0)
@@ -143,7 +151,10 @@ def _fixed_bytes(rows: int, width: int) -> int:
 
 
 def _fill(arrays: Bytes, count: int, values: np.ndarray[Any, Any], nulls: Mask | None) -> None:
-    """Write count, null bits and values into arrays of `count` values. Each row of `arrays` is one array."""
+    """Write the bytes of several arrays with `count` values each: the count, null bits and values.
+
+    arrays: the output, a matrix in which each row has the bytes of one array.
+    """
     array_count = len(arrays)
     head, wide = _head_bytes(count), count * values.itemsize
     arrays[:, :8] = np.array([count], "<i8").view(np.uint8)
@@ -158,7 +169,10 @@ def _fill(arrays: Bytes, count: int, values: np.ndarray[Any, Any], nulls: Mask |
 def _variable(
     column: pa.Array, offsets: np.ndarray[Any, np.dtype[np.int64]], data: Bytes, array_rows: int
 ) -> pa.Array:
-    """Convert values of different lengths. Value i is data[offsets[i]:offsets[i + 1]]."""
+    """Convert a column of text, binary or long decimals to a binary column with one array per value.
+
+    Value i of the column is data[offsets[i]:offsets[i + 1]].
+    """
     rows, nulls = len(column), _nulls(column)
     begins = np.arange(0, rows, array_rows)
     ends = np.minimum(begins + array_rows, rows)

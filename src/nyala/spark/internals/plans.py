@@ -82,8 +82,9 @@ def available(spark: SparkSession) -> bool:
 
 
 def looks_small(df: DataFrame, max_bytes: int) -> bool:
-    """Whether Spark's optimizer estimates at most `max_bytes` for the result, and knows the sizes
-    of all inputs.
+    """Whether Spark's optimizer estimates that the DataFrame has at most `max_bytes`.
+
+    Returns False if Spark does not know the sizes of all inputs.
     """
     if not available(df.sparkSession):
         return False
@@ -99,8 +100,8 @@ def looks_small(df: DataFrame, max_bytes: int) -> bool:
 def can_use_arrays(spark: SparkSession, schema: StructType) -> bool:
     """Whether tasks may return rows of this schema as arrays.
 
-    Needs Spark's generated code, without which each row would carry its arrays. Needs ANSI mode,
-    without which array elements become nullable and the schema changes.
+    Spark's code generation must be on, because otherwise each row would carry its arrays. ANSI mode
+    must be on, because otherwise array elements become nullable, which changes the schema.
     """
     if not available(spark) or sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
         return False
@@ -112,13 +113,15 @@ def can_use_arrays(spark: SparkSession, schema: StructType) -> bool:
 def rows_of_arrays(
     frame: DataFrame, schema: StructType, rows: int, text_bytes: Mapping[str, float]
 ) -> DataFrame | None:
-    """Return the DataFrame of rows whose arrays `as_arrays` put into the binary columns of `frame`.
+    """Turn the arrays in the binary columns of `frame` back into rows.
 
-    rows and text_bytes are for Spark's size estimate, which decides which side of a join it
-    broadcasts.
+    frame:      the result of `as_arrays`.
+    schema:     the schema of the rows.
     rows:       an estimate of the number of rows.
     text_bytes: by column, the mean length of text and binary values, if known.
-    Returns None if this version of Spark has other classes.
+
+    Spark needs rows and text_bytes to decide which side of a join it broadcasts. Returns None if
+    this version of Spark has other classes.
     """
     try:
         return _pinned_below_joins(
@@ -175,7 +178,7 @@ def _size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float
 
 
 def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
-    """Return one row per position of the arrays."""
+    """Return the rows of the arrays: one row for each position in them."""
     names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
     if len(names) == 1:
         return arrays.selectExpr(f"explode(c0) AS {names[0]}")

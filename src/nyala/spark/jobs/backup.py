@@ -182,8 +182,9 @@ def _backup(
 
 
 def _items(plan: BackupPlan, store_path: str) -> list[tuple[int, bytes]]:
-    """Return (tablet id, token) for all rows of the backup: tokens of scans, of change feeds, or of
-    rows in memory.
+    """Return pairs (tablet id, token) that together have all rows of the backup.
+
+    A token describes a part of a scan or of a change feed, or contains rows that are in memory.
     """
     table, spec = plan.table, plan.spec
     items: list[tuple[int, bytes]] = []
@@ -203,7 +204,7 @@ def _items(plan: BackupPlan, store_path: str) -> list[tuple[int, bytes]]:
 
 
 def _rows(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a token of a scan or of a change feed."""
+    """Read the rows of a token, which describes a part of a scan or of a change feed."""
     return read_token(data, env=env) if data.startswith(TOKEN_MAGIC) else read_change_token(data, env)
 
 
@@ -255,10 +256,12 @@ def restore(
     CorruptionError, StorageError
         The backup cannot be read, or the table cannot be written. No table was created.
 
-    Notes ----- Until the table is complete, its name is "t [restoring …]". If the program is
-    killed, the next open drops this table. Each full or incremental backup of more than 16 MB or
-    half a million rows costs one Spark job. This process restores smaller ones without Spark if it
-    is the store's writer.
+    Notes
+    -----
+    Until the table is complete, its name is "t [restoring …]". If the program is killed, the next
+    open drops this table. Each full or incremental backup of more than 16 MB or half a million rows
+    costs one Spark job. The driver restores smaller backups without Spark if its process is the
+    store's writer.
 
     Examples
     --------
@@ -323,7 +326,10 @@ def _restore(
 
 @contextlib.contextmanager
 def _filling(database: Database, target: Backup, final_name: str) -> Iterator[Table]:
-    """Yield the table that `filling` creates. Errors of the block name the final table."""
+    """Create the table to restore into, and yield it. Errors of the block name the final table.
+
+    The table has a temporary name. It is dropped if the block fails.
+    """
     with filling(database._writer(), target, final_name) as name, restoring(name, final_name):
         yield database.table(name)
 
@@ -375,7 +381,7 @@ def _are_small(steps: Sequence[RestoreStep]) -> bool:
 
 
 def _collected(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
-    """Return all rows, or None if they have more than HELD_BYTES_MAX (J1)."""
+    """Return all rows as one table, or None if they take more than HELD_BYTES_MAX (J1)."""
     kept, size = [], 0
     for batch in batches:
         kept.append(batch)

@@ -339,9 +339,9 @@ def _row_text(number: int | None) -> str:
 
 
 def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
-    """Add tablet and row number to the rows.
+    """Return the rows with tablet and row number, partitioned by tablet, and sorted by tablet and key.
 
-    Partition the rows by tablets, and sort them by tablet and key.
+    tasks: the maximum number of partitions. None: four per core.
     """
     keys = key_columns(df, plan)
     frame = df.withColumns({TABLET: tablet_number(plan, keys), ROW: F.monotonically_increasing_id()})
@@ -372,10 +372,12 @@ def _with_plain_names(frame: DataFrame) -> DataFrame:
 
 @dataclasses.dataclass(frozen=True)
 class _TaskPlan:
-    """The plan of a job, as tasks receive it: the plan without tablets, and where a file has the
-    plan of each tablet.
+    """The plan of a load, as Spark sends it to tasks.
 
-    ranges: for each tablet the offset and length in the file `path`.
+    plan:   the plan without its tablets.
+    folder: the staging folder of the load.
+    path:   a file with one plan for each tablet.
+    ranges: for each tablet, the offset and length of its plan in this file.
     """
 
     address: Address
@@ -385,7 +387,7 @@ class _TaskPlan:
     ranges: tuple[tuple[int, int], ...]
 
     def for_tablet(self, ordinal: int) -> LoadPlan:
-        """Read the plan that has only this tablet."""
+        """Read the plan of one tablet from the file."""
         offset, length = self.ranges[ordinal]
         with kept_by_lease(f"the load into table {self.plan.table!r}", "run the job again"):
             file = self.address.env.files.open(self.path)
@@ -397,8 +399,9 @@ class _TaskPlan:
 
 
 def _plan_for_tasks(plan: LoadPlan, folder: str, address: Address) -> _TaskPlan:
-    """Write the plan to a file, so that the data that Spark sends to each task does not grow with
-    the table.
+    """Write the plans of all tablets to a file, and return the plan that Spark sends to tasks.
+
+    So the data that Spark sends does not grow with the number of tablets.
     """
     path = os.path.join(folder, "plan.json")
     ranges, parts, at = [], [], 0
@@ -419,7 +422,10 @@ def _plan_for_tasks(plan: LoadPlan, folder: str, address: Address) -> _TaskPlan:
 
 
 def _writer(task_plan: _TaskPlan, operation: str, lease: HeldLease, names: Sequence[str]) -> Any:
-    """Return the function of the tasks, which writes the rows of each tablet. names: the columns in order."""
+    """Return the function that a task runs: it stages files with the rows of each tablet.
+
+    names: the names of the columns that the task receives, in their order.
+    """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -464,8 +470,9 @@ def _writer(task_plan: _TaskPlan, operation: str, lease: HeldLease, names: Seque
 def _slices(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (ordinal of the tablet, rows) for each run of rows of one tablet. columns: the names of
-    all columns.
+    """Cut the batches where the tablet changes, and yield pairs (ordinal of the tablet, rows).
+
+    columns: the names of all columns, in their order.
     """
     for unnamed in batches:
         batch = pa.RecordBatch.from_arrays(unnamed.columns, names=list(columns))

@@ -36,14 +36,18 @@ _GROUP: Final = "spark.jobGroup.id"
 def showing_progress(
     spark: SparkSession, what: str, show: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Show how many tasks of the jobs in the block are done. show: called with each line."""
+    """Show how many tasks of the Spark jobs in the block are done, every two seconds.
+
+    what: the beginning of each line. show: a function that shows a line. Default: the terminal,
+    notebook or logger.
+    """
     lines = _Lines(what, show or line_writer("nyala.spark"))
     with _showing_classic(spark, lines) if is_classic(spark) else _showing_connect(spark, lines):
         yield
 
 
 class _Lines:
-    """Shows a line if it differs from the last one."""
+    """Shows progress lines, and leaves out a line that repeats the last one."""
 
     def __init__(self, what: str, show: Callable[[str], None]) -> None:
         self._what, self._show, self._last = what, show, ""
@@ -93,7 +97,10 @@ def _showing_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _showing_connect(spark: Any, lines: _Lines) -> Iterator[None]:
-    """Like `_showing_classic`. The server reports the jobs of the whole session to a handler."""
+    """Show the tasks of the jobs in the block, for a session of Spark Connect.
+
+    The server reports the jobs of the whole session, so the lines include jobs of other threads.
+    """
     next_s = SYSTEM.clock.monotonic_s() + EVERY_S
 
     def on_progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
@@ -113,7 +120,7 @@ def _showing_connect(spark: Any, lines: _Lines) -> Iterator[None]:
 
 @contextlib.contextmanager
 def renewing_lease(address: Address, lease: str, ttl_s: float) -> Iterator[None]:
-    """Renew a lease while the block runs. Tasks that wait to start cannot do it."""
+    """Renew a lease while the block runs, because tasks that have not started cannot renew it."""
     stopped = threading.Event()
 
     def keep() -> None:

@@ -2,10 +2,10 @@
 Python function.
 
     hash levels    pmod(hash(columns), buckets) for each level. Nyala's hash is the same as Spark's
-    range level    the number of bounds that are not above the row, by a binary search with CASE
-                   expressions
-    tablet         an array gives the ordinal of the tablet for the combined number of buckets and
-                   range, or -1
+    range level    the number of range bounds that are less than or equal to the row's key, found
+                   by a binary search with CASE expressions
+    tablet         the buckets and the range make one number. It is the index into an array that
+                   has the ordinal of the tablet, or -1 if there is no tablet
 
 The columns are cast to the table's types before they are hashed. A value that does not fit becomes
 NULL, and its row goes to any tablet. The task of this tablet converts the original value, and
@@ -108,7 +108,10 @@ def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
 
 
 def _ordinals(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> list[int]:
-    """Return, for each combined number of buckets and range, the ordinal of the tablet, or -1."""
+    """Return the ordinal of the tablet for each combination of hash buckets and range, or -1.
+
+    combinations: the number of combinations of hash buckets. bounds: the sorted range bounds.
+    """
     regions = len(bounds) + 1
     region_of = {bound: index + 1 for index, bound in enumerate(bounds)}
     ordinals = [-1] * (combinations * regions)
@@ -129,7 +132,11 @@ def _ordinals(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> lis
 def _region(
     row: Sequence[Column], columns: Sequence[ColumnSchema], bounds: Sequence[Any], begin: int, end: int
 ) -> Column:
-    """Return `begin` plus the number of bounds in [begin, end) that are not above the row."""
+    """Return an expression for the number of `bounds` that are less than or equal to the row.
+
+    It compares only the bounds in [begin, end): those before them are known to be less than or
+    equal to the row, and those after them to be greater.
+    """
     if begin == end:
         return F.lit(begin)
     middle = (begin + end) // 2
@@ -152,7 +159,7 @@ def _less(row: Sequence[Column], columns: Sequence[ColumnSchema], bound: Sequenc
 
 
 def _literal(column: ColumnSchema, value: Any) -> Column:
-    """Return a value of `KeyCodec.decode_row` as a Spark literal."""
+    """Return a Spark literal for a column's value in a decoded range bound (`KeyCodec.decode_row`)."""
     name = column.type.name
     if name == "date":
         return F.date_from_unix_date(F.lit(int(value)))
@@ -169,7 +176,10 @@ def _literal(column: ColumnSchema, value: Any) -> Column:
 
 
 def single_hash(plan: LoadPlan) -> list[str] | None:
-    """Return the hash columns if the table has one hash level and no ranges. Otherwise return None."""
+    """Return the hash columns if the table has one hash level and no ranges. Otherwise return None.
+
+    Spark's own hash partitioning then gives the tablet.
+    """
     levels = plan.partition_schema.hash_levels
     if len(levels) != 1 or plan.partition_schema.range_column_ids or levels[0].seed != DEFAULT_SEED:
         return None

@@ -39,11 +39,10 @@ PLACE_BITS: Final = 33
 
 
 def small_rows(df: DataFrame, what: str) -> pa.Table | None:
-    """Return the rows of a small DataFrame in the order of its partitions. The last column, ROW,
-    has their numbers.
+    """Return the rows of a small DataFrame in the order of its partitions; None if it is not small.
 
-    Returns None if the DataFrame is not small, or Spark has no estimate. what: the job's name in
-    progress lines.
+    The last column, ROW, has the row numbers. The function also returns None if Spark has no size
+    estimate. what: the job's name in progress lines.
     """
     position = F.col(ROW).bitwiseAND((1 << PLACE_BITS) - 1)
     exact = arrow_schema(StructType([*df.schema.fields, StructField(ROW, LongType(), False)]))

@@ -20,8 +20,9 @@ Altered tables. A query keeps the columns with which it started, by name. It doe
 columns. A dropped, renamed or widened column ends the query with an error. After a restart from its
 checkpoint, the query reads the present columns.
 
-The end of a micro-batch. The planner itself reads changes in memory, so a query that is far behind
-first reads only changes in files. `maxRowsPerTrigger` ends a micro-batch after the batch of the
+The end of a micro-batch. Tasks read the changes that are in files. The planner reads the changes
+that are only in memory, which costs the driver memory. So a query that is far behind reads only
+changes in files, until it reaches the changes in memory. `maxRowsPerTrigger` ends a micro-batch after the batch of the
 table that reaches the limit. A batch is never split, so a micro-batch may exceed the limit by one
 batch. The first micro-batch of a query without a start is the whole table, of any size.
 
@@ -30,7 +31,8 @@ Invariants
         The same offsets give the same rows while the table's history reaches back to `start`.
     F2  With versions="net", a key has at most one change in a micro-batch.
     F3  A query reads only the table with which it began, or ends with an error.
-    F4  A stream continues after a range partition was dropped, without its rows.
+    F4  A stream continues after a range partition was dropped. It does not return the changes of
+        the dropped rows.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -120,9 +122,9 @@ _PIECE_ROWS: Final = 1 << 17
 
 
 class ChangePartition(TokenPartition):
-    """The tokens of one task: of changes, or scan tokens if `inserted_at` is set.
+    """The tokens that one task reads: of a change feed, or of a scan if `inserted_at` is set.
 
-    Their rows are then all inserts.
+    inserted_at: a timestamp. The task returns all rows of the scan as inserts at this timestamp.
     """
 
     def __init__(self, tokens: list[TokenOrRange], lease: str, inserted_at: int | None) -> None:
@@ -133,9 +135,10 @@ class ChangePartition(TokenPartition):
 def _feed(
     db: Database, options: ChangeOptions, since: int, until: int | None, seen: SchemaOf = "current"
 ) -> ChangeFeed:
-    """Return the change feed of the table.
+    """Return the change feed of the table for the timestamps (since, until].
 
-    Raises HistoryExpiredError, which says how to continue the query.
+    seen: "current" for the present columns, "at" for the columns at `until`. Raises
+    HistoryExpiredError, with advice for the query, if `since` is older than the table's history.
     """
     columns = None if options.columns is None else list(options.columns)
     try:
@@ -152,7 +155,7 @@ def _feed(
 
 
 def _identity(table: TableState) -> dict[str, int]:
-    """Return the part of an offset that distinguishes the table from other tables of the same name."""
+    """Return the id and creation time of the table, which an offset stores to identify the table."""
     return {"id": table.id, "created": table.entry.created}
 
 
@@ -169,8 +172,8 @@ def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
         is_other = _WHOLE_TABLE < offset["timestamp"] < table.entry.created
     if is_other:
         raise HistoryExpiredError(
-            f"table {table.name!r} is another table than the one that this query started with, which was dropped or "
-            "renamed, so the checkpoint does not apply. Start a new query with a new checkpoint; without "
+            f"table {table.name!r} is not the table that this query started with: that table was dropped or renamed, "
+            "so the checkpoint does not apply. Start a new query with a new checkpoint; without "
             "startingTimestamp it begins with all present rows"
         )
 
@@ -198,7 +201,7 @@ def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
 
 
 def _moment(table: Table, moment: int | str, option: str) -> int:
-    """Return the timestamp of a moment in an option. Raises InvalidArgumentError with the option's name."""
+    """Return the timestamp of a moment. option: the option that has the moment, for error messages."""
     with errors_in_options(option):
         if option == STARTING:  # may be before the table's creation
             return table._database._view_at(moment)[1]
@@ -206,10 +209,9 @@ def _moment(table: Table, moment: int | str, option: str) -> int:
 
 
 def change_schema(options: ChangeOptions) -> pa.Schema:
-    """Return the schema of the feed: the present columns, or the columns at the end of a batch in
-    the past.
+    """Return the schema of the change feed: the columns at `options.end`, or the present columns.
 
-    Its metadata lists the range partitions that were dropped since the start.
+    The schema's metadata lists the range partitions that were dropped since `options.start`.
     """
     with open_read_only(options.address) as db:
         table = db.table(options.table)
@@ -232,8 +234,9 @@ def plan_changes(
     cores: int | None = None,
     offsets: Sequence[Mapping[str, Any]] = (),
 ) -> list[InputPartition]:
-    """Return the partitions of the changes in (since, until], or of all rows at `until` if `since`
-    is 0.
+    """Return the Spark partitions of a read of the changes in (since, until].
+
+    If `since` is 0, the read has all rows at `until`, as inserts.
 
     schema:  Spark's schema of the read.
     seen:    "current" for the present columns, "at" for the columns at `until`.
@@ -302,8 +305,10 @@ def read_changes(
 
 
 def _read_item(item: bytes, inserted_at: int | None, env: Env) -> Iterator[pa.RecordBatch]:
-    """Read the changes of a token. inserted_at: the token is one of a scan, and its rows were
-    inserted then.
+    """Read the changes of a token.
+
+    inserted_at: None for a token of a change feed. For a token of a scan, the timestamp at which
+    its rows are returned as inserts.
     """
     if inserted_at is not None:
         for batch in read_token(item, env=env):

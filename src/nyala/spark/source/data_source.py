@@ -173,9 +173,10 @@ class NyalaDataSource(DataSource):
         return NyalaStreamWriter(options, schema, overwrite)
 
     def _given(self) -> dict[str, str]:
-        """Return the options of this statement.
+        """Return the options of this statement, with names in lower case.
 
-        Without a path, or with the same path, the default store's are added.
+        If they have no path, or the path of the default store, the options that
+        `nyala.spark.register` stored for the default store are added.
         """
         given = plain_names(self.options)
         default = self.default_store
@@ -183,7 +184,10 @@ class NyalaDataSource(DataSource):
         return {**default, **given} if is_default else given
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
-        """Return the options of this statement, completed by those that are stored in the schema."""
+        """Return the options of this statement. If they name no table, add options from the schema.
+
+        names: the stored options that may be added.
+        """
         given = self._given()
         remembered: Mapping[str, str] = identity_of(schema) or {}
         if "table" in given:
@@ -195,7 +199,10 @@ class NyalaDataSource(DataSource):
         return given
 
     def _with_target(self, schema: StructType) -> dict[str, str]:
-        """Return the options of a write. Raises InvalidArgumentError if its target is unknown (S3)."""
+        """Return the options of a write.
+
+        Raises InvalidArgumentError if the target table is unknown (S3).
+        """
         given = self._given()
         if "table" in given:
             return given

@@ -271,7 +271,11 @@ class WriteOptions(TableOptions):
 
 
 def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dict[str, str]:
-    """Return the options, without those of Spark. Raises InvalidArgumentError for an unknown or empty one."""
+    """Return the options without those that Spark adds.
+
+    known: the valid names. verb: "read" or "write", for the message. Raises InvalidArgumentError if
+    an option is unknown or empty.
+    """
     given = plain_names(options)
     for name in _OPTIONS_OF_SPARK:
         given.pop(name, None)
@@ -316,7 +320,7 @@ def _path(given: Mapping[str, str]) -> str:
 
 
 def _result(folder: str | None) -> str | None:
-    """Return the path of a folder of this machine, or of a folder in the store's bucket."""
+    """Return the option `result` as an absolute path or a URL, or None if it is not set."""
     return os.path.abspath(folder) if folder and not is_bucket_url(folder) else folder or None
 
 

@@ -11,8 +11,8 @@ log. Spark plans a DataFrame once, so all its reads see one snapshot. The lease 
 files.
 
 A token also has the rows that its tablet has in memory. Spark pickles a partition and sends it
-through the driver, so a partition has at most 0.9 MB of tokens. `store_tokens` writes the others to
-a file that is kept as long as the lease.
+through the driver, so a partition has at most 0.9 MB of tokens. `store_tokens` writes larger tokens
+to a file that is kept as long as the lease.
 
 Cost: a task of a Python data source takes some 50 ms of a core before it reads a byte. So there are
 at most two partitions per core, with about equal numbers of rows, and fewer if there is little to
@@ -111,9 +111,7 @@ def open_read_only(address: Address) -> Database:
 
 
 def table_schema(options: ReadOptions) -> tuple[pa.Schema, list[str], int]:
-    """Return the schema of a read with these options, the key's columns, and the timestamp of its
-    snapshot.
-    """
+    """Return (schema of the rows, names of the key columns, snapshot timestamp) of a read."""
     with open_read_only(options.address) as db:
         table = db._table(options.table)  # also finds a table that was dropped after the moment of the read
         try:
@@ -124,7 +122,10 @@ def table_schema(options: ReadOptions) -> tuple[pa.Schema, list[str], int]:
 
 
 def _with_option_name(error: Error, table: Table, options: ReadOptions) -> Error:
-    """Put the name of an option before the error's message, if this option alone causes the same error."""
+    """Add the name of the option that caused the error, `columns` or `where`, to its message.
+
+    To find the option, the function repeats the scan with only this option.
+    """
     scans: dict[str, Callable[[], object]] = {
         "columns": lambda: table.scan(columns=options.columns),
         "where": lambda: table.scan(where=options.where),
@@ -139,7 +140,10 @@ def _with_option_name(error: Error, table: Table, options: ReadOptions) -> Error
 
 
 def partition_count(rows: int, columns: int, cores: int | None = None) -> int:
-    """Return the number of partitions for a read. cores: of the session; None: take those of this machine."""
+    """Return the number of Spark partitions for a result of this size.
+
+    cores: the cores of the session. None: those of this machine.
+    """
     needed = -(-rows * max(columns, 1) // CELLS_PER_TASK)
     return max(1, min(PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1), needed))
 
@@ -175,12 +179,13 @@ def store_tokens(
     *,
     together: bool = False,
 ) -> list[list[TokenOrRange]]:
-    """Write large tokens to files, so that at most `inline_max_bytes` of tokens are pickled per
-    group.
+    """Write large tokens to files, so that Spark pickles at most `inline_max_bytes` per group.
 
-    Each group has at most one file, which is kept as long as the lease. together: the groups are
-    pickled together, in the function of a task, so the limit is for all groups, and there is one
-    file.
+    groups:   the tokens of each partition.
+    together: Spark pickles all groups as one object. Then the limit is for all groups together.
+
+    Returns the same groups, with file ranges in place of large tokens. A group has at most one
+    file, or with `together`, all groups have one file. The files are kept as long as the lease.
     """
     if together:
         stored = iter(
@@ -193,7 +198,10 @@ def store_tokens(
 def _store_group(
     address: Address, lease: str, group: Sequence[bytes], inline_max_bytes: int
 ) -> list[TokenOrRange]:
-    """Write all tokens of a group to a file, except the smallest ones up to the limit."""
+    """Write the largest tokens of a group to a file, so that the others are within the limit.
+
+    Returns the group with file ranges in place of these tokens.
+    """
     stored: list[TokenOrRange] = list(group)
     left = inline_max_bytes - _PICKLED_BYTES * len(group)
     by_size = sorted(range(len(group)), key=lambda number: len(group[number]))
@@ -266,21 +274,21 @@ class HeldLease:
     lease_s: float
 
     def keep(self) -> None:
-        """Renew the lease if a good part of its time has passed.
+        """Renew the lease if enough of its time has passed.
 
-        Raises HistoryExpiredError if it has expired.
+        Raises HistoryExpiredError if the lease has expired.
         """
         keep_job_lease(self.address.env, self.address.path, self.name, self.lease_s)
 
     def end_lease(self) -> None:
-        """End the lease, which must not be shared."""
+        """End the lease. No other DataFrame may use it."""
         with contextlib.suppress(HistoryExpiredError):
             open_job_lease(self.address.env, self.address.path, self.name).release()
 
     def keeper(self) -> Callable[[], None]:
-        """Return a function to call often.
+        """Return a cheap function that a task calls after each batch to renew the lease.
 
-        It calls `keep` the first time, and then after each tenth of the duration.
+        The function calls `keep` the first time, and then once per tenth of the lease's duration.
         """
         next_s = -1.0
 
@@ -337,13 +345,16 @@ _leases_lock = threading.Lock()
 def lease_of_version(
     address: Address, version: int, lease_s: float, owner: str | None = None, *, shared: bool = True
 ) -> str:
-    """Return the name of a lease on a version of the catalogue, which lasts for about `lease_s`
-    seconds.
+    """Return the name of a lease that keeps the files of a version of the catalogue.
 
-    owner: mark of the process with which the lease ends. None: the driver's JVM, if this is a
-    planner worker. shared: return an existing lease if there is one. If False, the lease is new,
-    and nobody else uses it. The caller must keep this version during the call, by an open reader or
-    a root of this process.
+    lease_s: the duration of the lease in seconds.
+    owner:   identifies a process. The lease ends when this process ends. None: in a planner
+             worker, the driver's JVM.
+    shared:  whether to return a lease that other reads of this process use too. If False, the lease
+             is new, and only the caller uses it.
+
+    During the call, the caller must hold an open reader or a root of this version, so that no
+    other process removes its files.
     """
     key = (address, version, lease_s)
     name = _leases.get(key) if shared else None
@@ -366,8 +377,9 @@ Rows: TypeAlias = "Iterator[pa.RecordBatch]"
 
 
 def in_task(rows: Callable[[Rows], Rows]) -> Callable[[Rows], Rows]:
-    """Wrap a function for `mapInArrow` so that `begin_task` runs first, while the task waits for
-    its input.
+    """Wrap a function for `mapInArrow` so that `begin_task` runs before it.
+
+    `begin_task` then runs while the task waits for its first batch.
     """
 
     def begin(batches: Rows) -> Rows:

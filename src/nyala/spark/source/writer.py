@@ -243,9 +243,9 @@ def commit_files(
     overwrite: bool,
     **more: str,
 ) -> None:
-    """Commit staged files as one batch, and report the result.
+    """Commit the staged files as one batch, and write or log the result (`report`).
 
-    Parameters: as for `handover.commit_staged`.
+    key: the job's idempotency key. more: further entries of the job (`handover.commit_staged`).
     """
     job = {
         "key": key,
@@ -293,9 +293,9 @@ def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row
 
 
 def rejected(options: WriteOptions, error: Error, plan: LoadPlan) -> Error:
-    """Return the error of a job that wrote nothing.
+    """Return the error to raise for a job that wrote nothing.
 
-    Its text has the failing rows, because Spark passes only text.
+    The error's text lists the failing rows, because Spark passes only the text to the driver.
     """
     if not isinstance(error, WriteError):
         return add_place(error, f"table {options.table!r}")

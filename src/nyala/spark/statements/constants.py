@@ -15,8 +15,8 @@ Invariants
         date functions. So two evaluations can differ only by the present moment. Text literals must
         begin with a digit, because 'now' and 'today' mean the present moment too.
     C2  The present moment is allowed only in comparisons with `>` and `>=`, because the statement
-        runs later than the value is computed. A later moment must raise the value, or lower it by
-        less than SLACK_US. The scan uses the value minus the slack, so it keeps every row that the
+        runs after Spark has computed the value. At a later moment, the value must be greater, or
+        smaller by less than SLACK_US. The scan uses the value minus the slack, so it keeps every row that the
         statement needs. (Example: one month before March 30th, 23:00 is February 29th, 23:00. One
         month before March 31st, 1:00 is February 29th, 1:00, which is earlier.) An expression has
         at most one such calendar step, and no function of its result, which could enlarge the
@@ -81,7 +81,7 @@ class PendingTerm:
     """A comparison `column op value`, where `text` is the SQL expression of the value.
 
     type:     the column's type.
-    slack_us: is subtracted from the value if it is a timestamp (C2).
+    slack_us: microseconds to subtract from the value of a timestamp (C2).
     """
 
     column: str
@@ -95,8 +95,8 @@ class PendingTerm:
 class Constant:
     """An expression without columns. text: its SQL.
 
-    present:  whether it contains the present moment.
-    slack_us: how much lower its value can be at a later moment (C2).
+    present:  whether the expression contains the present moment.
+    slack_us: by how many microseconds its value can fall while time passes (C2).
     """
 
     text: str
@@ -124,7 +124,10 @@ def constant_of(node: Node) -> Constant | None:
 
 
 def _present(node: Node) -> bool | None:
-    """Return whether the expression contains the present moment, or None if it is not allowed (C1, C2)."""
+    """Whether the expression contains the present moment, such as `now()`.
+
+    Returns None if the rules C1 and C2 do not allow the expression.
+    """
     kind = type(node).__name__
     if kind == "Literal":
         return False if not node.is_string or _is_plain(node) else None
@@ -158,21 +161,25 @@ def _present(node: Node) -> bool | None:
 
 
 def _present_in_argument(node: Node) -> bool | None:
-    """Like `_present`, for the argument of a cast or function. It must not have a calendar step (C2)."""
+    """Like `_present`, for the argument of a cast or function.
+
+    Returns None also if the argument has the present moment and a calendar step (C2).
+    """
     found = _present(node)
     return None if found and _calendar_steps(node) else found
 
 
 def _calendar_steps(node: Node) -> int:
-    """Return the number of intervals of days or longer units in the expression."""
+    """Return the number of calendar steps: intervals in days, months or other long units (C2)."""
     units = [str(part.args.get("unit")).upper() for part in node.walk() if type(part).__name__ == "Interval"]
     return sum(unit not in _CLOCK_UNITS for unit in units)
 
 
 def _parses_back(node: Node) -> bool:
-    """Whether the SQL that sqlglot writes for the expression means the same sums and products.
+    """Whether the SQL that sqlglot writes for this arithmetic has the same meaning.
 
-    sqlglot writes no parentheses. In `x - INTERVAL 1 DAY 2 HOURS`, the right side is a sum.
+    sqlglot writes no parentheses, so `a - (b + c)` would become `a - b + c`. Such a sum also comes
+    from an interval: in `x - INTERVAL 1 DAY 2 HOURS`, the right side is a sum.
     """
     of_sums = type(node).__name__ != "Mul"
     left, right = type(node.left).__name__, type(node.right).__name__
@@ -182,7 +189,7 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Like `_present`, but the expression must not contain the present moment."""
+    """Return False if C1 allows the expression and it has no present moment, otherwise None."""
     return False if _present(node) is False else None
 
 
@@ -194,8 +201,9 @@ def _is_plain(node: Node) -> bool:
 
 
 def with_values(spark: SparkSession, terms: Sequence[PendingTerm]) -> list[Predicate | None]:
-    """Return predicates with the values that Spark computes, or None for values that a scan must
-    not use (C3).
+    """Let Spark compute the values of the terms, and return each term as a predicate.
+
+    A predicate is None if the scan must not use the value (C3).
 
     Cost: one Spark statement without a job for all terms, about 20 ms.
     """
@@ -213,9 +221,9 @@ def with_values(spark: SparkSession, terms: Sequence[PendingTerm]) -> list[Predi
 
 
 def _as_number(term: PendingTerm) -> str:
-    """Return SQL for the value.
+    """Return the SQL expression of the term's value, in which dates and times become numbers.
 
-    Times become numbers, because Python would convert them to its own time zone.
+    Python would convert times to its own time zone.
     """
     if pa.types.is_timestamp(term.type):
         return f"unix_micros(CAST({term.text} AS TIMESTAMP_LTZ))"

@@ -121,8 +121,9 @@ def sql(
             return snapshots[key]
 
         def table_of(name: tuple[str, ...]) -> tuple[TableView, Predicate | None] | None:
-            """Return the Nyala table of a name, and the option `where` if it is a table of Spark's
-            catalogue.
+            """Return the Nyala table of a name and a predicate or None; None if it is no Nyala table.
+
+            The predicate is the option `where` of a table of Spark's catalogue.
             """
             if address is not None and len(name) == 1:
                 tables = snapshot_of(address, at)
@@ -195,9 +196,9 @@ def sql(
 
 
 def _may_succeed_with_all_columns(error: AnalysisException) -> bool:
-    """Whether Spark might accept the statement with all columns.
+    """Whether the statement might succeed if its scans returned all columns.
 
-    False for syntax errors and unknown tables.
+    Returns False for syntax errors and unknown tables.
     """
     if isinstance(error, ParseException):
         return False
@@ -207,7 +208,7 @@ def _may_succeed_with_all_columns(error: AnalysisException) -> bool:
 def catalog_identity(spark: SparkSession, name: Sequence[str]) -> dict[str, str] | None:
     """Return the options of a table of Spark's catalogue that was created with USING nyala.
 
-    None for others.
+    Returns None for other tables, for views, and for unknown names.
     """
     try:
         found = spark.catalog.getTable(".".join("`" + part.replace("`", "``") + "`" for part in name))

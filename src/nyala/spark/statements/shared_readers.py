@@ -1,8 +1,8 @@
 """Open readers of stores, and DataFrames of scans, that several statements of a program use.
 
-    shared_reader   the reader that an earlier statement left open. It reads what was written since
-                    by a few system calls or requests. A new reader would have to read the whole
-                    catalogue.
+    shared_reader   the reader that an earlier statement left open. With a few system calls or
+                    requests it finds the rows that were written since. A new reader would have to
+                    read the whole catalogue.
     shared_frame    the DataFrame of the same scan at the same moment, if an earlier statement made
                     it
 
@@ -98,7 +98,10 @@ def _acquire(address: Address) -> _Reader:
 
 
 def _usable(address: Address) -> _Reader | None:
-    """Return the open reader if it is valid, otherwise remove it. The caller holds the lock."""
+    """Return the open reader of a store, or None if there is none that is still valid.
+
+    A reader that is not valid any more is removed. The caller holds the lock.
+    """
     reader = _readers.get(address)
     if reader is None or (reader.pid == os.getpid() and _is_kept(reader.database)):
         return reader
@@ -115,7 +118,10 @@ def _is_kept(database: Database) -> bool:
 
 
 def _start_timer(address: Address, reader: _Reader, after_s: float) -> None:
-    """Start a timer that closes the reader if nobody uses it then, unless it has a timer (M1)."""
+    """Start a timer that closes the reader after `after_s` seconds if nobody uses it then (M1).
+
+    Has no effect if the reader has a timer already.
+    """
     if not reader.has_timer:
         reader.has_timer = True
         timer = threading.Timer(after_s, _close_if_idle, (address, reader))
@@ -149,11 +155,11 @@ def close_readers() -> None:
 def shared_frame(
     spark: SparkSession, scan: Scan, request: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
-    """Return the shared DataFrame of a scan, or a new one of `make` if there is none with a valid
-    lease (M3).
+    """Return the shared DataFrame of a scan, or call `make` if there is none with a valid lease (M3).
 
-    request: what distinguishes scans of one table and moment: columns, predicate, lease duration,
-    use of arrays. A new DataFrame without a lease is not shared.
+    request: a key of the columns, the predicate, the lease's duration and the use of arrays. Two
+    scans of one table and moment share a DataFrame only if their keys are equal. A new DataFrame
+    is shared only if it has a lease.
     """
     root, table = scan._take()
     # The id of the session is unique, because shared DataFrames keep their sessions alive.

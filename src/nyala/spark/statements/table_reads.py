@@ -4,8 +4,8 @@ The input is the syntax tree with a key in place of each Nyala table. For each k
 the columns that the statement needs, a predicate, and the positions of terms that the predicate
 replaces:
 
-    SELECT a.v FROM nyala_0 AS a WHERE a.k > 5       nyala_0: columns v; where k > 5; applied [35,
-                                                     42)
+    SELECT a.v FROM nyala_0 AS a WHERE a.k > 5
+        nyala_0: columns v; where k > 5; applied [35, 42), the position of "a.k > 5"
 
 This module keeps the rules Q1, Q2 and Q5 of `table_uses`. If the needs of a table are unclear, the
 output does not have its key. Then all columns are read, and only Spark filters, which is slower but
@@ -54,10 +54,14 @@ class TableRead:
 
 
 def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, TableRead]:
-    """Return what each use needs, by key. A missing key means all columns and no predicate.
+    """Return the columns and the predicate that each use of a table needs, by key.
 
-    The columns are those that the text names, because Spark runs this text. For a star they are
-    those that outer queries use (Q1).
+    text:    the statement.
+    tree:    its syntax tree, with a key such as nyala_0 in place of each Nyala table.
+    schemas: the schema of each key's table.
+
+    If a key is missing in the result, the use needs all columns and gets no predicate. Q1 says
+    which columns a use needs.
     """
     glot = sqlglot()
     # Not analysed: piped statements, whose steps have their own columns, and `+ 'a'`, which
@@ -108,11 +112,13 @@ def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict
 def _read_of(
     text: str, schema: pa.Schema, named: Sequence[Node], alias: str, scope: Any, star_columns: set[str] | None
 ) -> TableRead | None:
-    """Return what one use needs, or None if that is unclear, or a column is unknown (Spark then
-    raises the error).
+    """Return the columns and the predicate that one use of a table needs, or None if unclear.
 
-    named: the columns of this use that the statement names; star_columns: the columns that a star
-    must have.
+    named:        the columns of this use that the statement names.
+    alias, scope: the name of the use in its SELECT, and this SELECT.
+    star_columns: the columns that `*` must have, or None if unknown.
+
+    Returns None also for an unknown column, for which Spark then raises the error.
     """
     exp = sqlglot().exp
     terms: list[Predicate] = []
@@ -146,11 +152,11 @@ def _read_of(
 
 
 def _has_unary_plus(text: str, columns: Collection[str]) -> bool:
-    """Whether the text has a unary plus before something other than a number, which sqlglot's tree
-    loses.
+    """Whether the text has a unary plus before something other than a number.
 
-    columns: names in lower case. A name such as `time`, which is also a keyword, means the column
-    before a plus.
+    sqlglot's tree does not contain such a plus, so the tree has another meaning than the text.
+    columns: all column names, in lower case. In `time + 1`, a column `time` makes the plus binary,
+    although `time` is also a keyword.
     """
     if "+" not in text:
         return False
@@ -180,11 +186,10 @@ def _depends_on_unnamed_columns(tree: Node) -> bool:
 
 
 def _other_names(tree: Node) -> set[str]:
-    """Return names in the statement that are not columns of its tables, but that Spark might take
-    for such.
+    """Return names in the statement that could be mistaken for columns of its tables, in lower case.
 
-    These are functions without parentheses (Spark prefers a column of the same name), and columns
-    of a LATERAL VIEW (the name is then ambiguous, and Spark raises an error).
+    These are functions without arguments, such as current_date (Spark prefers a column of the same
+    name), and columns of a LATERAL VIEW (if a table has the same name, Spark raises an error).
     """
     exp = sqlglot().exp
     found: set[str] = set()
@@ -197,8 +202,9 @@ def _other_names(tree: Node) -> set[str]:
 
 
 def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) -> Node:
-    """Return a copy of the tree in which columns have their tables. described: the types of
-    columns, by table.
+    """Return a copy of the tree in which every column names its table, if sqlglot can find it.
+
+    described: the column types of each table. expand_stars: replace `*` by the columns.
     """
     return sqlglot().optimizer.qualify.qualify(
         tree.copy(), schema=described, dialect="spark", validate_qualify_columns=False, identify=False,
@@ -213,7 +219,7 @@ def _stars(scope: Any) -> list[Node]:
 
 
 def _is_exists_of_star(scope: Any) -> bool:
-    """Whether the scope is the SELECT * of an EXISTS, whose result does not depend on columns."""
+    """Whether the scope is the SELECT * in an EXISTS, which needs no columns."""
     exp = sqlglot().exp
     query = scope.expression
     parent = query.parent
@@ -237,7 +243,10 @@ def _is_projection(star: Node) -> bool:
 def _resolved_uses(
     scopes: Sequence[Any], plain: Mapping[str, pa.Schema]
 ) -> Iterator[tuple[str, list[Node], str, Any]]:
-    """Yield (key, named columns, alias, scope) of each use in scopes in which every column has its table."""
+    """Yield (key, named columns, alias, scope) for each use of a Nyala table.
+
+    Skips scopes with a column whose table is unknown.
+    """
     exp = sqlglot().exp
     for scope in scopes:
         columns = [column for column in scope.columns if not isinstance(column.this, exp.Star)]
@@ -254,7 +263,10 @@ def _resolved_uses(
 
 
 def _has_unresolved_names(scope: Any) -> bool:
-    """Whether HAVING or QUALIFY has a column without table that is not in the SELECT list."""
+    """Whether HAVING or QUALIFY has a column whose table is unknown.
+
+    A column that is in the SELECT list does not count.
+    """
     exp = sqlglot().exp
     query = scope.expression
     parts = [query.args.get(part) for part in ("having", "qualify")] if isinstance(query, exp.Select) else []
@@ -274,19 +286,22 @@ def _names(columns: Iterable[Node]) -> set[str]:
 
 
 def differ_ignoring_case(names: Sequence[str]) -> bool:
-    """Whether the names are distinct without their case, which Spark ignores."""
+    """Whether the names are distinct even if case is ignored, as Spark ignores it."""
     return len({name.lower() for name in names}) == len(names)
 
 
 def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
-    """Yield the columns of a source that its scope and correlated subqueries name."""
+    """Yield the columns of one table that its SELECT and the subqueries in this SELECT name."""
     yield from scope.source_columns(alias)
     for inner in scope.subquery_scopes:
         yield from (column for column in inner.external_columns if column.table == alias)
 
 
 def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
-    """Yield (term, whether it is in WHERE) for terms that a row must satisfy to affect the result (Q2)."""
+    """Yield the terms that a row of the table must satisfy to affect the result (Q2).
+
+    Each item is a pair: the term, and True for a term of WHERE, False for a term of ON.
+    """
     exp = sqlglot().exp
     select = scope.expression
     if not isinstance(select, exp.Select):
@@ -313,7 +328,7 @@ def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
 
 
 def _is_single_source(source: Node) -> bool:
-    """Whether the source is one table or subquery. A join in parentheses may be an outer join."""
+    """Whether the source is one table or subquery, and not a join in parentheses."""
     exp = sqlglot().exp
     if source.args.get("joins"):
         return False
@@ -323,7 +338,7 @@ def _is_single_source(source: Node) -> bool:
 
 
 def _terms(node: Node) -> Iterator[Node]:
-    """Yield the terms between AND, in the order of the text."""
+    """Split a condition at each AND, and yield its terms in the order of the text."""
     exp = sqlglot().exp
     pending = [node]
     while pending:

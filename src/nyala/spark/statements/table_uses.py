@@ -21,8 +21,8 @@ Spark evaluates all other terms itself. So a scan may return too many rows, but 
 Invariants
     Q1  The columns of a scan are all columns of the table that the statement names in this use. For
         a star they are those that outer queries use; a star in EXISTS needs none. If the needed
-        columns are unclear, the scan has all: a name without table, NATURAL JOIN, `* EXCEPT`, a
-        star under UNION or in a function.
+        columns are unclear, the scan has all columns. This happens for a column whose table is
+        unknown, NATURAL JOIN, `* EXCEPT`, and a star under UNION or in a function.
     Q2  A scan gets a predicate only if a row that fails it cannot affect the result. This is true
         for a term of WHERE on a table that no outer join fills with NULL, and for a term of ON on a
         side that ON filters.
@@ -33,11 +33,11 @@ Invariants
         terms that cannot be translated, the scan gets the part that follows for its table from
         every branch.
     Q4  All tables of one store are read at one timestamp.
-    Q5  TRUE replaces a term of WHERE that the scan applies, and the scan does not return its
-        columns for it. This saves Spark from compiling a new filter for each statement with other
-        numbers. It is done only if the text of the term, parsed alone, is the same predicate, and
-        has words or signs around it that separate terms. Terms of floating point columns stay,
-        because Spark orders NaN above all numbers.
+    Q5  If the scan applies a term of WHERE completely, TRUE replaces the term in the text. Then the
+        scan need not return the term's columns, and Spark need not compile a new filter when only
+        the numbers in the term change. A term is replaced only if its text, parsed alone, is the
+        same predicate, and if the words or signs around it separate terms. Terms of floating point
+        columns stay, because Spark orders NaN above all numbers.
     Q6  If this analysis misses a column, Spark rejects the statement. `sql` then runs it again with
         all columns and all terms (`uses_of_all_columns`), and returns or raises the outcome of this
         second run.
@@ -106,12 +106,12 @@ def find_uses(
     """Return the uses of Nyala tables in a statement, in the order of the text.
 
     schema_of: returns the schema of a table by the parts of its name, or None if it is not a Nyala
-    table. double_quoted_names: Spark reads text in double quotes as a name. sqlglot does not, so
-    the uses then have all
-        columns and no predicate.
+        table.
+    double_quoted_names: whether Spark reads text in double quotes as a name. sqlglot does not, so
+        all uses then have all columns and no predicate.
 
-    Takes some milliseconds, or for a text that was analysed before, one call of `schema_of` per
-    name. Raises InvalidArgumentError if the text is not one SELECT, and ImportError without
+    Cost: some milliseconds. For a text that was analysed before: one call of `schema_of` per name.
+    Raises InvalidArgumentError if the text is not one SELECT, and ImportError without
     sqlglot.
     """
     schemas, uses = _known.get(text, ({}, None))
@@ -147,7 +147,7 @@ def uses_of_all_columns(
 
 
 def remember_uses(text: str, uses: list[TableUse]) -> None:
-    """Let `find_uses` return these uses for the text from now on."""
+    """Store the uses of a statement, so that `find_uses` returns them for the same text."""
     schemas, _ = _known.get(text, (None, None))
     if schemas is not None:
         _keep(text, schemas, uses)
@@ -227,7 +227,7 @@ def _braces(text: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what the parser expected and where, without the names of its classes."""
+    """Return the first line of sqlglot's syntax error, without the names of its classes."""
     found: Mapping[str, Any] = next(iter(getattr(error, "errors", ())), {})
     if not {"description", "line", "highlight"} <= found.keys():
         return str(error).splitlines()[0]

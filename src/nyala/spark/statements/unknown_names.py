@@ -1,10 +1,11 @@
 """Replaces Spark's error about an unknown name in a statement by one sentence with a suggestion.
 
 For `SELECT pric FROM orders`, Spark prints four lines, its plan, and a log record with the trace of
-the JVM. Here the error is: no column 'pric' in the tables of the statement; did you mean 'price'?
+the JVM. This module raises instead: no column 'pric' in the tables of the statement; did you mean
+'price'?
 
-Spark's own suggestions do not have the tables of the store, and only those columns that a scan
-returns.
+Spark cannot suggest the right names. It does not know the tables of the store, and knows only the
+columns that a scan returns.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ _LOGGER: Final = "SQLQueryContextLogger"
 def rewriting_unknown_names(
     folder: str | None, tables: Callable[[], Sequence[str]], columns: Iterable[str]
 ) -> Iterator[list[logging.LogRecord]]:
-    """Raise TableNotFoundError or ColumnNotFoundError for Spark's errors about unknown names in the
-    block.
+    """Replace Spark's errors about unknown names in the block.
 
-    folder:  the store whose `tables` the statement may name, or None.
-    columns: the columns of the statement's tables. `tables` and `columns` are used only after an
-    error.
+    They become TableNotFoundError or ColumnNotFoundError.
 
-    Yields pyspark's log records of the block, which are logged at its end. A caller that handles an
-    error clears them. Spark's AnalysisException is the error's `__context__` and is not printed.
+    folder:  the store whose tables the statement may name, or None.
+    tables:  returns the names of these tables. Called only after an error.
+    columns: the columns of the statement's tables. Read only after an error.
+
+    Yields a list to which pyspark's log records of the block are added. They are logged when the
+    block ends. A caller that handles Spark's error itself clears the list, so that the error is not
+    logged. Spark's AnalysisException is the error's `__context__` and is not printed.
     Other errors of Spark pass unchanged.
     """
     with _withheld_log() as withheld:
@@ -59,9 +62,9 @@ def rewriting_unknown_names(
 
 @contextlib.contextmanager
 def _withheld_log() -> Iterator[list[logging.LogRecord]]:
-    """Collect this thread's records of pyspark's logger in a list.
+    """Hold back this thread's records of pyspark's logger during the block, in the yielded list.
 
-    At the end of the block, log those in the list.
+    When the block ends, the records that are still in the list are logged.
     """
     logger = PySparkLogger.getLogger(_LOGGER)
     thread = threading.get_ident()
