@@ -43,7 +43,7 @@ IDLE_S: Final = 60.0
 
 
 def _ping(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Return facts about this process. Shows that a worker starts and can import its libraries."""
+    """Return facts about this process, to test that a worker starts and can import its libraries."""
     import pyarrow as pa
 
     return {"pid": os.getpid(), "nyala": version(), "arrow_threads": pa.cpu_count()}
@@ -73,7 +73,11 @@ def _flush_pieces(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _in_store(arguments: dict[str, Any]) -> Iterator[Env]:
-    """Open the store's folder, and check that it is the one that the parent has open."""
+    """Open the folder of the parent's store.
+
+    The path may lead to another folder by now, so the function checks that it is the same folder.
+    arguments: those of the job.
+    """
     from nyala.env import SYSTEM
 
     env = SYSTEM.bound(arguments["root_path"])
@@ -93,7 +97,10 @@ HANDLERS: Final[dict[str, Handler]] = {
 
 
 def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
-    """Run the parent's jobs until it closes the socket; never returns."""
+    """Run the parent's jobs, and end the process when the parent closes the socket.
+
+    The process also ends after IDLE_S without a job. handlers: the function for each kind of job.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = _take_channel()
     _lower_priority()

@@ -50,7 +50,7 @@ class NyalaAdapter(HarlequinAdapter):
 
     IMPLEMENTS_CANCEL = True
     IMPLEMENTS_READ_ONLY = True
-    ADAPTER_DETAILS = "Nyala: tables with an enforced key and a past, in a folder or a bucket."
+    ADAPTER_DETAILS = "Nyala: tables with an enforced primary key and a history, in a folder or a bucket."
 
     def __init__(self, conn_str: Sequence[str], read_only: bool = False, **options: Any) -> None:
         if len(conn_str) != 1:

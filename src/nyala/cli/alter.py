@@ -122,7 +122,10 @@ def _apply_step(alteration: Alteration, state: TableState, step: str) -> None:
 
 
 def _drop_range(alteration: Alteration, bounds: Sequence[Any], pairs: Mapping[str, str]) -> None:
-    """Drop a range. Raises click.UsageError for other pairs than purge=true and purge=false."""
+    """Drop a range. The only allowed pairs are purge=true and purge=false.
+
+    Raises click.UsageError for other pairs.
+    """
     unexpected = next((f"{what}={text}" for what, text in pairs.items() if what != "purge"), None)
     purge = pairs.get("purge", "false").lower()
     if unexpected is not None or purge not in TRUTH:
@@ -133,9 +136,10 @@ def _drop_range(alteration: Alteration, bounds: Sequence[Any], pairs: Mapping[st
 
 
 def _set_history(alteration: Alteration, text: str) -> None:
-    """Set the history.
+    """Set the table's history from a text such as "30d".
 
-    Raises click.UsageError for a number without unit: seconds meant as days would lose history.
+    Raises click.UsageError for a number without a unit. If 30 meant seconds and the user meant
+    days, history would be lost.
     """
     if text.isdigit() and int(text):
         raise click.UsageError(

@@ -130,7 +130,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
     "--version", is_flag=True, expose_value=False, callback=_print_version, help="Print the version and exit."
 )
 def app() -> None:
-    """Tables with an enforced key and a past: look into a store, load it, dump its files.
+    """Work with Nyala stores: query, load, export, back up and check tables.
 
     FOLDER is the store's folder, or the URL of a store in a bucket. Commands that only read work
     while another process writes.

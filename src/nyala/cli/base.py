@@ -46,7 +46,7 @@ class Settings:
 class Failure(Exception):
     """An error of the command line itself, with exit code 1.
 
-    kind: the "type" of the error with `--json`; details: more members of that document.
+    With `--json` the error is one JSON object. kind: its member "type". details: further members.
     """
 
     def __init__(self, message: str, kind: str = "Failure", details: Mapping[str, Any] | None = None) -> None:
@@ -56,7 +56,7 @@ class Failure(Exception):
 
 
 def settings(context: click.Context | None = None) -> Settings:
-    """Return the settings of the running program. context: default: the running command."""
+    """Return the settings of the running program. context: of a command. Default: the running one."""
     found = (context or click.get_current_context()).find_root().ensure_object(Settings)
     assert isinstance(found, Settings)
     return found
@@ -234,8 +234,10 @@ def cli_words(message: str) -> str:
 
 
 def report(error: Exception, as_json: bool | None = None, words: Callable[[str], str] = cli_words) -> None:
-    """Print an error on stderr. as_json: default: the value of `--json`; words: rewords the
-    library's message.
+    """Print an error on stderr.
+
+    as_json: whether to print JSON. Default: the value of `--json`. words: a function that rewords
+    the library's message for the user.
     """
     from nyala.errors import bounded
 

@@ -104,7 +104,7 @@ def _echo(text: str) -> None:
 
 
 def _expect(true: bool, what: str) -> None:
-    """Raise Failure if a fact that must hold does not. what: the fact as text."""
+    """Raise Failure unless `true`. what: the expectation in words, for the message."""
     if not true:
         raise Failure(f"the demo failed, please report it: expected that {what}")
 

@@ -76,9 +76,9 @@ class _FileOrUrl(click.Path):
 def dump_cfile(file: str, show_bytes: bool) -> None:
     """Show the content of a column file or a delta file: columns, blocks, zone maps.
 
-    For a damaged file it shows everything up to the damage, and then the error. If the end of the
-    file is missing, which has the positions of the columns, it shows only the error. FILE may be
-    the URL of an object.
+    For a damaged file it shows everything up to the damage, and then the error. The end of a file
+    has the positions of the columns; if it is missing, only the error is shown. FILE may be the URL
+    of an object.
     """
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
@@ -95,9 +95,9 @@ def dump_cfile(file: str, show_bytes: bool) -> None:
 
 
 def _folder_message(folder: str) -> str:
-    """Return the error message for a folder in place of a column file.
+    """Return the message for a user who passed a folder instead of a column file.
 
-    It names a column file in this folder.
+    The message names a column file in the folder, if there is one.
     """
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.base"), recursive=True))
     if not found:
@@ -118,8 +118,9 @@ def dump_wal(folder: str, show_bytes: bool) -> None:
     """Show the content of the store's log: segments, records, rows by tablet, damage and torn
     tails.
 
-    FOLDER is the store's folder, or its folder of log segments. In a bucket it is the URL of the
-    store or of one object of the log; then the checkpoints and the writer's hint are shown too.
+    FOLDER is the store's folder, or its folder of log segments. For a store in a bucket, it is the
+    URL of the store or of one object of the log. Then the checkpoints and the writer's hint are
+    shown too.
     """
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
@@ -166,7 +167,10 @@ def _state_lines(data: bytes, path: str, store_id: str) -> Iterator[str]:
 
 
 def _echo_lines(path: str, lines: Iterator[str]) -> None:
-    """Print the lines as they arrive. The JSON document also has the lines before an error."""
+    """Print the lines as they arrive, or with `--json` as one document at the end.
+
+    If reading them fails, the lines before the error are printed too.
+    """
     if not settings().json:
         for line in lines:
             click.echo(line)

@@ -58,10 +58,10 @@ def export(
     format_: str | None,
     delimiter: str | None,
 ) -> None:
-    """Write rows of a table to a Parquet, CSV or JSON file (a row per line); `-` is stdout, CSV or
-    --format json.
+    """Write rows of a table to a Parquet, CSV or JSON file; `-` is stdout.
 
-    All rows are of one moment. Memory is bounded. FILE appears only when it is complete.
+    JSON has one row per line. stdout gets CSV, or JSON with --format json. All rows are of one
+    moment. Memory is bounded. FILE appears only when it is complete.
     """
     format = format_of(file, format_)
     if file == STDIO and settings().json:
@@ -127,8 +127,9 @@ def write_file(
 
 @contextmanager
 def _renamed_when_complete(file: str) -> Iterator[str]:
-    """Yield the path of a temporary file, which is renamed to `file` after the block, or removed
-    after an error.
+    """Yield the path of a temporary file for the block to write.
+
+    After the block, the temporary file is renamed to `file`, or removed if the block failed.
     """
     unfinished = f"{file}.{os.getpid()}.partial"
     try:
@@ -188,7 +189,7 @@ def _write_text(
 
 
 def _value(field: pa.Field, format: Format) -> str:
-    """Return the SQL expression of a column for the file."""
+    """Return the SQL expression that converts a column to its form in the file."""
     import pyarrow as pa
 
     name = sql_name(field.name)

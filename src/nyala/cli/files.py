@@ -81,7 +81,10 @@ _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 
 @dataclass(frozen=True)
 class CsvDialect:
-    """The format of a CSV. delimiter: None: detect it in the first line; nulls: words that mean NULL."""
+    """The format of a CSV file.
+
+    delimiter: None means: detect it in the first line. nulls: words that mean NULL.
+    """
 
     delimiter: str | None = None
     nulls: tuple[str, ...] = ()
@@ -89,7 +92,10 @@ class CsvDialect:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file to read. name: as in messages; path: the file to open, for a pipe its temporary copy."""
+    """A file to read.
+
+    name: the name for messages. path: the file to open; for a pipe, a temporary copy of its data.
+    """
 
     name: str
     path: str
@@ -99,9 +105,11 @@ class DataFile:
 class FileBatch(NamedTuple):
     """Rows of a file, and the bad rows between them.
 
-    numbers: the row numbers in the file; done: the fraction of the file that has been read, None if
-    unknown; bad: the errors of the first `BAD_ROWS_MAX` bad rows; bad_count: the number of all bad
-    rows.
+    batch:     the good rows.
+    numbers:   the row number in the file of each good row.
+    done:      the fraction of the file that has been read, None if unknown.
+    bad:       the errors of the first `BAD_ROWS_MAX` bad rows.
+    bad_count: the number of all bad rows.
     """
 
     batch: pa.RecordBatch
@@ -152,18 +160,20 @@ def compression_of(path: str) -> str | None:
 
 
 def _suffix(path: str) -> str:
-    """Return the suffix of the format, which is before one of compression: ".csv" of "a.csv.gz"."""
+    """Return the suffix that shows the format, without .gz or .zst: ".csv" for "a.csv.gz"."""
     stem, suffix = os.path.splitext(path.lower())
     return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
 
 
 @contextmanager
 def find_files(paths: Sequence[str], given: str | None) -> Iterator[list[DataFile]]:
-    """Yield the files, and the files in folders, sorted by name. Pipes are copied to temporary
-    files.
+    """Find the files to load, and yield them as a list. Pipes are copied to temporary files.
 
-    In a folder, names that begin with `.` or `_` are skipped, as in Spark. Files with unknown
-    suffixes are skipped too, unless the format is `given`. Raises click.UsageError for a folder
+    paths: files and folders. The files of a folder are sorted by name. Names that begin with `.` or
+        `_` are skipped, as in Spark, and so are files with unknown suffixes.
+    given: the format of all files, whatever their suffixes. None: take it from the suffix.
+
+    Raises click.UsageError for a folder
     without data files.
     """
     found: list[str] = []
@@ -196,8 +206,8 @@ def _files_in(path: str, given: str | None) -> list[str]:
 def _regular_file(path: str) -> Iterator[str]:
     """Yield the path of a file that DuckDB can read twice.
 
-    It is a temporary copy of stdin or of a pipe. If the name has characters of a pattern (`*?[`),
-    which DuckDB would search for, it is a symbolic link.
+    For stdin and pipes, this is a temporary copy. If the name contains `*`, `?` or `[`, which DuckDB
+    would take for a pattern, it is a temporary symbolic link. Otherwise it is `path` itself.
     """
     import shutil
     import sys
@@ -314,7 +324,7 @@ def _without_bad_rows(
     types: Mapping[str, ColumnType],
     key: Sequence[str],
 ) -> FileBatch:
-    """Split the result of `_select` into good rows and errors."""
+    """Split a batch of the query of `_select` into good rows and the errors of the other rows."""
     import numpy as np
     import pyarrow as pa
 
@@ -357,8 +367,10 @@ def _bad_row(
 
 
 def _select(source: str, names: Sequence[str], types: Mapping[str, ColumnType]) -> str:
-    """Return a SELECT of the row number, the converted columns, and the first cell that cannot be
-    converted.
+    """Return the SELECT that converts the text of a file to the types of the table.
+
+    For each row it returns the row number, the converted columns, and the first cell that cannot be
+    converted. source: the table function that reads the file.
     """
     texts, values, errors = [], [], []
     for position, name in enumerate(names):
@@ -468,7 +480,10 @@ def duckdb_session(name: str) -> Iterator[Any]:
 
 
 def _unreadable(name: str, error: Exception) -> Failure:
-    """Return the error of DuckDB or pyarrow without their advice, which names options that only they have."""
+    """Convert an error of DuckDB or pyarrow to a Failure for the file `name`.
+
+    Their advice is left out, because it names options that the command line does not have.
+    """
     if "Error when sniffing" in str(error):
         advice = "check --delimiter, and look for a double quote that is never closed"
         return Failure(f"{name}: the rows do not match the columns of the first line; {advice}", "FileError")
@@ -480,7 +495,10 @@ def _unreadable(name: str, error: Exception) -> Failure:
 
 
 def _projection(file: DataFile, columns: Sequence[str] | None, names: Sequence[str]) -> list[str]:
-    """Return the columns to read; default: all. Raises ColumnNotFoundError for an unknown column."""
+    """Return the columns to read: `columns`, or all `names` of the file if it is None.
+
+    Raises ColumnNotFoundError for a column that the file does not have.
+    """
     from nyala.errors import ColumnNotFoundError
     from nyala.schema.schema import name_hint
 
@@ -491,7 +509,7 @@ def _projection(file: DataFile, columns: Sequence[str] | None, names: Sequence[s
 
 
 def _lines(file: DataFile) -> Any:
-    """Open a CSV as decompressed text."""
+    """Open a CSV file as text, decompressed if needed."""
     import io
 
     import pyarrow as pa
@@ -540,9 +558,10 @@ def _compression(file: DataFile) -> str:
 def _rejected_lines(
     connection: Any, file: DataFile, dialect: CsvDialect, source: str
 ) -> tuple[int, npt.NDArray[np.int64], list[dict[str, Any]]]:
-    """Find the rows that DuckDB rejects.
+    """Find the rows of a CSV that DuckDB rejects.
 
-    Return the number of all rows, the numbers of these rows, and first errors.
+    Returns the number of all rows in the file, the row numbers of the rejected rows, and the errors
+    of the first `BAD_ROWS_MAX` rejected rows.
     """
     import numpy as np
 
@@ -563,7 +582,7 @@ def _rejected_lines(
 
 
 def _row_numbers(file: DataFile, dialect: CsvDialect, records: Sequence[int]) -> list[int]:
-    """Convert record numbers of DuckDB, which count empty lines, to row numbers, which do not."""
+    """Convert record numbers of DuckDB to row numbers. Only record numbers count empty lines."""
     numbers = {record: record for record in records}
     for record, (row, _) in enumerate(_records(file, dialect) if records else ()):
         if record in numbers:
@@ -574,7 +593,7 @@ def _row_numbers(file: DataFile, dialect: CsvDialect, records: Sequence[int]) ->
 
 
 def lines_of(file: DataFile, dialect: CsvDialect, rows: Sequence[int]) -> dict[int, int]:
-    """Return, for rows of a CSV, the line in which the row begins. The header is line 1."""
+    """Return the line in which each of the given rows of a CSV begins. The header is line 1."""
     found: dict[int, int] = {}
     for row, line in _records(file, dialect):
         if row in rows:

@@ -156,16 +156,15 @@ def load(
     newest_by: str | None,
     message: str | None,
 ) -> None:
-    """Load Parquet, CSV or JSON files, or folders of them, into a table, in batches; `-` is stdin,
-    a CSV by default.
+    """Load Parquet, CSV or JSON files, or folders of them, into a table.
 
-    Each batch is atomic: 100,000 rows, or fewer if they take 32 MB. Columns are matched by name. An
-    upsert or update keeps the values of columns that the file does not have; new rows get the
-    defaults. In a CSV an empty field is NULL, and in JSON a missing member. JSON has one row per
-    line, or one array of rows.
+    FILE `-` is stdin, a CSV by default. The rows are written in atomic batches of 100,000 rows, or
+    fewer if they take 32 MB. Columns are matched by name. An upsert or update keeps the values of
+    columns that the file does not have; new rows get the defaults. NULL is an empty field in a CSV,
+    and a missing member in JSON. JSON has one row per line, or one array of rows.
     """
     if create and not (key or not_unique):
-        raise click.UsageError("--create needs --key: the columns that identify a row; or --not-unique")
+        raise click.UsageError("--create needs --key (the columns that identify a row) or --not-unique")
     if not create and (key or not_unique or hashes or range_ or types):
         raise click.UsageError(
             "--key, --not-unique, --hash, --range and --type describe a new table: add --create"
@@ -421,7 +420,10 @@ class _Load:
         return self._failure(file, found, len(error.errors), type(error).__name__)
 
     def _failure(self, file: DataFile, errors: list[dict[str, Any]], count: int, kind: str) -> Failure:
-        """Return the error that stops a load. It has the first failing rows, their number, and advice."""
+        """Return the error that stops a load. It lists the first failing rows, and gives advice.
+
+        count: the number of all failing rows of the batch. kind: the "type" of the error in JSON.
+        """
         advice = "--errors collect skips such rows and loads the others"
         self._add_lines(file, errors)
         if settings().json or count == 1:
@@ -451,7 +453,7 @@ class _Load:
             error.details["rows_loaded"] = loaded
 
     def _flush(self) -> None:
-        """Flush if much is in memory. If this raises Error or KeyboardInterrupt, the rows stay in the log."""
+        """Flush the store if much is in memory. If this fails, the rows are still safe in the log."""
         if self.database.stats().memory_bytes > _FLUSH_BYTES:
             self.database.flush()
 
@@ -520,7 +522,7 @@ def _error_lines(errors: Sequence[Mapping[str, Any]], count: int) -> list[str]:
 
 
 def _ended_by_interrupt(error: BaseException) -> bool:
-    """Whether a second Ctrl-C ended a write before its end."""
+    """Whether the error says that a second Ctrl-C interrupted a write."""
     return isinstance(error, SecondInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 

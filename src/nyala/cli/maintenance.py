@@ -102,10 +102,10 @@ def drop(folder: str, table: str, purge: bool, yes: bool) -> None:
 
 
 def _confirm(what: str, yes: bool) -> None:
-    """Ask the user for confirmation. Raises click.UsageError if there is no terminal, and no --yes.
+    """Ask the user for confirmation, unless `yes` is set.
 
-    what: for example "drop{} t", which becomes "Drop t?" in the question and "this drops t" in the
-    error.
+    Raises click.UsageError if there is no terminal to ask on. what: the verb, `{}` and the object.
+    For example, "drop{} t" gives the question "Drop t?" and the error "this drops t: add --yes".
     """
     if yes:
         return
@@ -184,7 +184,10 @@ def undrop(folder: str, table: str, new_name: str | None, at: Any) -> None:
 @click.argument("new_name", metavar="NEW-NAME")
 @moment_option("--at", "The time whose rows the clone has: ISO time, an age (2h, 1d), or a Nyala timestamp.")
 def clone(folder: str, table: str, new_name: str, at: Any) -> None:
-    """Make a table with the same rows, which shares the files of the first table. Both can change later."""
+    """Make a new table with the same rows, which shares the files of the first table.
+
+    Later changes of one table do not affect the other.
+    """
     with writer(folder, maintenance=False) as database:
         rows = database.clone_table(table, new_name, at).count()
         document = {"store": database.path, "table": table, "clone": new_name, "rows": rows}
@@ -240,11 +243,10 @@ def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
 
 @contextmanager
 def _maintained_store(folder: str) -> Iterator[Database]:
-    """Open the store to compact or vacuum it by hand.
+    """Open the store to compact or vacuum it by hand, without background maintenance.
 
-    The store has no background maintenance meanwhile, which could use the same rowsets. Raises
-    LockedError if another process is the writer; the message then says that this process does such
-    work by itself.
+    Background maintenance could use the same rowsets. Raises LockedError if another process is the
+    store's writer. The message then says that a writer compacts and vacuums by itself.
     """
     from nyala.errors import LockedError
 

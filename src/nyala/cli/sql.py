@@ -131,7 +131,7 @@ def _read(file: TextIO) -> str:
 
 
 def _echo_if_removed(folder: str) -> None:
-    """Say that the new store was removed, because the statements failed and created no table."""
+    """Print that the new store was removed, if it was: the statements failed and created no table."""
     from nyala.env.paths import is_bucket_url
 
     if not is_bucket_url(folder) and not os.path.lexists(os.path.expanduser(folder)):

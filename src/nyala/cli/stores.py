@@ -63,10 +63,10 @@ def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Ite
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
     """Open the store to write, and create it if it is missing and `create` is set.
 
-    If a running program has the store's folder open, the process of this program does the writes.
+    If another program has the store's folder open, the writes go through that program.
 
-    If the block fails and a new store has no table, the store is removed. In a bucket it stays, and
-    a message says so, because another process may already be its writer.
+    If the block fails and a new store has no table, the store is removed. A new store in a bucket
+    stays, because another process may already be its writer; a message says that it stays.
     """
     from nyala.api.database import connect
     from nyala.env.paths import is_bucket_url
@@ -105,7 +105,7 @@ def _missing_folders(path: str) -> list[str]:
 
 
 def _echo_empty_store(database: Database, url: str) -> None:
-    """Say that a new store without tables stays in the bucket."""
+    """Print that a new store without tables stays in the bucket."""
     from nyala.errors import Error
 
     with contextlib.suppress(Error):
@@ -114,12 +114,10 @@ def _echo_empty_store(database: Database, url: str) -> None:
 
 
 def _remove_new_store(made: Sequence[str]) -> None:
-    """Remove a new store and the folders above it that were created with it, if no process uses the
-    store.
+    """Remove a new store that no other process uses, and the parent folders created with it.
 
-    Another process may have opened the store. If it is a writer, it has the store's lock or has
-    created tables. If it is a reader, it has a lease. The store stays in these cases, and after any
-    error.
+    made: the created folders, the store's own first. The store stays if another process has its
+    lock (a writer), has created tables, or has a lease (a reader). It also stays after any error.
     """
     from nyala.api.database import connect
     from nyala.catalog.format import LEASES_NAME
@@ -140,7 +138,10 @@ def _remove_new_store(made: Sequence[str]) -> None:
 
 
 def check_file_names(context: click.Context, parameter: click.Parameter, files: Any) -> Any:
-    """Return FILE or FILES. Raises InvalidArgumentError for a name that is not UTF-8."""
+    """Check the argument FILE or FILES, and return it unchanged.
+
+    Raises InvalidArgumentError for a name that is not UTF-8.
+    """
     from nyala.env.paths import utf8_path
 
     for file in [files] if isinstance(files, str) else files:
@@ -149,10 +150,10 @@ def check_file_names(context: click.Context, parameter: click.Parameter, files: 
 
 
 def check_store_path(context: click.Context, parameter: click.Parameter, folder: str) -> str:
-    """Return FOLDER. The URL of a bucket is checked later, when the bucket is opened.
+    """Check the argument FOLDER, and return it unchanged.
 
-    Raises StorageError for a file, and InvalidArgumentError for an unknown kind of URL or invalid
-    UTF-8.
+    The URL of a bucket is checked later, when the bucket is opened. Raises StorageError for a file,
+    and InvalidArgumentError for an unknown kind of URL or invalid UTF-8.
     """
     from nyala.env.paths import is_bucket_url, utf8_path
     from nyala.tablet.state.store_folder import check_folder_path
@@ -169,7 +170,7 @@ def check_store_path(context: click.Context, parameter: click.Parameter, folder:
 
 
 def _require_store(folder: str) -> None:
-    """Raise StorageError, with advice for what FOLDER is instead, if there is no store."""
+    """Raise StorageError if there is no store at FOLDER. The message says what to do instead."""
     from nyala.catalog.loading import find_store
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
@@ -221,11 +222,11 @@ def store_exists(path: str) -> bool:
 def storage_options_of_both(
     option: str, given: dict[str, Any], path: str, store: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the storage options of `path`, and of `store`, when a command uses both.
+    """Return two sets of storage options: for `path` and for `store`, which one command uses.
 
-    given: what the user passed with `option` for `path`. Without it, the options of `--option`
-    serve `path` too, if `store` is a folder or both are URLs of one scheme. Raises click.UsageError
-    if `option` was passed for a folder.
+    option: the name of the option for `path`, such as --to-option. given: its values. If the user
+    gave none, `path` gets the values of `--option`, if `store` is a folder or both are URLs of the
+    same scheme. Raises click.UsageError if `option` was passed and `path` is a folder.
     """
     from nyala.env.paths import is_bucket_url
 
@@ -251,7 +252,7 @@ def require_bucket_store(url: str) -> None:
 
 
 def find_table(database: Database, name: str | None) -> Table:
-    """Return a table; name: None means the only table of the store.
+    """Return the table with this name. If name is None, return the only table of the store.
 
     Raises TableNotFoundError, or click.UsageError if the name is None and the store has several
     tables.

@@ -34,7 +34,10 @@ _PLAIN: Final = re.compile(r"[a-z_]\w*", re.IGNORECASE)
 
 
 class ShellCompleter(Completer):
-    """The completer of prompt_toolkit. catalogue: returns the present tables and columns."""
+    """Completes the word before the cursor, for prompt_toolkit.
+
+    catalogue: a function that returns the present tables and their columns.
+    """
 
     def __init__(self, catalogue: Callable[[], Catalogue]) -> None:
         self._catalogue = catalogue
@@ -78,7 +81,7 @@ def _dot_candidates(line: str, catalogue: Callable[[], Catalogue]) -> tuple[str,
 
 
 def _table_of(name: str, text: str, tables: Catalogue) -> str:
-    """Return the table of a name or an alias in the statement, or "" if there is none."""
+    """Return the table that `name` means in the statement: a table's name or an alias. Or return ""."""
     if name in tables:
         return name
     found = tokens(text)
@@ -94,6 +97,6 @@ def _matching(word: str, choices: Iterable[str]) -> list[str]:
 
 
 def _names(word: str, names: Iterable[str]) -> list[str]:
-    """Return the names that begin with the word, in quotes if SQL needs quotes."""
+    """Return the names that begin with `word`. Names that need quotes in SQL get quotes."""
     found = _matching(word.strip('"'), names)
     return [name if _PLAIN.fullmatch(name) else quoted(name) for name in found]

@@ -124,7 +124,7 @@ class _ShownRows:
 
 
 def _is_wide(text: str) -> bool:
-    """Whether a line of the text is wider than the terminal."""
+    """Whether any line of the text is wider than the terminal."""
     columns = shutil.get_terminal_size().columns
     return any(width_of(line) > columns for line in text.splitlines())
 

@@ -1,4 +1,4 @@
-"""The dot commands of the shell, such as `.tables`, and what other shells call them, such as `\\d`.
+"""Runs dot commands such as `.tables`, and the same commands of other shells, such as `\\d`.
 
 Source: docs/how-to/shell.md, "Dot commands".
 """
@@ -35,8 +35,9 @@ class Quit(Exception):
 class DotCommand:
     """A dot command and its help.
 
-    usage: the arguments; those in brackets are optional. run: a function of the console and the
-    arguments. It returns statements that the shell must run, or None.
+    usage: the names of the arguments; those in brackets are optional. help: what the command does.
+    run:   runs the command with a console and the arguments. It returns the text of statements that
+           the shell must run next, or None.
     """
 
     usage: str
@@ -44,7 +45,7 @@ class DotCommand:
     run: Callable[[Console, Sequence[str]], str | None]
 
     def check(self, name: str, arguments: Sequence[str]) -> None:
-        """Raise InvalidArgumentError for too few or too many arguments."""
+        """Raise InvalidArgumentError for too few or too many arguments. name: the command's name."""
         parameters = self.usage.split()
         required = sum(not word.startswith("[") for word in parameters)
         if not required <= len(arguments) <= len(parameters):
@@ -66,16 +67,17 @@ _PLAIN_WORD: Final = re.compile(r"(?:exit|quit|help)\s*;?\s*", re.IGNORECASE)
 
 
 def is_dot_command(line: str) -> bool:
-    """Whether a line, at whose beginning a statement could begin, is a dot command or a command of
-    another shell.
+    """Whether a line is a dot command, or a command of another shell such as `exit` or `\\d`.
+
+    The caller passes only lines that do not continue a statement.
     """
     return line.startswith((".", "\\")) or _PLAIN_WORD.fullmatch(line) is not None
 
 
 def run_dot_command(console: Console, line: str) -> str | None:
-    """Run a line such as `.mode csv`. Return the statements of `.read`, which the caller must run,
-    otherwise None.
+    """Run a line such as `.mode csv`.
 
+    Returns None, or after `.read` the text of the file, whose statements the caller must run.
     Raises InvalidArgumentError, the errors of the store, and Quit.
     """
     line = line.rstrip("; \t")
@@ -95,7 +97,10 @@ def run_dot_command(console: Console, line: str) -> str | None:
 
 
 def _translated(line: str) -> str:
-    """Return the dot command for a command of another shell. Raises InvalidArgumentError."""
+    """Translate a command of another shell to a dot command: `\\d t` becomes `.schema t`.
+
+    Raises InvalidArgumentError for an unknown command.
+    """
     word, *rest = line.split(maxsplit=1)
     name = _OTHER_NAMES.get(word.lower().rstrip("+"))
     if name is None:
@@ -191,7 +196,7 @@ def _one_of(given: str, choices: Sequence[str]) -> str:
 
 
 def _read(console: Console, arguments: Sequence[str]) -> str:
-    """Return the statements of a file."""
+    """Return the text of a file of statements."""
     try:
         return Path(arguments[0]).expanduser().read_text(encoding="utf-8-sig")
     except OSError as error:

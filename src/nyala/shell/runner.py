@@ -38,7 +38,7 @@ _CHECK_INTERVAL_S: Final = 0.05
 
 
 class Cancelled(Exception):
-    """Ctrl-C ended the run of a text. The message says what happened."""
+    """Ctrl-C stopped the statements that the shell was running. The message is for the user."""
 
     def __init__(self, message: str = "Cancelled.") -> None:
         super().__init__(message)
@@ -59,17 +59,21 @@ class Runner:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether Ctrl-C came since the block of `interruptible` began."""
+        """Whether the user pressed Ctrl-C since the block of `interruptible` began."""
         return self._cancelled.is_set()
 
     def execute(self, statement: str, at: int | None) -> Result:
-        """Execute one statement. Raises the errors of `Database.sql`, or Cancelled if nothing has changed."""
+        """Execute one statement, and return its result.
+
+        Raises the errors of `Database.sql`. Raises Cancelled if Ctrl-C interrupted the statement,
+        which then changed nothing.
+        """
         return self.call(lambda: self._session.execute(statement, at=at))
 
     def batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        """Yield the batches, which the worker thread reads.
+        """Yield the batches of a result. The worker thread reads them.
 
-        Raises the errors of `Database.sql`, or Cancelled.
+        Raises the errors of `Database.sql`, or Cancelled after Ctrl-C.
         """
         while True:
             batch = self.call(lambda: next(reader, None))
@@ -81,7 +85,7 @@ class Runner:
     def call(self, act: Callable[[], T]) -> T:
         """Call `act` in the worker thread, and return its result.
 
-        Raises the errors of `act`, or Cancelled.
+        Raises the errors of `act`, or Cancelled after Ctrl-C.
         """
         self.check()
         future = self._worker.submit(act)
@@ -94,7 +98,7 @@ class Runner:
             raise Cancelled from error
 
     def check(self) -> None:
-        """Raise Cancelled after Ctrl-C."""
+        """Raise Cancelled if the user pressed Ctrl-C."""
         if self._cancelled.is_set():
             raise Cancelled
 

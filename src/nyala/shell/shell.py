@@ -1,7 +1,7 @@
 """Runs texts of SQL statements and dot commands on a store.
 
 A line is a dot command if it begins with `.`, or if it is a command of another shell, such as
-`exit` and `\\d`. Other text is SQL. A statement ends with `;`, which the last one does not need.
+`exit` and `\\d`. Other text is SQL. A statement ends with `;`; the last statement may omit it.
 
 Source: docs/how-to/shell.md.
 """
@@ -45,8 +45,8 @@ class Shell:
     def run(self, text: str, *, keep_going: bool = False) -> bool:
         """Run the statements and dot commands of a text. Return whether all succeeded.
 
-        keep_going: after a failed statement, run the later ones. Raises Cancelled after Ctrl-C, and
-        Quit.
+        keep_going: whether to run the later statements after one has failed. Raises Cancelled after
+        Ctrl-C, and Quit after `.quit`.
         """
         with self.console.runner.interruptible():
             return self._run_all(text, keep_going)
@@ -67,12 +67,18 @@ class Shell:
         return all_succeeded
 
     def check_not_cancelled(self) -> None:
-        """Raise Cancelled if Ctrl-C came too late to cancel the last statement, so that no later one runs."""
+        """Raise Cancelled if the user pressed Ctrl-C, so that no further statement runs.
+
+        This is needed if the last statement ended before Ctrl-C could interrupt it.
+        """
         if self.console.runner.is_cancelled:
             raise Cancelled("Cancelled: the later statements did not run.")
 
     def _run_file(self, text: str, keep_going: bool) -> bool:
-        """Run the statements of `.read`. Raises InvalidArgumentError if files read each other without end."""
+        """Run the statements of a file that `.read` has read.
+
+        Raises InvalidArgumentError if files read each other without end.
+        """
         if self._read_depth == _READ_DEPTH_MAX:
             raise InvalidArgumentError(
                 f".read goes {_READ_DEPTH_MAX} files deep: see whether a file reads itself"
@@ -126,9 +132,10 @@ def _line_end(text: str, position: int) -> int:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs the text.
+    """Whether Enter runs the text, instead of beginning a new line.
 
-    It does so if every statement ends with `;`, or at a dot command, or for no text.
+    The text is complete if it is empty, if every statement ends with `;`, or if a dot command
+    follows such statements.
     """
     position: int | None = after_space(text, 0)
     while position is not None and position < len(text):

@@ -203,8 +203,8 @@ def problems(own: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]
 
     own: the versions of this program. workers: the versions that the tasks report.
 
-    The function compares Python's minor version (pickled functions need it), the full versions of pyspark and
-    nyala (tasks write files), and pyarrow's major version.
+    The function compares Python's minor version (pickled functions need it), the full versions of
+    pyspark and nyala (tasks write files), and pyarrow's major version.
     """
     parts = {"python": 2, "pyspark": 3, "pyarrow": 1, "nyala": 3}
     found: dict[str, None] = {}

@@ -45,8 +45,9 @@ class SimulatedCrash(BaseException):
 
 @dataclass(frozen=True)
 class Operation:
-    """One change of the file system, or one read. kind: the name of the method, "sync" for
-    `sync_file` too.
+    """One change of the file system, or one read.
+
+    kind: the name of the called method. For `sync_file` the kind is "sync".
     """
 
     kind: str
@@ -54,7 +55,7 @@ class Operation:
 
 
 class _WatchedFile(AppendFileWrapper["_Watcher"]):
-    """An AppendFile that calls `before` and `after` of its owner around every operation."""
+    """An AppendFile that reports every operation to the `before` and `after` of its owner."""
 
     def __init__(self, inner: AppendFile, owner: _Watcher) -> None:
         super().__init__(inner, owner)
@@ -91,7 +92,11 @@ class _WatchedFile(AppendFileWrapper["_Watcher"]):
 
 
 class _Watcher(FileWrapper):
-    """Calls `before` before every change of the file system, and `after` once the change succeeded."""
+    """Base class of the failing files: calls `before` before each change, and `after` after it.
+
+    A subclass lets the change fail by raising in `before`. `after` is called only if the change
+    succeeded.
+    """
 
     def before(self, operation: Operation) -> None:
         raise NotImplementedError
@@ -163,7 +168,7 @@ _WITHOUT_SPACE: Final = frozenset({"sync", "sync_dir", "unlink", "remove_tree", 
 
 
 class _ShortWrite(Exception):
-    """Tells the wrapper to write half of the data, and then to raise `error`."""
+    """Raised by `before` so that the write stores half of its data, and then raises `error`."""
 
     def __init__(self, error: StorageError) -> None:
         super().__init__()
@@ -173,7 +178,8 @@ class _ShortWrite(Exception):
 class FaultyFiles(_Watcher):
     """Files whose `fail_at`-th operation fails, counted from 1; None: no operation fails.
 
-    `only` chooses the operations that count; default: all. `kind` says how the operation fails:
+    `only` returns whether an operation counts; default: all count. `kind` says how the operation
+    fails:
 
     eio      Only this operation raises EIO and does nothing. An AppendFile cannot be used
              afterwards.
@@ -212,7 +218,7 @@ class FaultyFiles(_Watcher):
         self._full = True
 
     def heal(self) -> None:
-        """End the full disk."""
+        """Make the disk have room again."""
         self._full = False
 
     def free_bytes(self, path: str) -> int:
@@ -334,8 +340,8 @@ NAMES: Final = frozenset({"rename", "link", "unlink", "remove_tree", "make_dirs"
 class KillingFiles(_Watcher):
     """Kills its own process with SIGKILL before or after the `kill_at`-th operation of `kinds`.
 
-    For child processes of a test: no handler runs, and no file is closed. kinds: `SYNCS`, `WRITES`,
-    `NAMES`, or any other kinds of `Operation`.
+    Use it in a child process of a test. The process ends at once: no error handler runs, and no
+    file is closed. kinds: `SYNCS`, `WRITES`, `NAMES`, or any other set of kinds of `Operation`.
     """
 
     def __init__(

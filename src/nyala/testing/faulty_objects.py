@@ -40,8 +40,10 @@ _Fault = TypeVar("_Fault")
 
 @dataclass(frozen=True)
 class Request:
-    """One request. verb: the name of the method; key: the object, or the prefix of `list`; number:
-    counted from 1.
+    """One request to the bucket.
+
+    verb: the name of the called method. key: the key of the object, or the prefix of a `list`.
+    number: the position of the request in the test, counted from 1.
     """
 
     verb: str
@@ -54,7 +56,7 @@ Faults: TypeAlias = Callable[[Request], "Fault | None"]
 
 
 def at(number: int, fault: _Fault) -> Callable[[Request], _Fault | None]:
-    """Let only the `number`-th request fail, counted from 1."""
+    """Return a function that lets only the `number`-th request fail, counted from 1."""
     return lambda request: fault if request.number == number else None
 
 
@@ -63,7 +65,11 @@ def at_random(
     share: float = 0.15,
     faults: Sequence[Fault] = ("503", "drop before", "drop after", "late", "409"),
 ) -> Faults:
-    """Let this share of the requests fail. With one thread, the same requests fail in every run."""
+    """Return a function that lets a random share of the requests fail.
+
+    share: the probability of a fault, 0 to 1. faults: the faults to choose from. With one thread,
+    the same requests fail in every run with the same seed.
+    """
     chance = random.Random(seed)
     return lambda _: chance.choice(faults) if chance.random() < share else None
 
@@ -72,9 +78,10 @@ class FaultyObjects:
     """Wraps any `Objects`: records the requests, and lets those fail that `faults` chooses.
 
     A `delete` of several keys counts as one request per key, because a bucket may delete only some
-    of them. Late requests wait until `deliver`, which carries them out in their order. With
-    `late_s`, a thread carries out each one after a random time of at most `late_s` seconds.
-    Thread-safe: `requests` has those of all threads.
+    of them. Late requests wait until the test calls `deliver`, which carries them out in their
+    order. If `late_s` is given, they do not wait: a thread carries out each late request after a
+    random time of at most `late_s` seconds. Thread-safe: `requests` has the requests of all
+    threads.
 
     Examples
     --------
@@ -120,7 +127,7 @@ class FaultyObjects:
         return len(self._late)
 
     def deliver(self) -> None:
-        """Carry out all waiting requests, and wait for the threads of the others."""
+        """Carry out all late requests, and wait until they have ended, also with `late_s`."""
         with self._lock:
             late, self._late = self._late, []
             threads, self._threads = self._threads, []
@@ -203,7 +210,7 @@ class FaultyObjects:
         self._request("copy", key, lambda: self._inner.copy(key, new_key))
 
     def client(self) -> Objects:
-        """Return a client of the wrapped objects, without faults."""
+        """Return another client of the wrapped bucket. Its requests never fail on purpose."""
         return self._inner.client()
 
     def close(self) -> None:

@@ -17,7 +17,8 @@ Owner = TypeVar("Owner", bound="FileWrapper")
 class FileWrapper:
     """A `Files` that passes every call to `inner`.
 
-    `write_atomic` makes its steps through this wrapper, so that a subclass sees each of them.
+    `write_atomic` calls the methods of this wrapper for its steps (create, write, sync, rename), so
+    that a subclass sees each step.
     """
 
     def __init__(self, inner: Files) -> None:

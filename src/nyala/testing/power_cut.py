@@ -4,17 +4,17 @@ systems.
 `Disk.apply` takes the recorded changes of a folder. `Disk.write_survivors` writes one folder that
 could remain after a power cut. Guarantees F1 to F4 of `nyala.env.files` say what must remain.
 
-    C1  The bytes of a file up to its last sync survive. Each later write has one of four fates: it
-        survives as a whole, is lost, survives up to a border between sectors of 512 bytes, or
-        becomes zeros of its length. If a write is lost and a later one behind it survives, the gap
-        has zeros.
+    C1  The bytes that a file had at its last sync survive. Each later write has one of four fates:
+        it survives as a whole, is lost, survives up to a border between sectors of 512 bytes, or
+        becomes zeros of its length. If a write is lost and a write at a higher offset survives, the
+        gap has zeros.
     C2  A change of a folder (create, rename, unlink, mkdir, rmdir) survives if the folder was
         synced after it. Otherwise it may survive or be lost. Surviving changes of one name keep
         their order. A file whose name is lost is lost, even if its bytes were synced. A rename in
         one folder survives as a whole or is lost as a whole. A rename between two folders is two
         changes as soon as one of the folders was synced.
-    C3  `write_atomic` and `make_dirs` consist of such steps. A power cut may come between two of
-        them.
+    C3  `write_atomic` and `make_dirs` consist of several such writes and changes. A power cut may
+        come between two of these steps.
 """
 
 from __future__ import annotations
@@ -119,11 +119,12 @@ _Node: TypeAlias = "_Inode | _Folder"
 
 @dataclass
 class _NameChange:
-    """One change of names that is not durable yet. It survives as a whole or is lost as a whole
-    (C2).
+    """One change of names that is not durable yet, such as a rename, which changes two names.
 
-    slots: for each changed name its folder, the name, and the file or folder that has this name
-    afterwards.
+    The change survives as a whole or is lost as a whole (C2).
+
+    slots: for each changed name: its folder, the name, and the file or folder that has this name
+        after the change, or None.
     """
 
     slots: list[tuple[_Folder, str, _Node | None]]
@@ -207,7 +208,10 @@ class Disk:
         self.pending = []
 
     def write_survivors(self, choices: Choices, target_dir: str) -> None:
-        """Write what a power cut leaves into the new folder `target_dir`; `choices` decides what is lost."""
+        """Create the folder `target_dir` with the files that a power cut leaves.
+
+        choices: decides what is lost.
+        """
         surviving = [change for change in self.pending if choices.randrange(2) == 0]
         contents: dict[int, bytes] = {}  # by the id of the inode: two names of one file have the same bytes
 

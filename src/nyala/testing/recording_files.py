@@ -34,7 +34,7 @@ class _RecordedFile(AppendFileWrapper["RecordingFiles"]):
 
 
 class _RecordedLock(FileLockWrapper["RecordingFiles"]):
-    """Records what is written into a lock file. Such writes are never synced."""
+    """Records the writes into a lock file, which are never synced."""
 
     def write(self, content: bytes) -> None:
         self._inner.write(content)
@@ -162,8 +162,7 @@ class RecordingFiles(FileWrapper):
         return None if lock is None else _RecordedLock(lock, self)
 
     def crash_image(self, upto_event: int, choices: Choices | random.Random, target_dir: str) -> None:
-        """Write what a power cut after `events[:upto_event]` may leave into the new folder
-        `target_dir`.
+        """Create the folder `target_dir` as a power cut after `events[:upto_event]` may leave it.
 
         Each call of `choices.randrange` decides about one change. The number 0 means that the
         change survives, so Hypothesis, which prefers small numbers, reduces a failing test to the
@@ -178,5 +177,8 @@ class RecordingFiles(FileWrapper):
         disk.write_survivors(choices, target_dir)
 
     def live_image(self, upto_event: int, target_dir: str) -> None:
-        """Write what a killed process leaves after `events[:upto_event]`: every change, synced or not."""
+        """Create the folder `target_dir` with the result of `events[:upto_event]`.
+
+        A killed process leaves this folder: all its changes, synced or not.
+        """
         self.crash_image(upto_event, NothingLost(), target_dir)

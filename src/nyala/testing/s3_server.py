@@ -17,8 +17,8 @@ A *fault* is what happens to one request. The attribute `faults` chooses it, as 
     "drop before"       no                       none: the connection is cut
     "drop after"        yes                      none: the connection is cut
     "half"              yes                      half of it, then the connection is cut
-    a number            yes, after so many seconds; a client that did not wait for the reply has a
-                        late request
+    a number            yes, after this number of seconds; if the client has given up by then, the
+                        request arrives late
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Object:
 
 
 class _Answer(Exception):
-    """The reply to a request. Also raised, to end a request early."""
+    """The reply to a request. Functions may also raise it to end the request early."""
 
     def __init__(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status)
@@ -94,7 +94,7 @@ class S3Server:
 
     A test may set `faults` and `delay_s` at any time. `faults` is a function of a `Request` whose
     verb is the HTTP command. `delay_s` delays every reply. `requests`, `bytes_received` and
-    `bytes_sent` count by HTTP command. Thread-safe.
+    `bytes_sent` have the numbers for each HTTP command. Thread-safe.
     """
 
     def __init__(self, bucket: str = "bucket", prefix: str = "store", host: str = "127.0.0.1") -> None:
@@ -141,7 +141,7 @@ class S3Server:
         return len(self._uploads)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock of the bucket forwards. Otherwise it runs with real time."""
+        """Move the clock of the bucket forwards. Without this call it shows the real time."""
         self._ahead_s += seconds
 
     def bodies(self) -> dict[str, bytes]:
@@ -182,7 +182,7 @@ class S3Server:
     def _answer(
         self, command: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> _Answer:
-        """Carry out a request. Errors are returned as replies, or raised."""
+        """Carry out a request, and return the reply. Raises _Answer for some error replies."""
         if not key:
             if command == "GET" and query.get("list-type") == "2":
                 return self._list(query)

@@ -1,6 +1,6 @@
-"""A disk of a few megabytes that another program may fill at any moment.
+"""A simulated disk of a few megabytes, which another program may fill at any moment.
 
-The limit counts the files of one folder.
+Only the files of one folder count as files on this disk.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class _CountedLock(FileLockWrapper["SmallDisk"]):
 class SmallDisk(FileWrapper):
     """A disk with room for `capacity_bytes` of files in the folder `root`.
 
-    After `fill()` the disk is full until `heal()`. why: which limit is reached then: "bytes" (free
-    space), "quota" (the user's share of the space) or "inodes" (the number of files). Thread-safe.
+    After `fill()` the disk is full until `heal()`. why: the limit that `fill` exhausts: "bytes"
+    (free space), "quota" (the user's share of the space) or "inodes" (the number of files).
+    Thread-safe.
     """
 
     def __init__(self, inner: Files, root: str, capacity_bytes: int, why: Why = "bytes") -> None:
@@ -54,7 +55,7 @@ class SmallDisk(FileWrapper):
         self._inodes: int | None = None  # the number of files that may exist; None: no limit
 
     def _used(self) -> tuple[int, int]:
-        """Return the number of files and folders, and the bytes of their blocks."""
+        """Return the number of files and folders, and the bytes that the files occupy in whole blocks."""
         files = size = 0
         for folder, folders, names in os.walk(self.root):
             files += len(folders) + len(names)
@@ -119,5 +120,5 @@ class SmallDisk(FileWrapper):
 
 
 def _blocks(size: int) -> int:
-    """Round up to whole blocks."""
+    """Round a size in bytes up to whole blocks."""
     return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES

@@ -21,8 +21,8 @@ columns. A dropped, renamed or widened column ends the query with an error. Afte
 checkpoint, the query reads the present columns.
 
 The end of a micro-batch. Tasks read the changes that are in files. The planner reads the changes
-that are only in memory, which costs the driver memory. So a query that is far behind reads only
-changes in files, until it reaches the changes in memory. `maxRowsPerTrigger` ends a micro-batch after the batch of the
+that are only in memory. So if a query is behind by changes of both kinds, its next micro-batch ends
+with the changes in files. `maxRowsPerTrigger` ends a micro-batch after the batch of the
 table that reaches the limit. A batch is never split, so a micro-batch may exceed the limit by one
 batch. The first micro-batch of a query without a start is the whole table, of any size.
 

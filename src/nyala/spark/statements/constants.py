@@ -16,8 +16,8 @@ Invariants
         begin with a digit, because 'now' and 'today' mean the present moment too.
     C2  The present moment is allowed only in comparisons with `>` and `>=`, because the statement
         runs after Spark has computed the value. At a later moment, the value must be greater, or
-        smaller by less than SLACK_US. The scan uses the value minus the slack, so it keeps every row that the
-        statement needs. (Example: one month before March 30th, 23:00 is February 29th, 23:00. One
+        smaller by less than SLACK_US. The scan uses the value minus the slack, so it keeps every
+        row that the statement needs. (Example: one month before March 30th, 23:00 is February 29th, 23:00. One
         month before March 31st, 1:00 is February 29th, 1:00, which is earlier.) An expression has
         at most one such calendar step, and no function of its result, which could enlarge the
         error.

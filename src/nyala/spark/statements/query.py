@@ -121,9 +121,10 @@ def sql(
             return snapshots[key]
 
         def table_of(name: tuple[str, ...]) -> tuple[TableView, Predicate | None] | None:
-            """Return the Nyala table of a name and a predicate or None; None if it is no Nyala table.
+            """Find the Nyala table of a name. Returns None if the name is no Nyala table.
 
-            The predicate is the option `where` of a table of Spark's catalogue.
+            Otherwise returns the table, and the predicate of the option `where` with which a table
+            of Spark's catalogue was created, or None.
             """
             if address is not None and len(name) == 1:
                 tables = snapshot_of(address, at)
