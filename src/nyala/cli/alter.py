@@ -138,8 +138,8 @@ def _drop_range(alteration: Alteration, bounds: Sequence[Any], pairs: Mapping[st
 def _set_history(alteration: Alteration, text: str) -> None:
     """Set the table's history from a text such as "30d".
 
-    Raises click.UsageError for a number without a unit. If 30 meant seconds and the user meant
-    days, history would be lost.
+    Raises click.UsageError for a number without a unit, because 30 could mean days or seconds, and
+    a history that is too short loses old rows.
     """
     if text.isdigit() and int(text):
         raise click.UsageError(

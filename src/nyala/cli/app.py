@@ -76,7 +76,7 @@ class App(Group):
                 raise
             create = f"`{ctx.command_path} sql {shlex.quote(args[0])}`"
             raise click.UsageError(
-                f"{error.message} There is no store either: {create} creates one.",
+                f"{error.message} There is no store {args[0]!r} either: {create} creates one.",
                 ctx,
             ) from error
 

@@ -46,7 +46,8 @@ class Settings:
 class Failure(Exception):
     """An error of the command line itself, with exit code 1.
 
-    With `--json` the error is one JSON object. kind: its member "type". details: further members.
+    With `--json` the error is printed as a JSON object. kind: its member "type". details: its other
+    members, besides "type" and the message.
     """
 
     def __init__(self, message: str, kind: str = "Failure", details: Mapping[str, Any] | None = None) -> None:
@@ -56,7 +57,7 @@ class Failure(Exception):
 
 
 def settings(context: click.Context | None = None) -> Settings:
-    """Return the settings of the running program. context: of a command. Default: the running one."""
+    """Return the settings of the running program. context: default: the running command."""
     found = (context or click.get_current_context()).find_root().ensure_object(Settings)
     assert isinstance(found, Settings)
     return found

@@ -170,7 +170,8 @@ def find_files(paths: Sequence[str], given: str | None) -> Iterator[list[DataFil
     """Find the files to load, and yield them as a list. Pipes are copied to temporary files.
 
     paths: files and folders. The files of a folder are sorted by name. Names that begin with `.` or
-        `_` are skipped, as in Spark, and so are files with unknown suffixes.
+        `_` are skipped, as in Spark. Files with unknown suffixes are skipped too, unless `given`
+        is set.
     given: the format of all files, whatever their suffixes. None: take it from the suffix.
 
     Raises click.UsageError for a folder

@@ -128,9 +128,9 @@ def check_python(spark: SparkSession) -> None:
 
 
 def same_python(mine: str, theirs: str | None) -> bool:
-    """Whether both paths are the Python of one environment.
+    """Whether both paths are the Python of the same environment.
 
-    Several environments may link to one executable.
+    Compares the folders too, because several virtual environments may link to one executable.
     """
     if theirs is None or os.path.realpath(mine) != os.path.realpath(theirs):
         return False
@@ -199,7 +199,7 @@ def _own_versions() -> dict[str, str]:
 
 
 def problems(own: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]) -> list[str]:
-    """Return one message for each difference between executors and program that would cause errors.
+    """Compare the Python of the executors with this program, and return one message per problem.
 
     own: the versions of this program. workers: the versions that the tasks report.
 

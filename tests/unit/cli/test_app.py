@@ -163,7 +163,7 @@ def test_a_command_without_its_group_is_a_usage_error_with_a_suggestion(run: Run
         ),
         ("describe x", "Did you mean 'nyala table describe'?"),
         ("dump --bytes x", "Did you mean 'nyala cfile dump' or 'nyala wal dump'?"),
-        ("lsit x", "No such command 'lsit'. There is no store either: `nyala sql lsit` creates one."),
+        ("lsit x", "No such command 'lsit'. There is no store 'lsit' either: `nyala sql lsit` creates one."),
     ):
         assert run(*line.split(), code=2).stderr.splitlines()[-1].endswith(suggested)
 

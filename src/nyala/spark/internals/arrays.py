@@ -68,8 +68,8 @@ def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int:
     """Return how many rows fit into about `limit_bytes`, but at most `most`.
 
-    rows, size_bytes: the rows of the batch and their size. A result below `rows` is a multiple of
-    64, and at least 64 (A1).
+    rows, size_bytes: the number of rows in the batch, and their size. If the result is below
+    `rows`, it is a multiple of 64 (A1).
     """
     found = min(most, limit_bytes * rows // max(size_bytes, 1))
     return found if found >= rows else max(64, found - found % 64)

@@ -335,7 +335,10 @@ def _filling(database: Database, target: Backup, final_name: str) -> Iterator[Ta
 
 
 def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_small: bool) -> None:
-    """Fill an empty table with the rows of a scan, in one commit."""
+    """Fill an empty table with the rows of a scan, in one commit.
+
+    is_small: whether the driver may write the rows itself, without tasks.
+    """
     rows = (
         _collected(scan._engine().batches(), scan.schema)
         if is_small and not table._database.read_only

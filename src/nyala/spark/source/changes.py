@@ -21,10 +21,10 @@ columns. A dropped, renamed or widened column ends the query with an error. Afte
 checkpoint, the query reads the present columns.
 
 The end of a micro-batch. Tasks read the changes that are in files. The planner reads the changes
-that are only in memory. So if a query is behind by changes of both kinds, its next micro-batch ends
-with the changes in files. `maxRowsPerTrigger` ends a micro-batch after the batch of the
-table that reaches the limit. A batch is never split, so a micro-batch may exceed the limit by one
-batch. The first micro-batch of a query without a start is the whole table, of any size.
+that are only in memory. If a query still has to read changes of both kinds, the next micro-batch
+has only those in files. `maxRowsPerTrigger` ends a micro-batch after the batch of the table that
+reaches the limit. A batch is never split, so a micro-batch may exceed the limit by one batch. The
+first micro-batch of a query without a start is the whole table, of any size.
 
 Invariants
     F1  The micro-batches (start, end] of a query have no gap and no overlap, also after restarts.
@@ -388,7 +388,7 @@ def next_end(
 class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `spark.readStream`.
 
-    It stays in one planner worker during a query; pickled copies read in tasks.
+    It stays in one planner worker during a query. Pickled copies of it read in tasks.
     """
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:

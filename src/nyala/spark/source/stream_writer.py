@@ -65,8 +65,9 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class StagedBatch(WriterCommitMessage):
-    """The message of a task: the staging folder `key` and the file `name`. key: None if the task
-    had no rows.
+    """What a task sends to the commit: the staging folder `key`, and the file `name` in it.
+
+    key: None if the task had no rows.
     """
 
     query: str
@@ -139,7 +140,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
         self._discard(messages)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None], own: str | None = None) -> None:
-        """Remove the staged files of the tasks. own: the folder that the commit created."""
+        """Remove the staged files of the tasks. own: a staging folder that the commit itself created."""
         for key in (own, *(message.key for message in messages if isinstance(message, StagedBatch))):
             if key is not None:
                 with contextlib.suppress(Error):  # files that remain are removed when they expire

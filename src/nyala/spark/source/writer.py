@@ -82,7 +82,7 @@ _log = logging.getLogger("nyala.spark")
 
 @dataclass(frozen=True)
 class StagedFile(WriterCommitMessage):
-    """The message of a task: the staged file. name: None if the task had no rows."""
+    """What a task sends to the commit: the name of its staged file, or None if it had no rows."""
 
     partition: int
     name: str | None
@@ -92,7 +92,7 @@ class StagedFile(WriterCommitMessage):
 class NyalaWriter(DataSourceArrowWriter):
     """The writer of `df.write`.
 
-    It is made in a planner worker; pickled copies write in tasks, and one commits.
+    Spark makes it in a planner worker. Pickled copies write in tasks, and another copy commits.
     """
 
     def __init__(
@@ -143,7 +143,10 @@ class NyalaWriter(DataSourceArrowWriter):
         return StagedFile(partition, name if rows else None, rows)
 
     def _without_null(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches. Raises InvalidArgumentError for a NULL in place of a default."""
+        """Yield the batches unchanged.
+
+        Raises InvalidArgumentError if a column with a default has a NULL that Spark may have added.
+        """
         for batch in batches:
             for name in self._never_null:
                 if batch.column(name).null_count:
@@ -358,5 +361,5 @@ def write_errors(options: WriteOptions, errors: pa.Table) -> None:
 
 
 def _result_files(options: WriteOptions) -> Files:
-    """Return the access to the `result` folder: in the store's bucket, or on this machine."""
+    """Return the object that accesses the `result` folder: in the store's bucket, or on this machine."""
     return options.address.env.files if is_bucket_url(options.result) else SYSTEM.files

@@ -99,8 +99,8 @@ def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predica
 def _implied(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
     """Return a predicate that follows from the term, or None.
 
-    From an AND follows each part that can be translated. From an OR follows an OR, if something
-    follows from each branch.
+    An AND implies each of its parts that can be translated. An OR implies an OR of the predicates
+    that its branches imply, if each branch implies one.
     """
     exp = sqlglot().exp
     node = node.unnest()

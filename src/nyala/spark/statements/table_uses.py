@@ -238,9 +238,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _position(node: Node, text: str) -> tuple[int, int, str | None]:
-    """Return the position [begin, end) of a table's name, and the alias to add.
+    """Return begin and end of a table's name in the text, and the alias to add or None.
 
-    Raises InvalidArgumentError.
+    Raises InvalidArgumentError for TABLESAMPLE, PIVOT and time travel.
     """
     metas = [part.meta for part in node.parts]
     if not all("start" in meta and "end" in meta for meta in metas):
