@@ -17,7 +17,7 @@ Owner = TypeVar("Owner", bound="FileWrapper")
 class FileWrapper:
     """A `Files` that passes every call to `inner`.
 
-    `write_atomic` calls the methods of this wrapper for its steps (create, write, sync, rename), so
+    `write_atomic` calls the methods of this wrapper for its steps, such as `create` and `rename`, so
     that a subclass sees each step.
     """
 

@@ -22,7 +22,7 @@ task returns binary values in this layout, and the plan declares them as arrays 
 Invariants
     A1  An array has at most ARRAY_ROWS values. Their number is a multiple of 64, except in the last
         array of a batch.
-    A2  The value of a NULL is any bytes. Nothing reads them.
+    A2  The bytes of a NULL value are arbitrary, because nothing reads them.
 
 Cost: one copy of the columns, and a few NumPy calls for each column and for each array of text.
 Source: org.apache.spark.sql.catalyst.expressions.UnsafeArrayData, UnsafeRow (their documentation;

@@ -332,7 +332,7 @@ def _errors_at_commit(errors: pa.Table, table: TableState) -> pa.Table:
 
 
 def _row_text(number: int | None) -> str:
-    """Format a number of `monotonically_increasing_id()`."""
+    """Format a row number of Spark (`monotonically_increasing_id()`) for a message."""
     if number is None:
         return "unknown row"
     return f"partition {number >> PLACE_BITS}, row {number & ((1 << PLACE_BITS) - 1)}"

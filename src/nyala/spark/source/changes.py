@@ -360,12 +360,14 @@ def next_end(
     counts: np.ndarray,
     max_rows: int | None,
 ) -> int:
-    """Return the end of a micro-batch that begins after `start`.
+    """Return the last timestamp of a micro-batch that begins after `start`.
 
+    published:       the newest timestamp in the store.
     memory_from:     the timestamp of the oldest change that is only in memory. None: all changes
                      are in files.
     moments, counts: the timestamps in (start, published] with changes, and the number of changed
-    rows of each.
+                     rows of each.
+    max_rows:        the option maxRowsPerTrigger, or None.
     """
     end = published
     if (

@@ -206,7 +206,7 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
 
 
 def check_no_condition(options: WriteOptions, overwrite: bool) -> None:
-    """Raise InvalidArgumentError for a condition on a write that replaces all rows."""
+    """Raise InvalidArgumentError if a write that replaces all rows has `when` or `newest_by`."""
     if overwrite and options.condition is not None:
         raise InvalidArgumentError(
             f"this write replaces all rows of table {options.table!r}, so it cannot be combined with option "
@@ -215,10 +215,10 @@ def check_no_condition(options: WriteOptions, overwrite: bool) -> None:
 
 
 def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: str) -> None:
-    """Raise InvalidArgumentError if the DataFrame is a change feed: otherwise its deletes would
-    become rows.
+    """Raise InvalidArgumentError if the DataFrame is a change feed, whose deletes would become rows.
 
-    A change feed has columns such as `_change_type`, which the table does not have.
+    A change feed has columns such as `_change_type`, which the table does not have. advice: what
+    the message tells the user to do.
     """
     marks = [name for name in FEED_COLUMNS if name in columns and name not in schema]
     if marks:
@@ -273,7 +273,10 @@ def commit_files(
 def failure_text(
     errors: pa.Table, position: int, row_text: Callable[[int | None], str], *, with_code: bool = False
 ) -> str:
-    """Return the number, the key and the error of a failing row. row_text: as for `failures_text`."""
+    """Return a text with the row number, the key and the error of one failing row.
+
+    position: the position of the row in `errors`. row_text: as for `failures_text`.
+    """
     (row,) = errors.slice(position, 1).to_pylist()
     key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])
     code = f"{row['code']}: " if with_code else ""

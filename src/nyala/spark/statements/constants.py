@@ -194,7 +194,7 @@ def _constant(node: Node) -> bool | None:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether a text literal matches `_PLAIN`, and is written without escapes."""
+    """Whether a text literal begins with a digit and has no escapes, so that C1 allows it."""
     text, meta = str(node.this), node.meta
     as_written = "start" not in meta or meta["end"] - meta["start"] == len(text) + 1
     return as_written and _PLAIN.fullmatch(text) is not None
