@@ -98,7 +98,7 @@ def _acquire(address: Address) -> _Reader:
 
 
 def _usable(address: Address) -> _Reader | None:
-    """Return the open reader of a store, or None if there is none that is still valid.
+    """Return the open reader of a store if it is still valid, otherwise None.
 
     A reader that is not valid any more is removed. The caller holds the lock.
     """
@@ -155,7 +155,7 @@ def close_readers() -> None:
 def shared_frame(
     spark: SparkSession, scan: Scan, request: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
-    """Return the shared DataFrame of a scan, or call `make` if there is none with a valid lease (M3).
+    """Return the shared DataFrame of a scan if its lease is valid, otherwise call `make` (M3).
 
     request: a key of the columns, the predicate, the lease's duration and the use of arrays. Two
     scans of one table and moment share a DataFrame only if their keys are equal. A new DataFrame
