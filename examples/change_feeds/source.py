@@ -10,6 +10,7 @@ import json
 import random
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
 
@@ -31,10 +32,17 @@ CREATE TRIGGER deleted AFTER DELETE ON orders BEGIN
 """
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the database, commit at the end, and close it."""
+    with closing(sqlite3.connect(path)) as source, source:
+        yield source
+
+
 def make_source(path: Path, changes: int, seed: int = 1) -> None:
     """Create the database, and make this many changes of its orders."""
     draw = random.Random(seed)
-    with sqlite3.connect(path) as source:
+    with _opened(path) as source:
         source.executescript(_TABLES)
         for number in range(1, changes + 1):
             chosen = draw.randrange(1, number + 1)
@@ -59,7 +67,7 @@ def arriving(path: Path, seed: int = 2) -> Iterator[list[str]]:
     """Yield the events in batches, as a consumer gets them: a fifth comes twice, and the order is
     wrong.
     """
-    with sqlite3.connect(path) as source:
+    with _opened(path) as source:
         log = source.execute("SELECT lsn, op, before, after FROM log").fetchall()
     events = [
         json.dumps(
@@ -82,14 +90,14 @@ def arriving(path: Path, seed: int = 2) -> Iterator[list[str]]:
 
 def orders_of(path: Path) -> list[tuple[int, str, str, Decimal]]:
     """Return the orders of the source: (id, customer, status, total)."""
-    with sqlite3.connect(path) as source:
+    with _opened(path) as source:
         rows = source.execute("SELECT id, customer, status, cents FROM orders ORDER BY id").fetchall()
     return [(id, customer, status, Decimal(cents) / 100) for id, customer, status, cents in rows]
 
 
 def totals_of(path: Path) -> list[tuple[str, int, Decimal]]:
     """Return the totals of the source: (customer, number of orders, sum)."""
-    with sqlite3.connect(path) as source:
+    with _opened(path) as source:
         rows = source.execute(
             "SELECT customer, count(*), sum(cents) FROM orders GROUP BY customer ORDER BY customer"
         ).fetchall()

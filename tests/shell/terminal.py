@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -20,6 +21,14 @@ import pyte
 import nyala
 
 WAIT_S = 60.0
+
+
+def _begin() -> None:
+    """Run in the child: make the pseudo-terminal its own, and let a hang-up end it, even below `nohup`."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 SOURCE = str(Path(nyala.__file__).parents[1])
 
 
@@ -42,7 +51,7 @@ class Terminal:
             stdin=child, stdout=child, stderr=child, cwd=folder,
             env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "PYTHONPATH": SOURCE, **environment},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_begin,
         )  # fmt: skip
         os.close(child)
         self._changed = False
