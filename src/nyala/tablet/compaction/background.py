@@ -4,7 +4,7 @@ When files were added or removed (`store.changed`), or some time has passed, the
 
     plans     computes the best plan of every tablet whose rowsets changed (`compaction.policy`)
     chooses   takes the plan with the greatest gain; tablets with a delay are left out
-    checks    the disk must have space for the plan's output, and a reserve
+    checks    that the disk has space for the plan's output, and a reserve
     runs      small jobs in this thread, others in a worker process; one at a time, so that at most
               one core is busy
     repeats   this at once, until no plan is worth its cost
@@ -13,7 +13,8 @@ Invariants
     N1  While compactions are paused, none runs; `pause` returns after the running one has ended.
     N2  After a failure the tablet is delayed, longer each time, so that a damaged file or a full disk
         does not keep a core busy. Other tablets are compacted as usual.
-    N3  User calls wait only for installs: planning, reading and writing hold no lock.
+    N3  User calls wait only while the result of a compaction is installed. Computing plans and
+        running jobs hold no lock.
 
 Source: docs/design/kudu.md, "Maintenance manager". Departure: the gains of all plans are compared
 (`compaction.policy`), so kinds of compaction have no fixed order.
@@ -62,7 +63,11 @@ HISTORY_LENGTH: Final = 8
 
 @dataclass
 class CompactionCounters:
-    """Counts of compactions since the store was opened; `bytes_` are bytes of files."""
+    """How many compactions have run since the store was opened, by kind.
+
+    bytes_compacted, bytes_written: bytes of the files that were replaced, and of the new files.
+    given_up: compactions that ended without a result.
+    """
 
     delta_compactions: int = 0
     major_delta_compactions: int = 0
@@ -116,7 +121,8 @@ class Compactor:
     def next(self, store: Store) -> tuple[TableState, int, Plan] | None:
         """Return the best plan of all tablets, as (table, tablet id, plan).
 
-        Raises: CorruptionError, StorageError if a file cannot be read; its tablet is then delayed.
+        Raises: CorruptionError, StorageError if a tablet's file cannot be read; the tablet is then
+        delayed (N2).
         """
         now_s = store.env.clock.monotonic_s()
         best: tuple[TableState, int, Plan] | None = None
@@ -160,7 +166,10 @@ class Compactor:
     # ------------------------------------------------------------------------------------------ running
 
     def run_once(self, store: Store) -> bool:
-        """Run the best plan; returns whether there was a plan. After an error its tablet is delayed."""
+        """Run the best plan of all tablets. Return False if no plan is due or the store is closing.
+
+        After an error the plan's tablet is delayed (N2).
+        """
         found = self.next(store)
         now_s = store.env.clock.monotonic_s()
         if found is None:
@@ -272,7 +281,7 @@ class Compactor:
         return run
 
     def stop(self) -> None:
-        """End the worker process and its job. Jobs in threads of this process end by themselves."""
+        """End the worker process and its job. A job in a thread of this process runs to its end."""
         self._worker.close()
 
     def status(self, now_s: float) -> dict[str, Any]:
@@ -309,7 +318,7 @@ def is_quiet(tablet: TabletState, now_us: int) -> bool:
 
 
 def operation_of(plan: Plan) -> str:
-    """Return the plan's name for users."""
+    """Return the name of the plan's operation, as users see it in `status`."""
     if isinstance(plan, MergePlan):
         return "merging compaction" if len(plan.rowsets) > 1 else "rewrite"
     if isinstance(plan, MajorPlan):
@@ -320,7 +329,10 @@ def operation_of(plan: Plan) -> str:
 
 
 def _is_small(job: Job) -> bool:
-    """Whether the job reads little. A few bytes may have many rows, if these compress well."""
+    """Return whether the job reads so little that it runs in this process.
+
+    The rows count too, because many rows may be compressed into few bytes.
+    """
     inputs = job.inputs if isinstance(job, MergeJob) else (job.input,)
     rows = sum(files.rowset.row_count + sum(delta.record_count for delta in files.deltas) for files in inputs)
     return rows < INLINE_ROWS and input_bytes(job) < INLINE_BYTES

@@ -11,12 +11,14 @@ need.
 
 A job may run in a thread, in a worker process or in a Spark task. It reads immutable files and
 writes new files, synced with their folder. Their names contain the job's `token`, by which the
-caller finds them. The caller then installs the files (`lifecycle`), or removes them. A job does not
-see changes in memory: those from before the job were flushed, and the install moves later ones to
-the new files.
+caller finds them. The caller then installs the files (`lifecycle`), or removes them.
 
-Memory: a merge holds one slice, about `target_bytes` of columns on disk, in several copies while it
-writes them, and the delta files of its inputs.
+A job reads no changes in memory. Before a merge, its caller flushes the changes of the inputs; the
+install moves later changes to the new rowsets. A delta compaction keeps rowids, so changes in
+memory stay valid.
+
+Memory: a merge holds the delta files of its inputs, and one slice in several copies while it writes
+the slice. A slice takes about `target_bytes` on disk.
 Source: docs/design/compaction.md, "Files to files"; docs/design/kudu.md, "Rows in flush and
 compaction" and "Delta compactions".
 """
@@ -83,9 +85,10 @@ class MergeJob:
     rowset_ids: one id per slice.
     bounds:   encoded keys in hexadecimal at which one slice ends and the next begins. None: the job
               chooses slices of about equal bytes. See `text_limit`.
-    snapshot: the inputs' files have everything up to this timestamp.
+    snapshot: all changes up to this timestamp are in the inputs' files.
     cut:      history that only reads of moments before this timestamp need is left out.
-    purged:   encoded keys in hexadecimal, ascending. Their rows up to `purged_until` are left out.
+    purged:   encoded keys in hexadecimal, ascending. The merge leaves out the history of these keys
+              up to `purged_until`, and their rows that are still dead.
     """
 
     root_path: str
@@ -103,7 +106,7 @@ class MergeJob:
 
 @dataclass(frozen=True)
 class _RowSetJob:
-    """The common fields of jobs that keep rowids."""
+    """The common fields of delta compactions, which keep the rowids of their rowset."""
 
     root_path: str
     tablet_id: int
@@ -160,7 +163,7 @@ class Output:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written."""
+        """The bytes of all these files."""
         size = sum(rowset.meta.size_bytes for rowset in self.rowsets)
         deltas = [rowset.undo for rowset in self.rowsets if rowset.undo is not None]
         deltas += [made[1] for made in (self.undo, self.redo) if made is not None]
@@ -252,7 +255,7 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
 
 
 def _purged_rows(job: MergeJob, rowsets: Sequence[DiskRowSet]) -> dict[int, Rowids]:
-    """Return the rowids of purged keys, by rowset."""
+    """Return the rowids of the rows with the job's purged keys, by rowset id."""
     if not job.purged:
         return {}
     keys = rowsets[0].codec.from_binary(array_of_bytes([bytes.fromhex(key) for key in job.purged]))
@@ -405,7 +408,7 @@ _KINDS: Final[dict[str, type[Any]]] = {
 
 
 def encode_job(job: Job) -> tuple[str, dict[str, Any]]:
-    """Return (kind, arguments) for a worker process."""
+    """Return the job as (kind, arguments), which are sent to a worker process as JSON."""
     kind = next(name for name, made in _KINDS.items() if isinstance(job, made))
     fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
     fields["schema"] = job.schema.to_json()

@@ -11,12 +11,14 @@ late changes.
 
 Invariants
     C1  Reads of every moment from the history mark on return the same before and after.
-    C2  A merge's outputs have `deltas_durable` = S (R2). Later changes of the inputs are in memory
-        and in the log, and replay finds their rows in the outputs by key (R1).
+    C2  A merge's outputs have `deltas_durable` = S, which says that all changes up to S are in
+        files (R2). Later changes of the inputs are in memory and in the log, and replay finds their
+        rows in the outputs by key (R1).
     C3  While a merge runs, its inputs' DeltaMemStores are not flushed (R3), so the log keeps their
         changes.
-    C4  A compaction that fails, is revoked, or whose table is dropped changes nothing and leaves no
-        file. After a crash the next open removes its files (P3).
+    C4  A compaction changes nothing and leaves no file if it fails, if its table is dropped, or if
+        more urgent work revokes its reservation. After a crash the next open removes its files
+        (P3).
     C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each
         column UNDO stays older than REDO (X2). REDO files that were flushed during the job come
         after the REDO that the job writes.
@@ -169,11 +171,11 @@ def compact_together(
 ) -> list[CompactionReport]:
     """Execute plans (tablet id, plan) of several tablets, and install all outputs in one transaction.
 
-    Plans whose rowsets are reserved by others or were revoked are left out. Each expiry is a
-    transaction of its own.
+    Leaves out plans whose rowsets are reserved by others, or whose reservation was revoked. Each
+    `ExpirePlan` is a transaction of its own.
 
     run_all: runs the jobs anywhere and returns their outputs in order; raises if one failed.
-    Raises:  as `compact`. Then nothing of the jobs is installed, and their files are removed.
+    Raises:  as `compact`. No output is installed then, and the files of all jobs are removed.
     """
     reports = [
         report
@@ -253,7 +255,7 @@ def _started(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> Ite
 
 
 def _limit_text(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> _JobPlan:
-    """Return the plan, or a rewrite of its rowset if the plan would hold too much text in memory."""
+    """Return the plan; if its text would need too much memory, a plan that rewrites the rowset."""
     if isinstance(plan, MergePlan):
         return plan
     found = _find(store.root, table_id, tablet_id, (plan.rowset,))
@@ -320,10 +322,10 @@ def _job(
 
 
 def _with_overlapping(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
-    """Return the chosen UNDO files, and all others that are between them in time for a common column.
+    """Return the chosen UNDO files, and all others between them in time that share a column.
 
-    A merge that leaves out a file between its inputs would break X2: the files of a column must not
-    overlap in time. Files that are neighbours in the rowset need not be neighbours for each column.
+    By X2 the files of a column must not overlap in time. If a merge left out a file between its
+    inputs, its output would overlap this file.
     """
     taken = list(chosen)
     while True:
@@ -362,7 +364,10 @@ def _written_so_far(store: Store, job: Job) -> list[str]:
 
 @dataclass(frozen=True)
 class _Finished:
-    """A finished job. For a merge, also the late changes, and the catalogue entries of new UNDO files."""
+    """A finished job, ready to be installed.
+
+    late, entries: only for a merge: the late changes, and the catalogue entries of its UNDO files.
+    """
 
     started: _Started
     output: Output
@@ -371,7 +376,7 @@ class _Finished:
 
 
 def _finished(store: Store, started: _Started, output: Output) -> _Finished:
-    """Prepare the install as far as possible without the commit lock."""
+    """Return the job with everything that its install needs and that needs no commit lock."""
     late, entries, job = None, [], started.job
     if isinstance(job, MergeJob):
         fresh = []
@@ -419,7 +424,11 @@ def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionRepo
 
 
 def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) -> tuple[Root, int] | None:
-    """Return (next root, removed bytes), and add to `change`; None: the job is too late. Under the commit lock."""
+    """Add the install of a job to `change`; return (the next root, bytes of removed files).
+
+    Returns None if the job can no longer be installed: it was revoked, its rowsets no longer exist,
+    or a new tag needs history that it left out. Call it under the commit lock.
+    """
     started, job = one.started, one.started.job
     if started.reservation.revoked.is_set():
         return None
@@ -470,9 +479,10 @@ def _replaced(
     output: Output,
     change: CatalogChange,
 ) -> tuple[DiskRowSet, int]:
-    """Return (the rowset's next version after a delta compaction, removed bytes), and add to `change`.
+    """Add a delta compaction's result to `change`; return (new rowset, bytes of removed files).
 
-    old, now: the rowset when the job began, and its present version.
+    old: the rowset when the job began.
+    now: its present version.
     """
     undo, redo = (_adopt_delta(store, now.id, made, change) for made in (output.undo, output.redo))
     gone_parts = []
@@ -518,10 +528,7 @@ def _adopt_delta(
 
 
 class _LateChanges:
-    """Moves the changes that the inputs of a merge got while it ran to its outputs.
-
-    rowsets: the outputs.
-    """
+    """Moves late changes, which a merge's inputs got while it ran, to its outputs (`rowsets`)."""
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
         self.rowsets = list(rowsets)
@@ -531,9 +538,10 @@ class _LateChanges:
         self._known: dict[int, tuple[Rowids, Rowids, Rowids]] = {}
 
     def look_up(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Find the changed rows of the inputs in the outputs, except those that an earlier call found.
+        """Find the changed rows of the inputs in the outputs, and remember their places.
 
-        An early call, without the commit lock, makes the call under the lock cheap.
+        The first call needs no commit lock. The call under the lock then looks up only rows that
+        were changed in between.
         """
         for rowset in inputs:
             store = rowset.deltas
@@ -564,7 +572,7 @@ class _LateChanges:
             self._known[rowset.id] = fresh
 
     def carry(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Add the late changes to the DeltaMemStores of the outputs. Under the commit lock."""
+        """Add the late changes to the outputs' DeltaMemStores. Call it under the commit lock."""
         self.look_up(inputs)
         for rowset in inputs:
             for batch in rowset.deltas.batches_after(-1):

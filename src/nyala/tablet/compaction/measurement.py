@@ -4,9 +4,10 @@ Most measurements cost nothing, because sizes and record counts are in the catal
 number of expired rows (those that died before the history mark) needs the liveness of rowsets with
 dead rows. `Layouts` remembers this number.
 
-A rewrite must remove everything that counts as expired, so estimates are rather too low. For an UNDO
-file that has partly expired, half of its expired share counts; the share assumes that its records are
-spread evenly over its time.
+Estimates of expired data are rather too low than too high: a rewrite must remove all of it, or the
+policy would plan the same rewrite again. So if a share of an UNDO file has expired, only half of
+this share counts. The share is computed as if the file's records were evenly distributed over its
+time.
 Source: docs/design/kudu.md, "History and its mark" and "Choice of rowsets to merge".
 """
 
@@ -54,11 +55,12 @@ class Layouts:
     ) -> list[RowSetLayout]:
         """Return the layouts of the tablet's rowsets.
 
-        cut:    history that only moments before this timestamp need counts as expired; 0: none.
+        cut:    history that only moments before this timestamp need counts as expired; 0: no
+                history counts as expired.
         schema: the stored columns (`TableState.stored_schema`); None: all columns that ever existed.
 
-        Cost: once, reads a block of each text column of one rowset. Then reads only the liveness of
-        rowsets with dead rows, if they or the cut have changed.
+        Cost: the first call reads a block of each text column of one rowset. Every call reads the
+        liveness of rowsets with dead rows, if the rowset or the cut has changed.
         """
         if not tablet.rowsets:
             return []
@@ -140,8 +142,10 @@ class Layouts:
 def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) -> int:
     """Return about how many bytes of the base file and of parts a rewrite would drop.
 
-    These are columns that a newer part replaces, and columns that are no longer `stored`, because they
-    were dropped before the history begins. LIVENESS is always stored. stored: column ids; None: all.
+    A rewrite drops columns that a newer part replaces, and columns that are not in `stored`,
+    because they were dropped before the history begins.
+
+    stored: column ids; LIVENESS always counts as stored. None: all columns are stored.
     """
     base = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     newer: set[int] = set()
@@ -155,7 +159,10 @@ def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) 
 
 
 def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
-    """Return about how many bytes each base column takes: the same for all, so that no file is read."""
+    """Return about how many bytes of base each column takes, by column id.
+
+    All columns get the same number, so that no file is read.
+    """
     columns = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     return dict.fromkeys(columns, (rowset.base_bytes - superseded_bytes(rowset)) // max(len(columns), 1))
 
@@ -168,15 +175,16 @@ _text_bytes: weakref.WeakKeyDictionary[CFileReader, int] = weakref.WeakKeyDictio
 
 
 def note_text_bytes(rowset: DiskRowSet, text_bytes: int) -> None:
-    """Remember the text size of a merged rowset that was cut smaller than planned.
+    """Remember the text size of a rowset that a merge made smaller than planned for its text.
 
-    With the estimate of `Layouts`, the policy would merge it with its neighbour again and again.
+    The estimate of `Layouts` is too low for such a rowset: with it, the policy would merge the
+    rowset with its neighbour again and again.
     """
     _text_bytes[rowset.reader] = text_bytes
 
 
 def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]:
-    """Return about how many bytes a row takes in memory, and its largest text column alone.
+    """Return about how many bytes a row takes in memory: (all columns, the largest text column).
 
     Reads the first block of each text column as a sample.
     """
@@ -235,8 +243,8 @@ def all_expired(rowset: DiskRowSet, cut: int) -> bool:
 def tag_bytes(table: TableState, published: int, now_us: int) -> int:
     """Return about how many bytes of files are kept only because of tags.
 
-    They include the files of a dropped table, and of dropped ranges, that only tags keep.
-    Cost: measures the tablets twice; nothing if no tag is older than the history.
+    The files of a dropped table and of dropped ranges count, too, if only tags keep them.
+    Cost: measures the tablets twice; does nothing if no tag is older than the history.
     """
     cut = oldest_readable(table.entry, published, now_us)
     without = oldest_readable(dataclasses.replace(table.entry, tagged=()), published, now_us)
@@ -257,7 +265,7 @@ def tag_bytes(table: TableState, published: int, now_us: int) -> int:
 
 
 def dead_rows_of(rowsets: Iterable[DiskRowSet]) -> tuple[int, int]:
-    """Return (the number of dead rows in files, about how many bytes of base they take)."""
+    """Return (the number of dead rows, about how many bytes of base these rows take)."""
     rows, size = 0, 0.0
     for rowset in rowsets:
         if has_dead_rows(rowset):

@@ -34,13 +34,14 @@ class RowSetLayout:
     row_count:        rows in the base, including dead ones.
     redo_files:       (bytes, records) of each file, oldest first.
     redo_columns:     number of REDO records on disk, or an estimate, by column id (also LIVENESS).
-    base_columns:     about how many bytes of base a column has, by its id; none for a column that the
-                      base does not store.
+    base_columns:     about how many bytes of base a column has, by its id; no entry for a column
+                      that the base does not store.
     undo_files:       (bytes, records) of each file, oldest first.
     expired_rows:     rows that died before the mark. A rewrite drops them.
-    expired_undo_bytes: a lower bound of the UNDO that only moments before the mark need, including
-                      `expired_undo_files`.
-    expired_undo_files: how many of the oldest UNDO files only moments before the mark need.
+    expired_undo_bytes: a lower bound of the bytes of UNDO that only moments before the mark need,
+                      including the expired files.
+    expired_undo_files: the number of expired UNDO files: the oldest ones, which only moments before
+                      the mark need.
     superseded_bytes: bytes of columns that a newer part replaces, or that were dropped before the
                       mark. A rewrite drops them.
     outdated:         written before the table's columns, types or encodings changed. Manual
@@ -50,8 +51,8 @@ class RowSetLayout:
     decoded_bytes:    about how much memory keys and columns take; 0: unknown.
     available:        False if a running compaction has reserved the rowset.
 
-    A rewrite must remove everything that counts as expired, or the policy would plan the same rewrite
-    again (Q2). So estimates of expired data are rather too low.
+    Estimates of expired data are rather too low than too high: a rewrite must remove all of it, or
+    the policy would plan the same rewrite again (Q2).
     """
 
     id: int
@@ -77,12 +78,12 @@ class RowSetLayout:
 
     @property
     def size_bytes(self) -> int:
-        """All bytes that a merge reads. It writes about the same number."""
+        """The bytes that a merge of this rowset reads. It writes about as many."""
         return self.base_bytes + self.redo_bytes + self.undo_bytes
 
     @property
     def expired_bytes(self) -> int:
-        """The bytes that a rewrite frees."""
+        """About how many bytes of disk space a rewrite of this rowset frees."""
         live_base = self.base_bytes - self.superseded_bytes
         rows_bytes = live_base * self.expired_rows // max(1, self.row_count)
         return min(self.size_bytes, rows_bytes + self.expired_undo_bytes + self.superseded_bytes)
@@ -94,16 +95,20 @@ class RowSetLayout:
 
     @property
     def kept_base_bytes(self) -> int:
-        """Base bytes without expired rows, which decide the number of rowsets that a merge writes.
+        """The base bytes that a merge keeps: those without expired rows and superseded columns.
 
-        If the data take more than `DECODED_PER_TARGET` times as much in memory, the value is larger, so
-        that the merge writes more, smaller rowsets.
+        The value decides how many rowsets a merge writes. It is raised if the data takes more than
+        `DECODED_PER_TARGET` times as much in memory as on disk. The merge then writes more, smaller
+        rowsets.
         """
         base = max(self.base_bytes - self.superseded_bytes, self.decoded_bytes // size.DECODED_PER_TARGET)
         return base - base * self.expired_rows // max(1, self.row_count)
 
     def cut_bytes(self, target_bytes: int) -> int:
-        """Return `kept_base_bytes`, or more if a rowset's text would exceed `TEXT_TARGET_BYTES`."""
+        """Return the size that a merge divides by `target_bytes` to get the number of its rowsets.
+
+        This is `kept_base_bytes`, or more if a rowset's text would exceed `TEXT_TARGET_BYTES`.
+        """
         return max(self.kept_base_bytes, self.text_bytes * target_bytes // size.TEXT_TARGET_BYTES)
 
 
@@ -113,7 +118,8 @@ class MergePlan:
 
     A plan with a single rowset rewrites it.
 
-    purged: encoded keys in hexadecimal, ascending. Their rows up to `purged_until` are left out.
+    purged: encoded keys in hexadecimal, ascending. The merge leaves out the history of these keys
+        up to `purged_until`, and their rows that are still dead.
     """
 
     rowsets: tuple[int, ...]
@@ -134,7 +140,10 @@ class MajorPlan:
 
 @dataclass(frozen=True)
 class MinorPlan:
-    """Merge these adjacent REDO (or UNDO) files of the rowset, counted from the oldest."""
+    """Merge some adjacent REDO (or UNDO) files of one rowset.
+
+    files: a slice of the rowset's files of this kind, oldest first.
+    """
 
     rowset: int
     files: slice
@@ -163,15 +172,18 @@ def better(one: _P | None, other: _P | None) -> _P | None:
 
 
 def output_count(rowsets: Iterable[RowSetLayout], target_bytes: int) -> int:
-    """Return into how many equal rowsets to divide the data; each has 0.75 to 1.5 times the target size."""
+    """Return the number of rowsets that a merge of these rowsets writes.
+
+    They are about equal. Several have 0.75 to 1.5 times the target size each.
+    """
     return max(1, round(sum(r.cut_bytes(target_bytes) for r in rowsets) / target_bytes))
 
 
 def open_bytes(target_bytes: int) -> float:
-    """Return what one more rowset or file costs a scan: see `OPEN_BYTES`."""
+    """Return the cost of one more rowset or file for a scan, in bytes: see `OPEN_BYTES`."""
     return min(OPEN_BYTES, target_bytes / OPEN_PER_TARGET)
 
 
 def work_bytes(target_bytes: int) -> float:
-    """Return the fixed cost of a compaction: see `WORK_BYTES`."""
+    """Return the fixed cost of a compaction, in bytes: see `WORK_BYTES`."""
     return open_bytes(target_bytes) * (WORK_BYTES // OPEN_BYTES)

@@ -18,16 +18,16 @@ The gains of all plans have the same unit, so they can be compared, even between
 
     gain = bytes of reading (or of disk space) that are saved / bytes that are rewritten
 
-The saved reading assumes that keys are read as often as there is data near them. The `width` of a
-rowset, in bytes, is the data of all rowsets in its key range; this is the reading that it makes
-slower. So a merge of two equal rowsets of one key range has a gain of about 1, and a merge of four
-has 3. A gain of 0.02 is worth it after the data were read fifty times.
+The `width` of a rowset is the number of bytes that all rowsets have in its key range: the data
+whose reads it makes slower. (The estimate assumes that reads are distributed over the keys like the
+data.) So a merge of two equal rowsets of one key range has a gain of about 1, and a merge of four
+has 3. A compaction with a gain of 0.02 pays off after the data was read fifty times.
 
 Invariants
-    Q1  Growth. For each input of a merge, the other inputs in its key range, or in the resulting rowset
-        up to the target size, have at least 1/growth of its bytes. So the data near a key, or the
-        rowset, grows by a factor with each rewrite, and a byte is rewritten O(log(data / flush))
-        times. Kudu's objective alone would rewrite a full rowset for each small flush over it.
+    Q1  Growth. A merge rewrites a rowset only if enough other data takes part: the other inputs
+        must have at least 1/growth of its bytes, in its key range, or in the resulting rowset up to
+        the target size. So a byte is rewritten O(log(data / flush)) times. Kudu's objective alone
+        would rewrite a full rowset for each small flush into its key range.
     Q2  Progress. Without new writes the work ends. Each merge lowers Σ width + OPEN_BYTES · (number of
         rowsets) by its gain times its bytes. A rewrite removes garbage, a major compaction removes
         REDO, and a minor compaction and an expiry remove files.
@@ -38,8 +38,9 @@ Invariants
 
 Not part of the policy: flushes (`maintenance`), disk space, and current readers.
 Source: docs/design/compaction.md, "Compaction policy"; docs/design/kudu.md, "Choice of rowsets to
-merge"; the logarithmic method (Bentley and Saxe, 1980). Departures from Kudu: Q1; a plan may only free
-space (KUDU-1625); deletes count as REDO (KUDU-3619). Others: see `plans` and `rowset_selection`.
+merge"; the logarithmic method (Bentley and Saxe, 1980). Departures from Kudu: Q1; plans that free
+space and save no reading (KUDU-1625); deletes count as REDO (KUDU-3619). Others: see `plans` and
+`rowset_selection`.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ def best_plan(
 ) -> Plan | None:
     """Return the best next plan for one tablet; None if no plan is worth its cost.
 
-    Expiry goes first, because it makes all other work smaller; its gain is raised to that of the
-    best other plan. Otherwise the plan with the greatest gain wins.
+    If an expiry is worth its cost, it is the best plan, because it makes all other work smaller.
+    Its gain is then at least that of the best other plan. Otherwise the plan with the greatest gain
+    wins.
 
     quiet: nobody has written to the tablet for a while. Then growth (Q1) is not limited, and all REDO is
         due, so that the tablet becomes as fast to read as after `Table.compact`.
@@ -126,7 +128,7 @@ def choose_expire(
 ) -> ExpirePlan | None:
     """Return a plan that drops all expired files and rowsets, if that is worth a change of the catalogue.
 
-    manual: return it in any case, unless nothing has expired.
+    manual: return the plan even if it frees little. If nothing has expired, return None.
     """
     chosen = [r for r in rowsets if r.available and (r.all_expired or r.expired_undo_files)]
     freed = sum(r.size_bytes if r.all_expired else r.expired_file_bytes for r in chosen)
@@ -138,7 +140,10 @@ def choose_expire(
 
 
 def choose_rewrite(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES) -> MergePlan | None:
-    """Return the rewrite that frees most for its cost, of a rowset with much garbage (`SPACE_RATIO`)."""
+    """Return the rewrite of one rowset that frees the most bytes for its cost.
+
+    Returns None if in no rowset half of the bytes are garbage (`SPACE_RATIO`).
+    """
     best = None
     for rowset in rowsets:
         freed = rowset.expired_bytes
@@ -157,7 +162,10 @@ def choose_major(
     target_bytes: int = TARGET_BYTES,
     redo_ratio_min: float = REDO_RATIO_MIN,
 ) -> MajorPlan | None:
-    """Return the major delta compaction that saves scans of the present most for its cost."""
+    """Return the major delta compaction with the greatest gain for scans of the present.
+
+    Returns None if no column is due: see `_major_of`.
+    """
     plans = (_major_of(rowset, target_bytes, redo_ratio_min) for rowset in rowsets if rowset.available)
     return max((plan for plan in plans if plan), key=lambda plan: plan.gain, default=None)
 
@@ -168,7 +176,10 @@ def choose_minor(
     target_bytes: int = TARGET_BYTES,
     redo_ratio_min: float = REDO_RATIO_MIN,
 ) -> MinorPlan | None:
-    """Return the merge of delta files that saves most. REDO files that a major compaction removes do not count."""
+    """Return the minor delta compaction with the greatest gain; None if no rowset has enough files.
+
+    If a major delta compaction of all columns is due for a rowset, its REDO files are not merged.
+    """
     best: MinorPlan | None = None
     for rowset in rowsets:
         if not rowset.available:
@@ -181,11 +192,13 @@ def choose_minor(
 
 
 def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES) -> list[Plan]:
-    """Return the plans that lead to Q4 for the available rowsets. Only the expiry may overlap another plan.
+    """Return the plans of a full compaction: after them Q4 holds for the available rowsets.
 
     Rowsets that overlap, directly or through others, are merged. Then neighbours are joined up to the
     target size. A single rowset with REDO gets a major delta compaction of all columns. It is rewritten
     instead if a tenth of it is garbage, or if it is outdated.
+
+    Each rowset is in at most one of these plans, and perhaps also in the plan of the expiry.
     """
     plans: list[Plan] = []
     expire = choose_expire(rowsets, target_bytes=target_bytes, manual=True)
@@ -225,7 +238,7 @@ def _joined(
 ) -> list[list[RowSetLayout]]:
     """Join neighbouring groups whose results fit into one rowset, but not across a reserved rowset (Q3).
 
-    One pass is enough, because no two of its results fit into one rowset (Q4).
+    One pass is enough: after it, no two neighbours fit into one rowset (Q4).
     """
     joined: list[list[RowSetLayout]] = []
     for group in groups:
@@ -243,7 +256,7 @@ def _joined(
 
 
 def _cut_bytes(group: Sequence[RowSetLayout], target_bytes: int) -> float:
-    """Return the size of each rowset that the group becomes; a single rowset stays as it is."""
+    """Return the size of each rowset that a merge of the group writes; for one rowset, its size."""
     size = sum(r.cut_bytes(target_bytes) for r in group)
     return size if len(group) == 1 else size / output_count(group, target_bytes)
 
@@ -262,11 +275,11 @@ def _or_rewrite(
     target_bytes: int,
     share: float = REWRITE_SHARE,
 ) -> MajorPlan | MergePlan | None:
-    """Return the plan, or a rewrite of its whole rowset if the plan's columns are `share` of the base.
+    """Return the plan; if its columns are at least `share` of the base, a rewrite of the rowset.
 
-    The rewrite then costs little more, and leaves no superseded columns in the base file. The plan is
-    kept if the rowset has more UNDO than base in these columns, because a rewrite would also write all
-    UNDO again.
+    The rewrite then costs little more, and leaves no superseded columns in the base file. But it
+    writes all UNDO again. So the plan is kept if the rowset has more UNDO than base in these
+    columns.
     """
     if plan is None:
         return None
@@ -302,7 +315,11 @@ def _major_of(rowset: RowSetLayout, target_bytes: int, redo_ratio_min: float) ->
 
 
 def _major_plan(rowset: RowSetLayout, columns: Sequence[int], target_bytes: int) -> MajorPlan:
-    """Return the plan with its gain. It rewrites the columns' base and all REDO; the other columns' REDO stays."""
+    """Return the major delta compaction of these columns, with its gain.
+
+    Its cost is the base of these columns, and the REDO of all columns: the REDO of the other
+    columns is written to a new file.
+    """
     files = len(rowset.redo_files) - (len(columns) < len(rowset.redo_columns))
     redo = sum(_redo_column_bytes(rowset, column) for column in columns)
     saved = REDO_COST * redo + open_bytes(target_bytes) * files
@@ -311,12 +328,15 @@ def _major_plan(rowset: RowSetLayout, columns: Sequence[int], target_bytes: int)
 
 
 def _redo_column_bytes(rowset: RowSetLayout, column: int) -> float:
-    """Return a column's share of the REDO files, by its number of records."""
+    """Return about how many bytes of REDO a column has, in proportion to its number of records."""
     return rowset.redo_bytes * rowset.redo_columns[column] / max(1, sum(rowset.redo_columns.values()))
 
 
 def _base_column_bytes(rowset: RowSetLayout, column: int) -> float:
-    """Return the bytes of the column's base after the compaction; LIVENESS then has at most a bit per row."""
+    """Return about how many bytes of base a column has after a compaction.
+
+    LIVENESS counts as at least a bit per row, because the compaction may add it to the base.
+    """
     base = rowset.base_columns.get(column, 0)
     return max(base, rowset.row_count / 8) if column == LIVENESS else base
 

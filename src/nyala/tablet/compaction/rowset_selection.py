@@ -10,6 +10,7 @@ number of bytes of data before this key. For the rowsets of a merge:
     U        the bytes of data from the first to the last key of the merged rowsets
     size     the bytes of base data of a rowset; target: the size of a full rowset
     weight   the bytes that the merge reads of a rowset
+    1.003    decides between merges that save the same: the one with the smaller U wins
 
 The best set is found by dynamic programming over a NumPy table. Each row of the table is a knapsack
 problem: the best merges in which no rowset begins before a given one. Rowsets are added by
@@ -20,7 +21,7 @@ promise 5 % more.)
 Invariants: Q1, Q2 and Q3 of `compaction.policy`.
 Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge". Departures from Kudu:
 Q1. The CDF counts current data (base and REDO), but the weight counts all bytes. Rowsets with a single
-key take part. The factor 1.003 always applies.
+key may be merged. The factor 1.003 applies to all merges.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def choose_merge(
 ) -> MergePlan | None:
     """Return the merge that saves the most within the budget; None if no merge gains `gain_min`.
 
-    A rowset that is heavier than half of the budget counts as half. Otherwise two such rowsets would
-    overlap forever. Only with such rowsets may a merge exceed the budget.
+    A rowset that is heavier than half of the budget counts as half of it, so that two such rowsets
+    can be merged. Only a merge with such a rowset can exceed the budget.
     Cost: 0.1 s for each 500 rowsets.
     """
     budget = BUDGET_ROWSETS * target_bytes
@@ -136,7 +137,8 @@ class KeySpace:
     def _spread(self, keys: list[bytes], rowset: RowSetLayout, lower: int, upper: int) -> Floats:
         """Return the share of the rowset's bytes in each of its cells.
 
-        Keys are compared as integers: 8 bytes, big-endian, after the common prefix of the rowset's bounds.
+        The distance between two keys is computed from 8 bytes of each, as big-endian integers.
+        These bytes follow the common prefix of the rowset's first and last key.
         """
         parts = np.zeros(upper - lower + 1)
         if lower == upper:
@@ -207,8 +209,8 @@ class _Merge:
     def _with_company(self, chosen: Ints) -> Ints:
         """Return the largest subset of `chosen` that satisfies Q1 for each of its rowsets.
 
-        Other inputs never make Q1 false for a rowset. So it is right to remove the rowsets that violate
-        Q1, again and again, in any order.
+        More inputs never make Q1 false for a rowset. So the rowsets that violate Q1 can be removed
+        again and again, in any order.
         """
         while len(chosen) and self._growth < np.inf:
             company = self._within[np.ix_(chosen, chosen)].sum(axis=1) - self._sizes[chosen]
@@ -232,10 +234,10 @@ class _Merge:
         return MergePlan(tuple(r.id for r in inputs), gain, output_count(inputs, self._target))
 
     def _optimum(self, candidates: Ints) -> Ints:
-        """Return the set with the greatest objective within the budget; empty if none is above 0.
+        """Return the candidates whose merge has the greatest objective within the budget.
 
-        From the objective in the module's description OPEN_BYTES are subtracted, for the rowset that the
-        merge writes.
+        The objective is that of the module's description minus OPEN_BYTES, the cost of the rowset
+        that the merge writes. Returns no candidate if no objective is above 0.
         """
         start, end = self._space.start[candidates], self._space.end[candidates]
         value, weight = self._value[candidates], self._weight[candidates]

@@ -34,7 +34,11 @@ _SAMPLES: int = 32
 
 
 def _slice_limit() -> float:
-    """Return the most text of a slice. The two halves of a larger slice do not fit into one rowset."""
+    """Return how many bytes of text a slice may have in one column.
+
+    The two halves of a slice above this limit do not fit into one rowset, so no later merge joins
+    them.
+    """
     return 1.5 * rowset_size.TEXT_TARGET_BYTES
 
 
@@ -66,7 +70,7 @@ def text_bytes(rowset: DiskRowSet, columns: Sequence[ColumnSchema]) -> int:
 def limit_text(
     rowset: DiskRowSet, schema: Schema, plan: MajorPlan | MinorPlan
 ) -> MergePlan | MajorPlan | MinorPlan:
-    """Return the plan, or a rewrite of the rowset if the plan would hold too much text in memory."""
+    """Return the plan; if its text would need too much memory, a plan that rewrites the rowset."""
     columns = [column for column in schema.columns if column.type.is_variable]
     if any(
         _at_most(rowset, column) > _slice_limit() and _held(rowset, column, plan) > _slice_limit()
@@ -77,7 +81,7 @@ def limit_text(
 
 
 def _held(rowset: DiskRowSet, column: ColumnSchema, plan: MajorPlan | MinorPlan) -> int:
-    """Return the bytes of text of a column that a delta compaction holds at once."""
+    """Return how many bytes of a column's text a delta compaction holds in memory."""
     count = rowset.row_count
     if isinstance(plan, MajorPlan):
         redo = sum(file.text_bytes(column.id, 0, count) for file in rowset.redo)
@@ -104,7 +108,7 @@ def _base_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -
 
 
 def _default_bytes(column: ColumnSchema) -> int:
-    """Return the bytes of a row that was written before the column existed, and reads its default."""
+    """Return the size of the column's default, which rows from before the column existed have."""
     return int(default_array(column, 1, "read").nbytes)
 
 
