@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Holder:
-    """A job that holds rowsets. holder: a description of the job's work and process. since_us: its begin."""
+    """A job that holds rowsets.
+
+    holder:   describes the job's work and its process, for messages.
+    since_us: when the job began, in microseconds since 1970.
+    """
 
     lease: str
     holder: str
@@ -41,15 +45,18 @@ class JobReservations:
         self._by_lease: dict[str, list[Holder]] = {}
 
     def take(self, store: Store, lease: str, rowset_ids: Collection[int], holder: str) -> None:
-        """Exclude these rowsets from later compactions. None of them may be in a running merge."""
+        """Hold these rowsets for a job, so that no later merge takes them.
+
+        The caller makes sure that none of them is in a running merge.
+        """
         hold = Holder(lease, holder, store.env.clock.now_us(), frozenset(rowset_ids))
         store.reservations.hold(hold.rowset_ids)
         self._by_lease.setdefault(lease, []).append(hold)
 
     def holders(self, rowset_ids: Collection[int]) -> list[Holder]:
-        """Return the jobs that hold one of these rowsets, with those rowsets.
+        """Return the jobs that hold any of these rowsets. Each `Holder` has only rowsets of these.
 
-        Any thread may call this; it may miss concurrent changes.
+        Any thread may call this; the result may miss concurrent changes.
         """
         found = []
         for holds in list(self._by_lease.values()):

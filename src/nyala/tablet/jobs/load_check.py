@@ -11,11 +11,12 @@ For all files the module compares the size, the columns and their positions in t
 of rows or records, and the first and the last key, which must belong to the tablet. New rowsets of
 a tablet must not overlap.
 
-So a commit cannot confuse idle rows with new rows: this would duplicate keys, or lose rows. The
-files are immutable and belong only to the job, so they are checked before any lock is taken.
+So a commit cannot take idle rows for new rows, or the reverse, which would duplicate keys or lose
+rows. (Idle rows are rows of the load that change nothing: see `load_write`.) The files are
+immutable and belong only to the job, so they are checked before any lock is taken.
 
-Cost: reads the directory and a footer of each file, and the first and the last key of each rowset.
-Values are not checked.
+Cost: reads of each file the directory of columns and a footer, and of each rowset the first and the
+last key. Values are not checked.
 Source: docs/format/staging.md; docs/design/loads-and-jobs.md, "Executors write the files of a large
 load".
 """

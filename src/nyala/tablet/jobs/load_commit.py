@@ -87,7 +87,7 @@ class LoadCommit:
     """The commit request of a load.
 
     key:      the key of the staging folder; also the idempotency key.
-    schema_version, snapshot: from the plan; `snapshot` is S.
+    schema_version, snapshot: as in the job's plan; `snapshot` is the moment S.
     columns:  the columns that the rows have; in new rows the others get their defaults.
     tablets:  the staged files.
     files:    the rowsets as of S that staged deltas refer to. They are needed to find the keys of rows
@@ -117,7 +117,10 @@ class LoadCommit:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> LoadCommit:
-        """Raises: ValueError, TypeError, LookupError, AttributeError for invalid fields."""
+        """Decode and check a commit request.
+
+        Raises: ValueError, TypeError, LookupError, AttributeError for invalid fields.
+        """
         job = checked(
             LoadCommit(
                 **{
@@ -291,9 +294,10 @@ def _without(
     part: _Part,
     written: list[str],
 ) -> WrittenRowSet | None:
-    """Return the staged rowset without rows of changed keys, which are added to `part.outdated`.
+    """Return the staged rowset without the rows of changed keys; None if no row is left.
 
-    Returns None if no row is left. changed: None: every key may have changed.
+    Adds the rows of changed keys to `part.outdated`.
+    changed: the changed keys; None: every key may have changed.
     """
     rowset = open_staged(store, table, made)
     try:
@@ -326,8 +330,8 @@ def _take_effective(
 ) -> None:
     """Add the idle rows that now have an effect to `part.outdated`.
 
-    These are the rows whose key was live at S and is absent now, or the reverse. changed: None: any
-    key may have changed.
+    These are the rows whose key was live at S and is absent now, or the reverse.
+    changed: the changed keys; None: every key may have changed.
     """
     rowset = open_staged(store, table, made)
     try:
@@ -345,7 +349,7 @@ def _take_effective(
 
 
 def _rows_of(rowset: DiskRowSet, changed: EncodedKeys | None) -> np.ndarray:
-    """Return the rowids of changed keys, ascending. changed: None: all rowids."""
+    """Return the rowids of these keys in the rowset, ascending; all rowids if `changed` is None."""
     if changed is None:
         return np.arange(rowset.row_count)
     rowids = rowset.find(changed)
@@ -361,9 +365,10 @@ def _delta_without(
     part: _Part,
     written: list[str],
 ) -> StagedDelta | None:
-    """Return the staged changes of a rowset without those of changed keys, which are added to `part.outdated`.
+    """Return the staged changes of a rowset without those of changed keys; None if none is left.
 
-    Returns None if no change is left. changed: None: every key may have changed.
+    Adds the changes of changed keys to `part.outdated`.
+    changed: the changed keys; None: every key may have changed.
     """
     rowset = job.files[made.rowset_id].open(store.env, store.root_path, None, table.schema)
     file = DeltaFile.open(
@@ -408,7 +413,10 @@ def _note_outdated(
     part: _Part,
     count: str,
 ) -> None:
-    """Add rows to `part.outdated` as the user gave them, and subtract their number from `count`."""
+    """Add rows to `part.outdated` as the user gave them.
+
+    Also subtracts their number from `part.counts[count]`, because they will be counted again.
+    """
     schema = table.schema
     arrays = {}
     for column in schema.columns:
@@ -471,15 +479,16 @@ def _commit(
 
 
 def _is_staged(path: str) -> bool:
-    """Return whether the file is in the job's folder, because this commit has not rewritten it."""
+    """Return whether the file is in the job's folder; files that this commit rewrote are not."""
     return path.startswith(f"{layout.STAGING_NAME}/")
 
 
 def _link_staged(store: Store, parts: Sequence[_Part], written: list[str]) -> dict[str, tuple[int, str]]:
-    """Link the staged files into their tablets' folders; returns the id and the path of each file there.
+    """Link the staged files into the folders of their tablets.
 
-    A file keeps its staged name until the job ends, so that the commit can be sent again if the process
-    is killed here. If the file system has no hard links, the file is moved. In a bucket it is copied.
+    Returns, for each staged path, the file's new id and path. A file also keeps its staged name
+    until the job ends, so that the commit can be sent again if the process is killed here. If the
+    file system has no hard links, the file is moved. In a bucket it is copied.
     Raises: StorageError if a file does not exist any more.
     """
     placed: dict[str, tuple[int, str]] = {}

@@ -10,8 +10,8 @@
 The processes exchange only JSON, never code.
 
 Invariants
-    J1  The plan's files have everything up to the moment S. So the position of a key in them is its
-        position at S.
+    J1  The plan's files contain all changes up to the moment S. So the rowset and rowid at which a
+        task finds a key in these files are those at S.
     J2  The writer process holds a job's rowsets while the job's lease lives, so that no merge moves
         rows that staged deltas refer to. This saves work, but correctness does not need it: the
         commit resolves rows of missing rowsets again, by key.
@@ -60,7 +60,7 @@ _WAIT_FOR_MERGES_S: Final = 5.0
 
 @dataclass(frozen=True)
 class TabletFiles:
-    """One tablet as of the job's moment S."""
+    """One tablet of the plan, with its rowsets as of the job's moment S."""
 
     id: int
     partition: Partition
@@ -69,7 +69,10 @@ class TabletFiles:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A table as of the job's moment S (`snapshot`). version: the version of the catalogue, for the lease."""
+    """The input of a load's tasks: a table and its files as of the job's moment S (`snapshot`).
+
+    version: the version of the catalogue that names these files. The job's lease needs it.
+    """
 
     root_path: str
     table_id: int
@@ -115,7 +118,10 @@ class LoadPlan:
     def table_state(
         self, env: Env | None, ordinals: Sequence[int], cache: BlockCache | None = None
     ) -> TableState:
-        """Return the table with these tablets, whose rowsets are opened. env None: without rowsets."""
+        """Return the table with these tablets of the plan, and open their rowsets.
+
+        env: None: return the tablets without rowsets, and open no file.
+        """
         entry = TableEntry(
             self.table_id, self.table, "", None, self.schema, {self.schema.version: self.schema},
             self.partition_schema,
@@ -155,7 +161,7 @@ def _tablet_from_json(fields: dict[str, Any]) -> TabletFiles:
 
 
 def partition_to_json(partition: Partition) -> dict[str, Any]:
-    """Encode buckets, and bounds in hexadecimal."""
+    """Return the partition as JSON: its hash buckets, and its range bounds in hexadecimal."""
     return {
         "buckets": list(partition.hash_buckets),
         "lower": None if partition.range_lower is None else partition.range_lower.hex(),
@@ -188,9 +194,9 @@ class StagedDelta:
 class StagedTablet:
     """The files that a task staged for one tablet, and the counts of its rows as of S.
 
-    idle: rowsets with the rows that change nothing as of S, such as updates of missing rows. They are
-        marked as dead and are never committed. But the commit resolves those again whose keys
-        changed after S.
+    idle: files of the rows that change nothing as of S, such as updates of missing rows. These rows
+        are marked as dead, and their files are never committed. But if the key of such a row
+        changed after S, the commit resolves the row again.
     """
 
     tablet_id: int
@@ -213,7 +219,10 @@ class StagedTablet:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> StagedTablet:
-        """Raises: ValueError, TypeError, LookupError, AttributeError for invalid fields."""
+        """Decode and check the files of a tablet.
+
+        Raises: ValueError, TypeError, LookupError, AttributeError for invalid fields.
+        """
         deltas = []
         for made in fields["deltas"]:
             path, delta = made["redo"][0], decode_delta(made["redo"][1])
@@ -233,10 +242,11 @@ class StagedTablet:
 def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job") -> LoadPlan:
     """Flush the table to files, and return its plan (J1). Called in the writer process.
 
-    lease:  the name of the job's lease, for which the rowsets are held. None: the job changes no
-            existing rows.
-    holder: a description of the job and its process, for users who wait until it ends.
-    Cost:   other writers wait for the flush of the rows that came during a first flush.
+    lease:  the name of the job's lease. The table's rowsets are held as long as the lease lives.
+            None: hold no rowsets, because the job changes no existing rows.
+    holder: describes the job and its process, for messages to users who wait for the rowsets.
+    Cost:   two flushes. Other writers wait only for the second one, of rows that came during the
+            first.
     Raises: TableNotFoundError; as `flush`.
     """
     store.check_writable()

@@ -67,7 +67,7 @@ _CACHE_BYTES: Final = 64 << 20
 
 @dataclass
 class _Pending:
-    """The changes of one rowset, to be written at the end."""
+    """The changes of one rowset, which the task writes as a REDO file at its end."""
 
     rowids: list[np.ndarray] = field(default_factory=list)
     columns: dict[int, list[pa.Array]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def write_tablet(
     ordinal:   the tablet's index in the plan; None: no partition covers the rows, so all of them
                fail.
     operation: one of prepare.OPERATION_NAMES.
-    batches:   in key order, with the additional column ROW.
+    batches:   the rows in key order, with the additional column ROW, the row's number in the job.
     folder:    the job's staging folder, relative to the store's folder.
     name:      the prefix of the names of this attempt's files.
     Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError if
@@ -119,7 +119,7 @@ def write_tablet(
 def chunks(
     batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
 ) -> Iterator[pa.Table]:
-    """Cut the rows into parts of about `target_bytes`, so that rows with equal keys stay together (L2)."""
+    """Cut rows into parts of about `target_bytes`. Rows with equal keys stay in one part (L2)."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -151,7 +151,10 @@ def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
 
 
 def _as_sorted(array: pa.Array, type: ColumnType) -> pa.Array:
-    """Return the values as the table stores them, so that rows with one key have equal values."""
+    """Return key values as the table stores them, so that equal keys have equal values.
+
+    Decimals with too many digits are rounded.
+    """
     if type.scale is not None and pa.types.is_decimal(array.type) and array.type.scale > type.scale:
         return pc.round(array, type.scale, "half_towards_infinity")
     return array
@@ -187,7 +190,7 @@ class _Task:
         self.counts = {"inserted": 0, "updated": 0, "deleted": 0, "ignored": 0}
 
     def take(self, rows: pa.Table) -> None:
-        """Settle and stage one chunk."""
+        """Resolve the rows of one chunk, and stage their effects."""
         numbers = rows.column(ROW).combine_chunks()
         data = rows.drop_columns([ROW])
         prepared = prepare(self._table, self._operation, data, ignore=self._ignore)
@@ -240,7 +243,11 @@ class _Task:
         self.rowsets.append(self._write_rowset(image, self._table.schema, name))
 
     def _stage_idle(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
-        """Stage the keys that changed nothing and did not fail (L3), each with the row that would win."""
+        """Stage the rows that changed nothing and did not fail, one for each key (L3).
+
+        If a key has several rows, an insert stages the first one, and other operations the last
+        one.
+        """
         touched = sum(len(effect.keys) for effect in settlement.effects)
         if touched == len(prepared.keys):
             return
@@ -285,7 +292,10 @@ class _Task:
                 pending.columns.setdefault(number, []).append(one_array(part))
 
     def deltas(self) -> Iterator[StagedDelta]:
-        """Write each rowset's collected changes as a REDO file, or as several files if they have much text."""
+        """Write the collected changes of each rowset as a REDO file, and yield the files.
+
+        Changes with much text are written as several files.
+        """
         made = 0
         for rowset_id, pending in self._pending.items():
             # Rowids ascend, because keys ascend from chunk to chunk, and `_change` sorts each chunk.
@@ -307,14 +317,18 @@ def check_columns(
 ) -> None:
     """Check, before a job begins, that rows with this Arrow schema can be written.
 
-    condition: the condition of an upsert, which is checked as well.
+    condition: the condition of an upsert (`when`, `newest_by`), which is checked too.
     Raises: ColumnNotFoundError, SchemaError; InvalidArgumentError if a required column is missing.
     """
     check_columns_of(plan.table_state(None, range(len(plan.tablets))), operation, schema, condition)
 
 
 def check_keys_given(schema: Schema, name: str) -> None:
-    """Check that the rows have the whole key. Raises: InvalidArgumentError for an auto-incrementing key."""
+    """Check that `load()` can write to table `name`.
+
+    Raises: InvalidArgumentError if the key is auto-incrementing, because tasks cannot give its
+    values.
+    """
     if schema.auto_increment is not None:
         raise InvalidArgumentError(
             f"load() cannot write to table {name!r}: only the store's writer can give the values of its key "
@@ -325,7 +339,7 @@ def check_keys_given(schema: Schema, name: str) -> None:
 def check_columns_of(
     table: TableState, operation: str, schema: pa.Schema, condition: Condition | None = None
 ) -> None:
-    """See `check_columns`; for an open table."""
+    """Check the same as `check_columns`, for an open table."""
     name, _, ignore = operation.partition("-")
     prepare_request(table, Request(table.name, name, schema.empty_table(), bool(ignore), condition=condition))
     given = {*schema.names, AUTO_INCREMENT} if name == "insert" else {*schema.names}

@@ -12,9 +12,9 @@ row's number in the task.
 
 Invariants
     F1  Rows with the same key keep the task's order (W4), within a run and between runs.
-    F2  A tablet's id is never used again, and its partition never changes. So if the tablet still
-        exists, it is the right one for the row. Otherwise the commit finds the row's tablet again;
-        also for -1 (the key cannot be converted, or no range covers it).
+    F2  A tablet's id is never used again, and its partition never changes. So if a row's tablet
+        still exists, it is the right one. If it does not, or the id is -1, the commit finds the
+        tablet itself. (A task writes -1 if the key cannot be converted, or if no range covers it.)
     F3  The commit checks a file's content before it uses it: see
         `tablet.write.prepare.routed_ordinals`.
 Source: docs/format/staging.md; docs/design/spark.md, "What Spark offers a Python data source".
@@ -49,7 +49,7 @@ _NO_TABLET: Final = -1
 
 
 def routing_plan_of(state: CatalogState, path: str, name: str) -> LoadPlan:
-    """Return a table's schema and tablets, without files, for tasks that find the tablets of rows.
+    """Return the plan by which tasks find the tablet of each row: a table's schema and partitions.
 
     path: the store's folder or URL. Raises: TableNotFoundError.
     """
@@ -66,8 +66,9 @@ def routing_plan_of(state: CatalogState, path: str, name: str) -> LoadPlan:
 
 
 def write_routed(env: Env, path: str, plan: LoadPlan, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write a task's rows as one synced staged file; returns their number. Without rows, writes no file.
+    """Write a task's rows, with their tablets, as one synced staged file; return their number.
 
+    Without rows, no file is written.
     Memory: a run, and the file. Raises: StorageError; SchemaError if a key column cannot be converted.
     """
     table = plan.table_state(None, range(len(plan.tablets)))
@@ -94,9 +95,9 @@ def _routed_runs(table: TableState, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) -> pa.RecordBatch:
-    """Return one run as a batch: first rows by tablet and key, then rows without a tablet.
+    """Return one run as a batch: rows ordered by tablet and key, then rows without a tablet.
 
-    begin: the number of rows in earlier runs.
+    begin: the number of rows in earlier runs of this task.
     """
     rows = pa.Table.from_batches(batches).combine_chunks()
     count = rows.num_rows
@@ -115,7 +116,10 @@ def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) ->
 
 
 def _tablet_order(table: TableState, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of rows that have a tablet, ordered by tablet and key, and their tablet ids."""
+    """Return two arrays: the positions of rows that have a tablet, and the ids of these tablets.
+
+    Both are ordered by tablet and key.
+    """
     keys = [c.name for c in table.schema.key_columns if c.name in rows.column_names]
     prepared = prepare(table, "delete", rows.select(keys), ignore=True)
     ids = np.array([tablet.id for tablet in table.tablets], np.int64)
@@ -140,7 +144,7 @@ def with_tablets(errors: pa.Table, table: TableState) -> pa.Table:
 
 
 def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write one synced staged file, for `read_staged` or `read_rows`; returns its row count."""
+    """Write one staged file, for `read_staged` or `read_rows`, and sync it; return its row count."""
     sink = pa.BufferOutputStream()
     rows = 0
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
@@ -165,8 +169,10 @@ def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.Re
 class StagedRows:
     """The rows of a job from its staged files.
 
-    numbers: the number of each row in the job, int64; None: rows are in the order of their numbers.
-    routed:  the tablet id of each row, or -1, from the task; None: the tasks did not compute it.
+    numbers: the number of each row in the job, int64; None: the rows are numbered by their
+             positions.
+    routed:  the tablet id of each row as its task computed it, or -1; None: the tasks computed no
+             ids.
     """
 
     data: pa.Table
@@ -185,7 +191,8 @@ class StagedRows:
 def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
     """Read the staged rows of all files, in the order of `job["files"]`.
 
-    folder: the staging folder of the job. A file may be in the staging folder of another key.
+    folder: the staging folder of the job. `job["files"]` may also name files in other staging
+            folders.
     Raises: CorruptionError, StorageError.
     """
     batches: list[pa.RecordBatch] = []
@@ -226,7 +233,7 @@ def read_rows(env: Env, path: str) -> pa.Table:
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """Return one of the two added columns. Raises: ValueError, KeyError if it is missing or invalid."""
+    """Return the column TABLET or ROW as NumPy. Raises: KeyError if it is missing; ValueError."""
     column = batch.column(name)
     if column.type != pa.int64() or column.null_count:
         raise ValueError(f"column {name} has type {column.type} and {column.null_count} NULLs")
@@ -253,14 +260,17 @@ def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _crc(path: str, body: bytes | pa.Buffer) -> int:
-    """Return the CRC-32C of `<key>/<name>` and the stream. So a file in a wrong folder does not match."""
+    """Return the checksum of a staged file: the CRC-32C of `<key>/<name>` and the stream.
+
+    Because it covers the name, a file in a wrong folder has a wrong checksum.
+    """
     folder, name = os.path.split(path)
     place = f"{os.path.basename(folder)}/{name}".encode(errors="surrogateescape")
     return int(google_crc32c.extend(google_crc32c.value(place), body))
 
 
 def check_names(table: str, names: Sequence[str]) -> None:
-    """Check that no column of the user has the name of an added column. Raises: InvalidArgumentError."""
+    """Check that no column of the user has the name TABLET or ROW. Raises: InvalidArgumentError."""
     reserved = [name for name in names if name in (TABLET, ROW)]
     if reserved:
         raise InvalidArgumentError(

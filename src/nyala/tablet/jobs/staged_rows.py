@@ -57,8 +57,8 @@ def replace_content(
 ) -> WriteResult:
     """Replace all rows of the table by those of `request` (an insert or upsert), in one batch.
 
-    If a key was there before, its row is updated in all columns; columns that are not given get their
-    defaults.
+    If the table already has a key, its row gets new values in all columns. Columns that `request`
+    does not have get their defaults.
     Raises: as `write`. The content is then unchanged.
     """
     store.check_writable()
@@ -152,7 +152,7 @@ def apply_changes(
 
 
 def _last_of_each_key(table: TableState, data: pa.Table) -> np.ndarray:
-    """Return, for each key, the position of the row that counts: see `apply_changes`."""
+    """Return the position of each key's newest row, which `apply_changes` applies."""
     names = [c.name for c in table.schema.key_columns if c.name in data.column_names]
     keys, _ = read_keys(table, data.select(names), "a change feed")
     if not len(keys):

@@ -10,13 +10,13 @@ The name of the folder is the job's key. It has these parts:
     lease     optional: the name of a remote lease; as long as the lease lives, the folder stays
     token     random
 
-Because the name says when the folder may be removed, this is known from the moment the folder
-exists.
+Because the name says when the folder may be removed, no other file is needed, and no crash can
+leave a folder without this information.
 
 When the store is opened, and from time to time, the writer removes folders that have expired, and
-those whose process has certainly ended. Of a process on another machine or in another container
-this is never certain. When the store is opened, the writer also removes everything with another
-kind of name.
+those whose owner process has certainly ended. This is never certain for a process on another
+machine or in another container. When the store is opened, the writer also removes everything whose
+name is not a job's key.
 
 In a bucket the clocks of machines do not count. There the writer removes files that are a day old
 by the bucket's clock, unless their lease lives (`tablet.media.bucket.Orphans`).
@@ -55,7 +55,10 @@ def staging_folder(path: str, key: str) -> str:
 
 
 def beside(folder: str, key: str) -> str:
-    """Return the folder of another job, `key`, of the same store. Raises: as `staging_folder`."""
+    """Return the staging folder of the job `key` in the store whose staging folder is `folder`.
+
+    Raises: as `staging_folder`.
+    """
     return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
 
 
@@ -79,7 +82,7 @@ def make_staging(
 
 
 def is_over(env: Env, path: str, name: str) -> bool:
-    """Return whether no job needs this staging folder any more, or no job has created it."""
+    """Return whether the staging folder `name` can be removed: no job needs it, or created it."""
     match = _KEY.fullmatch(name)
     if match is None or (match[2] is not None and is_gone(match[2])):
         return True
@@ -89,7 +92,10 @@ def is_over(env: Env, path: str, name: str) -> bool:
 
 
 def job_lease_of(key: str) -> str | None:
-    """Return the name of the lease that keeps an object of a job; None: only the object's age counts."""
+    """Return the name of the lease that protects a job's object in a bucket.
+
+    key: the key of the object. Returns None if no lease protects it: then only its age counts.
+    """
     folder, name = key.split("/")[:2]
     if folder != layout.STAGING_NAME:
         return name if name.startswith(_LEASE) else None
@@ -100,7 +106,7 @@ def job_lease_of(key: str) -> str | None:
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
     """Remove the staging folders that no job needs; returns their number. For the writer.
 
-    strangers: also remove other names. Only when the store is opened.
+    strangers: also remove everything whose name is not a job's key. Only when the store is opened.
     """
     folder = os.path.join(path, layout.STAGING_NAME)
     removed = 0

@@ -1,11 +1,11 @@
 """Runs heavy jobs in a worker process. This is the parent's side; the child's side is `nyala._worker`.
 
-`Worker.run` sends a job to the child, and blocks its thread until the answer arrives. If there is
-no child, it starts one; the child ends after a minute without a job. A thread of the parent writes
-the child's output to the logger "nyala.worker".
+`Worker.run` sends a job to the child, and blocks the calling thread until the answer arrives. If no
+child runs, it starts a child. A child ends after a minute without a job. A thread of the parent
+writes the child's output to the logger "nyala.worker".
 
-In the parent, a merge of millions of rows would slow down the user's threads, because it would
-often hold Python's global interpreter lock.
+Why a process: a merge of millions of rows in the parent would slow down the user's threads, because
+it often holds Python's global interpreter lock.
 
 Invariants
     J1  No job gets the answer of another job: the child is killed unless a job ended with an answer or
@@ -17,7 +17,7 @@ Invariants
         has its own process group, and a dead child does not raise SIGPIPE in the parent.
 
 Threads: any. Cost: 0.03 s to start Python and import the handler, then 0.1 ms per job.
-Source: docs/design/compaction.md, which says why it is not a pool of `concurrent.futures`.
+Source: docs/design/compaction.md, which says why no pool of `concurrent.futures` is used.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class NoWorkerError(StorageError):
 
 
 class _ChildEnded(Exception):
-    """The child ended before its answer, or sent bytes that are not a message."""
+    """The child ended before it answered, or it sent bytes that are not a message."""
 
 
 class Worker:
@@ -100,12 +100,14 @@ class Worker:
         cancelled: Callable[[], bool] | None = None,
         progress: Report | None = None,
     ) -> dict[str, Any]:
-        """Run the job in the child and return its answer. While another job runs, waits for its end.
+        """Run the job in the child and return its answer. Wait first while another job runs.
 
         Parameters
         ----------
+        kind
+            The kind of job, which selects the handler in the child.
         arguments
-            A JSON object with absolute paths: the child's current folder is the root.
+            A JSON object. Paths must be absolute, because the child's current folder is `/`.
         cancelled
             Called every 50 ms in this thread; once it returns true, the child is killed.
         progress
@@ -168,7 +170,7 @@ class Worker:
                 self._end_child()
 
     def _take(self, check: Callable[[], None]) -> _Child:
-        """Return the child, or a new child if it is not alive. Raises: NoWorkerError."""
+        """Return the child; start a new child if none is alive. Raises: NoWorkerError."""
         if self._child is not None and not self._child.alive():
             self._end_child()
         if self._child is None:
@@ -194,7 +196,10 @@ class Worker:
         return self._child
 
     def _end_child(self, kind: str = "", reason: str = "") -> StorageError:
-        """End the child, if any. Returns the error for the job that it did not answer."""
+        """End the child, if one was started. Return the error for the caller of the unanswered job.
+
+        kind, reason: the job that it did not answer, and why it ends, for the error.
+        """
         child, self._child = self._child, None
         ended = child.end() if child is not None else ""
         return StorageError(
@@ -294,7 +299,7 @@ class _Child:
             logger.warning("process %d: %s", self.pid, text)
 
     def end(self) -> str:
-        """End the process, also a busy one, and wait for it (J2); returns how it ended."""
+        """End the process, even if it is busy, and wait for it (J2); return how it ended, as text."""
         self._socket.close()
         try:
             code = self._process.wait(_END_S)  # a worker ends as soon as it sees the socket close
@@ -308,7 +313,7 @@ class _Child:
         return f"the worker process {self.pid} {how}{memory}{self._last_line and f': {self._last_line}'}"
 
     def forget(self) -> None:
-        """Give up the child in a forked copy of the parent (J3)."""
+        """Close the socket to the child, in a forked copy of the parent (J3)."""
         self._socket.close()
         self._process.returncode = 0  # so that this copy does not wait for the child
 

@@ -7,8 +7,8 @@
 
 Invariants
     K1  Nothing that a process receives is executed or unpickled, and lines have a maximal length.
-    K2  An error of `nyala.errors` arrives with its class and its fields, except for the table of
-        rows of a WriteError.
+    K2  An error of `nyala.errors` arrives with its class and its fields. Only the table of failed
+        rows of a WriteError is not sent.
 
 This module imports little, because the child imports it at its start.
 """
@@ -39,7 +39,10 @@ _FIELDS: Final = ("path", "offset", "errno", "outcome", "applied", "_message")
 
 
 class JobFailedError(RuntimeError):
-    """A handler raised an exception other than `nyala.Error`, which is a bug. A note has its traceback."""
+    """A handler in the worker raised an exception other than `nyala.Error`, so there is a bug.
+
+    A note of this exception has the worker's traceback.
+    """
 
 
 def version() -> str:
@@ -48,7 +51,7 @@ def version() -> str:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """Return the message as a line. Raises: TypeError if it cannot be JSON."""
+    """Return the message as one line of JSON. Raises: TypeError if a value cannot be JSON."""
     return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -69,7 +72,10 @@ def encode_error(error: BaseException) -> dict[str, Any]:
 
 
 def decode_error(kind: str, found: dict[str, Any]) -> Error | JobFailedError:
-    """Return the exception to raise in the parent for this kind of job: see `encode_error`."""
+    """Return the exception that `encode_error` encoded, for the parent to raise.
+
+    kind: the kind of the job, for the message of a JobFailedError.
+    """
     import nyala.errors
     from nyala.env.files import MissingFileError
 
@@ -86,7 +92,10 @@ def decode_error(kind: str, found: dict[str, Any]) -> Error | JobFailedError:
 
 
 def placed(arguments: dict[str, Any], files: Files, root_path: str) -> dict[str, Any]:
-    """Return the arguments of a job with the identity of the store's folder, for `check_placed` in the worker."""
+    """Return the arguments of a job, with the inode of the store's folder added.
+
+    By the inode, `check_placed` in the worker checks that it opens the same folder.
+    """
     return {**arguments, "inode": list(files.inode(root_path))}
 
 
