@@ -365,7 +365,7 @@ def _delta_without(
     part: _Part,
     written: list[str],
 ) -> StagedDelta | None:
-    """Return the staged changes of a rowset without those of changed keys; None if none is left.
+    """Return a rowset's staged changes except those of changed keys; None if no change remains.
 
     Adds the changes of changed keys to `part.outdated`.
     changed: the changed keys; None: every key may have changed.

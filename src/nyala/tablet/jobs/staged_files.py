@@ -144,7 +144,7 @@ def with_tablets(errors: pa.Table, table: TableState) -> pa.Table:
 
 
 def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write one staged file, for `read_staged` or `read_rows`, and sync it; return its row count."""
+    """Write one staged file and sync it; return its row count. `read_staged` reads such files."""
     sink = pa.BufferOutputStream()
     rows = 0
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:

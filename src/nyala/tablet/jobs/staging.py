@@ -82,7 +82,10 @@ def make_staging(
 
 
 def is_over(env: Env, path: str, name: str) -> bool:
-    """Return whether the staging folder `name` can be removed: no job needs it, or created it."""
+    """Return whether the staging folder `name` can be removed.
+
+    It can be removed if no job needs it any more, or if its name is not a job's key.
+    """
     match = _KEY.fullmatch(name)
     if match is None or (match[2] is not None and is_gone(match[2])):
         return True

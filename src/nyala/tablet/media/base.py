@@ -45,11 +45,14 @@ class StoreLog(Protocol):
     def roll(self) -> None: ...
     def drop(self, numbers: Sequence[int]) -> list[str]: ...
     def cut(self) -> int:
-        """Begin a new file of the log; returns a mark between present and later records. Under the commit lock."""
+        """Begin a new file of the log; return a mark between the present and the later records.
+
+        Call it under the commit lock.
+        """
         ...
 
     def holds_before(self, mark: int) -> bool:
-        """Whether the log still has files from before the mark."""
+        """Return whether the log still has files from before the mark, which `cut` returned."""
         ...
 
     def close(self) -> None: ...
@@ -92,7 +95,7 @@ class Checkpoints(Protocol):
         ...
 
     def border(self) -> int:
-        """Return the present end of the log, for `write`. Under the commit lock."""
+        """Return the present end of the log, for `write`. Call it under the commit lock."""
         ...
 
     def write(self, state: CatalogState, border: int, memory_timestamp_min: int | None) -> None:
@@ -115,7 +118,10 @@ class Leases(Protocol):
         ...
 
     def oldest_needed(self) -> int | None:
-        """Return the smallest version that a reader may need; 0: all versions; None: no readers (P2)."""
+        """Return the smallest version of the catalogue that a reader may need (P2).
+
+        0: a reader may need any version; None: there are no readers.
+        """
         ...
 
 

@@ -1,14 +1,14 @@
 """The medium of a store in a bucket, for the writer: the log, the checkpoints and the leases are objects.
 
-    open      takes over: seals the epoch of the former writer (`wal.objects.take_over`), so that it
-              cannot write any more
+    open      takes over the store: seals the epoch, the former writer's part of the log, so that
+              the former writer cannot write any more (`wal.objects.take_over`)
     commit    writes a group of records as one object (`wal.objects.writer`)
     publish   does nothing: readers read the log by themselves
     lock      does not exist; a writer that lost the store gets FencedError at its next write
 
-An object named `writer`, the hint, says which process writes. The process rewrites it every few
-seconds. The hint does not make the store safe; it only prevents that a second `connect` replaces a
-running writer by accident (`RefuseLivingWriter`).
+The object `writer` is called the hint. It says which process is the writer, and this process writes
+it again every few seconds. The log alone keeps the store safe from two writers. The hint only
+prevents that a second `connect` replaces a running writer by accident (`RefuseLivingWriter`).
 
 Source: docs/design/object-storage.md.
 """
@@ -79,10 +79,12 @@ _SLOT_BYTES: Final = 16 << 10
 def open_bucket(
     env: Env, objects: Objects, group_interval_s: float, guard: Callable[[Epoch], None] | None = None
 ) -> tuple[Medium, CatalogState, Iterator[LogRecord]]:
-    """Become the writer; returns the medium, the catalogue, and the batches to replay.
+    """Become the writer of a store in a bucket.
 
-    guard: see `take_over`.
-    Raises: StorageError, CorruptionError; as the guard. This process is then not the writer.
+    Returns the medium, the catalogue, and the batches to replay.
+
+    guard: is called before the take-over, and raises an error to refuse it: see `take_over`.
+    Raises: StorageError, CorruptionError; errors of the guard. This process is then not the writer.
     """
     taken = take_over(env, objects, group_interval_s=group_interval_s, guard=guard)
     check_clock(env.clock.now_us(), taken.log.appended.timestamp)
@@ -127,7 +129,7 @@ def batches(entries: Sequence[LogEntry]) -> Iterator[LogRecord]:
 
 
 def living_writer(objects: Objects) -> WriterHint | None:
-    """Return the hint of the writer; None if no writer seems to live."""
+    """Return the hint of the store's writer; None if no process seems to be the writer."""
     hint = _hint(objects)
     return hint if hint is not None and _left_us(objects, hint) else None
 
@@ -138,7 +140,10 @@ def _hint(objects: Objects) -> WriterHint | None:
 
 
 def _left_us(objects: Objects, hint: WriterHint) -> int:
-    """Return after how many microseconds the writer counts as dead, unless it renews its hint; 0: now."""
+    """Return the microseconds until the writer counts as dead if it does not renew its hint.
+
+    0: it counts as dead now, or it has closed the store.
+    """
     if hint.closed:
         return 0
     now_us, written = bucket_time_us(objects), objects.head(WRITER_KEY)
@@ -152,17 +157,18 @@ _ADVICE: Final = (
 
 
 class RefuseLivingWriter:
-    """Refuses to take over a store whose writer seems to live. Used as the guard of `take_over`.
+    """A guard of `take_over` that refuses to take over a store whose writer seems to live.
 
-    A process writes its hint a moment after it has become the writer. So if the log has a newer epoch than
-    the hint, another process has just become the writer, and the guard waits for its hint.
+    A process becomes the writer, and a moment later writes its hint. So if the log has a newer
+    epoch than the hint, another process has just become the writer, and the guard waits for its
+    hint.
     """
 
     def __init__(self, env: Env, objects: Objects, advice: str = _ADVICE) -> None:
-        """Check for a living writer.
+        """Read the hint a first time.
 
-        advice: what else the user can do, for the error; "{seconds}" is replaced by the time until the
-            writer counts as dead.
+        advice: the end of the error message: what else the user can do. "{seconds}" is replaced by
+            the time until the writer counts as dead.
         Raises: LockedError if a writer seems to live.
         """
         self._env = env
@@ -171,7 +177,10 @@ class RefuseLivingWriter:
         self._hint = self._look()
 
     def __call__(self, epoch: Epoch) -> None:
-        """Check for a living writer of this epoch. Raises: LockedError."""
+        """Check again, now that the log's newest epoch is known: wait for the hint of its writer.
+
+        Raises: LockedError if this writer seems to live.
+        """
         deadline_s = self._env.clock.monotonic_s() + _HINT_WAIT_S
         while epoch.number and (self._hint is None or self._hint.epoch < epoch.name):
             if self._env.clock.monotonic_s() > deadline_s:
@@ -229,8 +238,8 @@ class Orphans:
     O3  Files of a job stay as long as its lease lives, even if they are old.
     O4  After the listing, this process proves by a record of the log that it is still the writer. A
         fenced process has an old catalogue, and would delete files of the new writer.
-    O5  Only objects with names that a store gives are removed, because another store may be below the
-        prefix `data` of this one.
+    O5  Only objects whose names have the form of a store's files are removed, because a user may
+        have another store below this store's prefix `data`.
     """
 
     def __init__(self, env: Env, objects: Objects) -> None:
@@ -241,7 +250,7 @@ class Orphans:
     def remove_if_due(self, state: Callable[[], CatalogState]) -> int:
         """Remove orphans, at most once a day; returns their number.
 
-        state: logs a record, and returns the catalogue (O4).
+        state: a function that logs a record, and then returns the catalogue (O4).
         Cost: one LIST request for each 1,000 objects. Raises: FencedError, StorageError.
         """
         now_s = self._env.clock.monotonic_s()
@@ -261,7 +270,10 @@ class Orphans:
         return len(gone)
 
     def _left_by_jobs(self, before_us: int) -> list[str]:
-        """Return the keys of old files of jobs in other processes, and of old requests and answers."""
+        """Return the keys of jobs' old objects, and of other processes' old requests and answers.
+
+        before_us: objects that were last written before this time are old.
+        """
         found: list[str] = []
         leases: dict[str, bool] = {}
         for under in _OF_JOBS:
@@ -343,10 +355,10 @@ def _mark(mark: ObjectMark) -> LogMark:
 
 
 class BucketLock:
-    """A thread that renews the hint of this process until `release`.
+    """A thread that renews the hint of this process until `release` is called.
 
-    If the program ends without closing the store, the thread marks the hint as closed. So the next writer
-    need not wait until this one counts as dead.
+    If the program ends without closing the store, the thread marks the hint as closed. So the next
+    writer need not wait until this process counts as dead.
     """
 
     def __init__(self, env: Env, log: ObjectLog) -> None:
@@ -365,14 +377,14 @@ class BucketLock:
             self._log.announce(leaving=True)
 
     def _leave(self) -> None:
-        """End the thread when the program ends, and let it write the hint; wait for this only a short time."""
+        """End the thread when the program ends. Wait shortly until it has marked the hint as closed."""
         self._leaving = True
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist
             self._thread.join(_LEAVE_S)
 
     def release(self) -> None:
-        """May be called twice."""
+        """End the thread. May be called twice."""
         atexit.unregister(self._leave)
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist

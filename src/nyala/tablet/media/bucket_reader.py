@@ -8,9 +8,9 @@ An object of the log is durable as soon as it exists. So a reader only has to re
 writer has to run.
 
 Invariants
-    B1  A view that failed or was interrupted may have read records that are not in the root yet. So
-        the next view begins again at the newest checkpoint.
-    P4  The lease names the version of this process's oldest root.
+    B1  After a view failed or was interrupted, records may have been read that are not in the root.
+        So the next view reads the log again from the newest checkpoint.
+    P4  The lease names the version of the oldest root that this process still uses.
     P7  If the unflushed rows exceed `memory_limit`, a view raises until the writer has flushed.
     G2  If the process was suspended for longer than its lease, files may be missing. A read then raises
         HistoryExpiredError; it never returns wrong rows (`catalog.object_leases`).
@@ -80,8 +80,8 @@ class BucketReader:
     def open(env: Env, objects: Objects, memory_limit_bytes: int, refresh_s: float) -> BucketReader:
         """Open the store under the prefix of `objects` for reading.
 
-        refresh_s: the greatest age of a view in seconds; 0: each view reads the new part of the log.
-        objects: are closed with the reader, or if this call fails.
+        refresh_s: a view may be this many seconds old; 0: each view reads the new part of the log.
+        objects: closed by the reader's `close`, or by this call if it fails.
         Raises: StorageError if there is no store; CorruptionError.
         """
         try:
@@ -125,7 +125,10 @@ class BucketReader:
             )
 
     def view(self) -> tuple[Root, int]:
-        """Read the new part of the log; returns the newest root and the published timestamp."""
+        """Return the newest root and the published timestamp.
+
+        First reads the new part of the log, if the last view is older than `refresh_s`.
+        """
         self.check_open()
         with self._lock:
             self.check_open()
@@ -148,7 +151,7 @@ class BucketReader:
             self._leased = oldest
 
     def look(self) -> tuple[Root, CatalogState]:
-        """Read the new part of the log; returns the root and its catalogue."""
+        """Return the root of a new `view`, and its catalogue."""
         root, _ = self.view()
         return root, self._state
 
@@ -158,12 +161,12 @@ class BucketReader:
             return {**self._state.messages, **self._replayer.report.messages}
 
     def tags(self) -> Mapping[str, TagEntry]:
-        """Read the new part of the log; returns the tags by name."""
+        """Return the tags as of a new `view`, by name."""
         self.view()
         return self._state.tags
 
     def unflushed(self) -> list[LogRecord]:
-        """Return the batches whose rows may be in no file of the catalogue that `look` returned last."""
+        """Return the batches with rows that may not be in files yet, as of the last view."""
         with self._lock:
             return list(batches(self._entries))
 
@@ -190,7 +193,7 @@ class BucketReader:
         )
 
     def is_kept(self) -> bool:
-        """Whether the store is open."""
+        """Return whether the store is open."""
         return not self._closed
 
     @property
@@ -198,7 +201,7 @@ class BucketReader:
         return self._closed
 
     def close(self) -> None:
-        """End the lease. May be called twice."""
+        """Close the store, and end the lease. May be called twice."""
         if os.getpid() != self._pid:
             self._closed = True
             return
@@ -211,7 +214,7 @@ class BucketReader:
         self.objects.close()
 
     def stats(self) -> dict[str, Any]:
-        """Counters of this reader."""
+        """Return the counters of this reader, for `stats` of the database."""
         return {
             "version": self._state.version,
             "memory_bytes": self._root.memory_bytes(),
@@ -246,7 +249,11 @@ def follow(env: Env, objects: Objects) -> LogFollower:
 
 
 def _vanished(env: Env, objects: Objects, path: str) -> Error:
-    """Return the error for a missing file: HistoryExpiredError if the newest catalogue does not name it."""
+    """Return the error for a missing file.
+
+    It is a HistoryExpiredError if the newest catalogue does not name the file, so that the writer
+    has removed it. Otherwise it is a MissingFileError.
+    """
     if path in (f"{objects.url}/{file}" for file in read_state(env, objects).files()):
         return MissingFileError(f"{path} does not exist", path=path, errno=errno.ENOENT)
     return HistoryExpiredError(

@@ -15,7 +15,7 @@ from nyala.tablet.state import store_folder as layout
 
 
 class FolderCheckpoints:
-    """Checkpoint files. One thread at a time."""
+    """Implements `Checkpoints` with files in the store's folder. One thread at a time uses it."""
 
     def __init__(self, env: Env, folder: str, reserve: Reserve, wal_start: int) -> None:
         """wal_start: the first segment of the log that the newest checkpoint does not cover."""
@@ -40,7 +40,7 @@ class FolderCheckpoints:
 
 
 class FolderLeases:
-    """The leases of reader processes and jobs, as files."""
+    """Implements `Leases` with files in the store's folder, for reader processes and jobs."""
 
     holders = "readers in other processes, or jobs"
 
@@ -52,5 +52,5 @@ class FolderLeases:
         pass
 
     def oldest_needed(self) -> int | None:
-        """See `Leases`. Also removes leases that have ended, with their files."""
+        """Return the result that `Leases` describes, and remove leases that have ended."""
         return oldest_needed(self._env, self._folder, self._env.clock.now_us())

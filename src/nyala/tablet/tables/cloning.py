@@ -1,17 +1,20 @@
 """Clones a table: creates a table whose rowsets refer to the same files, which never change.
 
-    without a lock         flush most of the source's memory
-    flush lock + commit lock:
-                           flush the rows that came since, so that all rows are in files; commit one
-                           change of the catalogue: new tablets, new rowsets, the same paths
-    without a lock         only for a clone of an earlier moment: restore it, then rename it
+    1  without a lock                      flush most of the source's memory
+    2  under flush lock and commit lock    flush the rows that came since 1, so that all rows are in
+                                           files; commit one change of the catalogue: new tablets,
+                                           new rowsets, the same paths
+    3  only for a clone of an earlier      restore the new table to that moment without a lock; then
+       moment                              give it its name
 
 Later changes of one table do not affect the other. A compaction of one table drops only its own
 entries of a file. The file becomes garbage when no entry names it (`CatalogState.shared`).
 
 Invariants
-    K1  The clone has the source's rows at the moment of the change, which is later than the call.
-    K2  Moments before the clone was complete cannot be read in it (`TableEntry.rewritten`).
+    K1  The clone has the rows that the source has at the moment of the change in step 2. This
+        moment is after the begin of the call.
+    K2  The clone has no history: it cannot be read at moments before it was complete
+        (`TableEntry.rewritten`).
     K3  A clone of an earlier moment has a name that marks it as unfinished until it is complete. After
         a crash the next open drops it.
 
@@ -70,10 +73,10 @@ def clone_table(store: Store, name: str, new_name: str, at: int | None, *, repla
 
 
 def _share(store: Store, table_id: int, name: str, at: int | None, *, replaces: bool = False) -> int:
-    """Create a table with the files of the source's tablets; returns its id.
+    """Create a table that shares the files of the table `table_id`; return the new table's id.
 
-    at: share the tablets of this moment with their history, so that the clone can be restored to the
-        moment. None: share the present tablets without history.
+    at: a moment: share the tablets that existed then, with their history, so that the new table can
+        be restored to this moment. None: share the present tablets, without history.
     """
     flush(store, _tablet_ids(store, table_id, at))
     with store.flush_lock, Uninterrupted(), store.commit_lock:
@@ -123,7 +126,10 @@ def _tablet(
     *,
     with_past: bool,
 ) -> TabletState:
-    """Return a tablet of the clone with the source's files, and add its entries to the change."""
+    """Return a tablet of the clone that shares the files of `source`; add its entries to `change`.
+
+    with_past: share the UNDO files, too.
+    """
     number = store.allocate("tablet")
     since = source.entry.created if with_past else created
     last = source.ids.last
@@ -157,7 +163,7 @@ def _rowset(
 
 
 def _without_past(entry: TableEntry, created: int) -> TableEntry:
-    """Return the entry of the table without the history before `created` (K2)."""
+    """Return the table's entry as that of a table without history before `created` (K2)."""
     version = entry.schema.version
     return dataclasses.replace(
         entry,
@@ -173,7 +179,7 @@ def _without_past(entry: TableEntry, created: int) -> TableEntry:
 
 
 def _complete(store: Store, table_id: int, name: str, replaces: bool) -> None:
-    """Give a restored clone its name, and end its history before now, in one change (K3)."""
+    """Give a restored clone its name, and discard its history, in one change (K3)."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         clone = store.root.tables[table_id]
@@ -191,7 +197,10 @@ def _complete(store: Store, table_id: int, name: str, replaces: bool) -> None:
 
 
 def _replacing(store: Store, name: str, created: int, replaces: bool) -> tuple[CatalogChange, Root]:
-    """Return a change that makes the name free, and the root after it. Raises: TableExistsError."""
+    """Return a change that drops the table with this name, if one exists, and the root after it.
+
+    Raises: TableExistsError if the name is in use and `replaces` is false.
+    """
     _check_free(store, name, replaces)
     old = [table for table in [store.root.by_name.get(name)] if table is not None]
     return store.dropping(old, created, purge=False)

@@ -1,11 +1,12 @@
 """Rewrites all rows of a table: as a copy, or as the same table with other tablets.
 
-Both write the rows of a moment as rowsets of new tablets, without a lock, so that others can read
-and write. Then:
+Both operations first write the rows of one moment as rowsets of new tablets, without a lock, so
+that others can read and write. Then:
 
     copy_table     adds the new table by one transaction
-    repartition    under the flush lock and the commit lock, writes the rows that changed since into the
-                   new tablets, like a large batch; replaces the old tablets by one transaction
+    repartition    writes the rows that changed since that moment into the new tablets, like a large
+                   batch; replaces the old tablets by one transaction; both under the flush lock and
+                   the commit lock
 
 Invariants
     Y1  A catalogue change is the only commit point: before it nothing is visible, and a crash
@@ -15,8 +16,9 @@ Invariants
     Y3  At the moment of the transaction the table has the same rows before and after its
         repartition.
 
-Memory: rows that wait to become rowsets, at most a quarter of the store's `memory_limit`; for a
-repartition also the rows that changed while it ran. Simplification: one thread reads and writes.
+Memory: rows that are not yet enough for a rowset, at most a quarter of the store's `memory_limit`;
+for a repartition also the rows that changed while it ran. Simplification: one thread reads and
+writes.
 Source: docs/how-to/changing-a-table.md. Kudu has no such operation; its users copy with Spark.
 """
 
@@ -142,7 +144,10 @@ def repartition(
 
 
 def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
-    """Add the changes since the snapshot to `target` and swap the tables. Under both locks."""
+    """Add the changes since the snapshot to `target`, and put its tablets in place of the table's.
+
+    Call it under the flush lock and the commit lock.
+    """
     now = store.root.tables.get(source.id)
     if now is None:
         raise TableNotFoundError(_dropped())
@@ -179,7 +184,10 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
 
 
 def _check_no_tags(store: Store, entry: TableEntry) -> None:
-    """Check that no tag keeps history of the table, which a repartition removes. Raises: InvalidArgumentError."""
+    """Check that no tag keeps history of the table, which a repartition would remove.
+
+    Raises: InvalidArgumentError.
+    """
     if entry.tagged:
         names = sorted(tag.name for tag in store.state.tags.values() if tag.timestamp in entry.tagged)
         raise InvalidArgumentError(
@@ -189,7 +197,7 @@ def _check_no_tags(store: Store, entry: TableEntry) -> None:
 
 
 def _operations(now: TableState, target: TableState, since: int, until: int) -> list[PreparedOperation]:
-    """Return the changes of the table as operations on the target: upserts and deletes.
+    """Return the changes of the table in (since, until] as upserts and deletes for `target`.
 
     Raises: HistoryExpiredError if the table's history does not reach back to `since`.
     """
@@ -220,7 +228,7 @@ def _operations(now: TableState, target: TableState, since: int, until: int) -> 
 def _copied(
     store: Store, source: TableState, snapshot: int, entry: TableEntry, partitions: Collection[Partition]
 ) -> tuple[TableState, list[str]]:
-    """Write the source's rows at `snapshot` as files of new tablets, which are not in the catalogue yet.
+    """Write the source's rows at `snapshot` as files of new tablets. Change no catalogue entry.
 
     Returns (a table with the new tablets, the paths of the synced files).
     """
@@ -294,7 +302,8 @@ class _Writer:
     def _is_full(self, ordinal: int) -> bool:
         """Return whether the waiting rows are enough for a rowset.
 
-        The first waiting rows show how many bytes in memory make a rowset on disk.
+        How many bytes in memory make a rowset of the target size on disk is estimated once, from
+        the first rows that wait.
         """
         held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
         if held < rowset_bytes:
@@ -305,7 +314,7 @@ class _Writer:
         return held >= self._full_bytes
 
     def _image(self, ordinal: int) -> RowSetImage:
-        """Return the waiting rows as an image of a rowset."""
+        """Return the tablet's waiting rows in the form that `write_rowset` takes."""
         target, waiting = self._target, self._waiting[ordinal]
         columns: dict[int, pa.Array] = {
             column.id: whole_column([batch.column(column.name) for batch in waiting])
@@ -331,9 +340,9 @@ class _Writer:
 
 
 def _of_table(target: TableState, entry: TableEntry, created: int, auto_id: int = 0) -> TableState:
-    """Return the target under its final entry, with tablets that are created at that moment.
+    """Return the target table with its final entry, and with tablets created at `created`.
 
-    auto_id: the greatest value of `auto_incrementing_id` that the source has now.
+    auto_id: the greatest value of `auto_incrementing_id` in the source; new ids must be greater.
     """
     tablets = []
     for tablet in target.tablets:
@@ -344,7 +353,7 @@ def _of_table(target: TableState, entry: TableEntry, created: int, auto_id: int 
 
 
 def _put(change: CatalogChange, target: TableState) -> None:
-    """Add the tablets and their rowsets to the change."""
+    """Add the entries of the target's tablets and rowsets to the change."""
     change.put_tablets += [tablet.entry for tablet in target.tablets]
     change.put_rowsets += [
         RowSetEntry.from_meta(rowset.meta) for tablet in target.tablets for rowset in tablet.rowsets

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewTable:
-    """The description of a table to create. history_us: microseconds of history; None: forever."""
+    """The description of a table to create.
+
+    history_us: how long history is kept, in microseconds; None: forever.
+    """
 
     name: str
     schema: Schema
@@ -54,7 +57,7 @@ class NewTable:
     history_us: int | None = None
 
     def bare(self, limits: Limits) -> TableState:
-        """Return the table without tablets, and with the id 0, which no table in the catalogue has."""
+        """Return the table without tablets. Its id is 0 until it is committed."""
         schema = self.schema
         entry = TableEntry(
             0,
@@ -107,7 +110,10 @@ def name_in_use(name: str) -> TableExistsError:
 def _commit(
     store: Store, target: TableState, rows: Sequence[Request], replaced: Sequence[TableState]
 ) -> None:
-    """Write the rows, and commit the table. Under the commit lock."""
+    """Write the first rows, and commit the new table and the drop of the replaced tables.
+
+    Call it under the commit lock.
+    """
     created = store.stamp()
     schema = target.schema
     entry = dataclasses.replace(
@@ -149,7 +155,10 @@ def _commit(
 
 
 def _parts(store: Store, request: Request) -> Iterator[Request]:
-    """Divide the request into parts that fit into memory. Rows that another process sent are one part."""
+    """Divide a request with an Arrow table into parts that fit into memory.
+
+    A request with other data, such as rows from another process, stays one part.
+    """
     if not isinstance(request.data, pa.Table):
         yield request
         return

@@ -5,9 +5,9 @@
     update                 update, if a value is different now
     delete                 insert with the old values
 
-The changes are read and reversed under one lock, so no other write can come between. Unchanged rows
-are not read, and rows that already have their old values again are not written. The batch is a
-write like any other: it has one timestamp, and earlier history stays readable.
+The commit lock is held while the changes are read and reversed, so no other write can come between.
+Unchanged rows are not read, and rows that already have their old values again are not written. The
+batch is a write like any other: it has one timestamp, and earlier history stays readable.
 
 Invariants
     U1  A scan at the batch's timestamp returns the same as a scan at `to`, in the current schema: a
@@ -49,7 +49,7 @@ def restore(
     message: str | None = None,
     idempotency_key: str | None = None,
 ) -> WriteResult:
-    """Restore the table to its state at `to`. Without changes, the result has zero counts.
+    """Restore the table to its state at `to`; return how many rows this changed.
 
     idempotency_key: as in `write`.
     Raises: TableNotFoundError if the table was dropped before; HistoryExpiredError; StorageError.
@@ -90,9 +90,10 @@ def _sum(results: list[WriteResult], timestamp: int) -> WriteResult:
 
 
 def _operations(table: TableState, to: int, now: int) -> dict[str, pa.Table]:
-    """Return the operations, by name, that turn the state at `now` into that at `to`.
+    """Return the operations that turn the state at `now` into that at `to`: their rows, by name.
 
-    "delete" is always among them.
+    The names are "delete", "update" and "insert". An operation without rows is left out, except for
+    "delete".
     """
     schema = table.schema
     keys = [column.name for column in schema.key_columns]
@@ -130,7 +131,10 @@ def _operations(table: TableState, to: int, now: int) -> dict[str, pa.Table]:
 
 
 def _differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows whose values differ in a bit: -0.0 and 0.0 differ, equal NaNs do not."""
+    """Return a mask of the rows whose values differ. Floats are compared by their bits.
+
+    So -0.0 and 0.0 differ, and a NaN is equal to the same NaN.
+    """
     if pa.types.is_floating(left.type):
         bits = pa.int64() if pa.types.is_float64(left.type) else pa.int32()
         left, right = left.view(bits), right.view(bits)

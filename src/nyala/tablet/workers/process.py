@@ -299,7 +299,7 @@ class _Child:
             logger.warning("process %d: %s", self.pid, text)
 
     def end(self) -> str:
-        """End the process, even if it is busy, and wait for it (J2); return how it ended, as text."""
+        """End the process, even a busy one, and wait for it (J2). Return how it ended, as text."""
         self._socket.close()
         try:
             code = self._process.wait(_END_S)  # a worker ends as soon as it sees the socket close
