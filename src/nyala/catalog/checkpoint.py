@@ -99,7 +99,8 @@ class Birth:
                 + (
                     "update Nyala (pip install --upgrade nyala)"
                     if version > FORMAT_VERSION
-                    else "export its tables with the version that wrote them, and load them into a new store"
+                    else "export its tables with the Nyala version that wrote them, and load them into a new "
+                    "store"
                 ),
                 path=path,
             )

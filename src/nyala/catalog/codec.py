@@ -1,10 +1,11 @@
 """Encodes the catalogue as JSON: the whole catalogue for a checkpoint, a change of it for the log.
 
 A `Shape` describes one kind of entry: its fields, their JSON types, and the attributes of the entry
-that they contain. The code below, the validation and the page of the format follow from the shapes.
+that they contain. The encoders, the decoders and the page of the format are derived from the
+shapes.
 
-The decoders raise ValueError, and their callers add the file's name. The checksum of the file was
-right, so the file was forged, or this library wrote it wrongly.
+Decoders raise ValueError for invalid content, and their callers add the file's name. The file's
+checksum was right, so invalid content means that the file was forged, or that Nyala has a bug.
 
 Source: docs/format/catalog.md.
 """
@@ -90,20 +91,22 @@ def _encode_places(places: Iterable[ColumnPlace]) -> list[int]:
 def _decode_places(value: Any) -> tuple[ColumnPlace, ...]:
     numbers = _integers(value)
     if len(numbers) % _PLACE_NUMBERS or (numbers and min(numbers[3::5] + numbers[4::5]) < 0):
-        raise ValueError(f"{len(numbers)} numbers are not places, or an offset or a length is negative")
+        raise ValueError(
+            f"expected five numbers for each column, with offsets and lengths from 0 on, got {numbers!r:.100}"
+        )
     keys = [_column_key(*column) for column in zip(numbers[0::5], numbers[1::5], numbers[2::5], strict=True)]
     return tuple(map(ColumnPlace, keys, numbers[3::5], numbers[4::5]))
 
 
 @functools.lru_cache(maxsize=65_536)
 def _column_key(role: int, group: int, column_id: int) -> ColumnKey:
-    """Return a cached key, because a store has many places and few different keys."""
+    """Return a ColumnKey from a cache: a catalogue has many columns and few different keys."""
     return ColumnKey(role, group, column_id)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How values of one kind are encoded as JSON, and how they are decoded and validated."""
+    """A kind of values: how they are encoded as JSON, and how they are decoded and checked."""
 
     name: str
     encode: Callable[[Any], Any]
@@ -284,7 +287,10 @@ def _decode_tablet(value: Any) -> TabletEntry:
 
 
 def _decoder(shape: Shape, entry: Callable[..., _T]) -> Callable[[Any], _T]:
-    """Return the decoder of entries whose attributes have the names of the shape's fields."""
+    """Return a function that decodes an entry of this shape.
+
+    It passes the decoded fields by name to `entry`, the class of the entry.
+    """
     return lambda value: entry(**shape.decode(value))
 
 
@@ -316,7 +322,7 @@ def encode_state(state: CatalogState) -> bytes:
 
 
 def decode_state(data: bytes) -> CatalogState:
-    """Return the catalogue that `encode_state` encoded. Raises: ValueError if it is invalid."""
+    """Return the catalogue that `encode_state` encoded. Raises: ValueError if `data` is invalid."""
     return _decoded(data, _state)
 
 
@@ -367,7 +373,10 @@ def encode_change(change: CatalogChange, version: int) -> bytes:
 
 
 def decode_change(data: bytes) -> tuple[int, CatalogChange]:
-    """Return the version and the change that `encode_change` encoded. Raises: ValueError."""
+    """Return the version and the change that `encode_change` encoded.
+
+    Raises: ValueError if `data` is invalid.
+    """
     return _decoded(data, _change)
 
 

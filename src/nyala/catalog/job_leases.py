@@ -1,8 +1,8 @@
 """Leases of jobs, which keep files for processes that come and go, such as the tasks of a Spark job.
 
-Any process that knows the name of a job's lease can renew the lease. It ends when no process has
-renewed it for its time to live. In a folder the lease is a file with an expiry (a "remote" lease of
-`leases`). In a bucket it is an object that ends at a certain age (`object_leases`).
+Any process that knows the name of a job's lease can renew the lease. The lease ends if no process
+renews it within its time to live. In a folder it is a file that contains its expiry (a "remote"
+lease of `leases`). In a bucket it is an object, which ends at a certain age (`object_leases`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class JobLease(Protocol):
         ...
 
     def left_s(self) -> float:
-        """Return the most seconds that the lease lives without a renewal."""
+        """Return for how many seconds at most the lease still lives if nobody renews it."""
         ...
 
     def keep_file(self, name: str, *parts: bytes) -> str:
@@ -47,10 +47,11 @@ class JobLease(Protocol):
 
 
 def create_job_lease(env: Env, place: str, ttl_s: float, owner: str | None = None) -> JobLease:
-    """Create a lease on everything (P1) that lives for `ttl_s` seconds.
+    """Create a lease that keeps all files of the store (P1) and lives for `ttl_s` seconds.
 
     place: the store's folder or URL.
-    owner: the mark of a process. When that process has ended, the lease ends too. A bucket ignores it.
+    owner: the mark of a process. When that process has ended, the lease ends too. In a bucket the
+        owner is ignored.
     Raises: StorageError.
     """
     bucket = bucket_of(env)
@@ -69,7 +70,9 @@ def open_job_lease(env: Env, place: str, name: str) -> JobLease:
 
 
 def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
-    """Renew a lease. In a folder, do so only if less than RENEWED_BELOW of its time is left.
+    """Let a lease live for `ttl_s` seconds from now.
+
+    In a folder, the lease is not written again while more than RENEWED_BELOW of this time is left.
 
     Raises: HistoryExpiredError if it has ended.
     """
@@ -79,7 +82,7 @@ def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
 
 
 def is_living(env: Env, place: str, name: str) -> bool:
-    """Return whether this lease lives. In a folder, remove it if it has ended."""
+    """Return whether this lease lives. In a folder, a lease that has ended is removed."""
     bucket = bucket_of(env)
     if bucket is not None:
         return object_leases.is_living(bucket, name)

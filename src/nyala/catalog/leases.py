@@ -23,10 +23,10 @@ Invariants
         file with unreadable content counts as a lease on everything.
     P2  A file that became garbage in version g is needed by leases on a version < g, and by no
         others (`collectable`). The leases are listed after version g was committed.
-    L1  `renew` returns only if it was written before the old expiry, by this machine's clock. So the
-        lease lived without a gap. A renewal that comes too late raises HistoryExpiredError.
+    L1  `renew` returns only if the file was written before the old expiry, by this machine's clock.
+        So the lease lived without a gap. A renewal that comes too late raises HistoryExpiredError.
 
-The clocks of machines that share a store may differ by much less than the time of a lease.
+The clocks of machines that share a store must differ by much less than a lease's time to live.
 
 A crash during `write_atomic` may leave a partial `.tmp` file of about 100 bytes in the folder.
 Source: docs/design/rules.md, P1 and P2.
@@ -63,7 +63,7 @@ _REMOTE_NAME: Final = re.compile(r"remote-[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class LivingLease:
-    """The name and the content of a lease file. `expires_us`: None for the lease of one process."""
+    """The name and the content of a lease file. `expires_us` is None for a reader's lease."""
 
     name: str
     version: int
@@ -122,7 +122,7 @@ class Lease:
         self._rewrite_remote(None, expires_us)
 
     def release(self) -> None:
-        """End the lease. May be called twice; a forked child only closes its copy."""
+        """End the lease. May be called twice. In a forked child, the parent keeps the lease."""
         if self._lock is not None:
             lock, self._lock = self._lock, None
             lock.release(unlink=True)
@@ -179,9 +179,9 @@ class Lease:
 
 
 def no_store_here(env: Env, path: str) -> StorageError | None:
-    """Return the error for a missing file if this host does not see the file's store, else None.
+    """Return an error if this host does not see the store of a missing file; None if it does.
 
-    path: the absolute path or the URL of a file in a store. Every host sees a URL.
+    path: the absolute path or the URL of the file. For a URL, return None: every host sees it.
     """
     if is_bucket_url(path):
         return None
@@ -206,12 +206,12 @@ def create_lease(
     expires_us: int | None = None,
     owner: str | None = None,
 ) -> Lease:
-    """Create a lease on everything (P1) in the store at `directory`.
+    """Create a lease that keeps all files of the store at `directory` (P1).
 
-    kind: "reader" lives as long as this process, "remote" until `expires_us`.
+    kind: a "reader" lease lives as long as this process, a "remote" lease until `expires_us`.
     expires_us: microseconds since the epoch; only for a remote lease.
     owner: the mark of a process. When that process has ended, a remote lease ends too.
-    On a full disk it uses the store's reserve of space.
+    On a full disk the lease is written into the store's reserved space.
     Raises: StorageError if the folder cannot be written.
     """
     assert (kind == "remote") == (expires_us is not None), "a remote lease has an expiry, a reader's has none"
@@ -244,10 +244,10 @@ def _create_lease(
 
 
 def reader_lease(env: Env, directory: str) -> Lease | None:
-    """Create a lease of this process.
+    """Create a lease of this process, or return None if it cannot be written.
 
-    Returns: None if this process may not write in the store's folder, or if the disk and the
-        store's reserve are full.
+    Returns None if this process may not write in the store's folder, or if the disk and the store's
+    reserved space are full.
     Raises: StorageError for any other error.
     """
     try:
@@ -312,7 +312,7 @@ def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
 
 
 def is_living(env: Env, directory: str, name: str) -> bool:
-    """Whether this remote lease lives; removes it if it has expired or its owner has ended."""
+    """Return whether this remote lease lives. Remove it if it expired or its owner has ended."""
     path = os.path.join(directory, LEASES_NAME, name)
     try:
         return _living_remote(env, path, env.clock.now_us()) is not None
@@ -352,7 +352,7 @@ def _living_remote(env: Env, path: str, now_us: int) -> LivingLease | None:
 
 
 def _has_ended(lease: LivingLease, now_us: int) -> bool:
-    """Whether a remote lease has expired, or its owner has ended."""
+    """Return whether a remote lease has expired, or its owner has ended."""
     if lease.expires_us is None or lease.expires_us <= now_us:
         return True
     return lease.owner is not None and is_gone(lease.owner)

@@ -34,7 +34,7 @@ _INVALID: Final = "a change of the catalogue is invalid: "
 
 
 def find_store(env: Env, directory: str) -> bool:
-    """Whether this folder is a store. If it is not, a store may be created there.
+    """Return whether this folder is a store. If the result is False, a store can be created in it.
 
     Raises: StorageError if the folder has other files, or if it is not a folder.
     """
@@ -118,7 +118,7 @@ def apply_changes(state: CatalogState, changes: Iterable[ChangeRecord]) -> Catal
 def check_log_exists(env: Env, directory: str, wal: str, state: CatalogState) -> None:
     """Raise CorruptionError if the log is missing although the store has changes or data files.
 
-    The last change is always in the log. So only a store without changes has no segment.
+    The log always keeps the last change. So only a store without changes may have no log file.
     """
     if segment_numbers(env.files, wal):
         return
@@ -134,7 +134,7 @@ def check_log_exists(env: Env, directory: str, wal: str, state: CatalogState) ->
 
 
 def version_of(record: ChangeRecord) -> int:
-    """Return the version of the catalogue after a change. Raises: CorruptionError."""
+    """Return the catalogue's version after the change in this record. Raises: CorruptionError."""
     try:
         return decode_change(record.data)[0]
     except ValueError as error:
@@ -149,8 +149,8 @@ def read_catalogue(
 
     directory: the store's folder.
     wal: the folder of its log.
-    upto: None: the last intact record (R6). The caller then compares the returned position with the
-        published one.
+    upto: the position. None: read up to the last intact record (R6). The caller then checks that
+        the returned position is not before the published one.
     Raises: CorruptionError; StorageError, also if there is no store.
     Cost: reads the checkpoint (0.8 s for 10,000 rowsets of 20 columns) and the log's bytes once.
     """

@@ -22,15 +22,17 @@ Invariants
         `shared` contains all such paths. No file in use is garbage.
     M5  Each schema version of a table has a start timestamp. The timestamps ascend with the
         version, and the highest version is current.
-    M6  The tablets of a table are its partitions. Those that are not dropped satisfy T1, T2 and T4
-        of `partition.model`.
+    M6  The tablets of a table are its partitions. Those that are not dropped are valid partitions
+        (T1,
+        T2 and T4 of `partition.model`): for example, they do not overlap.
     M7  A delta file is UNDO or REDO, and names its columns by id.
     M8  A rowset's key_min is not greater than its key_max.
     M9  Version, ids and timestamps are far below 2^63.
     M10 A rowset has at most 2^20 rows per byte of its file: a block has at most 2^20 rows and at
         least one byte.
     M11 Every file has an id of 32 hexadecimal digits, which its head and footers repeat.
-    M12 The moments at which a table or tablet was dropped and undropped ascend, after its creation.
+    M12 The moments at which a table or tablet was dropped and undropped ascend, and none is before
+        its creation.
     M13 Each moment in a table's `tagged` is the moment of a tag.
     T1  `timestamp_max` is at least every timestamp in any version of the catalogue so far.
 
@@ -64,7 +66,7 @@ _FILE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def existed_at(created: int, drops: Sequence[int], timestamp: int) -> bool:
-    """Whether a table or tablet existed at a moment.
+    """Return whether a table or tablet existed at a moment.
 
     drops: the timestamps at which it was dropped, undropped, dropped, and so on.
     """
@@ -86,11 +88,11 @@ class PurgedRange:
 
     @property
     def dropped(self) -> int:
-        """The moment at which the partition was dropped for the last time."""
+        """The timestamp at which the partition was dropped for the last time."""
         return self.drops[-1]
 
     def missing_at(self, timestamp: int) -> bool:
-        """Whether the partition existed at that moment, so that a read would miss its rows."""
+        """Return whether a read of that moment would miss rows, because the partition existed."""
         return existed_at(self.created, self.drops, timestamp)
 
 
@@ -101,13 +103,14 @@ class TableEntry:
     history_us: how long history is kept, in microseconds; None: forever.
     history_start: moments before this timestamp cannot be read, because history was discarded.
     created: the timestamp of the table's creation.
-    schema_since: for each schema version, the timestamp from which it holds. Without an entry it
-        holds from the beginning.
-    purged: dropped range partitions without rows that snapshots may need, oldest first.
+    schema_since: for each schema version, the timestamp from which it is used. A version without an
+        entry is used from the beginning.
+    purged: dropped range partitions whose rows were removed, oldest first. They are listed as long
+        as a snapshot could still read them.
     rewritten: the timestamp at which a repartition rewrote all rows without history; 0: never.
     drops: the timestamps at which the table was dropped, undropped, dropped, and so on.
     tagged: the moments of tags at which the table existed, ascending (M13).
-    purged_keys: the timestamp of the last purge of rows by key, after its delete; 0: never.
+    purged_keys: when rows were last purged by key: a timestamp after their delete; 0: never.
     """
 
     id: int
@@ -132,7 +135,7 @@ class TableEntry:
         return self.drops[-1] if len(self.drops) % 2 else 0
 
     def existed_at(self, timestamp: int) -> bool:
-        """Whether the table existed at that moment."""
+        """Return whether the table existed at that moment."""
         return existed_at(self.created, self.drops, timestamp)
 
     def schema_at(self, timestamp: int) -> Schema:
@@ -144,7 +147,7 @@ class TableEntry:
         return self.schemas[found]
 
     def earlier_schemas(self, cut: int = 0) -> list[Schema]:
-        """Return the former schemas that snapshots at `cut` or later still use, oldest first."""
+        """Return the former schemas that reads of moments from `cut` on still use, oldest first."""
         versions = sorted(self.schemas)
         return [
             self.schemas[version]
@@ -153,7 +156,7 @@ class TableEntry:
         ]
 
     def without_past(self, cut: int) -> TableEntry:
-        """Return the entry without schemas and purged ranges that no snapshot since `cut` needs."""
+        """Return the entry without schemas and purged ranges that no moment from `cut` on needs."""
         kept = {schema.version: schema for schema in (*self.earlier_schemas(cut), self.schema)}
         purged = tuple(gone for gone in self.purged if gone.dropped > cut)
         if len(kept) == len(self.schemas) and len(purged) == len(self.purged):
@@ -181,11 +184,11 @@ class TabletEntry:
 
     @property
     def dropped(self) -> int:
-        """The timestamp at which its range partition was dropped; 0: it is not dropped."""
+        """The timestamp at which the range partition was dropped; 0: it is not dropped."""
         return self.drops[-1] if len(self.drops) % 2 else 0
 
     def existed_at(self, timestamp: int) -> bool:
-        """Whether the tablet existed at that moment."""
+        """Return whether the tablet existed at that moment."""
         return existed_at(self.created, self.drops, timestamp)
 
 
@@ -230,8 +233,8 @@ class RowSetEntry:
 class PartEntry:
     """A file with rewritten base columns of a rowset.
 
-    These columns of older parts and of the base file are no longer read. Parts and delta files take
-    their ids from one sequence.
+    A read takes a column from the newest part that has it, and otherwise from the base file. A part
+    and a delta file never have the same id.
     """
 
     id: int
@@ -263,7 +266,7 @@ class DeltaEntry:
 class CommittedKey:
     """A used idempotency key, and the result of its batch as JSON text.
 
-    version: the version of the catalogue that committed it. `apply` sets it.
+    version: the version of the catalogue in which the key was committed. `apply` sets it.
     """
 
     key: str
@@ -281,7 +284,7 @@ class CommitMessage:
 
     @property
     def id(self) -> int:
-        """The id of the entry: a commit has one timestamp and one message."""
+        """The id of the entry: its timestamp, because a commit has at most one message."""
         return self.timestamp
 
 
@@ -372,7 +375,7 @@ class CatalogState:
             yield delta.path
 
     def named_twice(self) -> frozenset[str]:
-        """Return the paths that several entries name. Cost: all entries."""
+        """Return the paths that two or more entries name. Cost: all entries."""
         counts = Counter(self.files())
         return frozenset([path for path, count in counts.items() if count > 1])
 
@@ -486,8 +489,8 @@ class CatalogChange:
     drop_…: ids of entries to remove.
     garbage: paths that dropped entries named. `apply` ignores a path that a clone still names.
     shared: paths of put entries that an entry of another table names too.
-    collected: paths of garbage whose files will be deleted.
-    wal_start: None: unchanged.
+    collected: paths to remove from the garbage; their files will be deleted.
+    wal_start: the number of the first log segment that is still needed; None: unchanged.
     """
 
     timestamp: int = 0
@@ -560,7 +563,10 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
 
 
 def _with_garbage(new: CatalogState, shared: frozenset[str], change: CatalogChange) -> CatalogState:
-    """Return the state with the change's garbage, except paths that an entry still names (M4)."""
+    """Add the change's garbage to the state, except paths that an entry still names (M4).
+
+    shared: the paths that two or more entries may name.
+    """
     garbage = change.garbage
     if not shared.isdisjoint(garbage):
         still = Counter(new.files())
@@ -705,5 +711,5 @@ def _grouped(entries: Iterable[Any], attribute: str) -> dict[int, list[Any]]:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path stays inside its folder."""
+    """Return whether a relative path stays inside its folder."""
     return all(part not in ("", ".", "..") for part in path.split("/")) and "\0" not in path

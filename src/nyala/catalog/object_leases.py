@@ -68,10 +68,10 @@ def bucket_time_us(objects: Objects) -> int:
 
 
 class ObjectLease:
-    """The lease of one reader, which a thread renews until `release`. Thread-safe."""
+    """The lease of one reader, which a thread renews until `release` is called. Thread-safe."""
 
     def __init__(self, env: Env, objects: Objects, ttl_s: float = TTL_S) -> None:
-        """Put a lease on everything. Raises: StorageError."""
+        """Put a lease that keeps all files. Raises: StorageError."""
         self._env = env
         self._objects = objects
         self._ttl_s = ttl_s
@@ -113,11 +113,11 @@ class ObjectLease:
 
 
 class ObjectJobLease:
-    """The `JobLease` of a job. A renewal puts the object again, from any process that knows its name.
+    """Implements `JobLease` in a bucket. Any process that knows the name can renew the lease.
 
-    A late renewal may create the lease again after the files that it should keep were deleted. A
-    read of these files is then an error (G2). Files that live as long as the lease are below
-    `lease-files/<name>/`.
+    A renewal puts the object of the lease again. If it comes too late, files that the lease should
+    keep may already be deleted. A read of these files is then an error (G2). Files that live as
+    long as the lease (`keep_file`) are below `lease-files/<name>/`.
     """
 
     def __init__(self, objects: Objects, name: str, version: int, ttl_s: float) -> None:
@@ -128,7 +128,7 @@ class ObjectJobLease:
 
     @staticmethod
     def create(env: Env, objects: Objects, ttl_s: float) -> ObjectJobLease:
-        """Put a lease on everything. Raises: StorageError."""
+        """Put a lease that keeps all files. Raises: StorageError."""
         lease = ObjectJobLease(objects, f"{_JOB}{env.randomness.token_hex(8)}", EVERYTHING, ttl_s)
         lease._put()
         return lease
@@ -148,12 +148,12 @@ class ObjectJobLease:
         self._put()
 
     def renew_for(self, ttl_s: float) -> None:
-        """Let the lease live for `ttl_s` seconds from now, or for its last time to live if it is longer."""
+        """Let the lease live for at least `ttl_s` seconds from now."""
         self._ttl_s = max(self._ttl_s, ttl_s)
         self._put()
 
     def left_s(self) -> float:
-        """Return the most seconds that the lease lives without a renewal."""
+        """Return for how many seconds at most the lease still lives if nobody renews it."""
         return self._ttl_s
 
     def keep_file(self, name: str, *parts: bytes) -> str:
@@ -180,7 +180,7 @@ def end_job_lease(objects: Objects, name: str) -> None:
 
 
 def is_living(objects: Objects, name: str) -> bool:
-    """Whether a job's lease lives. Cost: four requests."""
+    """Return whether a job's lease lives. Cost: four requests."""
     key = f"{LEASES_PREFIX}{name}"
     now_us, info, found = bucket_time_us(objects), objects.head(key), _decode(objects.get(key))
     return info is not None and found is not None and now_us - info.modified_us <= found[1] * 1e6
@@ -193,12 +193,12 @@ def put_lease(objects: Objects, key: str, version: int, ttl_s: float) -> None:
 
 
 class ObjectLeases:
-    """The leases as the writer sees them. One thread at a time."""
+    """Finds out, for the writer, which versions the leases need. One thread at a time uses it."""
 
     holders = "readers in other processes, or jobs; a bucket keeps replaced files for 10 minutes in any case"
 
     def __init__(self, env: Env, objects: Objects, version: int) -> None:
-        """version: the present version of the catalogue."""
+        """Begin with `version`, the present version of the catalogue."""
         self._env = env
         self._objects = objects
         # Versions that were logged within GRACE_S, with their times.
@@ -211,7 +211,10 @@ class ObjectLeases:
         self._young.append((version, self._env.clock.monotonic_s()))
 
     def oldest_needed(self) -> int | None:
-        """Return the smallest version that a lease needs (P2), or that may be read without one (G1)."""
+        """Return the smallest version of the catalogue whose files must be kept.
+
+        A lease needs this version (P2), or a short read without a lease may need it (G1).
+        """
         now_s = self._env.clock.monotonic_s()
         while self._young and self._young[0][1] <= now_s - GRACE_S:
             self._old = self._young.popleft()[0]
@@ -244,9 +247,10 @@ class ObjectLeases:
 
 
 def _decode(data: bytes | None) -> tuple[int, float] | None:
-    """Return (version, time to live) of a lease; None if it does not exist.
+    """Return (version, time to live in seconds) of a lease; None if its object does not exist.
 
-    An unreadable lease counts as a lease on everything, for TTL_S.
+    data: the content of the object, or None. If it is unreadable, the lease counts as one that
+        keeps all files for TTL_S.
     """
     if data is None:
         return None

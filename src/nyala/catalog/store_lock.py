@@ -102,7 +102,7 @@ class StoreLock:
             lock.release()
 
     def is_taken(self) -> bool:
-        """Whether a process holds the lock. Creates no file."""
+        """Return whether a process holds the lock. Does not create the lock file."""
         try:
             lock = self._env.files.lock(self.path, create=False)
         except MissingFileError:
@@ -113,7 +113,10 @@ class StoreLock:
         return False
 
     def holder(self) -> LockHolder | None:
-        """Return the holder, or the last holder if it was killed; None if the file names nobody."""
+        """Return the process that the lock file names; None if it names no process.
+
+        This is the holder of the lock, or the last holder if that process was killed.
+        """
         try:
             return _named_in(self._env.files.read_lock_content(self.path))
         except StorageError:
@@ -128,7 +131,10 @@ class StoreLock:
         self.release()
 
     def refusal(self, timeout_s: float) -> LockedError:
-        """Return the error for a lock that is held, after waiting for `timeout_s` seconds."""
+        """Return the error for a lock that another process holds.
+
+        timeout_s: how long the caller waited, for the message.
+        """
         clock = self._env.clock
         deadline_s = clock.monotonic_s() + _NAME_WAIT_S
         while (holder := self.holder()) is None and clock.monotonic_s() < deadline_s:

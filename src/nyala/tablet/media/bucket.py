@@ -377,7 +377,7 @@ class BucketLock:
             self._log.announce(leaving=True)
 
     def _leave(self) -> None:
-        """End the thread when the program ends. Wait shortly until it has marked the hint as closed."""
+        """End the thread when the program ends. Wait shortly while it marks the hint as closed."""
         self._leaving = True
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist
