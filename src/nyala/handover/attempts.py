@@ -3,7 +3,8 @@
     send(request)          this answer is returned
       NoWriter             no process is the writer: become it, and execute the request here
       LockedError          a writer starts or ends: try again, for WAIT_S
-      WriterEndedError     the writer ended during the request: send it again, AGAIN_MAX times
+      WriterEndedError     the writer ended during the request: send it again, at most AGAIN_MAX
+                           times
 
 A request that is sent again carries the idempotency key of its first attempt. So the next writer
 executes it only if the first writer did not (RW1 of `remote_writer`, H1 and H2 of `commits`).
@@ -41,7 +42,7 @@ def with_writer(
 ) -> _Result:
     """Return the result of `send`, or of `here` if no process is the writer.
 
-    name: of the request, for the program's log.
+    name: the name of the request, for log messages.
     send: sends the request to the writer.
     here: becomes the writer and executes the request. Raises: LockedError, FencedError if another
         process is the writer.

@@ -4,7 +4,8 @@
 
 `CALLS` lists the methods of `LocalWriter` that another process may call, with the kind of each
 argument. A kind has one function that encodes a value as JSON, and one that decodes and checks it.
-Rows are attachments of the request. Rows above ATTACHED_MAX_BYTES are a file in a staging folder.
+Rows are sent as attachments of the request. If they have more than ATTACHED_MAX_BYTES, they are
+written to a file in a staging folder instead.
 
 Invariants
     C1  Received bytes are never executed or unpickled. Each argument is checked here, or by the
@@ -84,7 +85,7 @@ class Outgoing:
         self.attachments: list[bytes] = []
 
     def add(self, rows: pa.Table) -> int | list[str]:
-        """Add rows. Return the number of their attachment, or the [key, name] of their staged file."""
+        """Add rows; return their place: an attachment's number, or a staged file's [key, name]."""
         if self._bytes + rows.nbytes <= ATTACHED_MAX_BYTES:
             body = bytes(to_ipc(rows))
             self._bytes += len(body)
@@ -115,7 +116,7 @@ class Incoming:
     published: int
 
     def rows(self, place: Any) -> pa.Table:
-        """Read and check the rows at a `place`, which `Outgoing.add` returned.
+        """Return the rows at a place that `Outgoing.add` returned, after checking them.
 
         Raises: CorruptionError; ValueError, LookupError, TypeError if there is no such place.
         """
@@ -144,11 +145,11 @@ def converted(table: TableState, request: Request) -> Request:
 
 
 def of_prepared(request: Request, table: TableState, operation: PreparedOperation) -> Request:
-    """Return the request with the rows of an operation that this process has prepared.
+    """Return a request that sends the rows of an operation that this process has prepared.
 
-    Rows that the operation skips are not sent. `Request.numbers` then has the numbers of the rows
-    that are. If the table's key is auto-incrementing, the rows already have keys, and an insert
-    would not accept them: the request becomes an upsert.
+    Rows that the operation ignores are not sent. `Request.numbers` then has the numbers of the
+    other rows. If the table's key is auto-incrementing, the rows already have keys, which an insert
+    would not accept. So an insert becomes an upsert.
     """
     name = request.operation
     names: dict[int, str] = {column.id: column.name for column in table.schema.columns}
@@ -184,7 +185,10 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
 
 
 def _errors_of(errors: RowErrors, rows: np.ndarray) -> RowErrors:
-    """Return the errors of the rows with these numbers, which become 0, 1, 2, …"""
+    """Return the errors of some rows, which get new numbers.
+
+    rows: the ascending old numbers of these rows. Row `rows[i]` becomes row i.
+    """
     found = RowErrors()
     for row, code, message in zip(errors.rows.tolist(), errors.codes, errors.messages, strict=True):
         place = int(np.searchsorted(rows, row))
@@ -234,19 +238,19 @@ def _decode_request(value: Any, data: Incoming) -> Request:
     for name in ("rows", "given", "codes", "numbers"):
         found = tables[name]
         if found is not None and len(found) != count:
-            raise ValueError(f"{len(found)} {name}, expected {count}")
+            raise ValueError(f"{name!r} has {len(found)} rows, expected {count}")
     columns = _columns(tables["rows"])
     given = {name: _numpy(array, pa.bool_()) for name, array in _columns(tables["given"]).items()}
     if not set(given) <= set(columns):
-        raise ValueError(f"columns {sorted(given)} are given in part, and the rows have {sorted(columns)}")
+        raise ValueError(f"'given' has the columns {sorted(given)}, but the rows have {sorted(columns)}")
     if not columns and not 0 <= count <= _EMPTY_ROWS_MAX:
-        raise ValueError(f"{count} rows without columns")
+        raise ValueError(f"a request without columns cannot have {count} rows")
     rows: Any = InputColumns(columns, count, given=given)
     errors = RowErrors() if tables["errors"] is None else _decode_errors(tables["errors"], count)
     if operation == "apply":
         codes = _numpy(_columns(tables["codes"])["code"], pa.uint8())
         if len(codes) and codes.max() >= len(OPERATION_NAMES):
-            raise ValueError(f"operation {codes.max()}")
+            raise ValueError(f"unknown operation number {codes.max()}")
         rows = MixedRows(OPERATION_NAMES, codes.tolist(), rows, errors)
     return Request(
         _is(str, fields["table"]), operation, rows, _is(bool, fields["ignore"]),
@@ -269,7 +273,7 @@ def _decode_condition(value: Any) -> Condition | None:
         return NewestBy(_is(str, content))
     if kind == "when":
         return When(from_json(_is(str, content)))
-    raise ValueError(f"a condition of kind {kind!r}")
+    raise ValueError(f"unknown kind of condition: {kind!r}")
 
 
 def _columns(table: pa.Table | None) -> dict[str, pa.ChunkedArray]:
@@ -299,7 +303,7 @@ def _decode_errors(rows: pa.Table, count: int) -> RowErrors:
     by_code: dict[str, tuple[list[int], list[str]]] = {}
     for number, code, message in zip(numbers, codes, messages, strict=True):
         if code not in ROW_ERROR_CODES or not 0 <= number < count or not isinstance(message, str):
-            raise ValueError(f"an error {code!r} of row {number!r}")
+            raise ValueError(f"invalid row error: code {code!r}, row {number!r}, message {message!r:.100}")
         found = by_code.setdefault(code, ([], []))
         found[0].append(number)
         found[1].append(message)
@@ -333,7 +337,7 @@ def _encode_select(select: Select, out: Outgoing) -> Any:
 
 
 def _encode_value(name: str, value: Any, out: Outgoing) -> Any:
-    """Encode the new value of a column: an expression, a JSON value, or anything else as Arrow scalar."""
+    """Encode a column's new value: an expression, a JSON value, or otherwise an Arrow scalar."""
     if isinstance(value, Expr | Node):
         return ["expression", to_json(as_node(value))]
     if value is None or type(value) in (bool, int, float, str):
@@ -366,19 +370,19 @@ def _decode_value(value: Any, data: Incoming) -> Any:
     if kind == "scalar":
         (scalar,) = data.rows(content).column("value")
         return scalar
-    raise ValueError(f"{value!r} is not a value of a column")
+    raise ValueError(f"expected the new value of a column, got {value!r:.100}")
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """How arguments of one kind are encoded, and how they are decoded and checked."""
+    """A kind of argument: how it is encoded as JSON, and how it is decoded and checked."""
 
     encode: Callable[[Any, Outgoing], Any]
     decode: Callable[[Any, Incoming], Any]
 
 
 def _json(decode: Callable[[Any, Incoming], Any]) -> _Kind:
-    """A kind whose values are JSON already."""
+    """Return a kind of argument that is JSON already. decode: checks a received value."""
     return _Kind(lambda value, out: value, decode)
 
 
@@ -401,7 +405,11 @@ def _tuple_of(kind: _Kind) -> _Kind:
 
 
 def _record(make: Callable[..., Any], **kinds: _Kind) -> _Kind:
-    """A dataclass, as a dict of its fields. make: creates the dataclass from its fields."""
+    """Return the kind of a dataclass, which is encoded as a dict of its fields.
+
+    make:  creates the dataclass from its fields.
+    kinds: the kind of each field.
+    """
     return _Kind(
         lambda value, out: {name: kind.encode(getattr(value, name), out) for name, kind in kinds.items()},
         lambda value, data: make(**{name: kind.decode(value[name], data) for name, kind in kinds.items()}),
@@ -419,16 +427,19 @@ def _check_comment(value: Any, data: Incoming) -> Any:
 
 
 def _check_moment(value: Any, data: Incoming) -> Any:
-    """Check that a moment can be read. Raises: ValueError."""
+    """Return a moment if it is not in the future. Raises: ValueError."""
     if not 0 <= _is(int, value) <= data.published:
-        raise ValueError(f"the moment {value}, and the newest one is {data.published}")
+        raise ValueError(f"the moment {value} is not between 0 and {data.published}, the newest one")
     return value
 
 
 def _check_history(value: Any, data: Incoming) -> Any:
-    """Check a history: microseconds, or None for no end. Raises: ValueError."""
+    """Return the length of a history if it is valid: microseconds, or None for ever.
+
+    Raises: ValueError.
+    """
     if value is not None and not 0 <= _is(int, value) <= _HISTORY_MAX_US:
-        raise ValueError(f"a history of {value} microseconds")
+        raise ValueError(f"the history of {value} microseconds is not between 0 and {_HISTORY_MAX_US}")
     return value
 
 
@@ -556,8 +567,9 @@ def encode_call(
     out: Outgoing,
     forget: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the request of a call.
+    """Return the request that makes the writer call its method `name` with these arguments.
 
+    key: the idempotency key of this call.
     forget: keys of earlier calls that will not be repeated, so the writer may forget them.
     Raises: InvalidArgumentError if a value cannot be sent.
     """
@@ -592,13 +604,13 @@ def answer_call(
         data = Incoming(store.env, store.root_path, attachments, writer.limits, store.view()[1])
         given = _is(dict, request["arguments"])
         if set(given) != set(call.arguments):
-            raise ValueError(f"arguments {sorted(given)}, expected {sorted(call.arguments)}")
+            raise ValueError(f"found the arguments {sorted(given)}, expected {sorted(call.arguments)}")
         arguments = {
             argument: kind.decode(given[argument], data) for argument, kind in call.arguments.items()
         }
         if call.keyed:
             if key is not None and not is_call_key(_is(str, key)):
-                raise ValueError(f"the key {key!r}")
+                raise ValueError(f"invalid key {key!r:.100}")
             arguments["key"] = key
         _check_together(arguments, writer.limits)
         forget = [_is(str, each) for each in _is(list, request["forget"])]
@@ -628,17 +640,25 @@ def _check_together(arguments: Mapping[str, Any], limits: Limits) -> None:
         check_comment(after.comment, f"table {after.name!r}: ", limits)
         _check_columns(after.schema, before.schema.columns, limits)
     if "seen" in arguments and len(arguments["seen"]) != len(arguments["requests"]):
-        raise ValueError(f"{len(arguments['requests'])} requests for {len(arguments['seen'])} tables")
+        raise ValueError(
+            f"found {len(arguments['requests'])} requests for {len(arguments['seen'])} tables, expected "
+            "one request for each table"
+        )
 
 
 def _check_columns(schema: Schema, known: Sequence[ColumnSchema], limits: Limits) -> None:
-    """Check the columns that are not in `known`, as `build_schema` does. Raises: SchemaError, ValueError."""
+    """Check the columns that are not in `known`, as `build_schema` does.
+
+    Raises: SchemaError, ValueError.
+    """
     for column in schema.columns:
         if column not in known:
             check_identifier(column.name, "column name", limits)
             check_comment(column.comment, f"column {column.name!r}: ", limits)
     if len(known) < len(schema.columns) > limits.max_columns:
-        raise ValueError(f"{len(schema.columns)} columns, at most {limits.max_columns} (max_columns)")
+        raise ValueError(
+            f"{len(schema.columns)} columns exceed the limit of {limits.max_columns} (max_columns)"
+        )
 
 
 def _outcomes_table(result: WriteResult) -> pa.Table:

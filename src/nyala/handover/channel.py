@@ -30,8 +30,9 @@ Invariants
     S7  One thread serves a connection from its begin to its end, and then ends the session. So the
         locks and pins of a session end with its connection, and with the client's process.
 
-This module calls the system without `env`: it needs sockets. If the store's path is too long for a
-socket address, it also needs a symbolic link in the temporary folder while it binds or connects.
+This module calls the system's sockets directly, because `env` has no sockets. If the store's path
+is too long for a socket address, it also creates a symbolic link in the temporary folder while it
+binds or connects.
 
 On a file system without Unix sockets `start` raises StorageError. Commits of other processes then
 wait for the lock.
@@ -113,7 +114,7 @@ class _RequestMemory:
         self.taken_bytes = 0
 
     def take(self, byte_count: int) -> None:
-        """Raises: _BusyError if fewer bytes are free."""
+        """Count the bytes of a request that is being read. Raises: _BusyError at the limit."""
         with self._lock:
             if self.taken_bytes + byte_count > self._limit_bytes:
                 raise _BusyError
@@ -130,14 +131,14 @@ class _RequestMemory:
 class Connection:
     """A connection to the writer of the store at `directory`. Used by one thread at a time.
 
-    Locks and pins that its requests take in the writer end with the connection. A forked child
-    cannot use its parent's connection: the child's copy is closed.
+    Its requests may take locks and pins in the writer (a pin keeps history). They end with the
+    connection. A forked child cannot use its parent's connection: the child's copy is closed.
     """
 
     def __init__(self, env: Env, directory: str, take_s: float) -> None:
-        """Connect.
+        """Connect to the writer.
 
-        take_s: the most seconds until the writer answers the connection.
+        take_s: how many seconds to wait at most until the writer accepts the connection.
         Raises: NoWriter if no process listens; StorageError if the writer has another version or
             does not answer.
         """
@@ -176,12 +177,14 @@ class Connection:
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Let the writer execute `request`; return the answer and its attachments.
 
-        timeout_s: the most seconds for everything.
-        take_s: the most seconds until the writer has taken the request. Default: timeout_s.
-        Raises: NoWriter if the writer is closing the store; nothing was done then. Errors of the
-            request. StorageError; if its outcome is None, nothing was done. If its outcome is
-            "unknown", the request may have been executed: repeat it only under the same
-            idempotency key (S1). WriterEndedError is a StorageError with outcome "unknown".
+        timeout_s: the time limit for everything.
+        take_s: the time limit until the writer has taken the request. Default: timeout_s.
+
+        Raises the errors of the request, and:
+            NoWriter: the writer is closing the store, or is too busy. Nothing was done.
+            StorageError with outcome None: nothing was done.
+            StorageError with outcome "unknown", for example WriterEndedError: the request may have
+                been executed. Repeat it only under the same idempotency key (S1).
         """
         directory, wire = self._directory, self._wire
         began_s = self._env.clock.monotonic_s()
@@ -238,7 +241,7 @@ def send(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Connect to the writer of the store at `directory`, and let it execute one request.
 
-    take_s: the limit for the connection, and again for the request.
+    take_s: the time limit to connect, and again the time limit until the request is taken.
     Parameters, result and errors: as `Connection.request`.
     """
     with contextlib.closing(
@@ -306,7 +309,7 @@ class Session(Protocol):
         ...
 
     def waits_s(self) -> float:
-        """Return the most seconds to wait for the next request. 0: disconnect now."""
+        """Return how many seconds the server waits for the next request. 0: it disconnects now."""
         ...
 
     def end(self) -> None:
@@ -321,7 +324,7 @@ class ChannelServer:
     """
 
     def __init__(self, env: Env, directory: str, begin: Callable[[], Session]) -> None:
-        """begin: returns the session of a new connection."""
+        """Create a server, not yet started. `begin` returns the session of a new connection."""
         self._env = env
         self._directory = directory
         self._path = os.path.join(directory, SOCKET_NAME)
@@ -524,7 +527,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class _Wire:
     """Sends and receives frames over a connected socket.
 
-    left_s: returns the most seconds that the next step may take.
+    left_s: a function that returns how many seconds the next step may take.
     memory: counts received bytes as they arrive. The owner of this object releases `taken_bytes`.
     """
 

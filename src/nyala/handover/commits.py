@@ -112,14 +112,14 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
         table: the table's name.
         operation: one of OPERATION_NAMES, or CHANGES.
         errors: "raise" or "collect".
-        files: names of files in the staging folder, or [key, name] for a file in another one.
+        files: names of files in the staging folder, or [key, name] for a file in another folder.
         columns: names of the rows' columns.
         record_as: optional; the idempotency key. Default: `key`.
         overwrite: optional; true: the rows replace the table's content.
         message: optional; stored with the commit.
         when, newest_by: optional; see `write.conditions`.
-    Returns: "timestamp", "inserted", "updated", "deleted", "ignored", and "errors": a table of the
-        failed rows, or None.
+    Returns: a dict with "timestamp", the counts "inserted", "updated", "deleted" and "ignored", and
+        "errors": a table of the failed rows, or None.
     Raises: errors of the write; as `request_writer`.
     """
     return _committed(path, {"do": "commit", "job": job}, env)
@@ -133,7 +133,7 @@ def _committed(path: str, request: dict[str, Any], env: Env) -> dict[str, Any]:
 def request_writer(
     path: str, request: dict[str, Any], env: Env = SYSTEM
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Let the store's writer execute a request; without a writer, execute it here.
+    """Let the store's writer execute a request. If no process is the writer, become it for this.
 
     Returns: (answer, attachments).
     Raises: as `with_writer`; StorageError if there is no store at `path`.
@@ -215,7 +215,9 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
         _check_fields(request, job=dict)
         result = apply_job(store, request["job"])
     else:
-        raise InvalidArgumentError(f"unknown request to the writer: {what!r}")
+        raise InvalidArgumentError(
+            f"unknown request to the writer: {what!r}. Use the same version of Nyala in both processes"
+        )
     return figures(result), [bytes(to_ipc(result.errors)) if result.errors else b""]
 
 
@@ -255,8 +257,8 @@ def loading(
 
     The tasks of the load renew the lease. The end of the block releases it.
 
-    reserve: whether the load will change existing rows.
-    what: a description of the job, for messages to users who wait until it ends.
+    reserve: whether the load will change existing rows, so that the table's rowsets must be held.
+    what: describes the job, for messages to users who wait until it ends.
     Raises: as `request_writer` and `begin_load`.
     """
     from nyala.tablet.jobs.load_job import LoadPlan
@@ -326,6 +328,6 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
 
 
 def figures(result: WriteResult) -> dict[str, int]:
-    """Return the timestamp and the counts of a result, for JSON."""
+    """Return the timestamp and the counts of a result as a dict for JSON."""
     names = ("timestamp", "inserted", "updated", "deleted", "ignored")
     return {name: getattr(result, name) for name in names}

@@ -14,7 +14,7 @@ outcome.
 
 Invariants
     I1  Only the writer of the log can commit a request. The commit of a fenced writer fails, because
-        the log of its term is sealed. The fenced writer then gives no answer, and the next writer
+        its part of the log is sealed. The fenced writer then gives no answer, and the next writer
         finds the request in the inbox.
     I2  A request is executed twice if the writer crashes between the commit and the answer. The
         request's key makes the commit happen once (H1 of `commits`).
@@ -79,9 +79,9 @@ def ask(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Let the writer execute a request; return the answer and its attachments.
 
-    Raises: NoWriter if no writer lives, and then nothing was sent. Errors of the request.
-        StorageError with outcome "unknown" if the writer does not answer within `timeout_s`, or if
-        the bucket returns an error. WriterEndedError, also "unknown", if the writer ended.
+    Raises the errors of the request, and: NoWriter: no writer seems to live. Nothing was sent.
+        StorageError with outcome "unknown": the writer did not answer within `timeout_s`, or the
+        bucket returned an error. It is a WriterEndedError if the writer ended.
     """
     if living_writer(objects) is None:
         raise NoWriter(f"no process writes to {objects.url}")
@@ -146,7 +146,7 @@ def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]
         nonlocal place
         part = data[place : place + length]
         if len(part) < length:
-            raise BrokenFrame(f"{len(data)} bytes are too few")
+            raise BrokenFrame(f"the object has {len(data)} bytes, but its frame has more")
         place += length
         return part
 
@@ -208,7 +208,7 @@ class InboxServer:
     def serve_news(self) -> int:
         """Call `serve` if `news` changed; return the number of executed requests.
 
-        To get `news` costs a tenth of listing the inbox.
+        Reading `news` costs a tenth of what listing the inbox costs.
         """
         news = self._objects.get(NEWS_KEY)
         if news == self._news:
@@ -246,7 +246,7 @@ class InboxServer:
         return len(infos)
 
     def answer_here(self, request: dict[str, Any]) -> tuple[dict[str, Any], Sequence[bytes]]:
-        """Execute a request of this process in the calling thread, without an object."""
+        """Execute a request of this process in the calling thread. Put no object into the inbox."""
         return self._handler(request, [])
 
     def _refuse(self, key: str, why: str) -> None:

@@ -50,9 +50,11 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class TableDraft:
-    """A `tablet.alter.Draft`, the table before or after an alteration, as another process sends it.
+    """A table before or after an alteration, as another process sends it.
 
-    Its tablets are ids: `kept`, `dropped` and `purged`. `added` are new partitions.
+    kept, dropped, purged: ids of tablets that the alteration keeps, drops or removes with their
+    data.
+    added: the partitions of new tablets. See `tablet.alter.Draft`.
     """
 
     name: str
@@ -81,7 +83,7 @@ class TableDraft:
 
 @dataclass(frozen=True)
 class SeenTable:
-    """Identifies the table for which another process computed a write."""
+    """Identifies the state of a table for which another process computed a write."""
 
     table_id: int
     schema_version: int
@@ -95,8 +97,8 @@ class SeenTable:
 class LocalWriter:
     """The writer of a store whose lock this process holds. Thread-safe.
 
-    Most methods call the function of the same name in `tablet`. Its docstring describes what the
-    method does and raises.
+    Most methods call the function or the `Store` method of the same name in the package `tablet`.
+    Its docstring says what the method does and raises.
     """
 
     def __init__(self, store: Store, maintenance: Maintenance) -> None:
@@ -174,7 +176,7 @@ class LocalWriter:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep the writes of all other threads and processes out while the `with` block runs."""
+        """Keep out the writes of all other threads and processes while the `with` block runs."""
         from nyala.tablet.write.write_path import make_room
 
         # Make room first: another thread flushes a full memory, and it needs these locks.
@@ -193,12 +195,12 @@ class LocalWriter:
         pinned: bool = False,
         key: str | None = None,
     ) -> list[WriteResult]:
-        """Commit the writes of a transaction in another process.
+        """Commit the writes of a transaction that ran in another process.
 
         requests: one for each table that the transaction changed.
         seen: the table of each request, as the transaction saw it.
         since: the timestamp of the transaction's snapshot.
-        pinned: whether the history since then was pinned without a break.
+        pinned: whether a pin has kept the history after `since` all the time.
         Raises: ConflictError; as `commit_checked`.
         """
         from nyala.tablet.write.write_path import altered_error, commit_checked, prepare_request
@@ -243,7 +245,11 @@ class LocalWriter:
         self.store.change_once(key, lambda: self.store.undrop_table(table_id, new_name))
 
     def purge_dropped(self, name: str | None) -> int:
-        """Remove the files of dropped tables and ranges; return the freed bytes."""
+        """Remove the files of dropped tables and ranges; return the freed bytes.
+
+        name: only dropped tables with this name, and dropped ranges of the table with this name;
+            None: all.
+        """
         freed = self.store.purge_dropped(name)
         self.store.collect_garbage()
         return freed
@@ -280,7 +286,7 @@ class LocalWriter:
             known = {tablet.id: tablet for tablet in (*draft.kept, *draft.dropped)}
             if not {*after.kept, *after.dropped, *after.purged} <= set(known):
                 raise InvalidArgumentError(
-                    f"the alteration of {draft.name!r} names tablets that it does not have"
+                    f"the alteration of table {draft.name!r} names tablets that the table does not have"
                 )
             kept, dropped, purged = (
                 tuple(known[number] for number in numbers)
@@ -373,7 +379,7 @@ class LocalWriter:
         return dataclasses.asdict(remaining(self.store, self.store.root.table(name).id))
 
     def _runner(self, work: Progress) -> Runner:
-        """Return what runs a compaction: this thread, or the worker process for a large one."""
+        """Return a function that runs a compaction in this thread, or a large one in a worker."""
         return self.maintenance.compactor.runner(self.store, on_progress=work.rows)
 
     def maintenance_status(self) -> dict[str, Any]:

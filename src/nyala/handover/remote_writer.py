@@ -83,7 +83,7 @@ _SLOW_CALLS: Final = frozenset({"compact", "vacuum", "purge", "copy_table", "clo
 
 
 class SharedReader(ReaderStore):
-    """The reader of a process that shares the store. Its views have this process's own writes (RW2)."""
+    """The reader of a process that shares the store. Its views show the process's writes (RW2)."""
 
     def __init__(
         self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int, limits: Limits
@@ -125,7 +125,10 @@ class SharedReader(ReaderStore):
             self.forget()
 
     def forget(self) -> None:
-        """Free the memory now, and the lease when the last scan ends. The next view loads both again."""
+        """Free the memory now, and end the lease when the last scan ends.
+
+        The next view loads the store again, with a new lease.
+        """
         with self._lock:
             self._loaded = False
             self._viewed_s = math.inf
@@ -188,7 +191,7 @@ class RemoteWriter:
         self.limits = limits
 
     def close(self) -> None:
-        """End the thread and the transactions of this process, with what they hold in the writer."""
+        """End the thread, and the transactions of this process with their pins in the writer."""
         self._stop.set()
         with self._pins.lock:
             pins = list(self._pins.held)
@@ -300,9 +303,10 @@ class RemoteWriter:
             connection.close()
 
     def _connected(self, request: dict[str, Any]) -> tuple[Connection, dict[str, Any]] | LocalWriter:
-        """Send a request over a new connection, which stays open; return it and the answer.
+        """Send a request over a new connection. Return the connection, still open, and the answer.
 
-        If no process is the writer, become the writer and return it.
+        If no process is the writer, become the writer, and return the `LocalWriter` of this
+        process.
         """
 
         def attempt() -> tuple[Connection, dict[str, Any]] | LocalWriter:
@@ -336,7 +340,11 @@ class RemoteWriter:
         self._call("clone_table", {"name": name, "new_name": new_name, "at": at, "replaces": replaces})
 
     def alter(self, table_id: int, steps: Sequence[Step]) -> str:
-        """Compute the altered table here; the writer installs it if nobody altered the table meanwhile."""
+        """Alter a table; return its name.
+
+        The altered table is computed in this process. The writer installs it, unless another
+        process has altered the table meanwhile; then it is computed again.
+        """
         for attempt in range(_ALTERED_MAX):
             root, _ = self._reader.view()
             table = root.tables.get(table_id)
@@ -426,11 +434,11 @@ class RemoteWriter:
     # ------------------------------------------------------------------------------------------ calls
 
     def _figures(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Execute a call whose result is a dict."""
+        """Let the writer execute a call whose result is a dict."""
         return dict(self._call(name, arguments))
 
     def _number(self, name: str, arguments: Mapping[str, Any]) -> int:
-        """Execute a call whose result is a number."""
+        """Let the writer execute a call whose result is a number."""
         return int(self._call(name, arguments))
 
     def _written(
@@ -474,7 +482,10 @@ class RemoteWriter:
             out.discard()
 
     def _taken_answered(self) -> list[str]:
-        """Remove and return the keys that the writer may forget. Thread-safe."""
+        """Return the keys of calls that were answered, each only once: the writer may forget them.
+
+        Thread-safe.
+        """
         taken = []
         with contextlib.suppress(IndexError):
             while True:
@@ -516,13 +527,13 @@ def _housekeeping(
 
 
 class RemoteMaintenance:
-    """The background work of the process that writes the store."""
+    """Controls the background work of the process that writes the store."""
 
     def __init__(self, writer: RemoteWriter) -> None:
         self._writer = writer
 
     def status(self) -> MaintenanceStatus:
-        """Return running, waiting and last work, and counters since the store was opened."""
+        """Return the running, waiting and latest work, and counters since the store was opened."""
         from nyala.tablet.maintenance import MaintenanceStatus
 
         return MaintenanceStatus(**self._writer._figures("maintenance_status", {}))
@@ -544,7 +555,7 @@ Writer: TypeAlias = LocalWriter | RemoteWriter
 
 
 class _RemotePin(Pin):
-    """A pin that the writer's process holds for a connection, until the connection ends (WS1).
+    """A pin, which keeps history for a transaction. The writer holds it until the connection ends.
 
     If the writer ends, the transaction continues: at its commit the next writer checks that the
     history since its begin still exists.

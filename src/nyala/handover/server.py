@@ -1,4 +1,4 @@
-"""Starts what answers the requests of other processes, in the process that is the store's writer."""
+"""Creates the server that answers the requests of other processes, in the writer's process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def server_of(writer: LocalWriter) -> ChannelServer | InboxServer:
-    """Return a server for a writer, not yet started: at the folder's socket, or at the bucket's inbox."""
+    """Return the server of a writer, not yet started.
+
+    It serves the socket in the store's folder, or the inbox in the store's bucket.
+    """
     store, reference = writer.store, weakref.ref(writer)
     bucket = bucket_of(store.env)
 

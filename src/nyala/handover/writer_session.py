@@ -31,10 +31,10 @@ HOLD_MAX_S: Final = 10.0
 
 
 class WriterSession:
-    """The `channel.Session` of the writer."""
+    """Implements `channel.Session` in the writer."""
 
     def __init__(self, writer: Callable[[], LocalWriter | None]) -> None:
-        """writer: returns the writer, or None while the store is being closed."""
+        """Create a session. `writer` returns the writer; None while the store is being closed."""
         self._writer = writer
         self._transaction: OpenTransaction | None = None
         self._locks = contextlib.ExitStack()
