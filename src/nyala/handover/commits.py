@@ -133,7 +133,7 @@ def _committed(path: str, request: dict[str, Any], env: Env) -> dict[str, Any]:
 def request_writer(
     path: str, request: dict[str, Any], env: Env = SYSTEM
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Let the store's writer execute a request. If no process is the writer, become it for this.
+    """Let the store's writer execute a request. If no process is the writer, execute it here.
 
     Returns: (answer, attachments).
     Raises: as `with_writer`; StorageError if there is no store at `path`.

@@ -79,9 +79,10 @@ def ask(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Let the writer execute a request; return the answer and its attachments.
 
-    Raises the errors of the request, and: NoWriter: no writer seems to live. Nothing was sent.
+    Raises the errors of the request, and:
+        NoWriter: no writer seems to live. Nothing was sent.
         StorageError with outcome "unknown": the writer did not answer within `timeout_s`, or the
-        bucket returned an error. It is a WriterEndedError if the writer ended.
+            bucket returned an error. It is a WriterEndedError if the writer ended.
     """
     if living_writer(objects) is None:
         raise NoWriter(f"no process writes to {objects.url}")

@@ -52,9 +52,10 @@ class Progress(Protocol):
 class TableDraft:
     """A table before or after an alteration, as another process sends it.
 
-    kept, dropped, purged: ids of tablets that the alteration keeps, drops or removes with their
-    data.
-    added: the partitions of new tablets. See `tablet.alter.Draft`.
+    kept:    ids of the table's tablets
+    dropped: ids of the tablets of dropped ranges
+    purged:  ids of the tablets to remove at once, with their data
+    added:   partitions that get new tablets
     """
 
     name: str

@@ -482,7 +482,7 @@ class RemoteWriter:
             out.discard()
 
     def _taken_answered(self) -> list[str]:
-        """Return the keys of calls that were answered, each only once: the writer may forget them.
+        """Return the keys of answered calls, which the writer may forget, and clear this list.
 
         Thread-safe.
         """
