@@ -215,7 +215,7 @@ _JobPlan: TypeAlias = MergePlan | MajorPlan | MinorPlan
 
 @dataclass(frozen=True)
 class _Started:
-    """A job whose inputs are reserved. `root` keeps their files, even if the table is dropped."""
+    """A job whose inputs are reserved. `root` keeps the inputs' files if the table is dropped."""
 
     reservation: Reservation
     plan: _JobPlan
@@ -376,7 +376,7 @@ class _Finished:
 
 
 def _finished(store: Store, started: _Started, output: Output) -> _Finished:
-    """Return the job with everything that its install needs and that needs no commit lock."""
+    """Prepare a job's install: do everything that needs no commit lock."""
     late, entries, job = None, [], started.job
     if isinstance(job, MergeJob):
         fresh = []

@@ -105,7 +105,7 @@ class RowSetLayout:
         return base - base * self.expired_rows // max(1, self.row_count)
 
     def cut_bytes(self, target_bytes: int) -> int:
-        """Return the size that a merge divides by `target_bytes` to get the number of its rowsets.
+        """Return the size that counts for this rowset when a merge computes its number of outputs.
 
         This is `kept_base_bytes`, or more if a rowset's text would exceed `TEXT_TARGET_BYTES`.
         """

@@ -6,9 +6,10 @@ Under the flush lock and the commit lock (other writers wait, scans do not) the 
     compares  the load with the keys of its tablets that changed in (S, now], from the change feed.
               Staged rows with such keys, idle rows that now have an effect, and staged changes of
               rowsets that no longer exist are *outdated*. Usually no row is outdated.
-    rewrites  files with outdated rows without these rows, and resolves the outdated rows again, like
-              rows of any write
-    stamps    every record of the staged files with the batch's timestamp t, by the catalogue
+    rewrites  files that have outdated rows, so that the new files have only the other rows;
+              resolves the outdated rows again, like rows of any write
+    stamps    the staged files with the batch's timestamp t: their catalogue entries give t to all
+              of their records
     links     the files into the tablets' folders, syncs, and commits one transaction and a new root
 
 Invariants
@@ -137,9 +138,9 @@ class LoadCommit:
         ids = [tablet.tablet_id for tablet in job.tablets]
         changed = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
         if len(set(ids)) < len(ids) or len(set(changed)) < len(changed):
-            raise ValueError(f"tablets {ids} or changed rowsets {changed} have duplicates")
+            raise ValueError(f"a tablet occurs twice in {ids}, or a changed rowset in {changed}")
         if any(number not in job.files for number in changed):
-            raise ValueError(f"changed rowsets are {changed}, but only {sorted(job.files)} have files")
+            raise ValueError(f"the rowsets {changed} have changes, but `files` has only {sorted(job.files)}")
         return job
 
 

@@ -1,4 +1,6 @@
-"""Loads: large writes whose files are written by tasks in other processes. Input and output of the tasks.
+"""Loads: large writes whose files are written by tasks in other processes.
+
+This module defines the input and the output of the tasks.
 
     1  begin_load    writer process   flushes the table, and returns a `LoadPlan`: the table's files as
                                       of a moment S

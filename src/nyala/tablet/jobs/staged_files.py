@@ -212,7 +212,9 @@ def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
                     numbers.append(_integers(batch, ROW) + before)
                     _integers(batch, TABLET)
                 if batch.schema != (batches or found)[0].schema:
-                    raise ValueError(f"columns are {batch.schema.names}, other files of the job have others")
+                    raise ValueError(
+                        f"the columns {batch.schema.names} or their types differ from other files of the job"
+                    )
         before += sum(batch.num_rows for batch in found)
         batches += found
     if not batches:
@@ -236,7 +238,9 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     """Return the column TABLET or ROW as NumPy. Raises: KeyError if it is missing; ValueError."""
     column = batch.column(name)
     if column.type != pa.int64() or column.null_count:
-        raise ValueError(f"column {name} has type {column.type} and {column.null_count} NULLs")
+        raise ValueError(
+            f"expected column {name} as int64 without NULLs, found {column.type} with {column.null_count} NULLs"
+        )
     values: np.ndarray = column.to_numpy()
     return values
 

@@ -321,7 +321,7 @@ class _Child:
 def _command() -> list[str]:
     """Return the command that starts the child. Raises: OSError if this Python cannot be started again."""
     if getattr(sys, "frozen", False) or not sys.executable:
-        raise OSError("this program has no Python that can be started (sys.executable)")
+        raise OSError("this program cannot start Python again: it is frozen, or sys.executable is empty")
     ours = os.path.dirname(os.path.dirname(os.path.abspath(nyala.errors.__file__)))
     folders = [os.path.abspath(folder) for folder in sys.path if folder]
     return [sys.executable, "-P", "-c", _START, ours, *folders]
