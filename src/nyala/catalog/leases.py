@@ -1,7 +1,7 @@
 """Leases: files by which readers tell the store's writer which old files they may still read.
 
     reader                                        writer
-    1. create a lease on everything               oldest_needed() is 0: keep all files
+    1. create a lease on everything (version 0)   oldest_needed() is 0: keep all files
     2. read the catalogue: version 17             commit version 18, in which file f is garbage
     3. announce(17)                               oldest_needed() is 17: keep f
     4. read files, f among them

@@ -22,9 +22,8 @@ Invariants
         `shared` contains all such paths. No file in use is garbage.
     M5  Each schema version of a table has a start timestamp. The timestamps ascend with the
         version, and the highest version is current.
-    M6  The tablets of a table are its partitions. Those that are not dropped are valid partitions
-        (T1,
-        T2 and T4 of `partition.model`): for example, they do not overlap.
+    M6  The tablets of a table are its partitions. Those that are not dropped are valid partitions:
+        they do not overlap, for example (T1, T2 and T4 of `partition.model`).
     M7  A delta file is UNDO or REDO, and names its columns by id.
     M8  A rowset's key_min is not greater than its key_max.
     M9  Version, ids and timestamps are far below 2^63.
@@ -586,7 +585,7 @@ def _newest(
     deltas: Iterable[DeltaEntry],
     moments: Iterable[CommittedKey | CommitMessage | TagEntry],
 ) -> int:
-    """Return the greatest timestamp in these entries; 0 if there are none."""
+    """Return the greatest timestamp in these entries; 0 without entries."""
     return max(
         (
             0,

@@ -1,10 +1,10 @@
 """Leases in a bucket: objects by which readers tell the writer which old files they may still read.
 
     reader                                      writer
-    1. put leases/<token>: everything           oldest_needed() is 0: keep all files
+    1. put leases/<token>: version 0            oldest_needed() is 0: keep all files
     2. follow the log to version 17             commit version 18, in which file f is garbage
     3. put leases/<token>: version 17           oldest_needed() is 17: keep f
-    4. put it again, four times in its time     …
+    4. put it again before it ends              …
     5. delete it                                delete f, GRACE_S after version 18
 
 A lease ends if it is not put again within its time to live. Its age is the difference of two times

@@ -18,7 +18,10 @@ class FolderCheckpoints:
     """Implements `Checkpoints` with files in the store's folder. One thread at a time uses it."""
 
     def __init__(self, env: Env, folder: str, reserve: Reserve, wal_start: int) -> None:
-        """wal_start: the first segment of the log that the newest checkpoint does not cover."""
+        """Begin after the newest checkpoint.
+
+        wal_start: the number of the first log segment that this checkpoint does not cover.
+        """
         self._files = env.files
         self._folder = folder
         self._reserve = reserve

@@ -228,7 +228,7 @@ def _operations(now: TableState, target: TableState, since: int, until: int) -> 
 def _copied(
     store: Store, source: TableState, snapshot: int, entry: TableEntry, partitions: Collection[Partition]
 ) -> tuple[TableState, list[str]]:
-    """Write the source's rows at `snapshot` as files of new tablets. Change no catalogue entry.
+    """Write the source's rows at `snapshot` as files of new tablets, which no catalogue names yet.
 
     Returns (a table with the new tablets, the paths of the synced files).
     """
