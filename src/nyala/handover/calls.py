@@ -283,7 +283,9 @@ def _columns(table: pa.Table | None) -> dict[str, pa.ChunkedArray]:
 def _numpy(array: pa.ChunkedArray, type: pa.DataType) -> np.ndarray:
     """Return the values as NumPy. Raises: ValueError if the type differs or a value is NULL."""
     if array.type != type or array.null_count:
-        raise ValueError(f"{array.null_count} NULLs in a column of {array.type}, expected {type}")
+        raise ValueError(
+            f"expected a column of {type} without NULLs, got {array.type} with {array.null_count} NULLs"
+        )
     values: np.ndarray = array.to_numpy()
     return values
 
@@ -434,7 +436,7 @@ def _check_moment(value: Any, data: Incoming) -> Any:
 
 
 def _check_history(value: Any, data: Incoming) -> Any:
-    """Return the length of a history if it is valid: microseconds, or None for ever.
+    """Return the length of a history if it is valid: microseconds, or None for "forever".
 
     Raises: ValueError.
     """

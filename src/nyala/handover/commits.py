@@ -255,7 +255,7 @@ def loading(
 ) -> Iterator[tuple[LoadPlan, str]]:
     """Begin a load, yield its plan and the name of its lease, and end the load after the `with` block.
 
-    The tasks of the load renew the lease. The end of the block releases it.
+    The tasks of the load renew the lease. It is released at the end of the block.
 
     reserve: whether the load will change existing rows, so that the table's rowsets must be held.
     what: describes the job, for messages to users who wait until it ends.

@@ -6,7 +6,7 @@ The name of the folder is the job's key. It has these parts:
 
     expires   the time until which the job may need its folder: microseconds since 1970, as 14
               hexadecimal digits
-    owner     optional: the mark of a process (`env.process_mark`) with which the job ends
+    owner     optional: the mark of a process (`env.process_mark`); the job ends with this process
     lease     optional: the name of a remote lease; as long as the lease lives, the folder stays
     token     random
 
@@ -55,8 +55,9 @@ def staging_folder(path: str, key: str) -> str:
 
 
 def beside(folder: str, key: str) -> str:
-    """Return the staging folder of the job `key` in the store whose staging folder is `folder`.
+    """Return the staging folder of the job `key`.
 
+    folder: the staging folder of another job of the same store.
     Raises: as `staging_folder`.
     """
     return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
@@ -67,7 +68,7 @@ def make_staging(
 ) -> tuple[str, str]:
     """Create a staging folder that expires after `ttl_s` seconds; returns (key, absolute path).
 
-    owner: the mark of the process with which the job ends; None: only the time counts.
+    owner: the mark of a process: the job ends when this process ends. None: only the time counts.
     lease: the name of a remote lease; the folder stays at least as long as the lease.
     Raises: StorageError if `path` is not a store.
     """
