@@ -166,7 +166,7 @@ _RULES: Final = tuple(
         (r"; db\.transaction\(timeout=…\) sets this limit", ""),
         (r"begin another one with db\.transaction\(\)", "begin another one with BEGIN"),
         # what only a program can do
-        (r": write a file, or use db\.sql\(…\)\.to_reader\(\)", ": write a file"),
+        (r": write a local file, or use db\.sql\(…\)\.to_reader\(\)", ": write a local file"),
         (r", or db\.sql\(…\)\.to_pandas\(\) and pivot there", ""),
         (r"read other databases with their own libraries, and pass the rows as a frame",
          "write the rows of another database to a file, and read the file"),
