@@ -29,10 +29,10 @@ _EXACT = decimal.Context(prec=60)
 def fixed_view(
     array: pa.Array, dtype: str, *, stride_bytes: int | None = None, at: int = 0
 ) -> npt.NDArray[Any]:
-    """Return the values of a fixed-width `array` as `dtype`, one per row.
+    """Return a view of a fixed-width `array`, with one value of `dtype` per row.
 
-    stride_bytes: the bytes of a row, if these are more than those of `dtype` (a decimal128 has 16).
-    at: the byte of the row at which the value begins.
+    stride_bytes: the bytes of a row in the buffer (16 for a decimal128). Default: those of `dtype`.
+    at: where the value begins in its row, in bytes.
     """
     item = np.dtype(dtype)
     stride = item.itemsize if stride_bytes is None else stride_bytes
@@ -47,8 +47,8 @@ def fixed_view(
 def binary_view(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
     """Return (offsets, bytes) of a string or binary `array`, without copying.
 
-    Offsets are int32, or int64 for a large type, and one more than the rows. They refer to the
-    whole buffer, so the first one is not 0 if the array is a slice.
+    There is one offset more than rows. Offsets are int32, or int64 for a large type. They refer to
+    the whole buffer, so the first offset of a slice may not be 0.
     """
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     item = np.dtype("<i8" if large else "<i4")
@@ -60,7 +60,7 @@ def binary_view(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8
 
 
 def large_binary_array(offsets: npt.NDArray[np.int64], data: npt.NDArray[Any]) -> pa.Array:
-    """Return a large_binary array over these buffers. They must not change any more."""
+    """Return a large_binary array over these buffers, which must not change afterwards."""
     return pa.Array.from_buffers(
         pa.large_binary(),
         len(offsets) - 1,
@@ -69,7 +69,7 @@ def large_binary_array(offsets: npt.NDArray[np.int64], data: npt.NDArray[Any]) -
 
 
 def variable_array(type: ColumnType, offsets: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> pa.Array:
-    """Return the canonical array of a variable-width type over these buffers.
+    """Return the array of a string, varchar or binary column from its offsets and bytes.
 
     Raises: pyarrow.ArrowInvalid for text that is not UTF-8.
     """
@@ -80,17 +80,16 @@ def variable_array(type: ColumnType, offsets: npt.NDArray[Any], data: npt.NDArra
 
 
 def overlapping_words(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
-    """Return an array with an item per byte i of `data`: the little-endian word that begins at this
-    byte.
-    """
+    """Return a view of `data`: item i is the integer of type `dtype` that begins at byte i."""
     item = np.dtype(dtype)
     return np.ndarray((len(data) - item.itemsize + 1,), dtype=item, buffer=data, strides=(1,))
 
 
 def array_of_canonical(type: ColumnType, values: Sequence[Any]) -> pa.Array:
-    """Return the canonical array of canonical scalars (days, microseconds, unscaled integers, ...).
+    """Return the Arrow array of canonical scalars (days, microseconds, unscaled integers, ...).
 
-    For the few values of a predicate or a bound, not for rows. None is not supported.
+    It is for the few values of a predicate or bound: for many rows it is too slow. None is not
+    supported.
     """
     if type.name == "decimal":
         assert type.scale is not None

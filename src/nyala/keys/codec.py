@@ -12,11 +12,11 @@ between them:
     (host "a", metric "b\\0", time -1)  ->  61 00 00 | 62 00 01 00 00 | 7f ff ff ff ff ff ff ff
 
 Invariants
-    K1  The order of canonical bytes (as of memcmp) is the column-wise order of the values, with text
-        and binary in the order of their bytes.
+    K1  Keys sort by their canonical bytes (as memcmp does) as rows sort by their key columns. Text
+        and binary values sort by their bytes.
     K4  encode and decode are inverse: no two keys have the same bytes.
-    K5  The bytes of a *prefix* of the columns (`encode_prefix`) begin the bytes of exactly the keys
-        that have these values there.
+    K5  The values of the first key columns encode to a byte prefix (`encode_prefix`). A key begins
+        with this prefix exactly if it has these values.
 
 Keys have no NULL, bool, float or double. `nyala.keys.key_range` has ranges of keys.
 Source: docs/design/kudu.md, "Key encoding".
@@ -55,10 +55,9 @@ _Part = tuple[str, Any]
 
 
 class KeyCodec(LazyValues):
-    """Encodes and decodes the keys over columns of these `types`, in key order.
+    """Encodes and decodes the keys of a table whose key columns have these `types`.
 
-    It has no state after its construction. Partitions use it too: the keys of range columns have
-    the same encoding.
+    Immutable. Range partitions also use it, to encode the values of their range columns.
     """
 
     def __init__(self, types: Sequence[ColumnType]) -> None:
@@ -71,11 +70,10 @@ class KeyCodec(LazyValues):
 
     @lazy_value
     def fixed_tail(self) -> tuple[tuple[int, int, int], ...]:
-        """The columns with a fixed distance from the key's end: (column, bytes after it, its own
-        bytes).
+        """The columns whose distance from the end of the key is fixed, the last column first.
 
-        These are the columns after the last text column, the last one first, without those above 8
-        bytes.
+        Each item is (index of the column, bytes of the key after it, bytes of the column). These
+        are the columns after the last text or binary column, except 16-byte decimals.
         """
         tail, suffix_bytes = [], 0
         for index, type in reversed(list(enumerate(self.types))):
@@ -97,12 +95,12 @@ class KeyCodec(LazyValues):
     # ---- batches --------
 
     def encode(self, arrays: Sequence[pa.Array]) -> EncodedKeys:
-        """Return the keys of rows.
+        """Return the keys of rows, given as columns.
 
         arrays: one canonical array per key column, of equal length and without NULLs.
         Cost: some calls per column. Bytes are copied once; a single text column is not copied.
-        Raises: CorruptionError for arrays of other types or with NULLs. Data of users was checked
-        before.
+        Raises: CorruptionError for arrays of other types or with NULLs. Callers check the data of
+        users first, so only data from damaged files can raise it.
         """
         assert len(arrays) == len(self.types)
         for type, array in zip(self.types, arrays, strict=True):
@@ -158,7 +156,7 @@ class KeyCodec(LazyValues):
     def decode(self, keys: EncodedKeys) -> list[pa.Array]:
         """Return the canonical arrays of the key columns: the inverse of `encode`.
 
-        Raises: CorruptionError if bytes of layout "binary" are not a key of these types.
+        Raises: CorruptionError if a key of layout "binary" is not a key of these column types.
         """
         if isinstance(keys, BinaryKeys):
             return self._decode_variable(keys.data)
@@ -264,10 +262,9 @@ class KeyCodec(LazyValues):
         return NumpyKeys(np.array([int.from_bytes(key, "big")], np.uint64), self.width)
 
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
-        """Return the prefix of exactly the keys that have these values in their first columns (K5).
+        """Encode the values of the first key columns: the bytes with which such keys begin (K5).
 
-        A text that is not the key's last column is escaped and terminated, even if it is the last
-        of `values`.
+        Text is escaped and terminated, except in the key's last column.
         """
         out = bytearray()
         last = len(self.types) - 1
@@ -318,7 +315,7 @@ def _check(good: Any, message: str) -> None:
 
 
 def _first_value(type: ColumnType, array: pa.Array) -> int | bytes:
-    """Return the first row's canonical scalar; for text its bytes."""
+    """Return the canonical scalar of the first row. For text, return its bytes."""
     buffers = array.buffers()
     if type.is_variable:
         return bytes(array[0].as_buffer())
@@ -333,7 +330,10 @@ def _first_value(type: ColumnType, array: pa.Array) -> int | bytes:
 
 
 def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
-    """Return the parts of a column of fixed width: one, or two for 128 bits."""
+    """Return the encoded values of a fixed-width column as one unsigned integer per row.
+
+    16-byte values become two such integers, the high half first.
+    """
     width = type.storage_width_bytes
     assert width is not None and array.type == type.arrow
     # Arrow stores every decimal in 16 little-endian bytes. A narrow one is entirely in the low
@@ -348,9 +348,9 @@ def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
 
 
 def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArray[Any]]) -> pa.Array:
-    """Return the canonical array of a fixed-width column.
+    """Return the canonical array of a fixed-width column that begins at byte `at` of every key.
 
-    read: `read(at, dtype)` returns the bytes at position `at` of every key.
+    read: `read(at, dtype)` returns the values of `dtype` at byte `at` of every key.
     """
     width = type.storage_width_bytes
     assert width is not None
@@ -370,7 +370,7 @@ def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArra
 
 
 def _interleave(parts: Sequence[_Part], count: int) -> npt.NDArray[Any]:
-    """Return `count` records with these parts as their big-endian fields."""
+    """Return `count` NumPy records. Each part is one big-endian field of the records."""
     records = np.empty(count, dtype=[(f"f{i}", dtype) for i, (dtype, _) in enumerate(parts)])
     for i, (_, values) in enumerate(parts):
         records[f"f{i}"] = values
@@ -378,7 +378,7 @@ def _interleave(parts: Sequence[_Part], count: int) -> npt.NDArray[Any]:
 
 
 def _binary_of(records: npt.NDArray[Any]) -> pa.Array:
-    """Return records as a large_binary array, one value per record."""
+    """Return the bytes of NumPy records as a large_binary array, one value per record."""
     width = records.dtype.itemsize
     offsets = np.arange(0, (len(records) + 1) * width, width, dtype=np.int64)
     return large_binary_array(offsets, records.view(np.uint8))
@@ -388,9 +388,7 @@ def _binary_of(records: npt.NDArray[Any]) -> pa.Array:
 
 
 def _escape(raw: pa.Array) -> pa.Array:
-    """Replace each 0x00 by 0x00 0x01. Text rarely has a 0x00; without one the array itself is
-    returned.
-    """
+    """Replace each 0x00 by 0x00 0x01. If there is no 0x00, return the array itself."""
     offsets, data = binary_view(raw)
     if not (data[offsets[0] : offsets[-1]] == 0).any():
         return raw
@@ -400,7 +398,7 @@ def _escape(raw: pa.Array) -> pa.Array:
 def _unescape(
     offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Undo `_escape`, on offsets and bytes."""
+    """Undo `_escape`: return the (offsets, bytes) of the original text."""
     escapes = np.flatnonzero(data == 0) + 1
     if len(escapes) == 0:
         return offsets, data
@@ -417,7 +415,10 @@ def _unescape(
 def _gather(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return (offsets, bytes) of the ranges `data[starts[i]:stops[i]]`, which ascend, one per key."""
+    """Return (offsets, bytes) of a binary array with the values `data[starts[i]:stops[i]]`.
+
+    The ranges ascend. Each range is a part of another key.
+    """
     offsets = np.zeros(len(starts) + 1, dtype=np.int64)
     np.cumsum(stops - starts, out=offsets[1:])
     if offsets[-1] == len(data):

@@ -52,7 +52,8 @@ _TERMINATOR: Final = 0x01
 class EncodedKeys(abc.ABC):
     """Encoded keys over the key columns of one table. `nyala.keys.codec.KeyCodec` creates them.
 
-    `layout`: see the table above. `width`: the bytes of every key, None for layout "binary".
+    layout: see the table in the module's docstring.
+    width: the bytes of every key; None for layout "binary".
     Positions are int64 NumPy arrays. *Probes* are keys to search for, and must have the same layout
     and width.
     """
@@ -68,7 +69,7 @@ class EncodedKeys(abc.ABC):
     @property
     @abc.abstractmethod
     def nbytes(self) -> int:
-        """The bytes of memory of this vector's keys. A slice counts only its own keys."""
+        """The size of the keys in memory, in bytes. A slice counts only its own keys."""
 
     @abc.abstractmethod
     def take(self, indices: npt.NDArray[Any]) -> EncodedKeys:
@@ -80,9 +81,7 @@ class EncodedKeys(abc.ABC):
 
     @staticmethod
     def concat(parts: Sequence[EncodedKeys]) -> EncodedKeys:
-        """Return the concatenated keys of `parts`. The layout is that of the parts, so at least one
-        is needed.
-        """
+        """Return the concatenated keys of `parts`: at least one part, all with the same layout."""
         assert parts, "concat needs a vector: create an empty one with KeyCodec.empty()"
         if len(parts) == 1:
             return parts[0]
@@ -101,9 +100,9 @@ class EncodedKeys(abc.ABC):
         """Whether each key is > the previous one, so that no key repeats."""
 
     def sort_indices(self) -> Indexes:
-        """Return positions in key order. Equal keys keep their order (stable).
+        """Return the positions that sort the keys. The sort is stable.
 
-        Cost: one pass if the keys ascend already, as the keys of a load or a file do.
+        Cost: only one comparison pass if the keys ascend already, as the keys of a file do.
         """
         if self.is_ascending():
             return np.arange(len(self), dtype=np.int64)
@@ -114,15 +113,14 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
-        """Return the position at which each probe would be inserted into these keys, which must
-        ascend.
+        """Return, for each probe, the position to insert it at. These keys must ascend.
 
-        side: "left" for the first position with a key >= the probe, "right" for the first one with
-        a key > the probe.
+        side: "left" for the first position with a key >= the probe, "right" for the first position
+        with a key > the probe.
         """
 
     def find(self, probes: EncodedKeys) -> Indexes:
-        """Return the position of each probe, or -1. These keys must ascend strictly."""
+        """Return the position of each probe, -1 if absent. These keys must ascend strictly."""
         if len(self) == 0:
             return np.full(len(probes), -1, dtype=np.int64)
         positions = self.search(probes)
@@ -130,20 +128,24 @@ class EncodedKeys(abc.ABC):
         return np.where(self.take(clipped).equal_to(probes), clipped, np.int64(-1))
 
     def prepare_search(self) -> None:  # noqa: B027
-        """Compute once what a search would otherwise compute for each later slice of these keys."""
+        """Compute and cache what searches need. Slices that are created later share the result."""
 
     def prepare_slices(self) -> None:  # noqa: B027
-        """Compute what needs ascending keys, for all later slices. These keys must ascend."""
+        """Compute and cache the common head of these keys, which must ascend.
+
+        Slices that are created later share it. Without it, a search for several keys is slower.
+        """
 
     @abc.abstractmethod
     def lower_bound(self, bound: bytes) -> int:
-        """Return the first position with bytes >= `bound`, which may be a prefix of a key. These
-        keys must ascend.
+        """Return the position of the first key whose bytes are >= `bound`. These keys must ascend.
+
+        bound: canonical bytes of a key, or a prefix of them.
         """
 
     @abc.abstractmethod
     def equal_to(self, other: EncodedKeys) -> Bools:
-        """Return one bool per row: whether self[i] == other[i]. Both have the same length."""
+        """Return one bool per key: whether self[i] == other[i]. Both must have the same length."""
 
     def equal_neighbours(self) -> Bools:
         """Return one bool per pair of neighbours: whether self[i] == self[i + 1]."""
@@ -152,10 +154,9 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def to_hashable(self) -> list[Any]:
-        """Return the keys as Python ints or bytes for a dict. These are equal exactly if the keys
-        are equal.
+        """Return the keys as Python ints or bytes, for use as keys of a dict.
 
-        They are not the canonical bytes.
+        The bytes may differ from the canonical bytes.
         """
 
     @abc.abstractmethod
@@ -172,11 +173,10 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
-        """Return `width` bytes (at most 8) of each key, before its last `suffix_bytes`, as
-        big-endian integers.
+        """Return the encoded values of one column of `KeyCodec.fixed_tail`, one integer per key.
 
-        So the result has the values of one column of `KeyCodec.fixed_tail`. The caller must not
-        change it.
+        The integer of a key is made of `width` bytes (at most 8), which are followed by
+        `suffix_bytes` more bytes. The caller must not change the result.
         """
 
     @abc.abstractmethod
@@ -218,9 +218,9 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def tails(self) -> npt.NDArray[np.uint64]:
-        """The last TAIL_WIDTH bytes of each key as integers. They sort keys with one head.
+        """The last TAIL_WIDTH bytes of each key as integers. Only for layout "fixed".
 
-        Only for layout "fixed".
+        If all keys have the same head, the integers have the order of the keys.
         """
         tails = self._tails
         if tails is None:
@@ -234,7 +234,7 @@ class NumpyKeys(EncodedKeys):
             _ = self.tails
 
     def head(self, index: int) -> bytes:
-        """Return the bytes of one key before its last TAIL_WIDTH bytes. Only for layout "fixed"."""
+        """Return the head of a key: all but its last TAIL_WIDTH bytes. Only for layout "fixed"."""
         return bytes(self.data[index])[: self.width - TAIL_WIDTH]
 
     def prepare_slices(self) -> None:
@@ -243,9 +243,9 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def common_head(self) -> bytes | None:
-        """The head of all these keys (ascending, at least one); None if heads differ.
+        """The head of all keys if it is the same, else None. Only for layout "fixed".
 
-        Only for layout "fixed". Slices inherit the head of the whole vector.
+        The keys must ascend, and there must be at least one. Slices inherit the cached head.
         """
         head = self._head
         if head is None:
@@ -256,7 +256,10 @@ class NumpyKeys(EncodedKeys):
         return head
 
     def first_beyond(self, prefix: bytes) -> int:
-        """Return the first position after all keys that begin with `prefix`. These keys must ascend."""
+        """Return the first position after the keys that begin with `prefix`, or would begin with it.
+
+        These keys must ascend.
+        """
         probe = prefix.ljust(self.width, b"\xff") + bytes([_TERMINATOR])
         return int(np.searchsorted(self.data, np.array(probe, self.data.dtype), side="right"))
 
@@ -304,11 +307,11 @@ class NumpyKeys(EncodedKeys):
     def _as_integers(
         self, probes: EncodedKeys
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Return integers for these keys and for the probes, with the same order; None if that is
-        impossible.
+        """Return (these keys, the probes) as integers that compare like the keys, if possible.
 
-        These keys ascend. For layout "fixed" it is possible if all keys have one head. Several
-        probes must have been prepared by `prepare_slices`.
+        These keys must ascend. Layout "int" always allows it. Layout "fixed" allows it if these
+        keys and the probes have the same head. For two or more probes this head must be known:
+        the caller must have called `prepare_slices` on them. Otherwise the result is None.
         """
         other = self._same(probes)
         if self.layout == "int":
@@ -466,9 +469,10 @@ def _as_words(matrix: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
 
 
 def binary_search(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
-    """Search all probes at once, as `pyarrow.compute.search_sorted` does since pyarrow 26.
+    """Return the position at which to insert each probe into ascending `keys`.
 
-    Cost: one take and one comparison of all probes per bit of len(keys).
+    Replaces `pyarrow.compute.search_sorted`, which exists since pyarrow 26. Cost: log2(len(keys))
+    steps. Each step compares all probes in one call.
     """
     below = pc.less if side == "left" else pc.less_equal
     lower = np.zeros(len(probes), dtype=np.int64)

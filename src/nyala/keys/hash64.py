@@ -32,7 +32,7 @@ _WORD: Final = 8
 
 
 def hash_one(key: bytes) -> int:
-    """Return the hash of one key, by Python arithmetic: NumPy calls would take longer."""
+    """Return the hash of one key. Uses Python integers, which are faster than NumPy for one key."""
     m, h = _M_INT, len(key) * _M_INT & _ALL
     end = len(key) & ~7
     for at in range(0, end, _WORD):
@@ -61,7 +61,10 @@ def _finish(h: Hashes) -> Hashes:
 
 
 def hash_rows(rows: npt.NDArray[np.uint8]) -> Hashes:
-    """Return the hashes of keys of equal length, given as one row of bytes per key."""
+    """Return the hashes of keys of equal length.
+
+    rows: a matrix with the bytes of one key in each row.
+    """
     count, width = rows.shape
     words = np.zeros((count, -(-width // _WORD)), "<u8")
     words.view(np.uint8)[:, :width] = rows
@@ -75,9 +78,9 @@ def hash_rows(rows: npt.NDArray[np.uint8]) -> Hashes:
 
 
 def hash_variable(offsets: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> Hashes:
-    """Return the hash of each `data[offsets[i]:offsets[i + 1]]`.
+    """Return the hashes of keys of any length. Key i is `data[offsets[i]:offsets[i + 1]]`.
 
-    Cost: some calls per word of the longest key.
+    Cost: some NumPy calls per 8 bytes of the longest key.
     """
     starts = offsets[:-1] - offsets[0]
     lengths = np.diff(offsets)

@@ -2,7 +2,7 @@
 
     predicates          host = 'a'   AND   metric IN ('x', 'y')   AND   time < 100
     lower (inclusive)   encode('a', 'x')
-    upper (exclusive)   the first bytes after all that begin with encode('a', 'y', 99)
+    upper (exclusive)   successor(encode('a', 'y', 99)): above all keys that begin with these bytes
 
 The range is a necessary condition. The key of every row that satisfies the predicates is in the
 range, but not every key in the range satisfies them (here: all metrics between x and y).
@@ -26,14 +26,20 @@ from nyala.schema.types import ColumnType
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """Return the first byte string after all that begin with `prefix`; None if all its bytes are 0xff."""
+    """Return the least byte string that is greater than every byte string with this prefix.
+
+    None if the prefix is empty or has only bytes 0xff: then no greater byte string exists.
+    """
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Canonical key bytes in [lower, upper). None is unbounded. A bound may be a prefix of a key."""
+    """The keys with canonical bytes in [lower, upper). A bound may be a prefix of a key.
+
+    None means unbounded.
+    """
 
     lower: bytes | None = None
     upper: bytes | None = None
@@ -61,7 +67,7 @@ class KeyRange:
         return KeyRange(max(lowers, default=None), min(uppers, default=None))
 
     def overlaps(self, key_min: bytes, key_max: bytes) -> bool:
-        """Whether the range may contain a key of [key_min, key_max], the bounds of a rowset."""
+        """Whether a rowset with keys from `key_min` to `key_max` may have a key in the range."""
         return (
             not self.is_empty
             and (self.lower is None or self.lower <= key_max)
@@ -89,10 +95,10 @@ def key_range_of(constraints: Mapping[str, Constraint], schema: Schema) -> KeyRa
 
 
 def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
-    """Whether the constraints are equivalent to their `key_range_of`.
+    """Whether all keys in the range `key_range_of(constraints)` satisfy the constraints.
 
-    They are if they fix the first key columns to one value each, and constrain the next one at most
-    by a range.
+    This is so if the constraints fix the first key columns to one value each, constrain the next
+    key column at most by a range, and constrain no other column.
     """
     left = dict(constraints)
     for column in schema.key_columns:
@@ -109,11 +115,13 @@ def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """A constraint on one key column, in canonical form, with inclusive bounds where possible.
+    """A constraint on one key column: the result of `clamp`.
 
-    It has `values` (ascending; None: any value) or bounds (None: unbounded). `upper_open` means
-    that `upper` itself is excluded. Only text needs this: most texts have no greatest text below
-    them.
+    lower, upper: inclusive bounds as canonical scalars. None: unbounded.
+    upper_open: `upper` itself is excluded. This is necessary for text and binary: there is no
+    greatest text below "b".
+    values: the allowed values, ascending, instead of bounds. None: no such list.
+    empty: no value satisfies the constraint.
     """
 
     lower: Any = None
@@ -124,7 +132,7 @@ class Clamped:
 
 
 def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
-    """Limit a NOT NULL column's `constraint` to values of `type`, with inclusive bounds."""
+    """Convert the constraint of a NOT NULL column to inclusive bounds that are values of `type`."""
     if constraint is None:
         return Clamped()
     if constraint.empty or constraint.null == "only":
@@ -160,14 +168,17 @@ def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
 
 
 def allowed_range(constraints: Sequence[Constraint | None], codec: KeyCodec) -> KeyRange:
-    """Return the range of the codec's keys that the constraints on its columns, in key order, allow."""
+    """Return the range of the codec's keys that the constraints allow.
+
+    constraints: one for each key column, in key order. None: no constraint.
+    """
     return range_of_clamped(
         [clamp(constraint, type) for constraint, type in zip(constraints, codec.types, strict=True)], codec
     )
 
 
 def range_of_clamped(columns: Sequence[Clamped], codec: KeyCodec) -> KeyRange:
-    """Return `allowed_range` of constraints that were clamped before."""
+    """Return the same range as `allowed_range`, from constraints that `clamp` returned."""
     if any(column.empty for column in columns):
         return KeyRange.NONE
     first: list[Any] = []

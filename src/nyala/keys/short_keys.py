@@ -28,7 +28,10 @@ from nyala.keys.word_search import find_integers, sample_of
 
 
 class ShortKeys:
-    """Strictly ascending keys of `width` bytes that all begin with `head`."""
+    """Strictly ascending keys of `width` bytes that all begin with `head`.
+
+    `tails` has the last 8 bytes of each key as an integer.
+    """
 
     __slots__ = ("_sample", "head", "tails", "width")
 
@@ -40,7 +43,10 @@ class ShortKeys:
 
     @staticmethod
     def of(keys: EncodedKeys) -> ShortKeys | None:
-        """Convert strictly ascending keys. None if they have another layout or different heads."""
+        """Convert strictly ascending keys.
+
+        Returns: None if the keys have another layout than "fixed", or different heads.
+        """
         if keys.layout != "fixed" or not len(keys):
             return None
         assert isinstance(keys, NumpyKeys)
@@ -49,11 +55,11 @@ class ShortKeys:
 
     @staticmethod
     def from_binary(array: pa.Array, width: int | None) -> ShortKeys | None:
-        """Convert the canonical bytes of strictly ascending keys, as read from disk. None as for
-        `of`.
+        """Convert strictly ascending keys from their canonical bytes, as read from disk.
 
-        width: that of the codec.
-        Raises: CorruptionError as `KeyCodec.from_binary`.
+        width: the bytes of each key (`KeyCodec.width`).
+        Returns: None if the keys have another layout than "fixed", or different heads.
+        Raises: CorruptionError if a key has another length.
         """
         if width is None or width <= TAIL_WIDTH or not len(array) or array.null_count:
             return None
@@ -79,7 +85,7 @@ class ShortKeys:
         return int(self.tails.nbytes + (0 if self._sample is None else self._sample.nbytes))
 
     def find(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
-        """Return the position of each probe, or -1. Probes ascend."""
+        """Return the position of each probe, -1 if absent. Probes must ascend."""
         assert isinstance(probes, NumpyKeys) and probes.width == self.width, "K1: keys of different layouts"
         if not len(probes):
             return np.empty(0, np.int64)
@@ -92,7 +98,10 @@ class ShortKeys:
         return found
 
     def floor(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
-        """Return the last position with a key <= each probe, or -1. Probes ascend."""
+        """Return, for each probe, the position of the last key <= the probe; -1 if all are greater.
+
+        Probes must ascend.
+        """
         assert isinstance(probes, NumpyKeys) and probes.width == self.width, "K1: keys of different layouts"
         if not len(probes):
             return np.empty(0, np.int64)
@@ -105,7 +114,10 @@ class ShortKeys:
         return found
 
     def lower_bound(self, bound: bytes) -> int:
-        """Return the first position with bytes >= `bound` (see `EncodedKeys.lower_bound`)."""
+        """Return the position of the first key whose bytes are >= `bound`.
+
+        bound: canonical bytes of a key, or a prefix of them.
+        """
         # A shorter bound is padded with zeros, and a longer one is cut.
         side: Any = "left" if len(bound) <= self.width else "right"
         probe = bound[: self.width].ljust(self.width, b"\0")

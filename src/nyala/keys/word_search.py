@@ -1,8 +1,8 @@
-"""Searches many 64-bit integers in a long ascending array, each step for all of them at once.
+"""Finds many 64-bit integers (the probes) in a long ascending array, step by step for all together.
 
-    sample      n0        n64       n128      ...      every 64th integer: small enough for the processor's caches
-    first       p: 64 <= at < 128                      one binary search in the sample
-    steps       32, 16, 8, 4, 2, 1                     numbers[at + step] <= probe? six comparisons of all probes
+    sample      n0  n64  n128  ...          every 64th integer: small enough for the processor's caches
+    first       n64 <= probe < n128         a binary search in the sample finds 64 candidates
+    then        steps 32, 16, 8, 4, 2, 1    six comparisons of all probes, each halves the candidates
 
 A binary search of one probe waits for memory at each of its steps. Here the reads of all probes in
 one step do not depend on each other, so the processor makes them at the same time. Measured: 1,000
@@ -26,12 +26,12 @@ _PROBES_MIN: Final = 16
 
 
 def sample_of(numbers: Integers) -> Integers | None:
-    """Return the sample of ascending integers that `find_integers` uses; None for a short array."""
+    """Return every 64th of the ascending integers, for `find_integers`; None for a short array."""
     return numbers[::_STEP].copy() if len(numbers) >= _LONG_MIN else None
 
 
 def find_integers(numbers: Integers, sample: Integers | None, probes: Integers) -> npt.NDArray[np.int64]:
-    """Return the position of each probe in `numbers`, or -1. Probes have any order.
+    """Return the position of each probe in `numbers`, -1 if absent. Probes may have any order.
 
     numbers: strictly ascending, at least one.
     sample: `sample_of(numbers)`.
