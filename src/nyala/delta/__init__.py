@@ -1,7 +1,6 @@
-"""Changes of rows after their base was written: in memory, in files, applied to a snapshot,
-compacted.
+"""Stores, reads and compacts the changes of rows whose base data is already written.
 
-Read in this order: `run` (the model, and the sorted changes of one column), `applier` (base, runs
-and snapshot give values), `batch` and `mem_store` (changes in memory), `delta_file` (changes on
-disk), `compaction`, `file_selection`.
+Read in this order: `run` (the model, and the sorted changes of one column), `applier` (applies the
+changes to base data), `batch`, `mem_store` and `node` (changes in memory), `delta_file` (changes on
+disk), `compaction` (merges changes), `file_selection` (chooses the delta files to merge).
 """

@@ -4,9 +4,10 @@
       UNDO t=4   UNDO t=9   [ base ]   REDO t=12   REDO t=20
       <- roll back, newest first       roll forward, oldest first ->
 
-All functions are pure: arrays in, an array out. Each run of a column has values for some rows
-(`DeltaRun`). A run that is applied later overrides earlier ones. So callers pass UNDO newest first
-and REDO oldest first. All runs together become one patch of the base.
+All functions are pure. Each run (`DeltaRun`) has values of one column for some rows. If several
+runs change a row, the run that is applied last counts. So callers pass UNDO newest first and REDO
+oldest first. The functions combine all runs into one *patch*: (positions, values) to write over the
+base.
 
 Invariants
     D4  For one cell no UNDO is newer than any REDO, so rolling back and then forward is correct.
@@ -41,7 +42,10 @@ def resolve(
     lower: int = 0,
     upper: int | None = None,
 ) -> tuple[Rowids, pa.Array | None]:
-    """Return (ascending rowids, values or None) of the changes to rows [lower, upper) at `snapshot`."""
+    """Return the patch of one column for the rows [lower, upper) at `snapshot`.
+
+    Returns: (ascending rowids, their values). The values are None if no row is changed.
+    """
     return overlay([run.resolve(snapshot, lower, upper) for run in (*undo, *redo)], lower, upper)
 
 
@@ -51,8 +55,10 @@ def resolve_at(
     snapshot: int,
     rowids: Rowids,
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Return (ascending positions in `rowids`, values or None) of the changes to these rows at
-    `snapshot`.
+    """Return the patch of one column for the rows `rowids`, in any order, at `snapshot`.
+
+    Returns: (ascending positions in `rowids`, values of these rows). The values are None if no row
+    is changed.
     """
     return overlay([run.resolve_at(rowids, snapshot) for run in (*undo, *redo)])
 
@@ -60,12 +66,12 @@ def resolve_at(
 def overlay(
     parts: Sequence[tuple[npt.NDArray[np.int64], pa.Array]], lower: int = 0, upper: int | None = None
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Return one patch from several. If two have the same position, the value of the later one
-    counts.
+    """Combine several patches into one. For a position in several patches, the last patch counts.
 
-    parts: (positions, values) of each patch. Positions ascend strictly, also in the result.
-    lower, upper: a range that contains all positions, if it is known.
-    Cost: one sort of nearly sorted positions. If the range has many positions, one pass over the
+    parts: (strictly ascending positions, values) of each patch. The result has the same form, with
+    None as values if it is empty.
+    lower, upper: a range that contains all positions; upper None: unknown.
+    Cost: one sort of the positions. If they fill a large share of the range, one pass over the
     range instead.
     """
     parts = [part for part in parts if len(part[0])]
@@ -98,8 +104,7 @@ def _overlay_dense(
 def patch(base: pa.Array, positions: npt.NDArray[np.integer[Any]], values: pa.Array) -> pa.Array:
     """Return a copy of `base` with `values[i]` at `positions[i]`. Positions ascend strictly.
 
-    For types of fixed width, raw bytes are copied, so NaN payloads and decimals keep every bit. For
-    text and binary, one `take` selects from base and values.
+    Values of fixed width are copied as bytes, so NaN and decimals keep every bit.
     """
     count = len(base)
     if not len(positions):
@@ -132,7 +137,10 @@ def patch(base: pa.Array, positions: npt.NDArray[np.integer[Any]], values: pa.Ar
 
 
 def _bits(array: pa.Array, buffer: int) -> npt.NDArray[np.uint8]:
-    """Return a bitmap of an array (0: validity, 1: bool values) as one writable byte per row."""
+    """Return a bitmap of an array as one writable byte (0 or 1) per row.
+
+    buffer: 0 for the validity bitmap, 1 for the values of a bool array.
+    """
     first, last = array.offset // 8, (array.offset + len(array) + 7) // 8
     packed = np.frombuffer(array.buffers()[buffer], np.uint8)[first:last]
     skip = array.offset % 8
@@ -140,7 +148,10 @@ def _bits(array: pa.Array, buffer: int) -> npt.NDArray[np.uint8]:
 
 
 def _raw_values(array: pa.Array) -> npt.NDArray[Any] | None:
-    """Return the raw values of an array of fixed width as a NumPy view; None for text and binary."""
+    """Return a NumPy view of the values of a fixed-width array as unsigned integers.
+
+    Values of 16 bytes become two integers. None for text and binary.
+    """
     try:
         width = array.type.bit_width // 8
     except ValueError:

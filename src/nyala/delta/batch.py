@@ -1,4 +1,4 @@
-"""Rows that were written together: columns that several stores share, and batches of changes.
+"""Batches of rows that were written together. Several stores share the columns of one batch.
 
     one write of 1,000 rows x 16 columns over 64 tablets
 
@@ -7,7 +7,7 @@
                     [16,31) -> tablet 2's store     a column when a reader needs it
                     ...
 
-So the calls of a write grow with columns plus tablets, and never with their product.
+So a write of c columns to t tablets makes about c + t NumPy and Arrow calls, and not c x t.
 Source: docs/design/writes-and-batches.md, "Cost is counted in calls".
 """
 
@@ -25,10 +25,10 @@ from nyala.schema.conversion.long_column import Column, LongColumn
 
 
 def held_bytes(arrays: Iterable[Column]) -> int:
-    """Return the bytes of all buffers of arrays that own their memory.
+    """Return the total size of the buffers of `arrays`, in bytes. The arrays must not be slices.
 
-    A long column counts with the bytes that it will have. Arrow's `nbytes` also checks who owns the
-    memory, and costs ten times as much.
+    For a `LongColumn`, which is not an array yet, the size of its later array counts. This function
+    is ten times as fast as Arrow's `nbytes`.
     """
     total = 0
     for array in arrays:
@@ -43,9 +43,10 @@ def held_bytes(arrays: Iterable[Column]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SharedBatch(LazyValues):
-    """Immutable columns of equal length by column id, which own their memory.
+    """The columns of one write, by column id. Several stores share them, each for a range of rows.
 
-    A batch is freed when no store has a part of it. Each store counts the bytes of its own rows.
+    The columns are immutable, have equal length and own their memory. The memory is freed when no
+    store has a part of the batch. Each store counts only the bytes of its own rows.
     """
 
     columns: Mapping[int, pa.Array]
@@ -82,10 +83,10 @@ class DeltaBatch:
         return len(self.rowids)
 
     def moved(self, positions: Rowids) -> DeltaBatch:
-        """Return the changes with `positions[r]` as the row instead of r. Position -1 drops a
-        change.
+        """Return the changes with other rowids: row r becomes row `positions[r]`.
 
-        A flush or compaction uses this to move changes from its inputs to its output.
+        If `positions[r]` is -1, the changes of row r are dropped. A flush or compaction uses this
+        to move changes from its inputs to its output.
         """
         rowids = positions[self.rowids]
         keep = rowids >= 0

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 
 def redo_to_undo(base: pa.Array, redo: DeltaRun, lower: int = 0) -> tuple[pa.Array, DeltaRun]:
-    """Return (the base after all of `redo`, UNDO with the value before each change).
+    """Apply `redo` to `base`. Return (the new base, the UNDO run that leads back to the old base).
 
-    lower: `base` has the rows [lower, lower + len(base)), and `redo` changes only these.
+    lower: `base` has the rows [lower, lower + len(base)), and `redo` changes only these rows.
     Cost: O(records), and one copy of the base.
     """
     assert redo.kind == "redo"
@@ -80,11 +80,11 @@ def merge_delta_files(
     names the file.
 
     inputs: files of one kind.
-    types: every column to keep, by id. Records of other columns, which were dropped from the table,
-    are left out.
-    cut: records that only snapshots before it need are left out.
-    Raises: CorruptionError from an input; StorageError, and then no valid file remains;
-    InvalidArgumentError if no column remains, so that the caller can delete the inputs.
+    types: the types of the columns to keep, by id. Columns that were dropped from the table are
+    left out.
+    cut: a timestamp. Records that only snapshots before `cut` need are left out.
+    Raises: CorruptionError if an input is damaged; StorageError if writing fails, and then no valid
+    file remains; InvalidArgumentError if no column remains: the caller then deletes the inputs.
     """
     kind = inputs[0].kind
     assert all(file.kind == kind for file in inputs), "REDO and UNDO must not be mixed"

@@ -6,16 +6,17 @@ a group, and the file stores their rowids and timestamps once:
     group 0   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE val   DELTA_VALUE status
     group 1   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE LIVENESS
 
-Reading a column decodes the two vectors of its group and its own values, and no other column. The
-file's entry in the catalogue (`DeltaDescription`) shows a scan whether it must open the file.
+To read a column, a reader decodes only the rowids and timestamps of its group, and its values. The
+file's entry in the catalogue (`DeltaDescription`) says which columns and timestamps the file has.
+So a scan opens only the files that it needs.
 
 Invariants
     F1  The records of each group are in the order of a run (D1–D3 of `run`); checked before writing
         and after reading.
     F2  Every timestamp is in [timestamp_min, timestamp_max] of the description.
     F3  No group is empty, and no two groups of a file have the same rowids and timestamps.
-    F4  If timestamp_min = timestamp_max, that is the timestamp of every record, and the stored ones
-        are not read: a job writes its files before the timestamp of its commit is known.
+    F4  If timestamp_min = timestamp_max, every record has this timestamp, whatever the file stores.
+        (A job writes its files before it knows the timestamp of its commit.)
 
 Files are immutable; any thread may use a DeltaFile. Format: docs/format/delta.md. Source:
 docs/design/kudu.md, "Delta files". Kudu stores lists of changes by row, and not columns.
@@ -82,7 +83,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 class DeltaDescription(Protocol):
-    """What a reader must know about a delta file: its entry in the catalogue."""
+    """The catalogue's entry of a delta file: what a reader must know to open it or to skip it."""
 
     @property
     def id(self) -> int: ...
@@ -110,8 +111,8 @@ class DeltaDescription(Protocol):
 class WrittenDelta:
     """A finished delta file, with what the catalogue stores about it.
 
-    record_count: the (row, timestamp) pairs of all groups. A write of three columns of a row counts
-    once.
+    record_count: the (row, timestamp) pairs of all groups. One write that changed three columns of
+    a row counts as one record.
     """
 
     file: WrittenFile
@@ -132,7 +133,10 @@ class RunBounds:
 
 
 class _RangeKeys(NamedTuple):
-    """The checked rowids (counted from `lower`) and timestamps of one group's records of some rows."""
+    """The rowids and timestamps of one group's records, for a range of rows; already checked.
+
+    Rowids are counted from the range's first row.
+    """
 
     key: tuple[int, int, int]  # group, lower, upper
     begin: int  # position of the first record in the group
@@ -141,8 +145,9 @@ class _RangeKeys(NamedTuple):
 
 
 class DeltaFile:
-    """An open delta file. It builds a run at its first use, and the block cache keeps it while
-    there is space.
+    """An open delta file.
+
+    The run of a column is read at its first use, and the block cache keeps it while there is space.
     """
 
     def __init__(self, reader: CFileReader, entry: DeltaDescription, cache: BlockCache | None = None) -> None:
@@ -175,10 +180,10 @@ class DeltaFile:
         cache: BlockCache | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> DeltaFile:
-        """Return a delta file of the store in the folder `root`. The file is opened at its first
-        use.
+        """Return a DeltaFile for the catalogue's `entry`. The file is opened at its first use.
 
-        types: the Arrow types of columns by id; see `CFileReader`.
+        root: the folder of the store.
+        types: the Arrow types of the columns by id. Other types in the file are damage.
         """
         path = os.path.join(root, entry.path)
         reader = CFileReader(files, path, cache, entry.places, types, entry.size_bytes, entry.file_id)
@@ -220,11 +225,11 @@ class DeltaFile:
         *,
         whole: bool,
     ) -> DeltaRun | None:
-        """Return the column's records of at least the rows [lower, upper); None if the file has
-        none.
+        """Return the column's records of the rows [lower, upper), and maybe of other rows.
 
-        whole: read all records, and cache the run. Otherwise only the blocks with these rows are
-        read, as blocks of a scan. But if the whole run is in memory, it is returned.
+        whole: True reads all records, and caches the run. False reads only the blocks with these
+        rows. But a run that is already in memory is returned as a whole.
+        Returns: None if the file has no record of the column.
         Raises: as `run`.
         """
         if column_id not in self.column_ids:
@@ -237,13 +242,12 @@ class DeltaFile:
     def newest(
         self, column_id: int, lower: int, upper: int, stats: ReadStats | None = None
     ) -> tuple[Rowids, pa.Array] | None:
-        """Return the newest record of each of the rows [lower, upper) in a REDO file, for one
-        column.
+        """Return the newest value of the column for each changed row in [lower, upper).
 
-        The whole file must apply at the caller's snapshot. The result is (strictly ascending
-        rowids, values), or None without records. Decimals are narrow if their type allows it.
-        Cost: reads no timestamps, because the last record of a row is its newest. A file that is
-        read whole leaves no blocks in the cache, because callers cache what they compute.
+        Only for a REDO file, and for a snapshot at which all its records apply.
+        Returns: (strictly ascending rowids, values); None without records. Decimals have a narrow
+        Arrow type if possible.
+        Cost: reads rowids and values, but no timestamps: the last record of a row is its newest.
         Raises: as `run`.
         """
         assert self.kind == "redo", "the last record of UNDO is the oldest"
@@ -275,8 +279,9 @@ class DeltaFile:
 
     @property
     def run_bytes(self) -> int:
-        """The estimated bytes of the file's runs in the cache, including `latest`. Does not open
-        the file.
+        """How many bytes of the cache all runs of the file would take: an estimate.
+
+        It includes `DeltaRun.latest`. Does not open the file.
         """
         return 2 * _RECORD_BYTES * self.record_count
 
@@ -288,9 +293,10 @@ class DeltaFile:
     def run_of_rows(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
         """Return the column's records of the rows [lower, upper), with rowids counted from `lower`.
 
-        None if the file has no record of the column. For a compaction, which reads a file once, in
-        ranges of rows: the call reads only the blocks with these rows, and caches nothing. Rowids
-        and timestamps are read and checked once for all columns of a group.
+        This is for compactions, which read a file once, range by range. It reads only the blocks
+        with these rows, and caches no blocks. If the caller reads all columns of a group for one
+        range, the group's rowids and timestamps are read and checked only once.
+        Returns: None if the file has no record of the column.
         Raises: as `run`.
         """
         if column_id not in self.column_ids:
@@ -304,7 +310,7 @@ class DeltaFile:
         return DeltaRun(self.kind, keys.rowids, keys.timestamps, values)
 
     def _read_range_keys(self, column_id: int, lower: int, upper: int) -> _RangeKeys:
-        """Return the rowids and timestamps of the column's group for the rows [lower, upper).
+        """Read and check rowids and timestamps of the column's group for the rows [lower, upper).
 
         Raises: as `run`.
         """
@@ -321,10 +327,9 @@ class DeltaFile:
         return _RangeKeys(key, begin + first, rowids[first:last] - lower, timestamps[first:last])
 
     def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
-        """Return the approximate decoded bytes of the column's text in the records of the rows
-        [lower, upper).
+        """Return the approximate bytes of the column's decoded text in the rows [lower, upper).
 
-        0 if the file has no such column. Cost: reads the rowids.
+        0 if the file has no record of the column. Cost: reads the rowids of these rows.
         """
         if column_id not in self.column_ids:
             return 0
@@ -332,10 +337,10 @@ class DeltaFile:
         return values.text_bytes(*self._records_at(column_id, lower, upper))
 
     def value_bytes(self, column_id: int) -> float:
-        """Return the average bytes of a text or binary value of the column.
+        """Return the average size of the column's text or binary values, in bytes.
 
-        0 for other columns, and if all text of the file is little (`LITTLE_TEXT_BYTES`). Opens the
-        file unless it has few records.
+        0 for columns of other types. If the file has so few records that their text cannot exceed
+        `LITTLE_TEXT_BYTES`, the result is 0 too, and the file is not opened.
         """
         if (
             column_id not in self.column_ids
@@ -346,7 +351,7 @@ class DeltaFile:
         return values.row_bytes if values.type.is_variable else 0.0
 
     def all_text_bytes(self, column_id: int) -> int:
-        """Return the decoded bytes of the column's text; 0 if the file has no such column."""
+        """Return the bytes of the column's decoded text; 0 if the file has no such column."""
         if column_id not in self.column_ids:
             return 0
         values = self._values(column_id)
@@ -355,7 +360,7 @@ class DeltaFile:
     def record_keys(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
         """Return (rowids, timestamps) of the column's records of the rows [lower, upper).
 
-        Order and bounds are not checked here, because the caller has checked the file.
+        Does not check F1 and F2, because the caller has checked the file.
         """
         if column_id not in self.column_ids:
             return _NOTHING, _NOTHING
@@ -364,10 +369,12 @@ class DeltaFile:
         return rowids[first:last], timestamps[first:last]
 
     def changed_after(self, rowids: Rowids, timestamp: int) -> npt.NDArray[np.bool_]:
-        """Return one bool per row: whether it has a record newer than `timestamp`. `rowids` ascend.
+        """Return one bool per rowid: whether the row has a record newer than `timestamp`.
 
-        Cost: for few rows the blocks with their records, for many rows those from the first row to
-        the last. Reads no values, and no group without newer records.
+        rowids: ascending.
+        Cost: reads rowids and timestamps, only of groups with newer records. For up to 16 rows it
+        reads the blocks with their records. For more rows it reads all blocks from the first row to
+        the last.
         Raises: as `run`.
         """
         changed = np.zeros(len(rowids), np.bool_)
@@ -388,19 +395,19 @@ class DeltaFile:
         return changed
 
     def _newest_of(self, column_id: int) -> int:
-        """Return the greatest timestamp of the records of the column's group, from the zone map."""
+        """Return the greatest timestamp in the column's group. Reads only the zone map."""
         if self.timestamp_min == self.timestamp_max:  # F4: the stored timestamps do not count
             return self.timestamp_max
         newest = self._timestamps(column_id).column_zone().max
         return self.timestamp_max if newest is None else int(newest)
 
     def check_run(self, column_id: int) -> RunBounds | None:
-        """Check the column's records part by part, without filling the cache, and return their
-        bounds.
+        """Check all records of the column, and return their bounds. Does not fill the cache.
 
-        None if the file has no record of the column.
-        Raises: CorruptionError: first for what cannot be read, then for records out of order (F1),
-        then for F2.
+        Returns: None if the file has no record of the column.
+        Raises: CorruptionError if records cannot be read, are out of order (F1), or have timestamps
+        outside the bounds of the description (F2). Of several faults, the first in this list is
+        reported.
         """
         if column_id not in self.column_ids:
             return None
@@ -430,7 +437,7 @@ class DeltaFile:
         return RunBounds(int(rowids[-1]), least, greatest)
 
     def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return the records [begin, end) of the blocks that may contain changes of the rows
+        """Return (begin, end): the positions of all records in blocks that may have the rows
         [lower, upper).
         """
         rowids = self._rowids(column_id)
@@ -447,8 +454,9 @@ class DeltaFile:
         return begin, max(begin, end)
 
     def _records_at(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return [begin, end) of exactly the records of the rows [lower, upper). Cost: reads their
-        rowids.
+        """Return (begin, end): the positions of exactly the records of the rows [lower, upper).
+
+        Cost: reads the blocks with their rowids.
         """
         begin, end = self._records_of(column_id, lower, upper)
         rowids = self._vector(self._rowids(column_id), begin, end)
@@ -456,8 +464,10 @@ class DeltaFile:
         return begin + first, begin + last
 
     def _records_to_read(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return the records [begin, end) to read for these rows: whole blocks, but exact records
-        for text.
+        """Return (begin, end): the positions of the records to read for the rows [lower, upper).
+
+        For a column with much text these are exactly the records of the rows, otherwise all records
+        of their blocks.
         """
         find = self._records_at if self.value_bytes(column_id) else self._records_of
         return find(column_id, lower, upper)
@@ -465,10 +475,13 @@ class DeltaFile:
     def parts_of_rows(
         self, column_id: int, rows: tuple[int, int] | None
     ) -> list[tuple[ColumnReader, int, int]]:
-        """Return (column, first record, end) of all that must be read for the changes of these
-        rows.
+        """Return which stored columns, and which of their records, a reader of this column needs.
 
-        rows: None for all rows. The file must have the column. Reads footers only.
+        Returns: (stored column, first record, end) for the rowids, the values and, unless F4 makes
+        them unnecessary, the timestamps.
+
+        rows: the range of rows (lower, upper). None: all rows. The file must have the column.
+        Cost: reads footers only.
         """
         columns = [self._rowids(column_id), self._values(column_id)]
         if self.timestamp_min != self.timestamp_max:  # F4
@@ -530,7 +543,7 @@ class DeltaFile:
             )
 
     def _check_times(self, column_id: int) -> None:
-        """Check F2 by the zone map of the timestamps, for callers that do not read these.
+        """Check F2 by the zone map of the timestamps, for callers that do not read the timestamps.
 
         Raises: CorruptionError.
         """
@@ -564,7 +577,7 @@ class DeltaFile:
         access: Access = Access.ONCE,
         stats: ReadStats | None = None,
     ) -> tuple[Rowids, Timestamps]:
-        """Return the rowids and timestamps of the records [begin, end) of the column."""
+        """Return rowids and timestamps of the column's records at the positions [begin, end)."""
         rowids = self._vector(self._rowids(column_id), begin, end, access, stats)
         if self.timestamp_min == self.timestamp_max:  # F4
             return rowids, np.full(len(rowids), self.timestamp_min, np.int64)
@@ -578,7 +591,7 @@ class DeltaFile:
         access: Access = Access.ONCE,
         stats: ReadStats | None = None,
     ) -> DeltaRun:
-        """Return the records [begin, end) of the column, without checking order and bounds."""
+        """Return the column's records at the positions [begin, end), without checking F1 and F2."""
         self._check_counts(column_id)
         rowids, timestamps = self._record_keys(column_id, begin, end, access, stats)
         values = self._values(column_id).decode(begin, end, access=access, stats=stats)
@@ -587,7 +600,7 @@ class DeltaFile:
     def _read_run(
         self, column_id: int, begin: int, end: int, access: Access, stats: ReadStats | None
     ) -> DeltaRun:
-        """Return the records [begin, end) of the column, after checking order and bounds."""
+        """Return the column's records at the positions [begin, end), after checking F1 and F2."""
         run = self._read_records(column_id, begin, end, access, stats)
         wrong = self._disorder(column_id, run, begin)
         if wrong is not None:
@@ -597,9 +610,9 @@ class DeltaFile:
         return run
 
     def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
-        """Return an error if the column's records violate F1, else None.
+        """Return the error to raise if the records of `run` violate F1 (order), else None.
 
-        begin: the position of the run's first record in the column.
+        begin: the position of the run's first record in the column, for the message.
         """
         wrong = run.disorder()
         if wrong is None:
@@ -611,7 +624,9 @@ class DeltaFile:
         )
 
     def _expect_times(self, column_id: int, least: int | None, greatest: int | None) -> None:
-        """Raise CorruptionError unless these bounds of the column's timestamps agree with F2."""
+        """Raise CorruptionError unless `least` and `greatest`, the bounds of the column's
+        timestamps, are within the bounds of the description (F2).
+        """
         if (
             least is None
             or greatest is None
@@ -631,15 +646,15 @@ def write_delta_file(
     runs: Mapping[int, DeltaRun],
     types: Mapping[int, ColumnType],
 ) -> WrittenDelta:
-    """Write the runs of a rowset's columns, by column id, to a new file.
+    """Write the runs of a rowset's columns, by column id, to a new delta file.
 
     The file is synced, but its folder is not: the caller syncs the folder before the catalogue
     names the file.
 
     runs: at least one must have records. Empty runs are left out.
-    types: the types to write, by column id. Runs from before a widening of the column are
-    converted. LIVENESS needs no entry.
-    Raises: StorageError; then no valid file remains.
+    types: the types of the columns now, by column id, except LIVENESS. If a column's type was
+    widened, its older values are converted.
+    Raises: StorageError if writing fails; then no valid file remains.
     """
     groups: list[tuple[DeltaRun, list[int]]] = []
     for column_id, run in runs.items():

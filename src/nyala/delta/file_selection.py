@@ -1,9 +1,10 @@
 """Chooses the delta files of a rowset to merge next (minor delta compaction).
 
 A rowset that changes every day gets one file per day, and a reader opens all files that its
-snapshot needs. If two files were always merged, the oldest record would be rewritten every day. If
-files were never merged, a year would leave 365. So a file is merged with all newer ones when these
-are together at least as large. If several files qualify, the oldest of them decides:
+snapshot needs. If every new file were merged at once, all records would be rewritten every day. If
+files were never merged, there would be 365 files after a year. So a file is merged with all newer
+files when these are together at least as large, and FILES_MIN files or more would be merged. If
+several files qualify, the merge begins at the oldest of them:
 
     sizes, oldest first     merge
     8  4  1 1 1             nothing: 8 > 7 and 4 > 3, and the last three are too few
@@ -31,9 +32,12 @@ FILES_MIN: Final = 4
 
 
 def first_file_to_merge(sizes_bytes: Sequence[int], files_min: int = FILES_MIN) -> int | None:
-    """Return the position of the oldest file to merge with all newer ones; None if merging does not pay.
+    """Return the position of the oldest file to merge; None if no merge is worthwhile.
+
+    This file is merged with all newer files.
 
     sizes_bytes: the sizes of one rowset's files of one kind, oldest first.
+    files_min: the fewest files to merge.
     """
     assert files_min >= 2, files_min
     chosen = None

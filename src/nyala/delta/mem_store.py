@@ -11,7 +11,7 @@ runs. Like the digits of a binary counter, each node is much larger than the nex
     c         ab(2) c(1) -> abc(3)
     ...       [ 60,000 ][ 4,000 ][ 300 ][ 12 ]
 
-So if its column is read, a record takes part in O(log records) merges, and otherwise in none. A
+A record takes part in O(log records) merges of runs, and only if a reader reads its column. A
 reader applies O(log records) runs. A look-up of single rows searches appends and existing runs, and
 builds runs only after many look-ups.
 
@@ -80,8 +80,10 @@ _EMPTY: Final = _State((), 0, 0, MAX_TIMESTAMP, -1, frozenset())
 
 
 class DeltaMemStore:
-    """REDO records in memory. A rowset has one store that takes appends, and maybe frozen ones
-    being flushed.
+    """The newest REDO records of a rowset, in memory.
+
+    A rowset has one store that takes appends. During a flush it also has stores that are being
+    written to files and take no more appends.
     """
 
     def __init__(self) -> None:
@@ -100,14 +102,14 @@ class DeltaMemStore:
     ) -> None:
         """Add changes: from `timestamps[i]` on, row `rowids[i]` has the i-th value of each column.
 
-        The store keeps the arrays, so the caller must not change them. The caller holds the commit
-        lock.
+        The store keeps the arrays, so the caller must not change them. The caller must hold the
+        commit lock.
 
         rowids, timestamps: in any order.
-        columns: arrays of `len(rowids)` by column id. Or a SharedBatch: then the values are its
-        rows [offset, offset + len(rowids)). Only LIVENESS and columns outside of the key.
-        Cost: O(1) NumPy calls, and no Arrow call for a SharedBatch of any size. After 64 to 125
-        small appends, one merge of these.
+        columns: the values by column id: arrays of `len(rowids)` values, or a SharedBatch, which
+        has the values in its rows [offset, offset + len(rowids)). Key columns are not allowed.
+        Cost: a few NumPy calls for any number of rows. After 64 to 125 small appends, one append
+        also merges them.
         """
         if not len(rowids):
             return
@@ -137,29 +139,29 @@ class DeltaMemStore:
         )
 
     def copy(self) -> DeltaMemStore:
-        """Return a store with the same records, which takes appends of its own. Cost: O(1)."""
+        """Return a copy of the store. Later appends to one do not change the other. Cost: O(1)."""
         twin = DeltaMemStore()
         twin._state = self._state
         return twin
 
     def changed_after(self, rowids: Rowids, timestamp: int) -> npt.NDArray[np.bool_]:
-        """Return one bool per row: whether it has a record newer than `timestamp`.
+        """Return one bool per rowid: whether the row has a record newer than `timestamp`.
 
-        Cost: the rowids of the nodes that have newer records.
+        Cost: a search in the rowids of all nodes with newer records.
         """
         found = [part for node in self._state.nodes for part in node.rowids_after(timestamp)]
         return np.isin(rowids, np.concatenate(found)) if found else np.zeros(len(rowids), np.bool_)
 
     @property
     def record_count(self) -> int:
-        """The rows of all appends. A row that was appended twice counts twice."""
+        """The number of rows in all appends. A row that was appended twice counts twice."""
         return self._state.record_count
 
     @property
     def nbytes(self) -> int:
         """The approximate bytes in memory: the appended data, and the overhead of each append.
 
-        If only some columns of an append were read, these are in memory twice. That is not counted.
+        Sorted runs that readers built beside the appended data are not counted.
         """
         state = self._state
         return state.data_bytes + _OVERHEAD_BYTES * sum(node.append_count for node in state.nodes)
@@ -178,7 +180,7 @@ class DeltaMemStore:
 
     @property
     def column_ids(self) -> frozenset[int]:
-        """The columns that have a record, including LIVENESS."""
+        """The ids of the columns that have a record, including LIVENESS."""
         return self._state.column_ids
 
     def levels(self, column_id: int) -> tuple[DeltaRun, ...]:
@@ -189,10 +191,10 @@ class DeltaMemStore:
         return tuple(node.run(column_id) for node in state.nodes if column_id in node.column_ids)
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return one row's values at `snapshot` by column, for those of these columns that have a
-        record.
+        """Return one row's values at `snapshot`, by column id.
 
-        Cost: a search in each append that is not in a run yet, and in each run.
+        Columns without a record for this row are absent.
+        Cost: a search in each run, and in each append that is not in a run yet.
         """
         found: dict[int, Cell] = {}
         for node in reversed(self._state.nodes):
@@ -205,7 +207,7 @@ class DeltaMemStore:
         """Return all records of the column as one run; None if it has none.
 
         Cost: merges the runs of all nodes, and caches the result until the next append. To read at
-        a snapshot, `levels` is enough, which costs less between appends.
+        a snapshot, use `levels`, which does not merge them.
         """
         state = self._state
         if column_id not in state.column_ids:
@@ -219,8 +221,9 @@ class DeltaMemStore:
         return run
 
     def runs(self) -> dict[int, DeltaRun]:
-        """Return all records by column, for a flush. Cost: one sort for all columns that changed
-        together.
+        """Return all records as one run per column id, for a flush.
+
+        Cost: one sort for all columns that changed together.
         """
         nodes = self._state.nodes
         if not nodes:
@@ -233,7 +236,7 @@ class DeltaMemStore:
         """Return the records newer than `timestamp`, to move them to another rowset.
 
         Columns with the same rowids and timestamps share a batch. The batches contain each record
-        once. Appended to an empty store, they give a store with the same values.
+        once.
         """
         batches: list[DeltaBatch] = []
         for column_id, run in self.runs().items():

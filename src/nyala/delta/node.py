@@ -56,7 +56,7 @@ class Append:
 
     @property
     def times(self) -> Timestamps:
-        """One timestamp per row."""
+        """The timestamps as an array, one per row."""
         times = self.timestamps
         return times if isinstance(times, np.ndarray) else np.full(len(self.rowids), times, np.int64)
 
@@ -64,10 +64,9 @@ class Append:
         return self.batch.columns[column_id].slice(self.offset, len(self.rowids))
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position in the batch of the row's last record at `snapshot`; -1 if it has
-        none.
+        """Return the position in the batch of the row's newest record at `snapshot`.
 
-        The records must be in the order of time.
+        -1 if there is no such record. The append must be in time order.
         """
         (positions,) = (self.rowids == rowid).nonzero()
         times = self.timestamps
@@ -82,7 +81,10 @@ _Leaf: TypeAlias = Append | _Runs
 
 
 class _Order(NamedTuple):
-    """The records of uniform nodes in the order of a run (D1), and the places of their values."""
+    """The records of uniform nodes, sorted like a run (D1), without the values.
+
+    `run` adds the values of one column, which `positions` and `leaves` locate.
+    """
 
     rowids: Rowids
     timestamps: Timestamps
@@ -104,8 +106,9 @@ class _Order(NamedTuple):
 class Node:
     """The records of one or more consecutive appends.
 
-    `content` is one append, or the two nodes that were merged, or all runs. `cache` has the runs
-    that were built so far, and `order` their common order if the node is uniform.
+    content: one append, or the two nodes that were merged, or the runs of all columns.
+    cache: the runs that were built so far, by column id.
+    order: the common order of all columns, once it was computed. Only in uniform nodes.
     """
 
     __slots__ = (
@@ -164,7 +167,7 @@ class Node:
     # --- runs -------------------------------------------------------------------------------------
 
     def run(self, column_id: int) -> DeltaRun:
-        """Return the sorted run of one of `column_ids`."""
+        """Return the sorted run of a column of this node. Builds it at the first call."""
         run = self.cache.get(column_id)
         if run is not None:
             return run
@@ -191,7 +194,7 @@ class Node:
         return run
 
     def _replace_parts(self, runs: _Runs) -> None:
-        """Keep only the runs of all columns."""
+        """Replace the content by `runs`, the runs of all columns, and free everything else."""
         self.content = runs  # assigned first: a reader that sees the old content builds from that
         self.cache = {}
         self.order = None
@@ -204,8 +207,9 @@ class Node:
         return order
 
     def _parts(self, column_id: int) -> Iterator[Node]:
-        """Yield the parts to merge for a column: nodes that have its run, and otherwise the largest
-        uniform nodes.
+        """Yield the nodes below this one whose runs must be merged to the run of the column.
+
+        These are the largest nodes that have the run already, or can build it without a merge.
         """
         waiting: list[Node] = [self]
         while waiting:
@@ -219,8 +223,9 @@ class Node:
                 yield node
 
     def build(self) -> None:
-        """Build every column, and free the appends. Cost: one sort for all columns that changed
-        together.
+        """Build the runs of all columns, and free the appends.
+
+        Cost: one sort for all columns that changed together.
         """
         # Groups of consecutive nodes: uniform ones with the same columns, or a single other node.
         groups: list[list[Node]] = []
@@ -279,7 +284,7 @@ class Node:
     # --- single rows ------------------------------------------------------------------------------
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return the row's values at `snapshot`, by column. Columns without a record are absent."""
+        """Return the row's values at `snapshot` by column id, without columns that have no record."""
         column_ids = column_ids & self.column_ids
         if not column_ids or self.timestamp_min > snapshot:
             return {}
@@ -314,11 +319,11 @@ class Node:
         return found
 
     def _worth_building(self, column_ids: Set[int]) -> _Runs | None:
-        """Return the runs of these columns, to search for a row in them; None to search the parts
-        instead.
+        """Return the runs of these columns if a look-up should search runs; None if not.
 
-        The runs are returned if they exist, if the parts cannot be searched, or if searching the
-        parts has cost as much as building.
+        None means that the look-up should search the appends. It should search runs if they exist,
+        if the appends are not in time order, or if earlier searches in the appends have cost as
+        much as building the runs.
         """
         if not isinstance(self.content, dict):
             missing = [column_id for column_id in column_ids if column_id not in self.cache]
@@ -333,8 +338,9 @@ class Node:
 
 
 def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[int, Cell]:
-    """Return the values of a row by column, for the runs that have a record which applies at
-    `snapshot`.
+    """Return the values of a row at `snapshot` by column id, from the runs of these columns.
+
+    Columns without a record that applies are absent.
     """
     found: dict[int, Cell] = {}
     previous, position = None, -1
@@ -347,9 +353,9 @@ def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[in
 
 
 def _ordered(nodes: Sequence[Node]) -> _Order:
-    """Return the order of all records of consecutive uniform nodes with the same columns.
+    """Sort the records of consecutive uniform nodes that have the same columns.
 
-    The new order replaces those of the nodes and of their parts.
+    The caller keeps the result, so the orders that the nodes and their parts had are freed.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []
@@ -387,7 +393,10 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
 
 
 def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
-    """Return each record's position in the concatenated leaves; None if the order is the same."""
+    """Return the position of each record in the leaves of all parts, counted in a row.
+
+    None if the records are already in this order.
+    """
     if all(part.positions is None for part in parts):
         return None
     positions, before = [], 0
@@ -401,6 +410,6 @@ def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
 
 
 def _ascend(rowids: Rowids, times: Timestamps) -> bool:
-    """Whether records are in the order of D1."""
+    """Whether the records ascend strictly by (rowid, timestamp), as D1 of `run` requires."""
     later = rowids[1:] > rowids[:-1]
     return bool(later.all() or (later | ((rowids[1:] == rowids[:-1]) & (times[1:] > times[:-1]))).all())

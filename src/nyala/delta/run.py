@@ -61,7 +61,10 @@ Timestamps: TypeAlias = npt.NDArray[np.int64]
 
 
 def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """Return `values` at `indices`, which must be in range."""
+    """Return the values at `indices`, as `values.take` does, but faster for types of fixed width.
+
+    The indices must be in range.
+    """
     dtype = copy_dtype(values.type)
     if dtype is None or values.null_count or not len(indices):
         return values.take(array_of_numbers(indices))
@@ -91,15 +94,15 @@ class DeltaRun(LazyValues):
 
     @lazy_value
     def nbytes(self) -> int:
-        """The bytes of the three vectors, without `latest`."""
+        """The size of rowids, timestamps and values in memory, in bytes, without `latest`."""
         return int(self.rowids.nbytes + self.timestamps.nbytes + self.values.nbytes)
 
     @lazy_value
     def latest(self) -> tuple[Rowids, pa.Array]:
-        """(Strictly ascending rowids, values) of the last record of each row: the changes if every
-        record applies.
+        """The last record of each row, as (strictly ascending rowids, values).
 
-        Cached, because reads of the present and every batch of writes need it.
+        This is the result of `resolve` at a snapshot at which every record applies. It is cached,
+        because reads of the present and every batch of writes need it.
         """
         last = last_of_row(self.rowids)
         if last is None:
@@ -122,10 +125,10 @@ class DeltaRun(LazyValues):
         return timestamps <= snapshot if self.kind == "redo" else timestamps > snapshot
 
     def resolve(self, snapshot: int, lower: int = 0, upper: int | None = None) -> tuple[Rowids, pa.Array]:
-        """Return (strictly ascending rowids, values) of the changes to rows [lower, upper) at
-        `snapshot`.
+        """Return the values at `snapshot` of the rows in [lower, upper) that this run changes.
 
-        Cost: the records of these rows; only a search if all records apply (see `latest`).
+        Returns: (strictly ascending rowids, values).
+        Cost: one pass over the records of these rows; only a search if all records apply.
         """
         if not self.relevant(snapshot):
             return self.rowids[:0], self.values.slice(0, 0)
@@ -144,12 +147,12 @@ class DeltaRun(LazyValues):
         return rowids, take(values, at + begin)
 
     def resolve_at(self, rowids: Rowids, snapshot: int) -> tuple[npt.NDArray[np.int64], pa.Array]:
-        """Return (ascending positions in `rowids`, values) of the changes to these rows at
-        `snapshot`.
+        """Return the values at `snapshot` of those of the rows `rowids` that this run changes.
 
         rowids: in any order.
-        Cost: O(rows · log records). If only a part of the run applies, also the records of these
-        rows.
+        Returns: (ascending positions in `rowids`, values).
+        Cost: O(rows · log records). Unless all records apply, also one pass over the records of
+        these rows.
         """
         if not len(rowids) or not self.relevant(snapshot):
             return np.empty(0, np.int64), self.values.slice(0, 0)
@@ -179,8 +182,9 @@ class DeltaRun(LazyValues):
         return begin + applied - 1 if applied else -1
 
     def changed_rows(self, snapshot: int, lower: int = 0, upper: int | None = None) -> Rowids:
-        """Return ascending rowids in [lower, upper) with a record that applies at `snapshot`. They
-        may repeat.
+        """Return the rowids in [lower, upper) that this run changes at `snapshot`.
+
+        They ascend, and a rowid may repeat.
         """
         if not self.relevant(snapshot):
             return self.rowids[:0]
@@ -215,7 +219,10 @@ class DeltaRun(LazyValues):
         )
 
     def moved(self, positions: Rowids) -> DeltaRun:
-        """Return the records with `positions[r]` as the row instead of r. Position -1 drops a record."""
+        """Return the records with other rowids: row r becomes row `positions[r]`.
+
+        If `positions[r]` is -1, the records of row r are dropped.
+        """
         rowids = positions[self.rowids]
         keep = rowids >= 0
         if keep.all():
@@ -236,7 +243,7 @@ class DeltaRun(LazyValues):
         return int(np.argmax(bad)) + 1 if bad.any() else None
 
     def check(self) -> None:
-        """Assert D1 to D3."""
+        """Assert D1 to D3, and that the three vectors have equal lengths."""
         assert len(self.rowids) == len(self.timestamps) == len(self.values), (
             "the vectors of a run must have equal lengths"
         )
@@ -252,7 +259,10 @@ def _bounds(rowids: Rowids, lower: int, upper: int | None) -> tuple[int, int]:
 
 
 def last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the last record of each row in ascending `rowids`; None if no row repeats."""
+    """Return a mask that is True for the last record of each row; None if no row repeats.
+
+    rowids: the row of each record, ascending.
+    """
     if len(rowids) < 2:
         return None
     differs = rowids[1:] != rowids[:-1]
@@ -260,16 +270,16 @@ def last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
 
 
 def _ascending(kind: DeltaKind, rowids: Rowids, timestamps: Timestamps) -> npt.NDArray[np.bool_]:
-    """Return one bool per pair of neighbours: whether it is in the order of D1 and not equal (D2)."""
+    """Return one bool per pair of adjacent records: True if they are in strict order (D1, D2)."""
     later = timestamps[1:] > timestamps[:-1] if kind == "redo" else timestamps[1:] < timestamps[:-1]
     ordered: npt.NDArray[np.bool_] = (rowids[1:] > rowids[:-1]) | ((rowids[1:] == rowids[:-1]) & later)
     return ordered
 
 
 def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, values: pa.Array) -> DeltaRun:
-    """Return a run of records in any order.
+    """Sort the records, which may have any order, and return them as a run.
 
-    timestamps: one per record, or one for all.
+    timestamps: an array with one per record, or a single one for all records.
     """
     times = (
         timestamps if isinstance(timestamps, np.ndarray) else np.full(len(rowids), timestamps, dtype=np.int64)
@@ -310,12 +320,11 @@ def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
 
 
 def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRun]:
-    """Return the records that snapshots from `cut` on need, by column id. Columns without any are
-    left out.
+    """Return the runs without the records that only snapshots before the timestamp `cut` need.
 
-    For UNDO these are the records after `cut`. For REDO they are the records after `cut` and, for
-    each row, the last one before. Columns that share their rowids and timestamps still share them
-    in the result.
+    UNDO runs keep the records after `cut`. REDO runs keep the records after `cut` and, for each
+    row, the last record up to `cut`. Columns that have no record left are absent from the result.
+    Columns that share their rowids and timestamps arrays share them in the result too.
     """
     needed: dict[tuple[int, int], tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]] = {}
     found: dict[int, DeltaRun] = {}
@@ -332,8 +341,9 @@ def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRu
 
 
 def _needed(run: DeltaRun, cut: int) -> tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]:
-    """Return (rowids, timestamps, positions in the run) of the needed records; positions None if
-    all are needed.
+    """Return (rowids, timestamps, positions in `run`) of the records that `without_history` keeps.
+
+    The positions are None if it keeps all records.
     """
     keep = run.timestamps > cut
     if run.kind == "redo" and len(run):

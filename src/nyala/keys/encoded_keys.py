@@ -256,7 +256,7 @@ class NumpyKeys(EncodedKeys):
         return head
 
     def first_beyond(self, prefix: bytes) -> int:
-        """Return the first position after the keys that begin with `prefix`, or would begin with it.
+        """Return the first position with a key greater than every possible key with this `prefix`.
 
         These keys must ascend.
         """
