@@ -1,4 +1,4 @@
-"""Packs unsigned integers of `bits` bits each into bit-planes.
+"""Packs unsigned integers that have `bits` bits each into bit-planes.
 
 A bit-plane holds some adjacent bits of every number: 64, 32, 16, 8, 4, 2 or 1 of them. The widths
 of the planes add up to `bits`. The widest plane comes first and holds the lowest bits. For example,
@@ -10,12 +10,12 @@ numbers: one from the first half of the numbers, and one from the second half.
     │ v0 │ v1 │ v2 │ v3 │ bits 0…7   │ v2 v0 │ v3 v1 │ bits 8…11
     └────┴────┴────┴────┘            └───────┴───────┘
 
-So a plane is unpacked by shifting whole vectors, without a loop over the numbers. Packing into
-whole bytes only (8, 16 or 32 bits) would decode about as fast, but needs 1.5 times the space on
+To unpack a plane, whole vectors are shifted, without a loop over the numbers. Packing into whole
+bytes only (8, 16 or 32 bits) would decode about as fast, but would need 1.5 times the space for
 TPC-H's lineitem (docs/design/column-files-and-encodings.md, "Frame of reference and bit-planes").
 
 Source: the vertical layout of D. Lemire and L. Boytsov, "Decoding billions of integers per second",
-2015. Here a vector is as long as the block.
+2015. There a vector has a fixed length, here it is as long as the block.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _WIDTHS: Final = (64, 32, 16, 8, 4, 2, 1)
 
 
 def _planes(bits: int) -> list[int]:
-    """Return the widths of the planes of numbers of `bits` bits, in their order."""
+    """Return the widths of the planes for numbers of `bits` bits, the widest first."""
     return [width for width in _WIDTHS if bits & width]
 
 
 def _plane_size(plane: int, count: int) -> int:
-    """Return the size in bytes of a plane of `count` numbers."""
+    """Return the size in bytes of a plane that holds `plane` bits of `count` numbers."""
     return -(-count * plane // 8)
 
 
 def packed_size(bits: int, count: int) -> int:
-    """Return the size in bytes of `count` numbers of `bits` bits."""
+    """Return the size in bytes of `count` packed numbers of `bits` bits."""
     return sum(_plane_size(plane, count) for plane in _planes(bits))
 
 
 def delta_dtype(bits: int) -> np.dtype[Any]:
-    """Return the narrowest unsigned type that holds `bits` bits."""
+    """Return the narrowest unsigned NumPy type that has at least `bits` bits."""
     return np.dtype(f"<u{next(width for width in (1, 2, 4, 8) if bits <= 8 * width)}")
 
 
 def pack_bits(deltas: npt.NDArray[Any], bits: int) -> bytes:
-    """Pack unsigned numbers below 2^bits into planes."""
+    """Pack unsigned numbers, all below 2^bits, into planes. Return the bytes of all planes."""
     parts, shift = [], 0
     deltas = deltas.astype(delta_dtype(bits), copy=False)  # the passes below cost less on a narrow type
     for plane in _planes(bits):
@@ -72,9 +72,11 @@ def pack_bits(deltas: npt.NDArray[Any], bits: int) -> bytes:
 def unpack_bits(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int = 0, upper: int | None = None
 ) -> npt.NDArray[Any]:
-    """Return the numbers [lower, upper) of the `count` numbers that are packed at `start` in `data`.
+    """Unpack a block of `count` numbers. Return the numbers at the positions [lower, upper).
 
-    The result has the narrowest type. The caller has checked that `data` is long enough.
+    data, start: the packed numbers begin at byte `start` of `data`. The caller has checked that
+    `data` is long enough.
+    Returns: an array of type `delta_dtype(bits)`.
     """
     dtype, rows = delta_dtype(bits), slice(lower, upper)
     deltas = np.zeros(count, dtype)[rows]
@@ -96,7 +98,7 @@ def unpack_bits(
 def gather_bits(
     data: pa.Buffer, start: int, bits: int, count: int, rows: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
-    """Return `unpack_bits(…)[rows]`. The cost depends only on the number of `rows`."""
+    """Return the packed numbers at the positions `rows`. Unpacks only these numbers."""
     dtype = delta_dtype(bits)
     deltas = np.zeros(len(rows), dtype)
     shift = 0

@@ -17,10 +17,10 @@ DELTA_VALUE: Final = format.ROLE_DELTA_VALUE
 
 
 class ColumnKey(NamedTuple):
-    """The name of a column, unique within one file.
+    """The key of a stored column, unique within its file: role, group and column id.
 
-    It is a tuple, because every access to a column hashes and compares it, and the hash and
-    comparison of a dataclass would run in Python.
+    It is a tuple and not a dataclass, because every access to a column hashes and compares the key,
+    and tuples do this faster.
     """
 
     role: int
@@ -33,7 +33,7 @@ class ColumnKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnWriteSpec:
-    """How to store a column. If its type or values do not allow an option, 'auto' decides instead."""
+    """How to store a column. If type or values do not allow the encoding, 'auto' chooses another."""
 
     key: ColumnKey
     type: ColumnType
@@ -41,17 +41,18 @@ class ColumnWriteSpec:
     compression: str = "default"
     block_size_bytes: int | None = None
     single_values: bool = False
-    """Whether readers gather single values of this column, as of composite keys and of delta files.
+    """Whether readers gather single values of this column, as in composite keys and delta files.
 
-    Then 'auto' chooses an encoding that gathers a value without decoding its block, if the type has
-    one.
+    If True, 'auto' chooses an encoding that gathers a value without decoding its block, if the type
+    allows such an encoding.
     """
 
 
 @dataclass(frozen=True)
 class ColumnPlace:
-    """The place of a column's footer in the file. The catalogue keeps it, so readers need no
-    directory.
+    """The place of a column's footer in the file.
+
+    The catalogue contains it, so readers need not read the file's directory.
     """
 
     key: ColumnKey
@@ -61,7 +62,11 @@ class ColumnPlace:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A finished file. `columns` is in file order. `file_id`: see `format.FILE_ID_BYTES`."""
+    """What the catalogue stores about a finished file.
+
+    file_id: a random id, as hexadecimal text.
+    columns: in file order.
+    """
 
     path: str
     file_id: str

@@ -284,7 +284,7 @@ class Node:
     # --- single rows ------------------------------------------------------------------------------
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return the row's values at `snapshot` by column id, without columns that have no record."""
+        """Return the row's values at `snapshot` by column id. Columns without record are absent."""
         column_ids = column_ids & self.column_ids
         if not column_ids or self.timestamp_min > snapshot:
             return {}

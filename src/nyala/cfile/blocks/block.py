@@ -1,13 +1,14 @@
-"""Encodes and decodes one block: header, validity bitmap, values, padding, CRC.
+"""Writes and reads the bytes of one block: header, validity bitmap, values, padding, CRC.
 
     ┌────────┬──────────┬─────────┬────────┬─────────┬─────────┐
     │ header │ validity │ padding │ values │ padding │ CRC-32C │   a multiple of 16 bytes
     └────────┴──────────┴─────────┴────────┴─────────┴─────────┘
       32 B     only with NULLs                         of all bytes before it
 
-The header repeats facts of the footer (first ordinal, row count). So a block that was read from the
-wrong offset is detected although its CRC is right. The values do not include NULLs
-(`forms.validity`). If every row is NULL, the block has neither bitmap nor values.
+The header contains the first ordinal and the row count, which also follow from the column's footer.
+A reader compares them, and so detects a block from the wrong offset although its CRC is right. The
+values do not include NULLs (`forms.validity`). If every row is NULL, the block has neither bitmap
+nor values.
 
 Blocks, and the values in them, begin at multiples of 16 bytes in the file. So plain, uncompressed
 values can be used as an Arrow buffer without a copy.
@@ -76,9 +77,10 @@ def _aligned(length: int) -> int:
 
 
 class BlockRows(NamedTuple):
-    """The rows [lower, upper) of a block, and the range [first, last) of their dense values.
+    """The rows of one block, by their range in the column and by the range of their dense values.
 
-    Dense values are the values of a column without its NULLs.
+    The block has the rows [lower, upper). Their values that are not NULL are the values
+    [first, last) of the column's dense values: the values of the column without its NULLs.
     """
 
     lower: int
@@ -166,17 +168,17 @@ def _block(
 
 
 def _packed_bitmap(bitmap: pa.Buffer) -> tuple[int, pa.Buffer]:
-    """Compress a bitmap with LZ4, or with Zstandard if LZ4's result is more than a quarter larger.
+    """Compress a bitmap. Return (compression, bytes).
 
-    For scattered bits, Zstandard's result has half the size of LZ4's. Decompressing it takes 0.2 ns
-    per row.
+    Compresses with LZ4, or with Zstandard if LZ4's result is more than a quarter larger. For
+    scattered bits, Zstandard needs half the space. It decompresses in 0.2 ns per row.
     """
     lz4, zstd = compress(format.COMPRESSION_LZ4, bitmap), compress(format.COMPRESSION_ZSTD, bitmap)
     return zstd if lz4[1].size > zstd[1].size * _BITMAP_SIZE_FACTOR else lz4
 
 
 def compare_crc(block: pa.Buffer, path: str, offset: int) -> None:
-    """Raise CorruptionError if `block` is too short for a block or its CRC is wrong."""
+    """Raise CorruptionError if these bytes are too few for a block, or if their CRC is wrong."""
     if block.size < BLOCK_BYTES_MIN:
         raise CorruptionError(f"expected a block, found {block.size} bytes", path, offset)
     body = block.slice(0, block.size - format.CRC.size)
@@ -214,8 +216,8 @@ def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
     stored = header.validity_length, header.values_length, header.values_size
     if [length > 0 for length in stored] != [has_both, has_values, has_values]:
         raise CorruptionError(
-            f"expected values and a bitmap where {header.null_count} of {header.row_count} rows are NULL, found "
-            f"{header.values_length} and {header.validity_length} bytes",
+            f"expected values and a bitmap for {header.null_count} NULLs in {header.row_count} rows, found "
+            f"{header.values_length} bytes of values and {header.validity_length} bytes of bitmap",
             path,
             offset,
         )
@@ -238,11 +240,14 @@ def decode_block(
     path: str,
     offset: int,
 ) -> ColumnBlock:
-    """Decode the block of these ordinals to the form of its encoding.
+    """Check the bytes of a block, and return the block in the form that its encoding has in memory.
 
     form: the stored type of the column. Decimals of 4 or 8 bytes become Arrow's narrow decimals.
-    The result may refer to the memory of `block` and keeps it alive.
-    Raises: CorruptionError with `path` and `offset` for anything that a writer cannot have written.
+    first_ordinal, row_count: what the block's header must contain.
+    dictionary: the column's dictionary, if it has one.
+    path, offset: where the bytes were read, for errors.
+    Returns: a block that may refer to the memory of `block`, and then keeps it alive.
+    Raises: CorruptionError for any bytes that a writer cannot have written.
     """
     header = read_header(block, path, offset)
     if header.first_ordinal != first_ordinal or header.row_count != row_count:

@@ -16,15 +16,16 @@ are evicted before costly ones, until the costly ones take more than seven eight
 Otherwise a scan of more data than fits into the cache would evict both kinds, and every scan would
 compute the costly values again.
 
-A block that comes back after its eviction from `cheap` belongs to a working set larger than the
-cache. If such blocks are read in turn, each would be evicted just before its next turn. So such a
-block becomes the next one to be evicted, and the other blocks stay. If it is used before that, it
-counts as recently used. One in eight of these blocks counts as recently used at once, because the
-cached blocks may not be needed any more.
+If a block is read again after its eviction from `cheap`, the blocks in use do not all fit into the
+cache. If they are read in turn, the least recently used block is always the next one to be read. So
+a block that comes back becomes the next one to be evicted, and the other blocks stay. If it is used
+before that, it counts as recently used. One in eight blocks that come back counts as recently used
+at once, because the cached blocks may not be needed any more.
 
 A cached block owns its memory: a slice of one long read would keep the whole read alive, and the
-byte counts would be wrong. Each reader has a unique number (`new_owner`), which is a part of its
-keys. A path would not do: after a file was deleted, another file may have its path.
+byte counts would be wrong. Each reader has a unique number (`new_owner`), and the cache keys of its
+blocks contain this number. They do not contain the path, because a later file may have the same
+path.
 
 Thread safety: any thread may call every method. If two threads miss the same block, both decode it,
 and the second result replaces the first, which is equal.
@@ -69,8 +70,10 @@ def new_owner() -> int:
 
 
 class BlockCache:
-    """A cache of immutable values. A key is (owner, any hashable). Callers give the sizes of the
-    values.
+    """A cache of immutable values with a limit of bytes.
+
+    A value has an owner (see `new_owner`) and a key, which is any hashable object. The caller of
+    `put` gives the size of the value.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -87,12 +90,12 @@ class BlockCache:
         self._misses = 0
 
     def get(self, owner: int, key: Any) -> Any | None:
-        """Return the value of the key, or None. Counts a hit or a miss."""
+        """Return the value of this owner and key, None if absent. Counts a hit or miss."""
         with self._lock:
             return self._found((owner, key))
 
     def get_all(self, names: Sequence[tuple[int, Any]]) -> list[Any | None]:
-        """Return `get` of each (owner, key). The lock is taken only once."""
+        """Return the value of each (owner, key), as `get` does. Takes the lock only once."""
         with self._lock:
             return [self._found(name) for name in names]
 
@@ -117,13 +120,13 @@ class BlockCache:
         costly: bool = False,
         by_scan: bool = False,
     ) -> None:
-        """Add `value` as the most recently used entry, or as the next to be evicted (see the
-        module).
+        """Add `value` to the cache, and evict other entries until all fit.
 
-        Other entries are evicted until all fit. A value larger than the whole limit is not kept.
+        The value counts as recently used, or is the next one to be evicted (see the docstring of
+        the module). A value larger than the whole limit is not added.
 
         costly: computing the value again costs much more than decoding a block.
-        by_scan: a scan read this block.
+        by_scan: the value is a block that a scan read.
         """
         size_bytes += _ENTRY_OVERHEAD_BYTES
         name = (owner, key)
@@ -148,13 +151,14 @@ class BlockCache:
             self._shrink()
 
     def discard(self, owner: int, key: Any) -> None:
-        """Remove the key, if it is in the cache."""
+        """Remove the value of this owner and key, if it is in the cache."""
         with self._lock:
             self._drop((owner, key))
 
     def drop_owner(self, owner: int) -> None:
-        """Remove all entries of an owner, and their names from the ghost lists. Cost: one pass over
-        the cache.
+        """Remove all entries of an owner, and their names from the ghost lists.
+
+        Cost: one pass over the cache.
         """
         with self._lock:
             for entries in self._entries:
@@ -222,7 +226,7 @@ class BlockCache:
                 self._evict(_CHEAP if cheap else _PROBATION)
 
     def _evict(self, kind: int) -> None:
-        """Remove the first entry of a kind, and remember its name."""
+        """Remove the first entry of a kind, and add its name to the ghost list."""
         name, (_, size_bytes) = self._entries[kind].popitem(last=False)
         self._sizes_bytes[kind] -= size_bytes
         ghosts, ghosts_max = self._ghosts, _GHOSTS_MAX
@@ -240,12 +244,12 @@ _REQUESTED_MAX: Final = 1 << 12
 
 
 class Memo:
-    """Computed values of one owner. From the second request on, they are kept in a block cache.
+    """Caches computed values in a block cache, if they are requested more than once.
 
-    Each value has a name and a state, and is valid while the state is unchanged. The cache holds
-    one value per name: a newer state replaces an older one. A value that is requested once in its
-    state is not kept, so that it takes no space from blocks. An example is a patch that the next
-    write makes invalid. Thread-safe.
+    A value has a name, and a *state*: what it was computed from. A request for a newer state
+    computes the value again, and replaces the cached one of the same name. A value is cached at the
+    second request for the same name and state. So a value that is used once takes no space from
+    blocks, for example a patch that the next write makes invalid. Thread-safe.
     """
 
     def __init__(self, cache: BlockCache | None) -> None:
@@ -256,13 +260,13 @@ class Memo:
     def get(
         self, name: Hashable, state: Hashable, make: Callable[[bool], tuple[_Made, int]], *, costly: bool
     ) -> _Made:
-        """Return the value of `make` for this name and state. The value must depend on nothing
-        else.
+        """Return the cached value for this name and state, or compute it by `make`.
 
         Threads that call at the same time may each compute the value.
 
-        make: returns (value, bytes). Its argument says whether the value will be kept.
-        costly: as in `BlockCache.put`.
+        make: computes (value, its size in bytes), only from what `name` and `state` identify. Its
+        argument says whether the value will be cached.
+        costly: computing the value again costs much more than decoding a block.
         """
         if self._cache is None or not self._was_requested(name, state):
             return make(False)[0]
@@ -276,12 +280,13 @@ class Memo:
     def part(
         self, name: Hashable, state: Hashable, make: Callable[[], tuple[_Made, int]], *, is_last: bool
     ) -> _Made:
-        """Return a value that one scan requests several times, to use another part of it each time.
+        """Return a value that one scan requests several times, for example once per split.
 
-        The value is kept until the scan's last request, and from the second scan on it stays in the
-        cache. Threads that call at the same time may each compute the value.
+        The value is cached until the scan's last request. If an earlier scan requested it too, it
+        stays in the cache after the last request. Threads that call at the same time may each
+        compute the value.
 
-        make: returns (value, bytes). The value is never None.
+        make: computes (value, its size in bytes). The value must not be None.
         is_last: whether this is the scan's last request.
         """
         if self._cache is None:
@@ -301,7 +306,7 @@ class Memo:
         return entry[1] if entry is not None and entry[0] == state else None
 
     def _was_requested(self, name: Hashable, state: Hashable) -> bool:
-        """Record this request, and return whether the same one was made before."""
+        """Record a request, and return whether it was made before with the same name and state."""
         if (name, state) in self._requested:
             return True
         if len(self._requested) >= _REQUESTED_MAX:

@@ -1,4 +1,4 @@
-"""Groups the ordinals of a gather by block.
+"""Groups the ordinals of values to gather by the block that contains them.
 
     ordinals   7, 131080, 9, 131072            in any order; an ordinal may repeat
     by block   block 0: 7, 9   block 1: 8, 0   positions inside blocks of 131,072 rows
@@ -21,10 +21,11 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OrdinalsByBlock:
-    """Ordinals grouped by block: block `blocks[i]` has `rows[begin:end]`, where (begin, end) is
-    `ranges[i]`.
+    """Ordinals grouped by block.
 
-    The blocks ascend. Each row is a position inside its block.
+    blocks: the numbers of the blocks, ascending.
+    ranges: for each block, (begin, end): its ordinals are `rows[begin:end]`.
+    rows: each ordinal as a position inside its block.
     """
 
     blocks: list[int]
@@ -35,7 +36,7 @@ class OrdinalsByBlock:
 
 
 class Ordinals:
-    """Ordinals in any order. Not shared between threads."""
+    """Ordinals in any order, and their groups by block. For one thread."""
 
     __slots__ = ("_by_block", "_is_ascending", "count", "greatest", "least", "positions")
 
@@ -50,7 +51,10 @@ class Ordinals:
         self._by_block: dict[int, OrdinalsByBlock] = {}
 
     def by_block(self, rows_per_block_log2: int) -> OrdinalsByBlock:
-        """Return the ordinals (at least one) grouped by blocks of 2^`rows_per_block_log2` rows."""
+        """Return the ordinals grouped by blocks of 2^`rows_per_block_log2` rows; caches the result.
+
+        There must be at least one ordinal.
+        """
         grouped = self._by_block.get(rows_per_block_log2)
         if grouped is None:
             grouped = self._by_block[rows_per_block_log2] = self._grouped(rows_per_block_log2)

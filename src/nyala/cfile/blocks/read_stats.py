@@ -16,8 +16,9 @@ class Access(enum.Enum):
 
 @dataclass
 class ReadStats:
-    """Counters of reading. Mutable, for one thread at a time. `explain()` adds the counters of all
-    threads.
+    """Counters of what was read. `explain()` shows the sum over all threads.
+
+    Mutable, so each thread has its own object.
     """
 
     bytes_read: int = 0  # from the file, without footers

@@ -7,7 +7,7 @@ cache keeps it:
     SCAN      for a scan: the cache keeps the block for a short time, and longer after a second scan
     ONCE      for a caller that caches its own result: the cache does not keep the block
 
-The rules of trust and thread safety are those of `reader`.
+What is checked, and what threads may do, is described in `reader`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _DICTIONARY: Final = -1  # the block number under which the cache has the dictio
 class _Dictionary:
     """Holds the column's dictionary after its first read.
 
-    A small dictionary stays in memory. A large one is in the cache, and must be read again after
-    its eviction. But while any thread still uses the evicted object, all threads get this object.
+    A small dictionary stays in memory. A large dictionary is in the block cache, and must be read
+    again after its eviction. But while any thread still uses the evicted array, `get` returns that
+    array.
     """
 
     def __init__(self) -> None:
@@ -84,13 +85,17 @@ class BlockSource:
         return self._reader
 
     def place_of(self, first: int, last: int) -> tuple[int, int]:
-        """Return (offset, length) of the blocks [first, last], which are adjacent in the file."""
+        """Return (offset, length) of the bytes from block `first` to block `last`, both included.
+
+        These blocks are adjacent in the file.
+        """
         offset, end = int(self._footer.block_offsets[first]), int(self._footer.block_offsets[last])
         return offset, end + int(self._footer.block_lengths[last]) - offset
 
     def name(self, block: int) -> tuple[int, tuple[int, int]]:
-        """Return the (owner, key) of a block in the cache. The column's offset makes the key unique
-        in the file.
+        """Return the (owner, key) under which the cache has a block.
+
+        The key contains the offset of the column's footer, which is unique in the file.
         """
         return self._owner, (self._offset, block)
 
@@ -99,9 +104,7 @@ class BlockSource:
         return None if self.cache is None else self.cache.get(*self.name(number))
 
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
-        """Return the bytes of a block and their offset, read from the file even if the block is
-        cached.
-        """
+        """Read a block from the file, even if it is cached. Return (its bytes, their offset)."""
         offset, length = self.place_of(block, block)
         return self._read(offset, length, stats, 1), offset
 
@@ -114,7 +117,10 @@ class BlockSource:
         return data
 
     def blocks(self, numbers: Sequence[int], access: Access, stats: ReadStats | None) -> list[ColumnBlock]:
-        """Return the blocks of these numbers, which must ascend. Raises CorruptionError."""
+        """Return the blocks with these numbers, from the cache or the file. Numbers must ascend.
+
+        Raises: CorruptionError.
+        """
         cache = self.cache
         found: dict[int, ColumnBlock] = {}
         if cache is not None:
@@ -135,7 +141,7 @@ class BlockSource:
     def _decoded(
         self, numbers: Sequence[int], access: Access, stats: ReadStats | None
     ) -> Iterator[tuple[int, ColumnBlock]]:
-        """Read and decode these blocks, and yield (number, block) of each."""
+        """Read, decode and cache these blocks. Yield (number, block) of each."""
         cache = None if access is Access.ONCE else self.cache
         for run in self._coalesce(numbers):
             start, size = self.place_of(run[0], run[-1])
@@ -150,7 +156,7 @@ class BlockSource:
                 yield number, block
 
     def _coalesce(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Return groups of blocks that are adjacent in the file. One pread reads each group."""
+        """Group the blocks that are adjacent in the file, so that one pread reads each group."""
         runs: list[list[int]] = []
         run_end = run_length = 0
         for number in numbers:
@@ -188,7 +194,7 @@ class BlockSource:
         return block
 
     def dictionary(self, stats: ReadStats | None) -> pa.Array:
-        """Return the dictionary of a column that has one."""
+        """Return the column's dictionary, from memory or the file. The column must have one."""
         cached = self._dictionary.get(self)
         return self.read_dictionary(stats) if cached is None else cached
 
@@ -196,22 +202,21 @@ class BlockSource:
         """Read the dictionary from the file, even if it is in memory. Blocks that are decoded later
         use it.
 
-        Raises: CorruptionError, also for NULL entries (a code cannot refer to NULL) and for text
-        that is not UTF-8. Blocks of values are not checked for UTF-8. A dictionary is, because it
-        is checked only once per column and file.
+        Raises: CorruptionError, also for NULL entries and for text that is not UTF-8. (Values in
+        blocks are not checked for UTF-8, because that would be done for every block.)
         """
         footer = self._footer
         location = footer.dictionary_offset, footer.dictionary_length, footer.dictionary_count
         entries = self._read_values(footer.form, *location, stats)
         if entries.null_count:
             raise CorruptionError(
-                f"expected {len(entries)} dictionary entries, found {entries.null_count} NULLs among them",
+                f"expected {len(entries)} dictionary entries without NULL, found {entries.null_count} NULLs",
                 self._reader.path,
                 footer.dictionary_offset,
             )
         if not has_valid_values(entries):
             raise CorruptionError(
-                "expected dictionary entries in UTF-8, found an entry that is not",
+                "expected dictionary entries in UTF-8, found an entry that is not UTF-8",
                 self._reader.path,
                 footer.dictionary_offset,
             )
@@ -222,7 +227,7 @@ class BlockSource:
     def _read_values(
         self, form: Physical, offset: int, length: int, count: int, stats: ReadStats | None
     ) -> pa.Array:
-        """Read and decode a plain block outside of the column's rows, such as the dictionary."""
+        """Read and decode a plain block of `count` values that are not rows: the dictionary."""
         data = self._read(offset, length, stats, 0)
         path = self._reader.path
         block = self._reader.checked(
