@@ -4,10 +4,10 @@
     filter    a mask of the ordinals that satisfy a predicate on this column
     gather    the values at single ordinals as an Arrow array
 
-The operations get blocks from `blocks.source` and work the same for each form of block. A scan
-first leaves out blocks by zone map (`excluded_blocks`), and calls `filter` for the others.
+The operations get blocks from `blocks.source`, and work for every encoding. A scan first calls
+`excluded_blocks`, which skips blocks by their zone maps, and then `filter` for the other blocks.
 
-The rules of trust and thread safety are those of `reader`, which creates these objects.
+What is checked, and what threads may do, is described in `reader`, which creates these objects.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ _BLOCKS_FEW: Final = 2
 
 
 class ColumnReader:
-    """One column of a file. `CFileReader.column` creates it. It must not be used after the file was
-    closed.
+    """Reads one column of a file. `CFileReader.column` creates it.
+
+    It must not be used after the file was closed.
     """
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
@@ -90,7 +91,7 @@ class ColumnReader:
 
     @property
     def compression(self) -> str:
-        """The compression that the schema names. A block that does not shrink is stored uncompressed."""
+        """The compression of the column in the schema. Blocks that would not shrink have none."""
         name = compression_name(self.footer.compression)
         assert name is not None
         return name
@@ -105,7 +106,10 @@ class ColumnReader:
 
     @property
     def rows_per_block(self) -> int:
-        """A power of two. Block i holds the ordinals from i · rows_per_block on."""
+        """The rows of each block but the last: a power of two.
+
+        Block i begins with the ordinal i · rows_per_block.
+        """
         return self.footer.rows_per_block
 
     @property
@@ -114,21 +118,24 @@ class ColumnReader:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the file that belong to this column."""
+        """The bytes that the column takes in the file: footer, blocks and dictionary."""
         return self.place.length + sum(length for _, length in self.extents())
 
     @property
     def row_bytes(self) -> float:
-        """The average bytes of a decoded value."""
+        """The average size of a decoded value, in bytes."""
         return self.footer.row_bytes
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the approximate bytes of decoded text in the ordinals [lower, upper)."""
+        """Return the approximate bytes of the decoded text in the ordinals [lower, upper)."""
         first, last = self.footer.text_before(np.array([lower, upper])).tolist()
         return int(np.ceil(last - first))
 
     def decoded_bytes(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the approximate decoded bytes between each two neighbours of ascending `ordinals`."""
+        """Return the approximate size in bytes of the decoded values between adjacent `ordinals`.
+
+        For n ascending ordinals, the result has n - 1 sizes.
+        """
         return np.diff(self.footer.bytes_before(ordinals))
 
     def extents(self) -> list[tuple[int, int]]:
@@ -164,7 +171,7 @@ class ColumnReader:
         return self.footer.zone_map
 
     def zone(self, block: int) -> Zone:
-        """Return the zone of one block."""
+        """Return the zone of one block: its bounds and counts."""
         return self._zone_map().zone(block)
 
     @property
@@ -179,15 +186,18 @@ class ColumnReader:
         return self._column_zone
 
     def number_bounds(self) -> tuple[int, int] | None:
-        """Return the least and greatest number of the column, if known (see `ZoneMap.number_bounds`)."""
+        """Return the least and greatest number of the column; None if unknown.
+
+        See `ZoneMap.number_bounds`.
+        """
         return None if self.footer.zone_map is None else self.footer.zone_map.number_bounds()
 
     def excluded_blocks(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
-        """Return one bool per block: whether its zone proves that no base row satisfies the
+        """Return one bool per block: True if its zone proves that none of its values satisfies the
         constraint.
 
-        The caller must not change the result. Results are cached, because a scan repeats the call
-        for each of its splits.
+        The result is cached, because each split of a scan repeats the call. The caller must not
+        change it.
         """
         excluded = self._excluded.get(constraint)
         if excluded is None:
@@ -197,8 +207,9 @@ class ColumnReader:
         return excluded
 
     def block_first_keys(self) -> pa.LargeBinaryArray | None:
-        """Return the key index: the encoded key at each block's first ordinal. None if the column
-        has no key index.
+        """Return the key index: the encoded key of the first row of each block.
+
+        None if the column has no key index.
         """
         return self.footer.first_keys
 
@@ -225,9 +236,9 @@ class ColumnReader:
         access: Access = Access.LOOKUP,
         stats: ReadStats | None = None,
     ) -> pa.Array:
-        """Return the values of the ordinals [lower, upper).
+        """Return the values of the ordinals [lower, upper) as an Arrow array.
 
-        type: `arrow` (None) or `cheap_type`.
+        type: the Arrow type of the result: `arrow` (the default) or `cheap_type`.
         Cost: decodes every block that overlaps the range. One pread reads adjacent blocks.
         Raises: CorruptionError; ArrowInvalid for more than 2 GiB of text in one call.
         """
@@ -257,10 +268,10 @@ class ColumnReader:
         access: Access = Access.SCAN,
         stats: ReadStats | None = None,
     ) -> npt.NDArray[np.bool_]:
-        """Return a mask of the ordinals [lower, upper), at least one: True for those that satisfy
-        `test`.
+        """Return a mask of the ordinals [lower, upper): True for values that satisfy `test`.
 
-        among: only these rows (counted from `lower`) can be True in the mask. None: all rows can.
+        among: a mask of the same rows. Rows that are False in it are False in the result, and are
+        not tested. None: test all rows.
         Cost: reads only blocks that contain a row of `among`. Decodes values only if the encoding
         cannot evaluate the test on encoded data.
         Raises: CorruptionError.
@@ -320,7 +331,10 @@ class ColumnReader:
         return joined.take(array_of_numbers(positions))
 
     def _blocks_at_once(self, count: int) -> int:
-        """Return how many blocks `gather` may hold at once: no more than fit into the cache."""
+        """Return how many blocks `gather` reads before it takes their values.
+
+        These blocks must fit into the cache.
+        """
         cache = self._source.cache
         if count <= _BLOCKS_FEW or cache is None:
             return count
@@ -329,7 +343,7 @@ class ColumnReader:
         return max(_BLOCKS_FEW, int(cache.limit_bytes / max(1.0, block_bytes)))
 
     def value(self, ordinal: int) -> Any:
-        """Return the value at one ordinal as a Python object, as Arrow would convert it.
+        """Return the value at one ordinal as a Python object, as `pyarrow.Scalar.as_py` does.
 
         Raises: CorruptionError, also if the stored value is not valid for the type.
         """
@@ -347,9 +361,7 @@ class ColumnReader:
             raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
 
     def _joined(self, parts: list[pa.Array], result_type: pa.DataType) -> pa.Array:
-        """Join the arrays of several blocks, and convert them to `arrow` if `result_type` is that
-        type.
-        """
+        """Join the arrays of several blocks to one array of `result_type`."""
         if self.has_dictionary:
             joined = parts[0]
             if len(parts) > 1:
@@ -373,9 +385,9 @@ class ColumnReader:
         return form.fixed_array(values, len(array), validity, array.null_count)
 
     def _bound(self, test: ColumnTest) -> BoundPredicate:
-        """Return a test together with the stored numbers of this column that satisfy it.
+        """Find the stored numbers of this column that satisfy `test`, and return both together.
 
-        Cost: at the first use of a test, it is evaluated on every dictionary entry.
+        Cost: the first call for a test evaluates it on every dictionary entry.
         """
         predicate = self._tests.get(test)
         if predicate is None:
@@ -390,17 +402,20 @@ class ColumnReader:
         return predicate
 
     def _blocks_of(self, lower: int, upper: int) -> range:
-        """Return the numbers of the blocks that contain the ordinals [lower, upper), at least one."""
+        """Return the numbers of the blocks that contain the ordinals [lower, upper).
+
+        There must be at least one ordinal.
+        """
         shift = self.footer.rows_per_block_log2
         return range(lower >> shift, ((upper - 1) >> shift) + 1)
 
     # -- checking ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Read every block from the file, not from the cache, and compare it with the footer.
+        """Read every block from the file, even if it is cached, and compare it with the footer.
 
-        Raises: CorruptionError; SummaryError if the values are intact, but the footer does not
-        match them.
+        Raises: CorruptionError if a block is damaged; SummaryError if the values are intact, but
+        the footer does not match them.
         """
         footer, path = self.footer, self._source.path
         if footer.dictionary_length:
@@ -430,7 +445,9 @@ class ColumnReader:
                 found = zone_of(footer.form, footer.form.stored_array(array))
                 if found != footer.zone_map.zone(number):
                     raise SummaryError(
-                        f"expected {footer.zone_map.zone(number)}, found {found}", path, offset
+                        f"expected {footer.zone_map.zone(number)}, as the column's footer says, found {found}",
+                        path,
+                        offset,
                     )
             if (
                 footer.first_keys is not None
@@ -438,9 +455,13 @@ class ColumnReader:
                 and array[0] != footer.first_keys[number]
             ):
                 raise SummaryError(
-                    "expected the first key that the footer names, found another key", path, offset
+                    "expected the block's first key as in the column's footer, found another key",
+                    path,
+                    offset,
                 )
         if null_count != footer.null_count:
             raise SummaryError(
-                f"expected {footer.null_count} NULLs, found {null_count}", path, self.place.offset
+                f"expected {footer.null_count} NULLs, as the column's footer says, found {null_count}",
+                path,
+                self.place.offset,
             )

@@ -1,9 +1,9 @@
 """Compresses and decompresses the bytes of blocks, by the codecs of pyarrow.
 
-The bytes are bare streams: a raw LZ4 block, raw Snappy, a zlib member of gzip, a zstd frame. The
-block header stores their lengths. An error of a codec becomes a ValueError, which the caller turns
-into a CorruptionError with path and offset. Damage is found before by the block's CRC, so a codec
-error means forged bytes or a bug.
+The compressed bytes have no lengths: they are a raw LZ4 block, raw Snappy, a zlib member of gzip,
+or a zstd frame. The block header stores the lengths. An error of a codec becomes a ValueError,
+which the caller turns into a CorruptionError with path and offset. The block's CRC detects damage
+first, so a codec error means forged bytes or a bug.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ def compression_name(code: int) -> str | None:
 
 
 def _codec(code: int) -> Any:
-    """Return a new codec. Threads must not share one: Arrow's zlib codec contains the state of its stream."""
+    """Return a new pyarrow codec. Threads must not share one: Arrow's zlib codec has state."""
     return pa.Codec(_CODECS[code][1])
 
 
 def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
-    """Return (compression, bytes): `data` compressed, or COMPRESSION_NONE and `data` if it does not
-    shrink enough.
+    """Compress `data`. Return (compression, bytes).
+
+    If the data does not shrink enough, the result is COMPRESSION_NONE and `data` itself.
     """
     if code == format.COMPRESSION_NONE or data.size == 0:
         return format.COMPRESSION_NONE, data
@@ -63,7 +64,10 @@ def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
 
 
 def effective_compression(schema_compression: int, compresses: bool) -> int:
-    """Return the schema's compression. "default" becomes LZ4, or none if the encoding `compresses`."""
+    """Return the compression to use if the schema says `schema_compression`.
+
+    "default" becomes LZ4, or no compression if the encoding itself `compresses`.
+    """
     if schema_compression != format.COMPRESSION_DEFAULT:
         return schema_compression
     return format.COMPRESSION_NONE if compresses else format.COMPRESSION_LZ4
@@ -72,7 +76,7 @@ def effective_compression(schema_compression: int, compresses: bool) -> int:
 def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
     """Decompress `data` to exactly `size` bytes.
 
-    Raises: ValueError with the reason if the codec is unknown or the bytes are invalid for it.
+    Raises: ValueError if the compression is unknown, or if the bytes are invalid for it.
     """
     if code == format.COMPRESSION_NONE:
         if data.size != size:
@@ -82,12 +86,15 @@ def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
         raise ValueError(f"expected a known compression, found number {code}")
     if size > data.size * _EXPANSION_MAX[code] + 64:
         raise ValueError(
-            f"expected at most {_EXPANSION_MAX[code]} times {data.size} bytes, found a length of {size}"
+            f"expected at most {_EXPANSION_MAX[code]} times as many bytes as the {data.size} compressed ones, "
+            f"found {size}"
         )
     try:
         unpacked = _codec(code).decompress(data, decompressed_size=size, memory_pool=pool())
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"expected {_CODECS[code][0]} data, found bytes it cannot read ({error})") from error
     if unpacked.size != size:
-        raise ValueError(f"expected {size} bytes after {_CODECS[code][0]}, found {unpacked.size}")
+        raise ValueError(
+            f"expected {size} bytes after decompression by {_CODECS[code][0]}, found {unpacked.size}"
+        )
     return unpacked

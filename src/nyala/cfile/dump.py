@@ -39,7 +39,7 @@ _MEANINGS: Final[dict[str, dict[int, str]]] = {
 
 
 def dump(files: Files, path: str, bytes: bool = False) -> Iterator[str]:
-    """Yield the lines for one file.
+    """Yield the lines of text that describe the column file at `path`.
 
     bytes: list the bytes instead of columns, blocks and zones.
     Raises: CorruptionError and StorageError, as reading does.
@@ -142,7 +142,10 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
 
 
 def _values_layout(header: BlockHeader, form: Physical, values: bytes) -> format.Layout | None:
-    """Return the header structure of a block's values. None if they have no header or are compressed."""
+    """Return the layout of the header that the block's values begin with.
+
+    None if the values have no header or are compressed.
+    """
     encoding = encoding_by_code(header.encoding)
     if encoding is None or header.compression != format.COMPRESSION_NONE:
         return None

@@ -7,12 +7,12 @@
                                               of text and                           before it
                                               binary
 
-A text size is the bytes of text that a block has when it is decoded. A scan uses them to choose the
-size of its splits before it reads a block (`bytes_before`).
+A text size is the bytes of text that a block has when it is decoded. A scan uses the text sizes to
+choose its splits before it reads a block (`bytes_before`).
 
-Block i holds the ordinals [i · R, (i + 1) · R), where R, the rows per block, is a power of two. So
-a shift of the ordinal gives its block. Offsets and lengths are two vectors instead of pairs, so
-NumPy reads them without a copy.
+Block i holds the ordinals [i · R, (i + 1) · R). R, the rows per block, is a power of two. So a
+shift of an ordinal gives the number of its block. Offsets and lengths are two vectors instead of
+pairs, so NumPy reads them without a copy.
 
     F-count   block count = ceil(row count / R)
     F-inside  every block is between the file's head and this footer
@@ -49,7 +49,7 @@ _OFFSET_BYTES: Final = 4  # of a value of a text array in Arrow's memory
 
 @dataclass(frozen=True)
 class ColumnFooter(LazyValues):
-    """Everything that a reader needs to know about a column before it reads a block."""
+    """The decoded footer of a column: what a reader needs before it reads a block."""
 
     key: ColumnKey
     form: Physical
@@ -70,7 +70,7 @@ class ColumnFooter(LazyValues):
 
     @lazy_value
     def zone_map(self) -> ZoneMap | None:
-        """The zone map, decoded at first use: most columns of a scan have no predicate.
+        """The zone map; None if the column has none. It is decoded at its first use.
 
         Raises: CorruptionError for bytes that are not a valid zone map.
         """
@@ -85,7 +85,7 @@ class ColumnFooter(LazyValues):
 
     @lazy_value
     def _text_ends(self) -> npt.NDArray[np.int64]:
-        """The bytes of text before each block, and those of the whole column."""
+        """For each block, the bytes of text in all blocks before it; at the end the total."""
         assert self.text_sizes is not None
         return np.append(0, np.cumsum(self.text_sizes, dtype=np.int64))
 
@@ -98,32 +98,35 @@ class ColumnFooter(LazyValues):
 
     @property
     def text_bytes(self) -> int:
-        """The bytes of decoded text; 0 for types of fixed width."""
+        """The size of the column's decoded text, in bytes; 0 for types of fixed width."""
         return 0 if self.text_sizes is None else int(self._text_ends[-1])
 
     @property
     def row_bytes(self) -> float:
-        """The average bytes of a decoded value."""
+        """The average size of a decoded value, in bytes."""
         if self.text_sizes is None:
             return float(self.form.arrow.bit_width / 8)
         return _OFFSET_BYTES + self.text_bytes / max(1, self.row_count)
 
     def text_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the approximate bytes of text before each ordinal.
+        """Return, for each ordinal, the approximate bytes of text in all values before it.
 
-        All values of a block are assumed to be equally long.
+        This is exact if the values of each block are equally long.
         """
         before: npt.NDArray[np.float64] = np.interp(ordinals, self._block_borders, self._text_ends)
         return before
 
     def bytes_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the approximate bytes in memory of the decoded values before each ordinal."""
+        """Return, for each ordinal, the approximate bytes of all decoded values before it."""
         if self.text_sizes is None:
             return np.multiply(ordinals, self.row_bytes, dtype=np.float64)
         return self.text_before(ordinals) + _OFFSET_BYTES * ordinals
 
     def block_bytes_max(self, lower: int, upper: int) -> float:
-        """Return the bytes of the largest decoded block with an ordinal in [lower, upper)."""
+        """Return the size of the largest decoded block that overlaps [lower, upper), in bytes.
+
+        lower, upper: ordinals.
+        """
         rows = min(self.rows_per_block, self.row_count)
         if self.text_sizes is None:
             return rows * self.row_bytes
@@ -145,7 +148,7 @@ class ColumnFooter(LazyValues):
 
     @property
     def sparse_key_rows_log2(self) -> int:
-        """How many rows may share one stored encoded key (see the function of the same name)."""
+        """The result of the function `sparse_key_rows_log2` for this column."""
         return sparse_key_rows_log2(self.encoding, self.form)
 
     def block_rows(self, block: int) -> int:
@@ -156,7 +159,8 @@ class ColumnFooter(LazyValues):
     def encode(self, zones: list[Zone] | None, file_id: str) -> bytes:
         """Return the bytes of the footer.
 
-        zones: the zone map. The field `zone_bytes` is not used, because a writer does not have it.
+        zones: the zone of each block; None: no zone map. The field `zone_bytes` is ignored.
+        file_id: the id of the file, as hexadecimal text.
         """
         zone_bytes = b"" if zones is None else ZoneMap.encode(self.form, zones)
         key_bytes = b"" if self.first_keys is None else encode_binary(self.first_keys).to_pybytes()
@@ -200,7 +204,7 @@ class ColumnFooter(LazyValues):
     ) -> ColumnFooter:
         """Decode the bytes of a footer that begins at `offset` of the file.
 
-        key, file_id: the column and the file that the caller expects, if it knows them.
+        key, file_id: the column and the file that the footer must name. None: any.
         Raises: CorruptionError for invalid bytes; StorageError for flags of a newer version.
         """
 
@@ -258,7 +262,8 @@ class ColumnFooter(LazyValues):
         encoding = encoding_by_code(encoding_code)
         if encoding is None or not encoding.handles(form) or compression_name(compression) is None:
             raise damaged(
-                f"expected an encoding and a compression for {form.type}, found {encoding_code} and {compression}"
+                f"expected an encoding and a compression for {form.type}, found the numbers {encoding_code} "
+                f"and {compression}"
             )
         if rows_per_block_log2 > format.ROWS_PER_BLOCK_LOG2_MAX or null_count > row_count:
             raise damaged(
@@ -266,15 +271,17 @@ class ColumnFooter(LazyValues):
                 f"found 2^{rows_per_block_log2}, {null_count} NULLs, {row_count} rows"
             )
         if block_count != -(-row_count >> rows_per_block_log2):
-            raise damaged(f"expected the blocks of {row_count} rows, found {block_count} blocks")
+            raise damaged(
+                f"expected {-(-row_count >> rows_per_block_log2)} blocks for {row_count} rows, found {block_count}"
+            )
         index_dtypes = [format.BLOCK_OFFSET_DTYPE, format.BLOCK_LENGTH_DTYPE]
         if form.kind == BYTES:
             index_dtypes.append(format.TEXT_SIZE_DTYPE)
         index_length = block_count * sum(np.dtype(dtype).itemsize for dtype in index_dtypes)
         if format.FOOTER.size + index_length + zone_length + keys_length != body_length:
             raise damaged(
-                f"expected {body_length} bytes, found parts that make "
-                f"{format.FOOTER.size + index_length + zone_length + keys_length}"
+                f"expected {body_length} bytes, found parts that add up to "
+                f"{format.FOOTER.size + index_length + zone_length + keys_length} bytes"
             )
         position = format.FOOTER.size
         offsets = np.frombuffer(data, format.BLOCK_OFFSET_DTYPE, block_count, position)
@@ -294,12 +301,12 @@ class ColumnFooter(LazyValues):
         # Subtract the lengths and never add them: an offset near 2^64 must not wrap around to a
         # small one.
         if np.any(offsets < lower) or np.any(offsets > upper) or np.any(lengths > upper - offsets):
-            raise damaged(f"expected blocks between {lower} and {upper}, found one outside")
+            raise damaged(f"expected blocks between the offsets {lower} and {upper}, found one outside")
         if (taken := int(lengths.sum(dtype=np.uint64))) > upper:
             raise damaged(f"expected blocks of at most {upper} bytes together, found {taken}")
         if dictionary_length and not (lower <= dictionary_offset <= upper - dictionary_length):
             raise damaged(
-                f"expected the dictionary between {lower} and {upper}, found it at {dictionary_offset}"
+                f"expected the dictionary between the offsets {lower} and {upper}, found it at {dictionary_offset}"
             )
         if dictionary_count and not dictionary_length:
             raise damaged(f"expected no dictionary entries without a dictionary, found {dictionary_count}")
@@ -307,12 +314,12 @@ class ColumnFooter(LazyValues):
             raise damaged(f"expected a zone map for every role but key and bloom, found flags {flags:#06x}")
         if dictionary_count > 1 << format.ROWS_PER_BLOCK_LOG2_MAX:
             raise damaged(
-                f"expected a dictionary of at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX}, found {dictionary_count}"
+                f"expected at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX} dictionary entries, found {dictionary_count}"
             )
         if (dictionary_length > 0) != encoding.uses_dictionary:
             raise damaged(
-                f"expected a dictionary with encoding dictionary only, found {dictionary_length} bytes of one with "
-                f"encoding {encoding.name}"
+                "expected a dictionary exactly if the encoding is 'dictionary', found "
+                f"{dictionary_length} bytes of dictionary and the encoding {encoding.name!r}"
             )
         zone_bytes = first_keys = None
         try:
@@ -345,12 +352,11 @@ class ColumnFooter(LazyValues):
 
 
 def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
-    """Return how many rows may share one stored encoded key, as a power of two. 0: each row has its
-    own.
+    """Return n: one encoded key per 2^n rows must be stored. The column is part of a composite key.
 
-    The column is part of a composite key. Look-ups compute the keys that are not stored from its
-    columns. Text allows fewer rows per stored key, because its keys take longer to compute than
-    those of two or three numbers (docs/design/keys-and-look-ups.md, "Sparse keys").
+    Look-ups compute the other keys from the key columns. 0: every key must be stored. For text n is
+    smaller than for numbers, because its keys take longer to compute
+    (docs/design/keys-and-look-ups.md, "Sparse keys").
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2

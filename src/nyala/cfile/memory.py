@@ -36,21 +36,22 @@ def pool() -> pa.MemoryPool:
 
 
 def allocate(size_bytes: int) -> pa.Buffer:
-    """Return a buffer of the pool. Its content is undefined."""
+    """Allocate a buffer from the pool. Its content is undefined."""
     return pa.allocate_buffer(size_bytes, memory_pool=pool())
 
 
 def scratch(dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
-    """Return a NumPy array over memory of the pool. Its content is undefined."""
+    """Allocate a NumPy array from the pool. Its content is undefined."""
     dtype = np.dtype(dtype)
     return np.frombuffer(allocate(count * dtype.itemsize), dtype)
 
 
 def row_ranges(count: int, row_bytes: float = 0.0) -> Iterator[tuple[int, int]]:
-    """Yield ranges [lower, upper) that cover `count` rows. Each has at most 16 MB if a row has
-    `row_bytes`.
+    """Divide `count` rows into ranges of at most 16 MB, and yield each as (lower, upper).
 
-    For checks, which read every row of a file.
+    For checks, which read a file range by range.
+
+    row_bytes: the average size of a row.
     """
     step = max(1, min(_RANGE_ROWS_MAX, int(_RANGE_BYTES_MAX / max(row_bytes, 1.0))))
     for lower in range(0, count, step):

@@ -1,4 +1,4 @@
-"""How values of a column type are stored in a block, and how they become Arrow arrays again.
+"""Converts values between Arrow arrays and the form in which blocks store them.
 
     kind     types                                     values of a block
     bits     bool                                      one bit each, least significant first
@@ -80,7 +80,7 @@ class Physical:
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether the stored value is narrower than Arrow's decimal128, to which it is decoded."""
+        """Whether this is a decimal that is stored in 4 or 8 bytes, but decoded to decimal128."""
         return not self.narrow and self.code in (format.TYPE_DECIMAL32, format.TYPE_DECIMAL64)
 
     @property
@@ -107,10 +107,10 @@ class Physical:
         return self.kind == FIXED and is_integer and not self.is_wide
 
     def stored_array(self, array: pa.Array) -> pa.Array:
-        """Convert values from the type's Arrow form to the stored type; NULLs stay.
+        """Convert an array of the column's Arrow type to the type that blocks store. NULLs stay.
 
-        Returns: bool, an integer, a float, or (large) binary. A decimal of 16 bytes stays a
-        decimal. Only narrow decimals are copied.
+        Returns: an array of bool, integer, float or (large) binary. Decimals of 16 bytes stay
+        decimals. Only decimals of 4 or 8 bytes are copied.
         """
         if self.kind == BYTES:
             return array.view(pa.large_binary() if is_large(array.type) else pa.binary())
@@ -128,7 +128,7 @@ class Physical:
         return array
 
     def fixed_values(self, stored: pa.Array) -> npt.NDArray[Any]:
-        """Return a view of the values of a stored array of kind `fixed` without NULLs."""
+        """Return a NumPy view of a stored array. It must be of kind `fixed` and without NULLs."""
         assert self.dtype is not None and stored.null_count == 0
         buffer = stored.buffers()[1]
         if buffer is None:
@@ -138,8 +138,9 @@ class Physical:
     def fixed_array(
         self, values: pa.Buffer, row_count: int, validity: pa.Buffer | None = None, null_count: int = 0
     ) -> pa.Array:
-        """Return an Arrow array over stored values. Only narrow decimals that become decimal128 are
-        copied.
+        """Return an Arrow array of type `arrow` over stored values of kind `fixed`.
+
+        Values are copied only if they are narrow decimals and become decimal128.
 
         values: exactly `row_count` values; the caller has checked the size.
         """
@@ -169,8 +170,8 @@ def narrow_physical(type: ColumnType) -> Physical:
 
 
 def narrowest(form: Physical) -> Physical:
-    """Return the form that decodes at the lowest cost: the narrow one if the type has one, else
-    `form`.
+    """Return the stored form that decodes fastest: for decimals of 4 or 8 bytes the one without
+    conversion to decimal128, for other types `form`.
     """
     if form.code == format.TYPE_BLOOM or narrow_decimal(form.type) is None:
         return form
@@ -199,11 +200,11 @@ def bloom_physical() -> Physical:
 
 
 def canonical_array(type: ColumnType, array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return one contiguous array of the type's Arrow form, or of its large form with 64-bit
-    offsets.
+    """Return the values as one contiguous array of the column type's Arrow type.
 
-    Raises: ArrowInvalid or a similar error for values of another type. The caller has converted
-    types before.
+    Text and binary with 64-bit offsets keep them.
+    Raises: ArrowInvalid or a similar error for values that cannot be cast. Callers have converted
+    them before.
     """
     if isinstance(array, pa.ChunkedArray):
         array = (
@@ -224,13 +225,13 @@ def is_large(type: pa.DataType) -> bool:
 
 
 def binary_offsets(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the offsets of a text or binary array with at least one value: one more than its values."""
+    """Return the offsets of a text or binary array of n values: n + 1 integers. n must not be 0."""
     buffer = array.buffers()[1]
     return np.frombuffer(buffer, "<i8" if is_large(array.type) else "<i4")[array.offset :][: len(array) + 1]
 
 
 def text_bytes(array: pa.Array) -> int:
-    """Return the bytes of text in a text or binary array."""
+    """Return the total size of the values of a text or binary array, in bytes."""
     if not len(array):
         return 0
     offsets = binary_offsets(array)
@@ -238,11 +239,7 @@ def text_bytes(array: pa.Array) -> int:
 
 
 def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes:
-    """Return the bits [lower, lower + count) of a bitmap as a bitmap that begins with its first
-    bit.
-
-    The bits after the last one are 0.
-    """
+    """Return a bitmap with the bits [lower, lower + count) of `bitmap`, padded with zeros."""
     size = (count + 7) // 8
     if lower % 8 == 0 and count % 8 == 0:
         return bitmap.slice(lower // 8, size)
@@ -254,7 +251,10 @@ def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes
 
 
 def copy_dtype(type: pa.DataType) -> np.dtype[Any] | None:
-    """Return a NumPy type of the same width, for copying values. None for bool, text and binary."""
+    """Return a NumPy type as wide as the Arrow type, to copy values as bytes.
+
+    None for bool, text and binary.
+    """
     if pa.types.is_boolean(type):
         return None
     try:

@@ -1,21 +1,20 @@
-"""Opens a column file and reads any ordinals of any column as Arrow arrays.
+"""Opens a column file, and reads values of its columns as Arrow arrays.
 
     CFileReader ── places or directory ──> ColumnReader ── footer ──> blocks ── cache, pread, decode ──> Arrow
 
-If the caller knows the places of the footers (from the catalogue), a reader reads only the footers
-and blocks that it needs. Otherwise it reads the file's own directory first. It opens the file at
-the first read.
+A caller that knows the places of the footers from the catalogue passes them. Then the reader reads
+only the footers and blocks that it needs. Otherwise it first reads the directory in the file. It
+opens the file at the first read.
 
-Trust: the CRC of every byte is checked before use, and every length, count or offset is checked
-against its limits. So a file with forged bytes and right CRCs causes a CorruptionError or wrong
-values, and nothing worse. Whether values are valid for their type is checked elsewhere
-(`nyala.schema.arrow_values`).
+What is checked: the CRC of every byte before its use, and the limits of every length, count and
+offset. So a file with forged bytes and right CRCs causes a CorruptionError or wrong values, and
+nothing worse. `nyala.schema.arrow_values` checks whether values are valid for their type.
 
 The modules that decode are imported when the first column is read, so opening a store does not
 import them.
 
-Thread safety: any thread may read. `close` requires that no thread reads. One read uses one thread.
-Callers may read in several threads, because decompression, CRC and preads release the interpreter
+Threads: any thread may read. No thread may read during `close`. One read uses one thread. Reads in
+several threads run at the same time, because decompression, CRC and preads release the interpreter
 lock.
 """
 
@@ -67,9 +66,7 @@ _DERIVED: Final = {BLOOM: unreadable_bloom, KEY: unreadable_keys}
 
 
 class CFileReader:
-    """One open column file. Creating the reader costs little: the file is opened when a column is
-    used.
-    """
+    """Reads one column file. The file is opened when a column is used for the first time."""
 
     def __init__(
         self,
@@ -81,11 +78,14 @@ class CFileReader:
         size_bytes: int | None = None,
         file_id: str | None = None,
     ) -> None:
-        """types: the Arrow types of columns by id, from the table's schema. Another type in the
-        file is damage.
+        """cache: for decoded blocks. None: blocks are not cached.
+        places: the places of the footers, from the catalogue. None: read the file's directory.
+        types: the Arrow types of columns by id, from the table's schema. A column of another type
+        raises CorruptionError.
         size_bytes: the length of the file when it was written. Bytes after it are ignored. None:
         the actual size.
-        file_id: the id that the catalogue names. Another id is damage. None: any file is accepted.
+        file_id: the id from the catalogue. A file with another id raises CorruptionError. None: any
+        file is accepted.
         """
         self._file_id = file_id
         self._size_bytes = size_bytes
@@ -123,11 +123,11 @@ class CFileReader:
         return tuple(self._all_places())
 
     def places(self) -> tuple[ColumnPlace, ...]:
-        """Return where the footer of each column is, in the same order."""
+        """Return where the footer of each column is, in the order of `columns`."""
         return tuple(self._all_places().values())
 
     def column(self, key: ColumnKey) -> ColumnReader | None:
-        """Return the reader of a column, None if the file has no such column.
+        """Return the reader of a column; None if the file has no such column.
 
         Cost: the first call for a column reads its footer.
         """
@@ -165,10 +165,10 @@ class CFileReader:
             )
 
     def bloom(self) -> BloomFilter | None:
-        """Return the bloom filter of the keys, None if the file has none.
+        """Return the bloom filter of the keys; None if the file has none.
 
-        If there is a cache, it counts the bytes of the filter's pages that were read. Look-ups in
-        the filter raise CorruptionError for damaged pages.
+        The filter reads its pages at look-ups, which raise CorruptionError for damaged pages. The
+        pages count as memory of the block cache, if there is one.
         """
         bloom: BloomFilter | None
         bloom = self._bloom if self._cache is None else self._cache.get(self._owner, ColumnKey(BLOOM))
@@ -187,7 +187,9 @@ class CFileReader:
             or column.code != format.TYPE_BLOOM
         ):
             raise CorruptionError(
-                f"expected the blocks of a bloom filter, found {count}", self.path, column.place.offset
+                f"expected the blocks of a bloom filter before its footer, found {count} blocks",
+                self.path,
+                column.place.offset,
             )
 
         # The cache lives longer than readers, and a reader must be freed when its last user drops
@@ -236,11 +238,17 @@ class CFileReader:
         self.close()
 
     def ensure(self, places: Iterable[tuple[int, int]]) -> None:
-        """Announce that these places (offset, length) will be read soon (see `RandomFile.ensure`)."""
+        """Announce that these places (offset, length) will be read soon.
+
+        For a remote file, they are then fetched together (see `RandomFile.ensure`).
+        """
         self._opened().ensure(places)
 
     def ensure_footers(self) -> None:
-        """Begin to fetch the footers of a remote file: opening the file does this, once."""
+        """Begin to fetch the footers of a remote file, if this was not done yet.
+
+        For this it opens the file, which fetches the footers.
+        """
         if self.is_remote:
             self._opened()
 
@@ -259,7 +267,7 @@ class CFileReader:
         return data
 
     def read_buffer(self, offset: int, length: int) -> pa.Buffer:
-        """Return the same bytes as `read_exactly`, in memory that is reused (see `cfile.memory`)."""
+        """Return the same bytes as `read_exactly`, in memory of the pool of `cfile.memory`."""
         data = allocate(length)
         try:
             found = self._opened().read_into(offset, data)
@@ -269,11 +277,11 @@ class CFileReader:
         return data
 
     def checked(self, data: Any, offset: int, decode: Callable[[Any], _Decoded]) -> _Decoded:
-        """Return `decode(data)` of bytes (or a buffer) that were read at `offset`.
+        """Return `decode(data)`. Retry once if a local copy of a remote file may be damaged.
 
-        If the bytes are damaged in the local cache of a remote file, they are fetched and decoded
-        once more.
-        Raises: CorruptionError if they are damaged in the file itself.
+        data: bytes or a buffer that were read at `offset`. If they came from the local copy and
+        `decode` raises CorruptionError, they are fetched again.
+        Raises: CorruptionError if the file itself is damaged.
         """
         try:
             return decode(data)
@@ -319,20 +327,21 @@ class CFileReader:
             )
 
     def check(self) -> None:
-        """Read the whole file and compare every fact that is stored twice.
+        """Read and check the whole file.
 
-        The check covers head, tail and directory; every block and the counts of NULLs; zone maps
-        and first keys. Blocks and footers must fill the file without a gap.
+        The check compares everything that the file contains twice. It covers the head, the tail,
+        the directory, every block, the counts of NULLs, the zone maps and the first keys. Blocks
+        and footers must fill the file without a gap.
 
         Raises
         ------
         SummaryError
-            All values are intact, but derived data is not: zone maps, first keys, the bloom filter or the
-            encoded keys.
+            All values are intact, but data that can be computed from them is not: zone maps, first
+            keys, the bloom filter or the encoded keys.
         TrailingBytesError
             The file is intact, but bytes follow its end.
         CorruptionError
-            The first other mismatch.
+            Anything else is wrong. The error describes the first fault.
         """
         from nyala.cfile.column_reader import ColumnReader
 
@@ -343,7 +352,7 @@ class CFileReader:
             directory.get(key) != place for key, place in self._all_places().items()
         ):
             raise CorruptionError(
-                "expected the columns that the catalogue names, found different ones", self.path
+                "expected the columns that the catalogue names, found different columns or places", self.path
             )
         extents = []
         derived: SummaryError | None = None
@@ -365,14 +374,14 @@ class CFileReader:
         for offset, length in sorted(extents):
             if offset != end:
                 raise CorruptionError(
-                    f"expected a block or footer at {end}, but the next one begins at {offset}",
+                    f"expected a block or footer at offset {end}, found the next one at {offset}",
                     self.path,
                     end,
                 )
             end += length
         if end != directory_offset:
             raise CorruptionError(
-                f"expected the directory at {end}, found it at {directory_offset}", self.path, end
+                f"expected the directory at offset {end}, found it at {directory_offset}", self.path, end
             )
         if self._size_bytes is not None and self._actual_size() > self._size_bytes:
             raise TrailingBytesError(
@@ -434,7 +443,8 @@ class CFileReader:
         length = count * format.DIRECTORY_ENTRY.size
         if offset < format.HEAD.size or offset + length != tail_offset:
             raise CorruptionError(
-                f"expected a directory of {count} columns up to {tail_offset}, found it at {offset}",
+                f"expected a directory of {count} columns that ends at offset {tail_offset}, found its beginning "
+                f"at {offset}",
                 self.path,
                 tail_offset,
             )
@@ -452,7 +462,9 @@ class CFileReader:
             key = ColumnKey(role, group, column_id)
             if key in places or footer_offset < format.HEAD.size or footer_offset + footer_length > offset:
                 raise CorruptionError(
-                    f"expected one footer before {offset} for column {key}", self.path, offset
+                    f"expected one footer before offset {offset} for column {key}, found two, or one outside",
+                    self.path,
+                    offset,
                 )
             places[key] = ColumnPlace(key, footer_offset, footer_length)
         return places, offset

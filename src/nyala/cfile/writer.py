@@ -4,9 +4,9 @@
     append_column(…)     …
     finish()             appends footers, directory and tail, then syncs and closes the file
 
-No byte is written twice or overwritten. Until `finish` returns, the file has no tail, and no reader
-accepts it. The caller must also make the *name* of the file durable: it syncs the folder once for
-all files of a flush, before the catalogue names them.
+The writer only appends. Until `finish` writes the tail, no reader accepts the file. The caller must
+also make the *name* of the file durable: it syncs the folder once for all files of a flush, before
+the catalogue names them.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class CFileWriter:
         """Write a whole column, and return its footer without the zone map.
 
         array: values in the type's Arrow form. Text and binary may have 64-bit offsets.
-        first_keys: if given, the column gets a key index, the encoded key of each block's first
-        row, and the smaller blocks of an index. For the single column of a primary key. A column of
-        role KEY always has a key index, from its own values.
+        first_keys: returns the encoded keys of the rows at the given positions. If it is passed,
+        the column gets a key index, and smaller blocks as in every index. Pass it for the only
+        column of a primary key. (A column of role KEY always has a key index, from its own values.)
         """
         assert spec.key not in self._footers, f"{spec.key} was appended already"
         array = canonical_array(spec.type, array)
@@ -136,7 +136,7 @@ class CFileWriter:
         self._footers[key] = (footer, None)
 
     def finish(self, sync: bool = True) -> WrittenFile:
-        """Complete the file and close it, and return the places of all footers.
+        """Write footers, directory and tail, close the file, and describe it for the catalogue.
 
         sync: make the bytes of the file durable. The caller makes the name durable.
         """
@@ -166,9 +166,7 @@ class CFileWriter:
         return WrittenFile(self._path, self._file_id, self._offset, tuple(places))
 
     def abort(self) -> None:
-        """Close and delete the file. Safe to call at any time and repeatedly. No effect after
-        `finish`.
-        """
+        """Close and delete the file. Has no effect after `finish` or `abort`."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -217,7 +215,7 @@ class CFileWriter:
 
 
 class _Encoded(NamedTuple):
-    """The values of a column, and all decisions about writing them."""
+    """The values of a column, and all decisions about how to write them."""
 
     form: Physical
     stored: pa.Array
@@ -231,11 +229,11 @@ class _Encoded(NamedTuple):
 
 
 def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sample: bool = False) -> _Encoded:
-    """Decide how to store a column.
+    """Decide how to store a column: its encoding, compression and blocks.
 
     array: in canonical form (see `canonical_array`).
-    is_index: whether the column has the key index. A column of role KEY always has one.
-    is_sample: see `choose_encoding`.
+    is_index: whether the column gets a key index. A column of role KEY always gets one.
+    is_sample: whether the array is only a sample of a large column.
     """
     form = physical(spec.type)
     is_index = is_index or spec.key.role == KEY
@@ -276,7 +274,7 @@ def _zone(encoded: _Encoded, rows: BlockRows) -> Zone:
 
 
 def _text_sizes(encoded: _Encoded) -> npt.NDArray[np.uint32] | None:
-    """Return the bytes of text of each block; None for fixed-width types."""
+    """Return the size of the text in each block, in bytes; None for fixed-width types."""
     if encoded.form.kind != BYTES:
         return None
     if not len(encoded.values):
@@ -310,7 +308,7 @@ def _dictionary_block(encoded: _Encoded) -> list[Any]:
 
 
 class ColumnBytes(NamedTuple):
-    """The sizes of what `append_column` would write for a column, without the footer."""
+    """The sizes in bytes that `append_column` would write for a column, without the footer."""
 
     blocks: int
     dictionary: int
@@ -318,9 +316,9 @@ class ColumnBytes(NamedTuple):
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
-    """Return the sizes of what `append_column` would write for these values.
+    """Return the sizes that `append_column` would write for `array`, a sample of a large column.
 
-    The values are a part of a large column. Cost: that of encoding them.
+    Cost: it encodes the values.
     """
     encoded = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
     blocks = sum(map(_size_of, _blocks(encoded)))
@@ -333,12 +331,11 @@ def _size_of(parts: Sequence[Any]) -> int:
 
 
 def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) -> int:
-    """Return the largest rows per block, as a power of two, for which blocks fit
-    `block_size_bytes`.
+    """Return the largest n for which blocks of 2^n rows have at most `block_size_bytes`.
 
-    For text, even the largest block must fit. But a few long values among short ones must not cut
-    the whole column into tiny blocks. So larger blocks, up to `BLOCK_SIZE_BYTES_MAX`, are allowed
-    if the blocks are on average less than a sixteenth full. No single value exceeds that limit.
+    For text, the largest block decides. But a few long values must not divide a column of short
+    values into tiny blocks. So if the blocks have on average less than a sixteenth of
+    `block_size_bytes`, the largest may have up to `BLOCK_SIZE_BYTES_MAX`. No value exceeds this.
     """
     size = min(max(block_size_bytes, format.BLOCK_SIZE_BYTES_MIN), format.BLOCK_SIZE_BYTES_MAX)
     limit = format.ROWS_PER_BLOCK_LOG2_MAX
