@@ -7,8 +7,8 @@
     kernels/    inner loops, compiled or in NumPy         physical       stored types of values
     format      every number that is on disk              dump           a file as text
 
-A file holds any number of columns. Each column has its own row count, encoding and blocks
-(docs/format/cfile.md). The *ordinal* of a value is its position in the column. This package knows
-nothing about the rows of tables. `rowset` and `delta` know which row each value belongs to, which
-rows are live, and which values changed.
+A file holds any number of columns. Each column has its own number of values, encoding and blocks
+(docs/format/cfile.md). The *ordinal* of a value is its position in the column. This package does
+not know the rows of tables: `rowset` and `delta` know which row a value belongs to, which rows are
+live, and which values changed.
 """

@@ -4,29 +4,29 @@
     integers     201   197   204  204   210        in a frame of reference, here 4 bits each
     exceptions   row 3: NaN                        unchanged, with their positions
 
-A value is `integer / 10^exponent`. Both operands are exact doubles, and the quotient is rounded
-once: to the double (then the float) nearest to the decimal, which parsing the decimal would also
-give. The encoder divides as the decoder does and compares every bit. A value that differs is an
-exception. These are NaN, infinities, -0.0, and values with more digits than the block's exponent
-allows. An outlier that would make all integers wider, such as -9999 for "none", is an exception
-too. An exception has the integer of the row before it, which adds no bits to the frame. If
-exceptions would make a block as large as plain, the block is plain.
+A value is `integer / 10^exponent`. Both operands are exact doubles, so the quotient is the double
+nearest to the decimal number, as if its text were parsed. The encoder divides as the decoder does
+and compares every bit. A value that differs is an *exception*, stored unchanged. These are NaN,
+infinities, -0.0, and values with more digits than the block's exponent allows. An outlier that
+would make all integers wider, such as -9999 for "none", is an exception too. In the frame, an
+exception has the integer of the row before it, which adds no bits. If exceptions would make a block
+as large as plain values, the block has plain values.
 
     layout      a value is
     decimals    integer / 10^exponent, or an exception
     plain       itself
 
-Each block has its own exponent: the one that needs the fewest bits for a sample of its values. A
-larger exponent than needed gives larger integers (the frame removes their common unit). It also
-gives more exceptions, because integers stay below 2^53. If the block has more exceptions than the
-sample, a sample of the exceptions looks for a larger exponent.
+Each block has its own exponent: the one that needs the fewest bits for a sample of its values. An
+exponent that is too large gives more exceptions, because integers must stay below 2^53. If it is
+too small for many values of the block, a sample of the exceptions gives a larger exponent.
 
-Differences from the paper: whole blocks instead of vectors of 1,024, because blocks are what is
-read and what zone maps describe; one division instead of two multiplications, which needs no second
-exponent and is exact for every integer below 2^53; a frame of reference with lines instead of one
-base. Not
-implemented: the paper's second scheme, for doubles of full precision with equal leading bits (they
-use bitshuffle), and evaluating predicates on the encoded integers.
+Differences from the paper:
+    - The unit is a whole block and not a vector of 1,024 values, because readers read blocks.
+    - One division replaces two multiplications. It needs no second exponent, and is exact for every
+      integer below 2^53.
+    - The frame of reference has a line and not only a base.
+    - The paper's second scheme, for doubles of full precision, does not exist: such columns use
+      bitshuffle. Predicates are not evaluated on the encoded integers.
 Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point Compression", SIGMOD
 2023.
 """
@@ -99,10 +99,11 @@ class _AlpEncoder(BlockEncoder):
 def _without_outliers(
     integers: npt.NDArray[np.int64], fits: npt.NDArray[np.bool_], width_bytes: int
 ) -> npt.NDArray[np.bool_]:
-    """Return `fits` without outliers: one bool per integer, False if it should be an exception.
+    """Return one bool per integer: False if it should be an exception, because it is an outlier or
+    because `fits` is False.
 
-    The integers that remain are within the range of 2^n numbers that makes the block smallest.
-    Cost: two passes, and a sort if the least or greatest is far from the middle of a sample.
+    The other integers are in a range of 2^n numbers, with the n that makes the block smallest.
+    Cost: two passes. If there may be outliers, also a sort.
     """
     fitting = integers if fits.all() else integers[fits]
     rows = len(fitting)
@@ -142,7 +143,7 @@ def _decimals(
     near: npt.NDArray[np.bool_],
     size: int,
 ) -> bytes | None:
-    """Return a block of layout decimals, with exceptions where `near` is False.
+    """Return the bytes of a block of layout "decimals", with exceptions where `near` is False.
 
     None if the block would not be smaller than `size` bytes.
     """
@@ -183,8 +184,8 @@ class Alp(Encoding):
             )
         if layout != format.ALP_DECIMALS and (exponent or count):
             raise ValueError(
-                f"expected neither exponent nor exceptions beside {format.ALP_LAYOUTS[layout]} values, found "
-                f"{exponent} and {count}"
+                f"expected neither exponent nor exceptions in layout {format.ALP_LAYOUTS[layout]}, found "
+                f"exponent {exponent} and {count} exceptions"
             )
         if layout == format.ALP_PLAIN:
             if data.size != header_size + rows * form.width_bytes:
@@ -195,10 +196,12 @@ class Alp(Encoding):
         values_start = header_size + _padded_size(4 * count)
         frame_start = values_start + _padded_size(form.width_bytes * count)
         if data.size < frame_start:
-            raise ValueError(f"expected {count} exceptions and a frame, found {data.size} bytes")
+            raise ValueError(f"expected {count} exceptions and a frame, found only {data.size} bytes")
         positions = np.frombuffer(data, "<u4", count, header_size)
         if count and (int(positions[-1]) >= rows or (positions[1:] <= positions[:-1]).any()):
-            raise ValueError(f"expected ascending positions of exceptions below {rows}, found others")
+            raise ValueError(
+                f"expected positions of exceptions that ascend and are below {rows}, found others"
+            )
         frame = EncodedValues(data.slice(frame_start), rows, None)
         integers = _FRAME_OF_REFERENCE.decode(_INTEGERS, frame).buffers()[1]
         out = allocate(rows * form.width_bytes)
@@ -210,7 +213,10 @@ class Alp(Encoding):
 
 
 def _divide(integers: npt.NDArray[np.int64], exponent: int, out: npt.NDArray[Any]) -> None:
-    """Compute the values of integers. Encoder and decoder both use it, so they get the same results."""
+    """Write integer / 10^exponent of each integer to `out`.
+
+    Encoder and decoder both use this function, so they get the same values.
+    """
     for start in range(0, len(integers), _CHUNK_ROWS):
         part = slice(start, start + _CHUNK_ROWS)
         if out.dtype.itemsize == 8:
@@ -236,7 +242,10 @@ def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _exponent(values: npt.NDArray[Any]) -> int | None:
-    """Return the exponent that needs the fewest bits for a sample of the values; None if no value fits."""
+    """Return the exponent that needs the fewest bits for a sample of the values.
+
+    None if no exponent makes the sample smaller than plain values.
+    """
     sample = values
     if len(values) > _SAMPLE_RUNS * _SAMPLE_RUN_ROWS:
         starts = np.linspace(0, len(values) - _SAMPLE_RUN_ROWS, _SAMPLE_RUNS).astype(np.int64)
@@ -265,7 +274,10 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
 
 
 def _framed(integers: npt.NDArray[Any], near: npt.NDArray[np.bool_]) -> bytes:
-    """Encode the integers in a frame. An integer where `near` is False is replaced by one before it."""
+    """Return the bytes of a frame with the integers.
+
+    Where `near` is False, the integer is replaced by the last one before it where `near` is True.
+    """
     if not near.all():
         before = np.maximum.accumulate(np.where(near, np.arange(len(near)), -1))
         before[before < 0] = int(near.argmax())

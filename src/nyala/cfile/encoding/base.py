@@ -1,15 +1,15 @@
-"""The protocol of encodings.
+"""The interface that every encoding implements.
 
-An encoding turns the values of one block into bytes and back. NULLs, compression, checksums and
-files are the work of `blocks.block`.
+An encoding turns the values of one block into bytes and back. `blocks.block` handles NULLs,
+compression and checksums.
 
 To add an encoding, write its module, add one line to the table of `encoding/__init__.py`, and name
 it in `allowed_encodings` of `nyala.schema.schema`. It implements:
 
-    prepare             creates the encoder of a column, or refuses the values
-    decode or block     creates an Arrow array, or a `ColumnBlock` in the encoding's own form; each
-                        has a default that calls the other
-    candidates          what 'auto' may choose; nothing by default
+    prepare             creates the encoder of a column, or refuses its values
+    decode or block     `decode` decodes the bytes to an Arrow array, `block` returns a `ColumnBlock`
+                        that keeps them encoded; each has a default that calls the other
+    candidates          returns what 'auto' may choose; by default nothing
 
 `tests/unit/cfile/toy_encodings.py` has two small examples.
 """
@@ -33,7 +33,10 @@ _QUARTERS: Final = 4
 
 @dataclass(frozen=True)
 class EncodedValues:
-    """The input of a decoder: counts that were checked, and bytes that were not."""
+    """The input of a decoder: the bytes of a block's values, which are not checked yet.
+
+    The row count is checked.
+    """
 
     data: pa.Buffer
     row_count: int  # without NULLs
@@ -41,7 +44,7 @@ class EncodedValues:
 
 
 class Candidate(NamedTuple):
-    """An encoding and compression that 'auto' may choose for a column, and the resulting size."""
+    """An encoding and a compression that 'auto' may choose for a column, and the size they give."""
 
     encoding: int  # format.ENCODING_*
     compression: int  # format.COMPRESSION_*
@@ -56,7 +59,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ColumnSample:
-    """A column, and a sample of its values, by which 'auto' decides."""
+    """What 'auto' decides by: the values of a column, and a sample of them."""
 
     form: Physical
     values: pa.Array
@@ -73,11 +76,12 @@ class BlockEncoder(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, lower: int, upper: int) -> pa.Buffer:
-        """Encode the values [lower, upper), at least one, of those that `prepare` received."""
+        """Return the bytes of one block: of the values [lower, upper) that `prepare` received."""
 
     def bounds(self, lower: int, upper: int) -> pa.Array | None:
-        """Return the least and greatest value. None if the encoding knows no faster way than
-        comparing all values.
+        """Return the least and the greatest of the values [lower, upper), without NULLs.
+
+        None if the encoding cannot find them faster than by comparing all values.
         """
         return None
 
@@ -105,21 +109,23 @@ class Encoding(abc.ABC):
         """
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
-        """Decode one block to an Arrow array.
+        """Decode the bytes of one block to an Arrow array.
 
-        Whatever the bytes are, it reads only these bytes, and allocates no more than the format's
-        limits.
-        Raises: ValueError with what was expected and found, for bytes that no encoder can have
-        written.
+        An implementation must be safe for any bytes: it reads no memory outside of them, and
+        allocates no more than the limits of the format.
+        Raises: ValueError (what was expected, what was found) for bytes that no encoder writes.
         """
         return self.block(form, block).decode(0, block.row_count, form.arrow)
 
     def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
-        """Return the block in the form that the cache keeps. Raises: as `decode`."""
+        """Return the block in the form that the block cache keeps.
+
+        Raises: ValueError, as `decode`.
+        """
         return ArrowBlock(self.decode(narrowest(form), block))
 
     def gathers_single_values(self, form: Physical) -> bool:
-        """Whether one value is gathered at constant cost, without decoding the block."""
+        """Whether a reader can gather one value at constant cost, without decoding its block."""
         return False
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
@@ -127,18 +133,19 @@ class Encoding(abc.ABC):
         return ()
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
-        """Return the header structure of a block's values, for `dump`. None if the values have no
-        header.
+        """Return the layout of the header that a block's values begin with; None without header.
+
+        For `dump`.
         """
         return None
 
     def sampled(
         self, column: ColumnSample, cost: int, size_factor: float = 1.25, compression: int | None = None
     ) -> Sequence[Candidate]:
-        """Return one candidate, with the size of the encoded and compressed sample. Without a
-        sample, return none.
+        """Return this encoding as one candidate. Encodes and compresses the sample to get its size.
 
-        compression: that of the candidate. None: the schema's, or this encoding's default.
+        compression: that of the candidate. None: the schema's, or the default of the encoding.
+        Returns: no candidate if the column has no sample, or if the encoding refuses it.
         """
         if column.sample is None or (encoder := self.prepare(column.form, column.sample)) is None:
             return ()
@@ -150,5 +157,5 @@ class Encoding(abc.ABC):
 
 
 def middles(count: int) -> list[int]:
-    """Return the middle row of each quarter of a column."""
+    """Return the middle row of each quarter of a column with `count` rows."""
     return [(2 * quarter + 1) * count // (2 * _QUARTERS) for quarter in range(_QUARTERS)]

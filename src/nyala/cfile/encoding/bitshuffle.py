@@ -1,12 +1,12 @@
-"""Bitshuffle: the first bits of all values, then all second bits and so on, compressed with LZ4.
+"""Bitshuffle: stores the first bits of all values, then all second bits, and so on, with LZ4.
 
-Values that repeat, or change little along the key, have most bits in common. So most rows of bits
-are runs, which LZ4 shortens. C-Blosc transposes and compresses, by the library `numcodecs`. The
-bytes of a block are one Blosc 1 frame. Its header (version, flags, type size, sizes) is checked
+Adjacent values often have most bits in common. So most of these rows of bits have long runs, which
+LZ4 compresses. The C library Blosc, in the package `numcodecs`, transposes and compresses the bits.
+The bytes of a block are one Blosc 1 frame. Its header (version, flags, type size, sizes) is checked
 against the block before it is used.
 
 The dictionary encoding also uses `shuffle_bits` and `unshuffle_bits` for its codes. A frame cannot
-be decoded in part: a look-up of one row decodes the block.
+be decoded in part: a look-up of one row decodes the whole block.
 Source: K. Masui et al., "A compression scheme for radio data in high performance computing", 2015;
 Blosc README_CHUNK_FORMAT.
 """
@@ -53,14 +53,14 @@ def _blosc() -> Any:
 
 
 def shuffle_bits(values: npt.NDArray[Any]) -> pa.Buffer:
-    """Return a Blosc frame of `values` (at least one) with transposed bits."""
+    """Transpose the bits of `values` (at least one), and return them as a Blosc frame."""
     values = np.ascontiguousarray(values)
     with _on_this_thread() as blosc:
         return pa.py_buffer(blosc.compress(values, b"lz4", _LEVEL, blosc.BITSHUFFLE, _FRAME_BLOCK_BYTES))
 
 
 def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
-    """Return the `count` values of a Blosc frame, `width_bytes` each.
+    """Return the values of a frame from `shuffle_bits`: `count` values of `width_bytes` bytes each.
 
     Raises: ValueError if the bytes are not such a frame.
     """

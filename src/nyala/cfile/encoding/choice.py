@@ -1,12 +1,14 @@
 """Chooses an encoding and compression for a column.
 
-The encoding that the schema names is used if the type allows it. If it refuses the values (a
-dictionary refuses too many distinct values), the column is plain. 'auto' decides by statistics and
-one short sample. Each encoding offers candidates (`Encoding.candidates`). `fastest` chooses the
-fastest candidate that is not much larger than a slower one:
+If the schema names an encoding, and the type allows it, the column gets this encoding. If the
+encoding refuses the values (a dictionary refuses too many distinct values), the column is plain.
+'auto' decides by statistics and one short sample. Each encoding offers candidates
+(`Encoding.candidates`). `fastest` chooses the fastest candidate that is not much larger than a
+slower one:
 
-    cost   the rank by decode speed; 0 is the fastest
-    factor a candidate is chosen before a faster one if it is smaller by this factor
+    cost        the rank by decode speed; 0 is the fastest
+    factor      a candidate is chosen before a faster one if it is smaller by this factor
+    size from   how the size is estimated: from the type's width, statistics or the sample
 
     cost  candidate            for                         factor   size from
     0     plain                numbers                              the type's width
@@ -18,18 +20,20 @@ fastest candidate that is not much larger than a slower one:
     6     plain, Zstandard     everything                  1.55     the sample; only with compression "default"
     7     prefix               text, binary                4        the sample
 
-A faster encoding may also be one bit per value larger than bitshuffle, which decodes eight times
-slower than frame of reference. Zstandard must be much smaller than LZ4, because it decompresses
-three times slower. It halves hexadecimal text, which LZ4 cannot compress. Prefix decodes at a tenth
-of plain's speed. The usual factor is 1.25, because reading a quarter of a column (12 GB/s from the
-page cache, 2 from a good disk) costs less than decoding bitshuffle.
+Reasons for the factors:
+    1.25    Reading a quarter more bytes (at 12 GB/s from the page cache, 2 from a good disk) costs
+            less than decoding bitshuffle. It decodes eight times slower than `for`, so it must also
+            save more than one bit per value.
+    1.55    Zstandard decompresses three times slower than LZ4. But it halves hexadecimal text, which
+            LZ4 cannot compress.
+    4       Prefix decodes at a tenth of the speed of plain.
 
-Columns below 32 KB have no sample: their numbers are plain or for, by statistics alone. Columns
-below 4 KB are plain.
+A column below 32 KB has no sample: if it has numbers, statistics decide between plain and `for`. A
+column below 4 KB is plain.
 
 The sample consists of four runs of adjacent rows, from the middles of the column's quarters. So an
 unusual beginning does not decide alone. A flush encodes at most 8,192 values per column to decide,
-whatever the column's length. For text, a dictionary is tried first (`dictionary`), which decides by
+whatever the column's length. For text, a dictionary is tried first (`dictionary`): it decides by
 all values.
 
 Source: measured decode speeds (docs/design/column-files-and-encodings.md, "Encodings and their
@@ -75,8 +79,8 @@ def choose_encoding(
     is_sample: bool = False,
     block_rows: int = 1 << format.ROWS_PER_BLOCK_LOG2_MAX,
 ) -> Choice:
-    """Return the encoding `name` for a column, or the choice of 'auto' if type or values do not
-    allow it.
+    """Choose how to store a column: by the encoding `name` if type and values allow it, else by
+    another encoding.
 
     Parameters
     ----------
@@ -85,10 +89,11 @@ def choose_encoding(
     compression
         The schema's compression (format.COMPRESSION_*).
     single_values
-        'auto' must choose an encoding that gathers single values, if the type has one.
+        Readers gather single values: 'auto' must choose an encoding that does this without decoding
+        the block, if the type has one.
     is_index
-        'auto' must choose plain for text: each look-up decodes a block, and prefix would take ten times as
-        long.
+        The column has the key index: 'auto' must choose plain for text, because each look-up
+        decodes a block, and prefix would take ten times as long.
     is_sample
         The values are a sample of a large column.
     block_rows
@@ -126,8 +131,10 @@ def choose_encoding(
 
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the fastest candidate that is not beaten in size by any slower one; None without
-    candidates.
+    """Return the fastest candidate that is not much larger than a slower one.
+
+    "Much larger" is defined by `size_factor` and `slack_bytes` of the slower candidate. None
+    without candidates.
     """
     order = sorted(candidates, key=lambda candidate: candidate.cost)
 
@@ -148,8 +155,9 @@ def _plain_bytes(form: Physical, values: pa.Array) -> int:
 
 
 def _sample(form: Physical, values: pa.Array, is_sample: bool) -> pa.Array | None:
-    """Return four runs of adjacent values, or all values if they are few. None for a very short
-    column.
+    """Return the sample: four runs of adjacent values, or all values if they are few.
+
+    None for a column that is too short for a sample.
     """
     if not len(values) or (not is_sample and _plain_bytes(form, values) < _UNSAMPLED_BYTES_MAX):
         return None

@@ -1,13 +1,15 @@
-"""Dictionary: the distinct values once per column and file. A block contains a code per value.
+"""Dictionary: stores the distinct values once per column and file, and a code per row in blocks.
 
-The dictionary is sorted by bytes. So a range of values is a range of codes, and the least and
-greatest codes of a block are those of its least and greatest values. Codes have 1, 2 or 4 bytes, as
-few as the dictionary allows. A block bit-packs its codes like the deltas of a frame of reference,
-because packed codes decode about twice as fast as bit-shuffled ones. If bit-shuffled codes are a
-fifth smaller, the block contains those. The codes of a sorted column, for example, are long runs.
+A code is the position of a value in the dictionary. The dictionary is sorted by bytes. So a range
+of values is a range of codes, and a block's least and greatest codes belong to its least and
+greatest values.
 
-Whether a column gets a dictionary is decided once per file, from all values of the column. (Kudu
-decides at the block at which the dictionary becomes too large.) The dictionary must not exceed
+A block bit-packs its codes like the deltas of a frame of reference. If bit-shuffled codes are at
+least a fifth smaller (for example long runs in a sorted column), the block contains bit-shuffled
+codes of 1, 2 or 4 bytes instead. Packed codes decode about twice as fast.
+
+All values of a column together decide whether the column gets a dictionary in this file. (In Kudu,
+blocks use the dictionary until it becomes too large.) The dictionary must not exceed
 `DICTIONARY_BYTES_MAX`, and codes plus dictionary must be well below the size of the values. A
 sample is checked first, so a column of distinct values costs little. A column without dictionary
 gets another encoding.
@@ -48,7 +50,7 @@ _PACKED_SIZE_FACTOR: Final = 1.25
 
 
 def _code_dtype(entry_count: int) -> np.dtype[Any]:
-    """Return the type of the codes of a dictionary with `entry_count` entries."""
+    """Return the narrowest integer type for codes of a dictionary with `entry_count` entries."""
     return np.dtype("<u1" if entry_count <= 1 << 8 else "<u2" if entry_count <= 1 << 16 else "<u4")
 
 
@@ -131,7 +133,7 @@ def _codes(block: EncodedValues, entry_count: int) -> Frame:
         raise ValueError(f"expected codes of layout {sorted(format.CODES)}, found {layout}")
     start = format.CODES_HEADER.size
     if data.size < start:
-        raise ValueError(f"expected a header of {start} bytes before codes, found {data.size}")
+        raise ValueError(f"expected a header of {start} bytes before the codes, found {data.size}")
     _, bits, _, base = format.CODES_HEADER.unpack_from(data)
     if bits > format.CODES_BITS_MAX or data.size != start + packed_size(bits, rows):
         raise ValueError(

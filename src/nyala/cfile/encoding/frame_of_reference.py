@@ -1,12 +1,13 @@
-"""Frame of reference: the distance of each value from a line, bit-packed in few bits.
+"""Frame of reference: stores how far each value is above a straight line, in few bits.
 
     layout   a value is                            for
     line     base + step · position + unit · delta ranges of numbers, dates, prices; rowids (step 1, no bits);
                                                    whole seconds (unit 1,000,000), whole euros (unit 100)
     wide     itself                                blocks with a 16-byte decimal that exceeds 64 bits
 
-Base, step and unit belong to the block. Each row has a delta: an unsigned number of `bits` bits, 0
-to 64 (`bit_packing`). The encoder keeps this invariant, and the decoder checks it (`forms.frame`):
+Each block has one base, step and unit. Each row has a delta: an unsigned number of `bits` bits, 0
+to 64 (`bit_packing`). Position is the row's number in the block. The encoder keeps this invariant,
+and the decoder checks it (`forms.frame`):
 
     FOR-fits   base and base + step · (rows - 1), each with and without unit · max delta, are values
                of the type
@@ -65,7 +66,10 @@ class _FrameEncoder(BlockEncoder):
     def _line(
         self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int
     ) -> tuple[int, int, npt.NDArray[Any]] | None:
-        """Return (base, step, deltas) of a line with a step that needs fewer bits, or None."""
+        """Return (base, step, deltas) of a line with a step other than 0, if it needs fewer bits.
+
+        deltas, bits, base, unit: the frame without a step. None if no step needs fewer bits.
+        """
         rows = len(deltas)
         if rows < 2 or bits > _LINE_BITS_MAX:
             return None
@@ -90,9 +94,9 @@ class _FrameEncoder(BlockEncoder):
 
 
 def _unit(deltas: npt.NDArray[Any]) -> int:
-    """Return the greatest common divisor of all deltas. At least one delta is not 0.
+    """Return the greatest common divisor of all deltas. At least one delta must not be 0.
 
-    If the deltas of a sample have no common divisor above 1, the other deltas are not read.
+    If the divisor of a sample is already 1, the other deltas are not read.
     """
     if int(np.gcd.reduce(deltas[:: max(1, len(deltas) // _SAMPLE_ROWS)])) == 1:
         return 1
@@ -154,7 +158,7 @@ def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
 
 
 def _estimated_bits(numbers: npt.NDArray[Any]) -> int:
-    """Estimate the bits of a delta in a block, with a divisor and a line from a sample."""
+    """Estimate the bits per delta of a block with these numbers, from a sample of them."""
     least, greatest = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if least == greatest:
         return 0
@@ -172,8 +176,9 @@ def _estimated_bits(numbers: npt.NDArray[Any]) -> int:
 
 @dataclass(frozen=True)
 class _WideEncoder(BlockEncoder):
-    """The encoder of 16-byte decimals if some of them exceed 64 bits. Only blocks with such values
-    are wide.
+    """Encodes 16-byte decimals if some of them exceed 64 bits.
+
+    Only blocks with such values have the layout "wide".
     """
 
     form: Physical

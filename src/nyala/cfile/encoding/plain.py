@@ -1,13 +1,13 @@
-"""Plain: values in their natural form.
+"""Plain: stores values as they are.
 
     bool          one bit each, least significant first, zeros to the byte's end
     fixed width   little-endian, one after another
     text, binary  header, one length per value, then the bytes of all values
 
-Text has lengths instead of offsets, because a length mostly fits one byte and an offset needs four.
-The sum of the lengths is checked, so no length can point outside of the block. One cumulative sum
-turns them into Arrow's offsets. If all values are equally long (keys of fixed width), no lengths
-are stored.
+Text has lengths and not offsets, because most lengths fit one byte and an offset needs four. The
+sum of the lengths is checked, so no value can end outside of the block. One cumulative sum turns
+lengths into Arrow's offsets. If all values are equally long (as keys of fixed width are), no
+lengths are stored.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _expect_size(block: EncodedValues, size: int) -> None:
 
 
 def encode_binary(part: pa.Array) -> pa.Buffer:
-    """Encode text or binary without NULLs. Offsets may have 32 or 64 bits."""
+    """Return the bytes of a text or binary array without NULLs. Its offsets may have 64 bits."""
     if len(part) == 0:
         return pa.py_buffer(format.BINARY_HEADER.pack(0, 1, bytes(3)))
     offsets = binary_offsets(part)
@@ -104,7 +104,7 @@ def encode_binary(part: pa.Array) -> pa.Buffer:
 
 
 def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
-    """Decode the bytes of `encode_binary`, always to 32-bit offsets: a block has at most 64 MiB."""
+    """Decode the bytes of `encode_binary` to an array with 32-bit offsets."""
     count, data = block.row_count, block.data
     if data.size < format.BINARY_HEADER.size:
         raise ValueError(f"expected a header of {format.BINARY_HEADER.size} bytes, found {data.size}")
@@ -116,8 +116,8 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
         or start + data_length != data.size
     ):
         raise ValueError(
-            f"expected {count} lengths and their bytes, found lengths of {width} bytes and {data_length} "
-            f"bytes of data in {data.size}"
+            f"expected {count} lengths and then the data in {data.size} bytes, found lengths of {width} bytes "
+            f"each and {data_length} bytes of data"
         )
     if width == 0:
         length, rest = divmod(data_length, count) if count else (0, data_length)

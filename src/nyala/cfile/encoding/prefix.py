@@ -1,17 +1,17 @@
-"""Prefix: the common prefix of a group of 16 adjacent values is stored once.
+"""Prefix: stores the common prefix of 16 adjacent values (a group) once.
 
     rows      0 … 15                        16 … 31
     prefix    'Customer#00000'              'Customer#00000'
     suffixes  '0001' '0002' … '0016'        '0017' …                   the rest of each value
 
-Each value is the prefix of its group plus its own suffix. So no value depends on another value.
-Prefixes and suffixes are two lists of plain binary values, with the same checks. Decoding joins a
-prefix and a suffix like two dictionary entries (`forms.text`).
+Each value is the prefix of its group plus its own suffix. So no value depends on another value. A
+block stores prefixes and suffixes as two lists of plain binary values, with the same checks.
+Decoding joins a prefix and a suffix like two dictionary entries (`forms.text`).
 
-Difference from Kudu: there each value shares a prefix with the previous value, and only every n-th
-value is whole. Such a chain shares more in a long group, but must be decoded value by value. A
-third way, to share with the first value of the group by one length per row, decodes at a third of
-the speed (docs/design/column-files-and-encodings.md, "Prefix groups").
+Difference from Kudu: there each value stores what differs from the previous value, and only every
+n-th value is whole. This may save more space, but it must be decoded value by value. Another
+alternative, to store what differs from the first value of the group, decodes at a third of the
+speed (docs/design/column-files-and-encodings.md, "Prefix groups").
 
 Values need not be sorted, but unsorted values share little.
 Source: Kudu schema design, "Prefix Encoding".
@@ -80,7 +80,7 @@ class Prefix(Encoding):
         if log2 > format.PREFIX_GROUP_ROWS_LOG2_MAX or header_size + length > data.size:
             raise ValueError(
                 f"expected groups of at most 2^{format.PREFIX_GROUP_ROWS_LOG2_MAX} rows and their prefixes in "
-                f"{data.size} bytes, found groups of 2^{log2} and prefixes of {length} bytes"
+                f"{data.size} bytes, found groups of 2^{log2} rows and {length} bytes of prefixes"
             )
         group_count = -(-rows >> log2)
         prefixes = decode_binary(
@@ -105,8 +105,9 @@ class Prefix(Encoding):
 
 
 def _joined(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
-    """Append each suffix to the prefix of its group of 2^`log2` rows. The caller has checked the
-    total size.
+    """Return the values: each suffix after the prefix of its group of 2^`log2` rows.
+
+    The caller has checked the total size.
     """
     rows, groups = len(suffixes), len(prefixes)
     prefix_offsets, suffix_offsets = binary_offsets(prefixes), binary_offsets(suffixes)
@@ -126,7 +127,7 @@ def group_prefix_lengths(
 ) -> npt.NDArray[np.int64]:
     """Return the length of the common prefix of each group of `group_rows` values.
 
-    Each pass compares the next eight bytes of all values, in the groups whose values agreed so far.
+    Cost: one pass per eight bytes, over the groups whose values are equal so far.
     """
     count = len(offsets) - 1
     starts = offsets[:-1]
@@ -154,7 +155,7 @@ def group_prefix_lengths(
 def _ranges(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> pa.Array:
-    """Return a binary array: for each range of `data` (its start and length), the bytes in it."""
+    """Return a binary array whose value i is `data[starts[i]:starts[i] + lengths[i]]`."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     addresses = np.repeat(starts - offsets[:-1], lengths)

@@ -1,13 +1,13 @@
-"""Run length: each run of equal values is stored once, with its length.
+"""Run length: stores each run of equal values as one value and a length.
 
     bool          header (with the first value), run lengths            runs alternate, so no values are stored
     fixed width   header, one value per run, run lengths
 
-All lengths have the width that the longest run needs. They are at least 1 and add up to the block's
-rows. The decoder checks this sum before it allocates memory.
+All lengths have as many bytes as the longest run needs: 1, 2 or 4. Each length is at least 1, and
+together they are the block's rows. The decoder checks this before it allocates memory.
 
-In memory a block keeps the runs. A filter tests each run once, and a binary search in the ends of
-the runs finds a row.
+A block stays in this form in memory. A filter tests each run once, and a look-up finds a row by
+binary search in the ends of the runs.
 
 Source: Kudu schema design, "Run Length Encoding".
 """
@@ -57,7 +57,7 @@ class _RunLengthEncoder(BlockEncoder):
 
 
 class RunLength(Encoding):
-    """For bool, integers, dates and timestamps that repeat when sorted by primary key."""
+    """For bool, integers, dates and timestamps whose adjacent values are often equal."""
 
     code = format.ENCODING_RLE
     name = "rle"
@@ -78,7 +78,7 @@ class RunLength(Encoding):
         return format.RLE_HEADER
 
     def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
-        """Return the runs, or the decoded rows if short runs would take more memory."""
+        """Return the block as runs; decoded if the runs are so short that they take more memory."""
         ends, values = _runs(form, block)
         runs = RunBlock(form, values.copy(), ends)
         row_bytes = 1 if form.kind == BITS else values.itemsize
@@ -88,7 +88,10 @@ class RunLength(Encoding):
 
 
 def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Return (ends, values) of the runs. Raises ValueError if they are not valid for this block."""
+    """Return (ends, values) of the runs: the row after each run, and the value of each run.
+
+    Raises: ValueError if the runs are not valid for this block.
+    """
     data, header_size = block.data, format.RLE_HEADER.size
     if data.size < header_size:
         raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
@@ -97,7 +100,7 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], 
     if width not in _LENGTH_DTYPES or not 0 < count <= block.row_count:
         raise ValueError(
             f"expected 1 to {block.row_count} runs and lengths of 1, 2 or 4 bytes, found {count} runs and lengths of "
-            f"{width}"
+            f"{width} bytes"
         )
     if first > (1 if is_bool else 0):
         raise ValueError(f"expected a first value of 0 (or 1 for bool), found {first}")
