@@ -1,4 +1,4 @@
-"""A block of packed dictionary codes in memory. Filters compare codes without looking up values."""
+"""A block of dictionary codes in memory. Filters compare the codes and do not look up values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CodeBlock(ColumnBlock):
 
     @staticmethod
     def of(frame: Frame, dictionary: pa.Array) -> CodeBlock:
-        """Create a block from a frame of codes. The form of the frame must be `CODES`."""
+        """Create a block from codes and the dictionary. `frame.form` must be `CODES`."""
         return CodeBlock(FrameBlock(frame, CODES, CODES), dictionary)
 
     @property

@@ -19,8 +19,8 @@ An encoding without a form of its own uses `ArrowBlock`: it decodes once, and th
 the array. The cache keeps blocks in these forms. So most blocks take about as much memory as in the
 file.
 
-Encodings and their forms never contain NULLs: a block stores only its values that are not NULL, and
-`with_nulls` adds the bitmap. A block is immutable; any thread may use it.
+The forms of encodings contain no NULLs: a block in the file stores only its values that are not
+NULL, and `with_nulls` adds the bitmap. A block is immutable; any thread may use it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _FEW_SHARE: Final = 1 / 8
 
 @dataclass(frozen=True, eq=False)
 class BoundPredicate:
-    """A test of a column, together with the stored numbers that satisfy it in one column file.
+    """A predicate on one column, prepared for the blocks of one column file.
 
-    numbers: dictionary codes, or values of a frame of reference. None: only decoded values can be
-    tested.
+    numbers: the stored numbers that satisfy the test: dictionary codes, or values of a frame of
+    reference. None: values must be decoded to be tested.
     """
 
     test: ColumnTest
@@ -63,8 +63,9 @@ class BoundPredicate:
 
 
 class ColumnBlock(abc.ABC):
-    """The base class of all forms. A form implements `decode`, and operations that it can do at
-    less cost.
+    """The base class of all forms of blocks.
+
+    A form must implement `decode`. It overrides the other operations if it can do them faster.
     """
 
     row_count: int
@@ -73,14 +74,14 @@ class ColumnBlock(abc.ABC):
     @property
     @abc.abstractmethod
     def nbytes(self) -> int:
-        """The bytes in memory, without the dictionary, which all blocks of a column share."""
+        """The size in memory, in bytes, without the dictionary, which the column's blocks share."""
 
     @abc.abstractmethod
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
-        """Return the rows [lower, upper), possibly none.
+        """Return the values of the rows [lower, upper) as an Arrow array. The range may be empty.
 
-        The result has `type` if the form can produce it at no extra cost, else the block's own
-        type.
+        type: the preferred type of the result. If the form cannot decode to this type directly, the
+        result has the block's own type.
         """
 
     @abc.abstractmethod
@@ -88,14 +89,14 @@ class ColumnBlock(abc.ABC):
         """Return the block with its own copy of all memory that it refers to."""
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
-        """Return a nullable block, with the rows of this block as its values."""
+        """Return a block with NULLs. This block has the values of the rows that are not NULL."""
         return NullableBlock(self, validity)
 
     def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
-        """Return a new mask of the rows [lower, upper): True for those that satisfy the predicate.
+        """Return a new mask of the rows [lower, upper): True for rows that satisfy the predicate.
 
-        among: the rows that matter, counted from `lower`. The mask may have any value for other
-        rows. None: all rows.
+        among: a mask of the same rows. For rows that are False in it, the result is undefined.
+        None: all rows matter.
         """
         array, test = self.decode(lower, upper, predicate.type), predicate.test
         if among is None or not test.is_costly:
@@ -108,17 +109,23 @@ class ColumnBlock(abc.ABC):
         return mask
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
-        """Return these rows, in their order. For the type of the result see `decode`."""
+        """Return the values of these rows as an Arrow array, in the order of `rows`.
+
+        type: as in `decode`.
+        """
         array = self.decode(0, self.row_count, type)
         return pc.take(array, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
 
     def value(self, row: int) -> Any:
-        """Return one row as a Python object. Raises CorruptionError if it is not valid for the type."""
+        """Return the value of one row as a Python object.
+
+        Raises: CorruptionError if the value is not valid for the type.
+        """
         return python_value_at(self.decode(row, row + 1, pa.null()), 0)  # in the block's own type
 
 
 class ArrowBlock(ColumnBlock):
-    """A decoded array. Decimals that are stored in 4 or 8 bytes are decoded to the narrow type."""
+    """A block kept as a decoded array. Decimals of 4 or 8 bytes have Arrow's narrow type."""
 
     __slots__ = ("array", "null_count", "row_count")
 
@@ -148,9 +155,9 @@ class ArrowBlock(ColumnBlock):
 
 
 class NullBlock(ColumnBlock):
-    """Rows that are all NULL.
+    """A block whose rows are all NULL.
 
-    dictionary: that of the column, if it has one.
+    dictionary: the column's dictionary, if it has one.
     """
 
     __slots__ = ("_dictionary", "_type", "null_count", "row_count")
@@ -175,8 +182,10 @@ class NullBlock(ColumnBlock):
 
 
 class NullableBlock(ColumnBlock):
-    """A block with NULLs. `validity` says which rows have a value, and `values` has the values of
-    these rows.
+    """A block with some NULLs.
+
+    validity: says which rows have a value.
+    values: the block of these values.
     """
 
     __slots__ = ("_validity", "_values", "null_count", "row_count")
@@ -214,9 +223,9 @@ class NullableBlock(ColumnBlock):
 
 
 def rows_in(mask: Bools) -> Rows:
-    """Return the numbers of the rows with a set byte in a contiguous mask, in ascending order.
+    """Return the positions of the True values of a contiguous mask, as `np.flatnonzero` does.
 
-    It is `np.flatnonzero` in reused memory. NumPy would allocate and clear 8 bytes per row.
+    The result is in memory of the pool of `cfile.memory`, which is faster than new memory.
     """
     out = scratch(np.int64, len(mask) + 1)
     return out[: kernels.mask_positions(mask.view(np.uint8), out)]

@@ -1,8 +1,7 @@
-"""An encoded block in a frame of reference, which decodes, compares and gathers only the given
-rows.
+"""A block in a frame of reference that stays encoded, and decodes or compares only given rows.
 
-A row's value is base + step · row + unit · delta. Base, step and unit belong to the block, and each
-row has a packed delta (`bit_packing`).
+A row's value is base + step · row + unit · delta. A block has one base, step and unit, and a packed
+delta per row (`bit_packing`).
 
     decode_into   writes the values of a range of rows into the caller's memory
     gather_into   writes the values of single rows into the caller's memory
@@ -41,7 +40,7 @@ _TABLE_BITS_MAX: Final = 18
 
 
 def value_bounds(form: Physical) -> tuple[int, int]:
-    """Return the least and greatest value of the type that also fits 64 bits."""
+    """Return the least and greatest value that is in the range of the type and fits int64."""
     least, greatest = _INT64_MIN, _INT64_MAX
     if form.type.name == "decimal":
         greatest = 10 ** (form.type.precision or 0) - 1
@@ -51,7 +50,10 @@ def value_bounds(form: Physical) -> tuple[int, int]:
 
 
 def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
-    """Whether FOR-fits holds for a line with unit · delta from 0 to `delta_max`."""
+    """Whether all values of such a block are values of the type (FOR-fits).
+
+    delta_max: the greatest value of unit · delta; the least is 0.
+    """
     least, greatest = value_bounds(form)
     end = base + step * (rows - 1)
     return least <= min(base, end) and max(base, end) + delta_max <= greatest
@@ -59,7 +61,7 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A line, and a packed delta per row: value = base + step · row + unit · delta."""
+    """An encoded block: a packed delta per row, and value = base + step · row + unit · delta."""
 
     form: Physical
     data: pa.Buffer
@@ -72,13 +74,15 @@ class Frame:
 
     @staticmethod
     def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
-        """Parse a block. Raises ValueError for bytes that no encoder can have written."""
+        """Return the frame for the bytes of a block. Raises ValueError for invalid bytes."""
         header_size = format.FOR_HEADER.size
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
         base, step, unit, layout, bits, _ = format.FOR_HEADER.unpack_from(data)
         if layout != format.FOR_LINE or bits > 64:
-            raise ValueError(f"expected a line of at most 64 bits, found layout {layout} and {bits} bits")
+            raise ValueError(
+                f"expected layout {format.FOR_LINE} and at most 64 bits, found layout {layout} and {bits} bits"
+            )
         if data.size != header_size + packed_size(bits, rows):
             raise ValueError(
                 f"expected {header_size + packed_size(bits, rows)} bytes for {rows} values of {bits} bits, found "
@@ -90,7 +94,7 @@ class Frame:
 
     @property
     def nbytes(self) -> int:
-        """The bytes in memory."""
+        """The size in memory, in bytes."""
         return int(self.data.size)
 
     def owning(self) -> Frame:
@@ -98,9 +102,10 @@ class Frame:
         return replace(self, data=pa.py_buffer(self.data.to_pybytes()))
 
     def decode_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
-        """Return the job that writes the values of rows [lower, upper) into `out` (see `output`).
+        """Return a job for `kernels.fill` that writes the values of rows [lower, upper) into `out`.
 
-        at: the position of the first value in `out`, counted in values of `width` bytes.
+        out, width: a buffer for values of `width` bytes each, as from `output`.
+        at: the position of the first value in `out`, counted in values.
         """
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit,
@@ -108,7 +113,10 @@ class Frame:
         )  # fmt: skip
 
     def gather_into(self, out: pa.Buffer, at: int, width: int, rows: npt.NDArray[np.int64]) -> Fill:
-        """Return the job that writes the values of single rows, in their order. See `decode_into`."""
+        """Return a job for `kernels.fill` that writes the values of `rows`, in this order.
+
+        out, width, at: as in `decode_into`.
+        """
         rows = np.ascontiguousarray(rows, np.int64)
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit,
@@ -116,7 +124,7 @@ class Frame:
         )  # fmt: skip
 
     def matches(self, numbers: NumberSet, lower: int, upper: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows [lower, upper): True if the value is one of the numbers."""
+        """Return a mask of the rows [lower, upper): True if the row's value is in `numbers`."""
         count = upper - lower
         deltas = self._matching_deltas(numbers)
         if deltas is None:
@@ -132,11 +140,11 @@ class Frame:
     def _matching_deltas(
         self, numbers: NumberSet
     ) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
-        """Convert a set of numbers to deltas: a range (least, greatest), an empty tuple, or a
-        table.
+        """Convert a set of values to the set of deltas that these values have in this frame.
 
-        The table has one bool per delta. None: the rows must be decoded, because the deltas depend
-        on the row or have too many bits for a table.
+        Returns: a range (least, greatest), both included; an empty tuple for no deltas; or a table
+        with one bool per delta. None if the rows must be decoded, because a value has another delta
+        in each row or the deltas have too many bits for a table.
         """
         if numbers.is_empty:
             return ()
@@ -157,13 +165,13 @@ class Frame:
     def _mask(
         self, kernel: Callable[..., None], lower: int, upper: int, *deltas: Any
     ) -> npt.NDArray[np.bool_]:
-        """Run `kernel`, which compares the rows [lower, upper) with `deltas`, and return its mask."""
+        """Return the mask that `kernel` writes for the rows [lower, upper) and these `deltas`."""
         out = scratch(np.uint8, upper - lower)
         kernel(self.data, self.start, self.bits, self.row_count, lower, upper, *deltas, out)
         return out.view(np.bool_)
 
     def number(self, row: int) -> int:
-        """Return the stored number of one row, by Python arithmetic: NumPy calls would cost more."""
+        """Return the stored number of one row. Python integers are faster here than NumPy."""
         assert 0 <= row < self.row_count
         delta = kernels.delta_at(self.data, self.start, self.bits, self.row_count, row)
         return self.base + self.step * row + self.unit * delta
@@ -181,15 +189,15 @@ class Frame:
             delta_max = self.unit * kernels.max_delta(self.data, self.start, self.bits, self.row_count)
             if not line_fits(self.form, self.base, self.step, self.row_count, delta_max):
                 raise ValueError(
-                    f"expected values of {self.form.type}, found a line from {self.base} with step {self.step} "
-                    f"and deltas up to {delta_max}"
+                    f"expected values of {self.form.type}, found base {self.base}, step {self.step} and deltas "
+                    f"up to {delta_max}, which exceed the type"
                 )
 
 
 def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:
-    """Return (an Arrow buffer for `rows` decoded values, the bytes of one value in it).
+    """Allocate an Arrow buffer for `rows` decoded values. Return (buffer, bytes of one value).
 
-    The buffer is in reused memory, which avoids page faults.
+    The buffer is in memory of the pool of `cfile.memory`, which is faster than new memory.
     """
     width = form.arrow_width_bytes
     return allocate(rows * width), width

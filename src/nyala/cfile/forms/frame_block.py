@@ -21,10 +21,11 @@ _GATHER_SHARE: Final = 1 / 8
 
 
 class FrameBlock(ColumnBlock):
-    """Numbers in a frame of reference.
+    """A block of numbers in a frame of reference.
 
     form: the stored type of the column.
-    narrow: the narrow form of a decimal, else the same as `form`.
+    narrow: for decimals of 4 or 8 bytes, the form that decodes to Arrow's narrow decimals. For
+    other types the same as `form`.
     """
 
     __slots__ = ("_form", "_frame", "_narrow", "row_count")

@@ -1,13 +1,13 @@
-"""The stored numbers that satisfy a test of a column: integer values or dictionary codes.
+"""A set of stored numbers that satisfy a predicate: integer values or dictionary codes.
 
 A set has one of three representations:
 
-    neither     all numbers of [least, greatest]     a range of values; adjacent dictionary codes
-    values      a sorted list                        an IN list of values
-    mask        one byte per number, from 0 on       dictionary codes
+    a range (least, greatest)                for a range of values, or adjacent dictionary codes
+    `values`, a sorted list                  for an IN list of values
+    `mask`, one byte per number, from 0 on   for other dictionary codes
 
-A `Frame` converts the numbers to its deltas, and a kernel compares the deltas of the rows with
-them. So filtering a dictionary column costs the same however many entries satisfy the test.
+A `Frame` converts the set to deltas, and a kernel compares the deltas of the rows with them. So a
+filter of a dictionary column costs the same for any number of matching entries.
 
 Immutable; any thread may use it.
 """
@@ -28,9 +28,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, eq=False)
 class NumberSet:
-    """A set of integers, created by `of` and `of_mask`. Its arrays may be shared and must not be
-    changed.
-    """
+    """A set of integers. `of` and `of_mask` create it. Its arrays must not be changed."""
 
     least: int  # of all numbers in the set
     greatest: int  # below `least` if the set is empty
@@ -39,7 +37,7 @@ class NumberSet:
 
     @staticmethod
     def of(constraint: Constraint) -> NumberSet:
-        """Return the 64-bit integers that satisfy a constraint. NULL is not considered."""
+        """Return the set of the 64-bit integers that satisfy a constraint. Ignores NULL."""
         if constraint.empty or constraint.null == "only":
             return NOTHING
         if constraint.values is not None:
@@ -56,7 +54,7 @@ class NumberSet:
 
     @staticmethod
     def of_mask(mask: npt.NDArray[np.bool_]) -> NumberSet:
-        """Return the positions of the True values of a contiguous mask."""
+        """Return the set of the positions at which a contiguous mask is True."""
         positions = np.flatnonzero(mask)
         if not len(positions):
             return NOTHING
@@ -88,9 +86,7 @@ class NumberSet:
     def matching_deltas(self, base: int, unit: int, most: int) -> npt.NDArray[np.bool_]:
         """Return one bool per delta from 0 to `most`: whether base + unit · delta is in the set.
 
-        The set must not be a range: ranges need no table.
-        Cost: copies a part of `mask`. With `values`, some calls over the values that deltas can
-        reach.
+        The set must not be a range.
         """
         table = np.zeros(most + 1, np.bool_)
         if self.mask is not None:

@@ -22,8 +22,8 @@ class RunBlock(ColumnBlock):
     __slots__ = ("_ends", "_form", "_values", "row_count")
 
     def __init__(self, form: Physical, values: npt.NDArray[Any], ends: Rows) -> None:
-        """values: one stored value per run; for bool one byte each.
-        ends: the row after each run. They ascend, and the last one is the row count.
+        """values: the stored value of each run; for bool one byte each.
+        ends: the row after each run, ascending. The last end is the row count.
         """
         self._form: Final = form
         self._values: Final = values
@@ -54,7 +54,10 @@ class RunBlock(ColumnBlock):
         return self
 
     def _runs(self, lower: int, upper: int) -> tuple[npt.NDArray[Any], Rows]:
-        """Return (values, ends) of the runs that overlap these rows. Ends are counted from `lower`."""
+        """Return (values, ends) of the runs that overlap the rows [lower, upper).
+
+        Ends are counted from `lower`.
+        """
         first = int(self._ends.searchsorted(lower, side="right"))
         last = int(self._ends.searchsorted(upper - 1, side="right")) + 1 if lower < upper else first
         return self._values[first:last], np.minimum(self._ends[first:last], upper) - lower

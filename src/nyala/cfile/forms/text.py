@@ -1,10 +1,10 @@
-"""Decodes dictionary codes to text, and joins prefixes and suffixes in the same way.
+"""Decodes dictionary codes to text.
 
     codes 2 0 0 1      entries  a | bc | def      ->      text  def a a bc, and the end of each value
 
 One kernel computes the ends of the values, so the size is known before memory is allocated. Another
-kernel copies the bytes. Source: docs/design/column-files-and-encodings.md, "Text from codes by a
-kernel".
+kernel copies the bytes. The prefix encoding joins prefixes and suffixes with the same kernels.
+Source: docs/design/column-files-and-encodings.md, "Text from codes by a kernel".
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _ROWS_FEW: Final = 4096
 def join_entries(
     codes: npt.NDArray[np.int32], starts: npt.NDArray[np.int32], data: Any
 ) -> tuple[pa.Buffer, pa.Buffer]:
-    """Return (offsets of 4 bytes, text bytes) of the entries of these codes, in Arrow's text
-    layout.
+    """Return (32-bit offsets, bytes) of an Arrow text array with the entry of each code.
 
-    starts: the start of each entry in `data`, and the end of the last one.
-    Cost: two calls that release the interpreter lock. A value takes 5 ns with few entries, and 10
-    to 20 with many, which are not all in the processor's caches.
+    data: the bytes of all entries, one after another.
+    starts: the start of each entry in `data`, and the end of the last entry.
+    Cost: two calls that release the interpreter lock. A value takes 5 ns if the entries fit into
+    the processor's caches, otherwise 10 to 20 ns.
     Raises: ArrowInvalid for more than 2 GiB of text; ValueError for a code without an entry.
     """
     offsets = allocate(4 * (len(codes) + 1))

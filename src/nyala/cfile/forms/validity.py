@@ -1,10 +1,10 @@
-"""The validity bitmap of a block, which moves dense values to their rows.
+"""The validity bitmap of a block: it says which rows have a value, and moves values to these rows.
 
     bitmap    1 0 1 1 0      values  a b c      ->      a NULL b c NULL
 
-A block stores only its values that are not NULL. So encodings never handle NULLs, and a column that
-is mostly NULL is as small as its values. A kernel moves the values to their rows in one pass, and
-NULL rows get zeros. For text it moves only the offsets, and copies no text.
+A block stores only its values that are not NULL (dense values). So encodings never handle NULLs,
+and a column with few values is small. A kernel moves the values to their rows in one pass, and NULL
+rows get zeros. For text it moves only the offsets, and copies no text.
 
 Source: Kudu's nullable blocks, and the pages of Parquet and ORC
 (docs/design/column-files-and-encodings.md, "Values without NULLs").
@@ -25,7 +25,7 @@ from nyala.cfile.physical import binary_offsets, slice_bitmap
 
 @dataclass(frozen=True, eq=False)
 class Validity:
-    """Which rows have a value: bit 1 of `bitmap`. It has `row_count` bits, padded with zeros."""
+    """A bitmap of `row_count` bits, padded with zeros: 1 for a row with a value, 0 for NULL."""
 
     bitmap: pa.Buffer
     row_count: int
@@ -35,18 +35,21 @@ class Validity:
         return int(self.bitmap.size)
 
     def bits(self) -> npt.NDArray[np.bool_]:
-        """Return one bool per row."""
+        """Return one bool per row: whether it has a value."""
         unpacked = np.unpackbits(self._bytes(), count=self.row_count, bitorder="little")
         return unpacked.view(np.bool_)
 
     def part(self, lower: int, upper: int) -> tuple[Validity, int, int]:
-        """Return (the validity of rows [lower, upper), the start and the end of their dense values)."""
+        """Return (the validity of the rows [lower, upper), first, last).
+
+        The values of these rows are the dense values [first, last).
+        """
         bitmap = pa.py_buffer(slice_bitmap(self.bitmap, lower, upper - lower))
         part, first = Validity(bitmap, upper - lower), self._values_before(lower)
         return part, first, first + part._values_before(upper - lower)
 
     def take(self, rows: npt.NDArray[np.int64]) -> tuple[Validity, npt.NDArray[np.int64]]:
-        """Return the validity of these rows, and the positions of their values among the dense values."""
+        """Return (validity of these rows, positions of their values in the dense values)."""
         inside, bits = rows >> 3, (rows & 7).astype(np.uint8)
         data = self._bytes()
         counts = np.bitwise_count(data)
@@ -58,9 +61,9 @@ class Validity:
         return Validity(bitmap, len(valid)), positions[valid]
 
     def scatter(self, values: pa.Array) -> pa.Array:
-        """Return an array of all rows: `values` where the bit is 1, NULL elsewhere.
+        """Return an array with all rows: the rows with a value get `values`, in order.
 
-        values: one per 1-bit, without NULL.
+        values: the dense values, one per 1-bit.
         """
         type, rows = values.type, self.row_count
         if pa.types.is_dictionary(type):
@@ -85,7 +88,7 @@ class Validity:
         return self._array(type, len(values), cells)
 
     def scatter_mask(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Turn a contiguous mask of the values into one of the rows. NULL rows are False."""
+        """Convert a contiguous mask of dense values to a mask of the rows. NULL rows are False."""
         return np.frombuffer(self._scatter(pa.py_buffer(mask.view(np.uint8)), 1), np.bool_)
 
     def owning(self) -> Validity:

@@ -3,17 +3,18 @@
     hash   63 ───────────── 32 31 ───────────── 0
            which block           which bit in each of its eight 32-bit words
 
-A block has 32 bytes, and the filter begins at a cache line in memory, so one look-up touches one
-cache line. A key sets one bit in each of the eight words of its block. To find the bit, the hash's
-lower half is multiplied by an odd number that belongs to the word. Bits 27 to 31 of the product are
-the number of the bit.
+A block has 32 bytes, and no block is in two cache lines of memory, so one look-up touches one cache
+line. A key sets one bit in each of the eight words of its block. To find the bit, the hash's lower
+half is multiplied by an odd number, which is different for each word. Bits 27 to 31 of the product
+are the number of the bit.
 
 In a file, pages of 64 KB have their own CRC and are read on demand (`BloomFilter`). So looking up
 one key reads one page, however large the filter is.
 
-For a key that it contains, the filter always says "maybe". It also says "maybe" for about 1 absent
-key in 800 with 16 bits per key, 1 in 185 with 12, and 1 in 30 with 8. `nyala.keys.encoded_keys`
-computes the hashes. A filter does not grow: a rowset's keys are known when it is written.
+For a key that was inserted, the filter always says "maybe". It also says "maybe" for some absent
+keys: about 1 in 800 with 16 bits per key, 1 in 185 with 12, and 1 in 30 with 8.
+`nyala.keys.encoded_keys` computes the hashes. A filter does not grow, because all keys of a rowset
+are known when it is written.
 
 Thread safety: any thread may look up keys. Two threads that need the same page may both read it.
 Source: F. Putze et al., "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; layout and
@@ -41,9 +42,9 @@ _CACHE_LINE_BYTES: Final = 64
 def bloom_words(
     hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY
 ) -> npt.NDArray[np.uint32]:
-    """Build a filter of these hashes: a row of eight words per block, at least one block.
+    """Return a filter with these hashes, as a matrix: one row of eight words per block.
 
-    Cost: some nanoseconds per key. Without compiled kernels about 40, and 16 bytes of memory per key.
+    Cost: some nanoseconds per key; about 40 and 16 bytes of memory without compiled kernels.
     """
     bits_per_block = 8 * format.BLOOM_BLOCK_BYTES
     words = np.zeros((max(1, -(-len(hashes) * bits_per_key // bits_per_block)), _WORDS), np.uint32)
@@ -54,7 +55,7 @@ def bloom_words(
 class BloomFilter:
     """A bloom filter in a file. A look-up reads the pages that it needs, and they stay in memory.
 
-    Look-ups raise whatever `read` raises.
+    Look-ups raise the errors of the `read` function that was passed to the constructor.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class BloomFilter:
         read: Callable[[int, int], npt.NDArray[np.uint32]],
         on_load: Callable[[BloomFilter], None],
     ) -> None:
-        """read: returns the 32-bit words of the blocks [lower, upper), which are whole pages.
-        on_load: called after pages were loaded, which makes `nbytes` larger.
+        """block_count, page_blocks: the blocks of the filter, and of a page.
+        read: returns the 32-bit words of the blocks [lower, upper), which are whole pages.
+        on_load: called with this filter after it loaded pages, because `nbytes` is larger then.
         """
         self._words = _zero_words(block_count)
         self._page_blocks = page_blocks
@@ -75,12 +77,13 @@ class BloomFilter:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the loaded pages."""
+        """The size of the loaded pages, in bytes."""
         return int(self._loaded.sum()) * self._page_blocks * format.BLOOM_BLOCK_BYTES
 
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return one bool per hash: False if no inserted key has this hash. Adjacent missing pages
-        are read at once.
+        """Return one bool per hash: False if certainly no inserted key has this hash.
+
+        Loads the pages that it needs, adjacent pages with one read.
         """
         blocks, keys = _split(hashes, len(self._words))
         if not self._loaded.all():
@@ -90,13 +93,13 @@ class BloomFilter:
         return found
 
     def missing_pages(self, hashes: npt.NDArray[np.uint64]) -> list[int]:
-        """Return the pages that `may_contain` of these hashes would load, in ascending order."""
+        """Return the numbers of the pages that `may_contain(hashes)` would load, ascending."""
         pages = np.unique(_split(hashes, len(self._words))[0] // self._page_blocks)
         missing: list[int] = pages[~self._loaded[pages]].tolist()
         return missing
 
     def may_contain_one(self, key_hash: int) -> bool:
-        """Return `may_contain` of one hash, by Python arithmetic instead of NumPy calls."""
+        """Do the same as `may_contain` for one hash. Python integers are faster here than NumPy."""
         block = (key_hash >> 32) * len(self._words) >> 32
         if not self._loaded[block // self._page_blocks]:
             self._load(np.array([block // self._page_blocks]))
@@ -107,7 +110,7 @@ class BloomFilter:
         )
 
     def load_all(self) -> None:
-        """Load every page, for callers that would otherwise need them one by one."""
+        """Load every page with few reads, for callers that will look up many keys."""
         self._load(np.arange(len(self._loaded)))
 
     def _load(self, pages: npt.NDArray[np.int64]) -> None:
@@ -123,9 +126,9 @@ class BloomFilter:
 
 
 def _zero_words(block_count: int) -> npt.NDArray[np.uint32]:
-    """Return words of `block_count` blocks, all 0, aligned so that no block is in two cache lines.
+    """Allocate the words of `block_count` blocks, all 0, so that no block is in two cache lines.
 
-    The system allocates memory only for the parts that are written.
+    The operating system allocates memory only for pages that are written later.
     """
     size = block_count * format.BLOOM_BLOCK_BYTES
     memory = np.zeros(size + _CACHE_LINE_BYTES, np.uint8)
@@ -136,7 +139,7 @@ def _zero_words(block_count: int) -> npt.NDArray[np.uint32]:
 def _split(
     hashes: npt.NDArray[np.uint64], block_count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """Return (the block, the lower half) of each hash."""
+    """Return (block numbers, lower halves) of the hashes."""
     # Scale the upper half to the block count, by a multiplication. A modulo would need a division.
     blocks = ((hashes >> _HALF) * np.uint64(block_count)) >> _HALF
     return blocks.astype(np.int64), (hashes & _LOW).astype(np.uint32)

@@ -1,15 +1,15 @@
 """Zone maps: the least and greatest value of every block, so that a predicate can skip blocks.
 
-    Z-sound      min ≤ every value of the block that is neither NULL nor NaN ≤ max; also for
+    Z-sound      every value of the block that is neither NULL nor NaN is in [min, max]; also for
                  shortened bounds
-    Z-none       min is None exactly if the block has no such value
-    Z-open       max is None although there is a min: no upper bound is known
+    Z-none       min is None exactly if the block has only NULL and NaN
+    Z-open       max is None although min is not: no upper bound is known
 
 Bounds are canonical scalars (see `nyala.schema.types`). Bounds of text and binary are shortened to
 32 bytes, text at a character border. A shortened upper bound is incremented, so that it stays above
-the values. NaN is greater than every other value, and as a bound would make most blocks unbounded.
-So bounds ignore NaN, and a flag says whether the block has one. -0.0 and 0.0 are equal, and a bound
-may be either.
+the values. Bounds ignore NaN, which is greater than every other value: as an upper bound it would
+exclude nothing. A flag says whether the block has a NaN. -0.0 and 0.0 are equal, and a bound may be
+either.
 
 Whether a block can be skipped also depends on its deltas (rule Z1; see `rowset`).
 """
@@ -34,7 +34,7 @@ from nyala.schema.predicates.constraint import Constraint
 
 @dataclass(frozen=True)
 class Zone:
-    """The bounds and counts of a range of values, which are known without reading the values."""
+    """The bounds and counts of some values, usually of one block."""
 
     min: Any
     max: Any
@@ -45,7 +45,7 @@ class Zone:
     max_truncated: bool = False  # max was shortened: it may be above the greatest value, or None
 
     def merge(self, other: Zone) -> Zone:
-        """Return the zone of both ranges together."""
+        """Return the zone of the values of both zones together."""
         if other.min is None:
             least, greatest = self, self
         elif self.min is None:
@@ -126,7 +126,7 @@ def cut_lower(value: bytes, is_text: bool) -> bytes:
 def cut_upper(value: bytes, is_text: bool) -> bytes | None:
     """Return an upper bound of `value` with at most 32 bytes: its beginning, incremented.
 
-    None if no beginning can be incremented.
+    None if that is impossible, for example if all its bytes are 0xff.
     """
     if len(value) <= format.ZONE_BOUND_BYTES:
         return value
@@ -152,7 +152,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True)
 class ZoneMap:
-    """The zones of a column's blocks. Immutable; decoded without a Python object per block."""
+    """The zones of a column's blocks, as one array per field. Immutable."""
 
     form: Physical
     row_counts: npt.NDArray[np.int64]
@@ -181,9 +181,10 @@ class ZoneMap:
         return functools.reduce(Zone.merge, map(self.zone, range(len(self))), Zone(None, None, 0, 0))
 
     def number_bounds(self) -> tuple[int, int] | None:
-        """Return the least and greatest integer, date, time or narrow decimal over all blocks.
+        """Return the least and greatest canonical number of all blocks.
 
-        None for other types, and if any block lacks a bound or has min > max.
+        Only for integers, dates, timestamps and decimals of 4 or 8 bytes. None for other types, and
+        if any block has no bounds or has min > max.
         """
         if not self.form.holds_integers:
             return None
@@ -194,8 +195,9 @@ class ZoneMap:
         return int(self.mins.min()), int(self.maxs.max())
 
     def excluded(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
-        """Return one bool per block: whether `Constraint.excludes_range` excludes it.
+        """Return one bool per block: True if no value in its zone can satisfy the constraint.
 
+        The result is that of `Constraint.excludes_range` for each block.
         Cost: a few NumPy calls for numbers and times. For other types one call per block.
         """
         bounds = self._number_arrays(constraint)
@@ -227,8 +229,9 @@ class ZoneMap:
         return out
 
     def _number_arrays(self, constraint: Constraint) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-        """Return (mins, maxs) as int64. None if these or the constraint's bounds are not 64-bit
-        integers.
+        """Return the bounds (mins, maxs) of all blocks as int64, to compare them by NumPy.
+
+        None if the bounds of the blocks or of the constraint are not 64-bit integers.
         """
         if not self.form.holds_integers or constraint.empty or constraint.null == "only":
             return None
@@ -249,7 +252,7 @@ class ZoneMap:
 
     @staticmethod
     def encode(form: Physical, zones: Sequence[Zone]) -> bytes:
-        """Return the bytes: null counts (u32), flags (u8), lower bounds, upper bounds."""
+        """Return the bytes of a zone map: null counts (u32), flags (u8), lower and upper bounds."""
         flags = bytes(
             format.ZONE_HAS_MIN * (zone.min is not None)
             | format.ZONE_HAS_MAX * (zone.max is not None)
@@ -275,11 +278,11 @@ class ZoneMap:
                 f"expected zone flags below {format.ZONE_FLAGS_KNOWN + 1}, found {int(flags.max())}"
             )
         if np.any(null_counts > row_counts):
-            raise ValueError("expected no more NULLs than rows in a zone, found more")
+            raise ValueError("expected no more NULLs than rows in each zone, found more")
         mins, position = _decode_bounds(form, data, 5 * count, count)
         maxs, position = _decode_bounds(form, data, position, count)
         if position != len(data):
-            raise ValueError(f"expected the zone map to end after {position} bytes, found {len(data)}")
+            raise ValueError(f"expected a zone map of {position} bytes, found {len(data)}")
         return cls(form, row_counts, null_counts, flags, mins, maxs)
 
 
@@ -312,5 +315,5 @@ def _decode_bounds(form: Physical, data: bytes, start: int, count: int) -> tuple
             try:
                 bound.decode()
             except UnicodeDecodeError as error:
-                raise ValueError(f"expected bounds of text, found {bound!r}") from error
+                raise ValueError(f"expected bounds in UTF-8, found {bound!r}") from error
     return bounds, positions[-1]

@@ -4,29 +4,30 @@
                built. On x86-64 Linux it is also built as `compiled_avx2`, for processors with AVX2
     plain      `plain.py`: the same functions with the same results, by NumPy calls
 
-A *frame* is a block of packed integers (`forms.frame`). A row's *delta* is its packed integer.
+A *frame* is a block of packed integers (`forms.frame`). A *delta* is one of these integers, as it
+is packed.
 
     fill             decodes or gathers numbers of one or many frames into the memory of Arrow arrays
     in_range         says which rows of a frame have a delta in a range
     in_table         says which rows of a frame have a delta in a set
     max_delta        returns the greatest delta of a frame
     delta_at         returns the delta of one row
-    mask_positions   writes the row numbers in a mask
+    mask_positions   writes the positions of the ones in a mask
     scatter          writes dense values to the rows that have one
     scatter_offsets  does the same for offsets of text
     repeat_runs      writes the values of runs to their rows
     bloom_insert     inserts key hashes into a bloom filter
     gather_views     turns dictionary codes into Arrow string views
-    entry_ends       computes the ends of the dictionary entries of codes, one after another
+    entry_ends       computes where the dictionary entries of codes end if they are copied in a row
     copy_entries     copies the bytes of these entries
 
-A kernel takes the encoded bytes of a block, makes one pass over them, and releases the interpreter
-lock meanwhile (except `delta_at`). The caller has checked the block's header. A compiled kernel
-checks again that it stays within the memory of its arguments, and raises ValueError otherwise. The
-behaviour of `plain` for such arguments is undefined.
+A kernel makes one pass over its data, and releases the interpreter lock meanwhile (except
+`delta_at`). The caller has checked the block's header. A compiled kernel also raises ValueError
+before it would read or write outside of its arguments. The behaviour of `plain` for such arguments
+is undefined.
 
-The environment variable NYALA_KERNELS is read when Nyala is imported. Its values `plain` and
-`compiled` select one. Without it, the compiled kernels are used if they exist.
+The environment variable NYALA_KERNELS, `plain` or `compiled`, selects the kernels when Nyala is
+imported. Without it, Nyala uses the compiled kernels if they exist.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ SETTING: Final = "NYALA_KERNELS"
 
 
 def _choose() -> str:
-    """Return the name of the module with the kernels to use."""
+    """Return the full name of the module whose kernels to use."""
     setting = os.environ.get(SETTING, "")
     if setting not in ("", "plain", "compiled"):
         raise InvalidArgumentError(

@@ -1,7 +1,7 @@
 """The kernels in NumPy, used if the compiled ones do not exist.
 
-Each function has the contract of its namesake in `compiled.pyx`, and the tests compare the results
-of both. The code is written to be simple: it is some times slower than the compiled kernels.
+Each function does the same as the function of this name in `compiled.pyx`, and tests compare the
+results. The code is simple, and several times slower than the compiled kernels.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CHECKED: Final = False
 
 
 class Fill(NamedTuple):
-    """A job: write the numbers base + step · row + unit · delta of some rows of a frame.
+    """A job for `fill`: write base + step · row + unit · delta for some rows of a frame.
 
-    The results fit their width (FOR-fits of `forms.frame`).
+    The numbers must fit `width` bytes. FOR-fits of `forms.frame` guarantees this.
     """
 
     data: pa.Buffer
@@ -56,11 +56,11 @@ def in_range(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int, least: int, greatest: int,
     out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write 1 to `out` for each of the rows [lower, upper) with a delta in [least, greatest], else
-    0.
+    """Write one byte to `out` per row of [lower, upper): whether its delta is in [least, greatest].
 
-    The frame has `count` rows with deltas of `bits` bits, from the byte `start` of `data` on. Both
-    bounds have at most `bits` bits, and least <= greatest.
+    data, start, bits, count: a frame of `count` rows. Its deltas of `bits` bits begin at byte
+    `start` of `data`.
+    least, greatest: at most `bits` bits each, and least <= greatest.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
     number = deltas.dtype.type
@@ -71,10 +71,10 @@ def in_table(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int,
     table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write `table[delta]` to `out` for each of the rows [lower, upper). Deltas have at most 32
-    bits.
+    """Write one byte to `out` per row of [lower, upper): `table[delta]` of its delta.
 
-    Raises: ValueError for a delta beyond the table.
+    data, start, bits, count: as in `in_range`, with at most 32 bits.
+    Raises: ValueError for a delta outside of the table.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
     try:
@@ -84,10 +84,11 @@ def in_table(
 
 
 def mask_positions(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
-    """Write the numbers of the rows with a 1, in a mask of 0 and 1, to `out` in ascending order.
+    """Write the positions of the ones in `mask` to `out`, ascending.
 
-    out: must have room for one number more than the mask has rows.
-    Returns: how many rows have a 1.
+    mask: one byte per row, 0 or 1.
+    out: must be at least one item longer than the mask.
+    Returns: the number of ones.
     """
     positions = np.flatnonzero(mask)
     out[: len(positions)] = positions
@@ -95,22 +96,25 @@ def mask_positions(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> i
 
 
 def max_delta(data: pa.Buffer, start: int, bits: int, count: int) -> int:
-    """Return the greatest delta of all rows; 0 without rows."""
+    """Return the greatest delta of a frame, 0 without rows. For the arguments see `in_range`."""
     return int(unpack_bits(data, start, bits, count).max(initial=0))
 
 
 def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
-    """Return the delta of one row. The compiled kernel does not release the interpreter lock for it."""
+    """Return the delta of one row. For the arguments see `in_range`.
+
+    The compiled kernel does not release the interpreter lock.
+    """
     if not 0 <= row < count:
         raise ValueError(f"expected a row below {count}, found {row}")
     return int(gather_bits(data, start, bits, count, np.array([row]))[0])
 
 
 def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
-    """Write values of 1, 2, 4, 8 or 16 bytes, in order, to the rows with a 1-bit, and zeros to
-    other rows.
+    """Write to `out` the next value for each row with a 1-bit in `bitmap`, zeros for other rows.
 
-    Raises: ValueError if the number of values is not the number of ones.
+    values: one per 1-bit, of `width` bytes (1, 2, 4, 8 or 16).
+    Raises: ValueError if there are more or fewer values than 1-bits.
     """
     dtype = np.dtype(f"<u{width}" if width <= 8 else f"V{width}")
     positions, dense = np.flatnonzero(_bits(bitmap, rows)), np.frombuffer(values, dtype)
@@ -123,8 +127,9 @@ def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa
 def scatter_offsets(
     bitmap: pa.Buffer, rows: int, offsets: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
 ) -> None:
-    """Write the text offsets of all rows from the n + 1 offsets of n values. A row with a 0-bit
-    gets empty text.
+    """Write the Arrow offsets of all rows to `out`. A row with a 0-bit in `bitmap` gets empty text.
+
+    offsets: n + 1 offsets of the n values of the rows with a 1-bit.
     """
     bits = _bits(bitmap, rows)
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
@@ -135,7 +140,11 @@ def scatter_offsets(
 def bloom_insert(
     hashes: npt.NDArray[np.uint64], salts: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]
 ) -> None:
-    """Set the bits of these hashes in a bloom filter. Its words, one row per block, are all 0 before."""
+    """Set the bits of these hashes in a bloom filter (see `index.bloom_filter`).
+
+    words: the filter, one row of words per block; all must be 0.
+    salts: the odd number of each word in a block.
+    """
     count, width = words.shape
     starts = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64) * (32 * width)
     keys = hashes.astype(np.uint32)
@@ -148,10 +157,11 @@ def bloom_insert(
 
 
 def repeat_runs(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out: pa.Buffer) -> None:
-    """Write the value (1, 2, 4 or 8 bytes) of each run to all rows of the run.
+    """Write the value of each run to `out`, once for each row of the run.
 
-    ends: the row after each run. Raises ValueError if they do not ascend to the number of rows in
-    `out`.
+    values: one per run, of `width` bytes (1, 2, 4 or 8).
+    ends: the row after each run.
+    Raises: ValueError if the ends do not ascend, or the last is not the number of rows in `out`.
     """
     dtype = np.dtype(f"<u{width}")
     cells = np.frombuffer(out, dtype)
@@ -172,7 +182,7 @@ def _expect_ones(ones: int, count: int) -> None:
 
 
 def _fill(job: Fill) -> None:
-    """Write the numbers of one job, computed modulo 2^64: numbers that fit their width are right."""
+    """Write the numbers of one job. Computes modulo 2^64, which is right if the results fit."""
     if job.rows is None:
         rows = np.arange(job.lower, job.upper)
         deltas = unpack_bits(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
@@ -193,7 +203,7 @@ def _fill(job: Fill) -> None:
 
 
 def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: pa.Buffer) -> None:
-    """Write the entry of each code to `out`. For a code without an entry, write any entry.
+    """Write the entry of each code to `out`. A code without an entry gets any entry.
 
     entries: Arrow string views of 16 bytes each, at least one.
     """
@@ -203,11 +213,10 @@ def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: p
 def entry_ends(
     codes: npt.NDArray[np.int32], starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32]
 ) -> int:
-    """Write 0 and then the end of each code's entry to `ends`, as if the entries were copied one
-    after another.
+    """Write to `ends` the Arrow offsets of the array that has the entry of each code: 0, then ends.
 
-    starts: the ascending starts of all entries, and the end of the last one.
-    ends: must have one number more than `codes`.
+    starts: the ascending starts of all entries, and the end of the last entry.
+    ends: must be one item longer than `codes`.
     Returns: the total bytes. If they exceed 31 bits, the content of `ends` is undefined.
     Raises: ValueError for a code without an entry.
     """
@@ -226,8 +235,7 @@ def copy_entries(
     ends: npt.NDArray[np.int32],
     out: pa.Buffer,
 ) -> None:
-    """Copy the entries of the codes one after another into `out`, up to the `ends` from
-    `entry_ends`.
+    """Copy the entry of each code into `out`, one after another, to the `ends` from `entry_ends`.
 
     The bytes of `out` after the last entry are undefined.
     """
