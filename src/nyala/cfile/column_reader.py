@@ -91,7 +91,10 @@ class ColumnReader:
 
     @property
     def compression(self) -> str:
-        """The compression of the column in the schema. Blocks that would not shrink have none."""
+        """The compression that the schema gives the column.
+
+        A block that would not shrink is stored uncompressed.
+        """
         name = compression_name(self.footer.compression)
         assert name is not None
         return name
@@ -215,7 +218,7 @@ class ColumnReader:
 
     @property
     def has_dictionary(self) -> bool:
-        """Whether `cheap_type` is a dictionary."""
+        """Whether the column has a dictionary. Then `cheap_type` is a dictionary type."""
         return self.footer.dictionary_length > 0
 
     def _cheap_type(self) -> pa.DataType:

@@ -6,7 +6,7 @@ from nyala.errors import CorruptionError, StorageError
 
 
 class SummaryError(CorruptionError):
-    """The values are intact, but the zone map, first keys or counts in the footer do not match."""
+    """The values are intact, but zone map, first keys or counts in the footer do not match them."""
 
 
 class KeysError(SummaryError):

@@ -393,9 +393,10 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
 
 
 def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
-    """Return the position of each record in the leaves of all parts, counted in a row.
+    """Return the place of each record's value, for the concatenated records of `parts`.
 
-    None if the records are already in this order.
+    The place is a position in the concatenated values of all leaves of the parts. None if records
+    and values have the same order.
     """
     if all(part.positions is None for part in parts):
         return None

@@ -188,7 +188,7 @@ class EncodedKeys(abc.ABC):
 
 
 class NumpyKeys(EncodedKeys):
-    """Layouts "int" and "fixed": one NumPy array."""
+    """Keys of layout "int" or "fixed", in one NumPy array."""
 
     __slots__ = ("_head", "_sample", "_tails", "data", "layout", "width")
 
@@ -377,7 +377,7 @@ class NumpyKeys(EncodedKeys):
 
 
 class BinaryKeys(EncodedKeys):
-    """Layout "binary": one Arrow large_binary array without NULLs."""
+    """Keys of layout "binary", in one Arrow large_binary array without NULLs."""
 
     __slots__ = ("data", "layout", "width")
 

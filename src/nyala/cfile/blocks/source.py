@@ -66,7 +66,7 @@ class _Dictionary:
 
 
 class BlockSource:
-    """The blocks of one column."""
+    """Reads the blocks of one column, from the cache or from the file."""
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
         self._reader = reader

@@ -157,7 +157,7 @@ def _decimals(
 
 
 class Alp(Encoding):
-    """For float and double."""
+    """The encoding for float and double columns with few decimal digits."""
 
     code = format.ENCODING_ALP
     name = "alp"

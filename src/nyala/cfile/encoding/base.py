@@ -135,7 +135,7 @@ class Encoding(abc.ABC):
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
         """Return the layout of the header that a block's values begin with; None without header.
 
-        For `dump`.
+        `nyala.cfile.dump` uses it.
         """
         return None
 

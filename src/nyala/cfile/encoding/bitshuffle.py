@@ -123,7 +123,7 @@ _SLACK_BYTES: Final = 1 / 8
 
 
 class Bitshuffle(Encoding):
-    """For every type of fixed width except bool."""
+    """The encoding for columns of every fixed-width type except bool."""
 
     code = format.ENCODING_BITSHUFFLE
     name = "bitshuffle"

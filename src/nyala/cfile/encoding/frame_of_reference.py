@@ -9,8 +9,8 @@ Each block has one base, step and unit. Each row has a delta: an unsigned number
 to 64 (`bit_packing`). Position is the row's number in the block. The encoder keeps this invariant,
 and the decoder checks it (`forms.frame`):
 
-    FOR-fits   base and base + step · (rows - 1), each with and without unit · max delta, are values
-               of the type
+    FOR-fits   in the first and in the last row, both delta 0 and the block's greatest delta give a
+               value of the type
 
 One outlier makes all deltas of its block wider. 'auto' then chooses bitshuffle.
 Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
@@ -104,7 +104,7 @@ def _unit(deltas: npt.NDArray[Any]) -> int:
 
 
 class FrameOfReference(Encoding):
-    """For integers, dates, timestamps, and decimals as unscaled integers."""
+    """The encoding for integers, dates, timestamps, and decimals as unscaled integers."""
 
     code = format.ENCODING_FOR
     name = "for"

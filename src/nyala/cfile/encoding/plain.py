@@ -42,7 +42,7 @@ class _PlainEncoder(BlockEncoder):
 
 
 class Plain(Encoding):
-    """The encoding for every type."""
+    """The encoding that every type and all values allow."""
 
     code = format.ENCODING_PLAIN
     name = "plain"

@@ -58,7 +58,7 @@ class _PrefixEncoder(BlockEncoder):
 
 
 class Prefix(Encoding):
-    """For text and binary: sorted values with common prefixes."""
+    """The encoding for text and binary columns whose adjacent values have common prefixes."""
 
     code = format.ENCODING_PREFIX
     name = "prefix"

@@ -57,7 +57,7 @@ class _RunLengthEncoder(BlockEncoder):
 
 
 class RunLength(Encoding):
-    """For bool, integers, dates and timestamps whose adjacent values are often equal."""
+    """The encoding for bool, integers, dates and timestamps with often equal adjacent values."""
 
     code = format.ENCODING_RLE
     name = "rle"

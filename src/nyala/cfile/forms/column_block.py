@@ -11,7 +11,7 @@ Each encoding has a form in memory, a class that implements the operations:
     FrameBlock       frame of reference            packed integers               packed integers
     CodeBlock        dictionary                    packed dictionary codes       packed dictionary codes
     RunBlock         run length                    a value and an end per run    one value per run
-    NullableBlock    one of the last three,        the block of the values and   the block of the values
+    NullableBlock    one of these three,           the block of the values and   the block of the values
                      with some NULLs               the validity bitmap
     NullBlock        any, all rows NULL            nothing                       NULLs
 

@@ -9,8 +9,8 @@ delta per row (`bit_packing`).
                   deltas, so packed deltas are compared (for example 16 bits per row for dates)
     number        returns the value of one row
 
-    FOR-fits    base and base + step · (rows - 1), each with and without unit · max delta, are
-                values of the type
+    FOR-fits    in the first and in the last row, both delta 0 and the block's greatest delta give a
+                value of the type
 
 FOR-fits is checked when a frame is created, so no sum overflows. `kernels` processes the rows. A
 frame is immutable; any thread may use it.

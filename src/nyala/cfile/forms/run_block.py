@@ -17,7 +17,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class RunBlock(ColumnBlock):
-    """Runs of equal values."""
+    """A block that is kept as runs of equal values."""
 
     __slots__ = ("_ends", "_form", "_values", "row_count")
 
