@@ -193,7 +193,7 @@ def test_check_accounts_for_every_byte(written: MemoryFiles) -> None:
     with pytest.raises(CorruptionError, match="expected the directory at"):
         CFileReader(written, PATH).check()
     written.content[PATH] = with_directory(content, entries[1:])
-    with pytest.raises(CorruptionError, match="expected a block or footer at 48"):
+    with pytest.raises(CorruptionError, match="expected a block or footer at offset 48"):
         CFileReader(written, PATH).check()
 
 

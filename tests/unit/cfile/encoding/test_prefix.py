@@ -72,7 +72,7 @@ def test_other_group_sizes_are_read() -> None:
         (block([b"a"], [b"x", b"y"]), "expected 3 "),
         (block([b"a"], [b"x", b"y", b"z"], 21), "groups of 2\\^21"),
         (block([b"a"], [b"x", b"y", b"z"], 255), "groups of 2\\^255"),
-        (b"\xff\xff\xff\x7f" + block([b"a"], [b"x", b"y", b"z"])[4:], "prefixes of 2147483647"),
+        (b"\xff\xff\xff\x7f" + block([b"a"], [b"x", b"y", b"z"])[4:], "2147483647 bytes of prefixes"),
         (block([b"a"], [b"x", b"y", b"z"])[:-1], "expected"),
         (block([b"a"], [b"x", b"y", b"z"]) + b"!", "expected"),
         (bytes(7), "a header of 8 bytes"),
