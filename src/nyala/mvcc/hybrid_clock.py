@@ -7,7 +7,7 @@ Invariants
         clock stays writable.
     C3  next() raises an error if the wall clock jumps ahead by more than a day while the store is
         open. The monotonic clock shows the jump; it also counts the time that the machine slept.
-    C4  If next() returns t, no batch has the timestamp t - 1, and no reader has it as its moment.
+    C4  If next() returns t, no batch has the timestamp t - 1, and no reader reads at t - 1.
         A row that a batch inserts at t - 1 and deletes at t was never visible (a tombstone).
 
 The callers hold the commit lock of the database. Only `now_us` may be called without a lock.
@@ -49,7 +49,11 @@ class HybridClock:
         return wall_us - self._monotonic_us() - self._offset_us
 
     def now_us(self) -> int:
-        """Return the wall time, without a jump that C3 rejects: the jump would expire history."""
+        """Return the wall time in microseconds since 1970.
+
+        If the wall clock jumped ahead by more than a day, the jump is left out, because it would
+        expire history (C3).
+        """
         wall_us = self._clock.now_us()
         jump_us = self._jump_us(wall_us)
         return wall_us - jump_us if jump_us > FORWARD_BOUND_US else wall_us

@@ -73,10 +73,11 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     """Return the timestamp of `at`: a timestamp, datetime, ISO text or object with `.timestamp`.
 
     name:      the argument's name, for error messages.
-    published: the newest timestamp of the store, for a check against Unix times. As a timestamp, a
-               Unix time in any unit is before 2000, when the table was empty. So a number (or its
-               text) from 1 up to 2000 is rejected, unless the store's timestamps are that old too.
-               A moment before 2000 can be given as a datetime.
+    published: the newest timestamp of the store; None: skip the following check. A user may pass a
+               Unix time such as `time.time()` by mistake. As a timestamp, a Unix time in any unit
+               is a moment before the year 2000. So an integer (or its text) above 0 that means such
+               a moment is rejected, unless `published` is before 2000 too. A datetime before 2000
+               is accepted.
     Raises: InvalidArgumentError if `at` is not a moment.
     """
     if isinstance(at, bool):
@@ -131,9 +132,9 @@ def is_time_of_day(at: object) -> bool:
 def naive_note(at: object, bound: int | None = None) -> str:
     """Return the end of an error message about a moment without time zone: how to add the zone.
 
-    bound: the timestamp that the moment should not exceed, if known. If the two are more than 14
-           hours apart, a missing zone does not explain the error.
-    Returns: "" if the moment has a zone, or if the zone does not explain the error.
+    bound: the timestamp with which the moment was compared, if known.
+    Returns: "" if the moment has a zone, or if it is more than 14 hours from `bound`: then a
+             missing zone does not explain the error.
     """
     if not is_time_of_day(at):
         return ""

@@ -256,7 +256,11 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: bytes, path: str, expected_segment: int) -> SegmentHeader:
-        """Raises: CorruptionError; StorageError for a segment that a newer version wrote."""
+        """Return the segment header at the beginning of `data`.
+
+        expected_segment: the number in the segment's file name.
+        Raises: CorruptionError; StorageError for a segment that a newer version wrote.
+        """
         if data[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
             raise CorruptionError(
                 f"not a log segment: expected it to start with {SEGMENT_MAGIC!r}, "
@@ -285,8 +289,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """The 64 bytes before a record's payload, or the last 64 bytes of a closed segment (the
-    footer).
+    """The header before a record's payload, or the footer of a closed segment: 64 bytes each.
 
     In a footer, `timestamp` is the greatest timestamp of the segment (0 without records), and
     `ordinal` is the number of its records.
@@ -313,8 +316,10 @@ class FrameHeader:
 
     @classmethod
     def decode(cls, data: bytes, index: int, path: str, offset: int) -> FrameHeader:
-        """Decode the header at data[index], file offset `offset`. The caller checks L2 and L4.
+        """Decode the header at data[index].
 
+        The caller must check the timestamp, the ordinal, the log offset and the salt (L2, L4).
+        path, offset: the file and the file offset of the header, for error messages.
         Raises: CorruptionError; StorageError for flags of a newer version.
         """
         magic = data[index : index + FRAME_MAGIC_SIZE_BYTES]

@@ -5,7 +5,8 @@ timestamps are stored. The writer overwrites the record in place after each sync
 reader that meets a half-written record finds a wrong checksum and reads again.
 
 The record itself is synced only after a change of the catalogue (F4), so after a power cut it may
-be old. What an old record calls synced must still be in the log, also its catalogue version.
+be old. The log must still contain everything that an old record calls synced, and the catalogue
+must have at least the version that the record names.
 
 Page: docs/format/position.md.
 """
@@ -93,9 +94,9 @@ class PositionRecord:
     def check_reached(self, timestamp: int, reached: LogPosition, path: str) -> None:
         """Check that the log and the catalogue contain everything that was published as durable.
 
-        timestamp: the newest timestamp in the log and the catalogue. It is not enough alone: a
-                   later change of the catalogue may have it, although the log lost its end.
-        reached:   the border up to which the log is intact.
+        timestamp: the newest timestamp in the log and the catalogue.
+        reached:   the border up to which the log is intact. The timestamp alone proves nothing:
+                   the catalogue may contain it although the end of the log is lost.
         path:      the path of this record, in the folder of the log.
         Raises: CorruptionError with the path of the segment and the offset at which the log ends,
                 or with the path of this record if the log is intact.

@@ -10,14 +10,15 @@ The rule is R6. In this picture, b is the log offset of the first bad byte, and 
                       └────────┴────────┴────────┴────────┴────────┘
                                                  ^ b        ^ synced_through = s
 
-    s > b  for one good record     The record at b was synced before that one was written: damage.
+    s > b  for one good record     The bytes at b were synced before the good record was written:
+                                   damage.
     s ≤ b  for all good records    The bytes from b on are one unsynced group, whose disk blocks may
                                    be written in any order: a torn tail.
 
 A header that proves damage is a *witness*. The writer searches witnesses at every multiple of 8
 bytes after b. A header is good if its checksum, its log offset and its salt are right (L4), even if
-the payload after it is bad. A footer is a witness too: everything before it was synced. So is a
-later segment: this segment was closed before (G3).
+the payload after it is bad. A footer is a witness too: everything before it was synced. A later
+segment is a witness as well: a segment is closed before the next one is created (G3).
 
 Invariants
     V1  Only `Recovery.cut` changes a file. It changes only the last segment, and only bytes after
@@ -319,12 +320,13 @@ class LogReader:
         """Yield the records from `position` to the published position `upto` (V3).
 
         upto: None: up to the last intact record by R6, for a log without a running writer.
-        Cost: one segment in memory at a time, and as long as the caller holds a record of it.
+        Cost: one segment in memory at a time. A record refers to its segment, so the segment stays
+              in memory while the caller holds a record.
         """
         return (_decoded(frame, path) for path, frame in self._frames_to(upto))
 
     def changes(self, upto: LogPosition | None) -> Iterator[ChangeRecord]:
-        """As `read_to`, but yield only the change records, and do not decode batches."""
+        """Yield only the catalogue changes of `read_to`, without decoding batches."""
         for path, frame in self._frames_to(upto):
             if frame.header.kind == "change":
                 yield _change_of(frame, path)
@@ -474,7 +476,7 @@ def _path(directory: str, number: int) -> str:
 def _end_before(files: Files, directory: str, number: int) -> LogOffset:
     """Return the log offset after the segments before `number`; 0 if there are none.
 
-    Such segments were dropped, but readers may still need the files.
+    The log has dropped these segments. Their files may still exist, because readers need them.
     """
     older = [n for n in segment_numbers(files, directory) if n < number]
     if not older:

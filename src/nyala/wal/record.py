@@ -97,7 +97,7 @@ class ChangeRecord:
 
 
 def encode_change_record(record: ChangeRecord) -> list[Any]:
-    """Return the payload, as a list of buffers."""
+    """Return the payload of a change of the catalogue, as a list of buffers."""
     return [record.data + b" " * (-len(record.data) % ALIGNMENT_BYTES)]
 
 
@@ -116,7 +116,10 @@ def _problem(group: SettledGroup) -> str | None:
 
 
 def _problem_of_read(group: SettledGroup) -> str | None:
-    """Return what is wrong with a group that was read, including S2; None if it is valid."""
+    """Return what is wrong with a group that was read from the log; None if it is valid.
+
+    Also checks the column names (S2).
+    """
     numbers = (group.table_id, group.schema_version, *group.tablet_ids, *group.offsets)
     names = group.batch.schema.names
     if any(type(number) is not int or not -1 << 63 <= number < 1 << 63 for number in numbers):
@@ -127,7 +130,7 @@ def _problem_of_read(group: SettledGroup) -> str | None:
 
 
 def encode_record(record: LogRecord) -> list[Any]:
-    """Return the payload, as a list of buffers.
+    """Return the payload of a batch, as a list of buffers.
 
     The buffers own their memory, so the record's arrays may change afterwards.
     Cost: one copy of the rows; about 30 us for 1,000 rows of 16 columns.

@@ -206,7 +206,7 @@ class LogWriter:
         return self._append("batch", record.timestamp, encode_record(record))
 
     def append_change(self, record: ChangeRecord) -> LogOffset:
-        """As `append`, for a change of the catalogue. It gets the timestamp of the last record."""
+        """As `append`, for a change of the catalogue. The change gets the last record's timestamp."""
         return self._append("change", self.appended.timestamp, encode_change_record(record))
 
     def _append(self, kind: FrameKind, timestamp: int, payload: list[Any]) -> LogOffset:
@@ -335,11 +335,11 @@ class LogWriter:
             return [self._closed_segments.pop(number).path for number in numbers]
 
     def close(self) -> None:
-        """Sync everything, and close the segment; a dead writer only closes the file. May be called
-        twice.
+        """Sync everything and close the segment. May be called twice.
 
-        Afterwards `synced` and `written` are after the footer, so the position record includes the
-        footer. Otherwise a damaged footer of the last segment would look like a torn tail.
+        A dead writer only closes the file. Afterwards `synced` and `written` are after the footer,
+        so the position record includes the footer. Otherwise a damaged footer of the last segment
+        would look like a torn tail.
         Raises: as `sync`.
         """
         with self._guard:

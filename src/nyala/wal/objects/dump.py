@@ -45,8 +45,10 @@ Raises: CorruptionError, StorageError.
 def dump(
     objects: Objects, state_text: StateText, only: str | None = None, show_bytes: bool = False
 ) -> Iterator[str]:
-    """Yield the lines for all objects of the log and its checkpoints, or for the key `only`.
+    """Yield the lines for all objects of the log and its checkpoints, or only for the object `only`.
 
+    only:       the key of an object.
+    state_text: formats the body of a checkpoint, which is the encoded state of the store.
     show_bytes: also yield the bytes of every header, field by field.
     """
     keys = [BIRTH_KEY, WRITER_KEY, COPYING_KEY]

@@ -13,13 +13,14 @@ The epoch that this seal names has no slot 0, because nobody writes there. Rule 
 these cases:
 
     S2  At an empty slot, list the checkpoints. If one is beyond this slot, the slot was deleted:
-        begin again from this checkpoint. In slot 0 of an epoch, begin again if any checkpoint is
-        new to this follower: the seal before may be in a deleted slot.
+        begin again from this checkpoint. If slot 0 of an epoch is empty, the seal that named this
+        epoch may be in a deleted slot. So begin again there if a checkpoint is listed that is
+        newer than all that this follower knows.
 
 Invariants
     F1  `read_new` returns the records of the log in order, without gaps: every record that was
         acknowledged before the call, and perhaps some that are not acknowledged yet.
-    F2  Each group has the CRC of the group before it. A group with a wrong one is damage.
+    F2  Each group contains the CRC of the group before it. A wrong CRC is damage.
     F3  The log reaches at least to the slot of the newest checkpoint. If it ends earlier, objects
         are missing, which is damage.
     F4  If a checkpoint is damaged, the follower uses the one before it. The writer always keeps
@@ -111,7 +112,10 @@ class LiveSlot:
 
 
 def read_birth(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> Birth | None:
-    """Return the birth object of the store under this prefix; None if there is no store."""
+    """Return the birth object (`nyala.json`) of the store under this prefix; None: no store.
+
+    patience_s: how long to repeat a request that gets no answer.
+    """
     data = persist(env, lambda: objects.get(BIRTH_KEY), patience_s=patience_s)
     return None if data is None else Birth.decode(data, f"{objects.url}/{BIRTH_KEY}")
 
@@ -142,7 +146,7 @@ class LogFollower:
 
     @property
     def position(self) -> Slot:
-        """The slot after the last one that was read, or that was found empty by `read_new`."""
+        """The slot that `read_new` reads next."""
         assert self._position is not None, "read_new() must come first"
         return self._position
 
@@ -158,11 +162,15 @@ class LogFollower:
 
     @property
     def checkpoint(self) -> CheckpointHeader | None:
-        """The newest intact checkpoint that this follower began with or that a note named."""
+        """The newest intact checkpoint that this follower knows; None: no checkpoint.
+
+        It is the checkpoint with which reading began, or a later one that a note (a record that
+        the writer logs after each checkpoint) announced.
+        """
         return self._checkpoint
 
     def live_slots(self) -> list[LiveSlot]:
-        """Return the slots from the log start of the first checkpoint on, seals included."""
+        """Return the slots that were read since the last start at a checkpoint, seals included."""
         return list(self._live)
 
     def restart(self) -> None:
@@ -191,7 +199,10 @@ class LogFollower:
                 return News(is_restart, restarted, entries)
 
     def accept(self, data: bytes) -> list[LogEntry]:
-        """Decode the object in the slot `position`, and go to the next slot. Return the records."""
+        """Decode `data`, the object in slot `position`. Return its records, and go to the next slot.
+
+        After a seal, the next slot is slot 0 of the next epoch.
+        """
         slot = self.position
         path = self._path(slot.key)
         group = decode_group(data, path, self.store_id, slot)
@@ -205,15 +216,19 @@ class LogFollower:
             return self._entries(group, path)
         if seal.next_epoch.number != slot.epoch.number + 1:
             raise CorruptionError(
-                f"the seal of epoch {slot.epoch.number} leads to epoch {seal.next_epoch.number}", path, 0
+                f"the seal of epoch {slot.epoch.number} names epoch {seal.next_epoch.number} as the next one: "
+                f"expected {slot.epoch.number + 1}",
+                path,
+                0,
             )
         self._ahead.clear()  # groups after a seal are not part of the log
         self._go_to(Slot(seal.next_epoch, 0), path)
         return []
 
     def must_begin_again(self) -> bool:
-        """Whether the slot `position` was deleted (S1, S2). It is empty, or was sealed just now.
+        """Whether the slot `position` was deleted, so that reading must restart (S1, S2).
 
+        Call this if the slot is empty, or after this process has created a seal in the slot.
         Raises: CorruptionError if objects of the log are missing (F3).
         """
         slot = self.position
@@ -232,7 +247,7 @@ class LogFollower:
     # ── the start
 
     def _begin(self) -> Checkpoint | None:
-        """Go to the `log_start` of the newest intact checkpoint (F4). Return the checkpoint."""
+        """Go to the first slot that the newest intact checkpoint needs (F4). Return the checkpoint."""
         missing: MissingFileError | None = None
         for _ in range(_LISTED_BUT_ABSENT):
             listed = self._list_checkpoints()
@@ -248,7 +263,7 @@ class LogFollower:
         raise missing
 
     def _load(self, key: CheckpointKey) -> Checkpoint | None:
-        """Return a checkpoint; None if it is damaged. Raises: MissingFileError."""
+        """Return a checkpoint; None if it is damaged. Raises: MissingFileError if it was deleted."""
         path = self._path(key.key)
         data = self._get(key.key)
         if data is None:
@@ -276,7 +291,11 @@ class LogFollower:
         self._go_to(start, self._path(start.key))
 
     def _go_to(self, slot: Slot, path: str) -> None:
-        """Set the position. At the checkpoint's slot, check that its CRC is right (F2)."""
+        """Set the position to `slot`.
+
+        At the checkpoint's slot, also check that the group before the slot has the CRC that the
+        checkpoint names (F2).
+        """
         self._position = slot
         base = self._base
         if base is not None and not self._base_met and slot == base.position:
@@ -296,9 +315,9 @@ class LogFollower:
     def _next_object(self) -> bytes | None:
         """Return the object in the slot `position`; None if the slot is empty.
 
-        This method also reads later slots, and keeps their objects for the next calls. A slot that
-        was empty counts as empty when its turn comes, even if it was filled meanwhile. So
-        `read_new` ends although a busy writer appends.
+        This method also reads later slots, and keeps their objects for the next calls. If it found
+        a slot empty, a later call returns None for that slot even if the writer has filled it by
+        then. So `read_new` ends although a busy writer appends.
         """
         if not self._ahead:
             slot = self.position
@@ -353,9 +372,13 @@ class LogFollower:
         return entries
 
     def _note(self, payload: bytes, path: str) -> None:
-        """Remember the checkpoint that a note names."""
+        """Remember the checkpoint that a note (the record after a new checkpoint) announces."""
         if len(payload) != CHECKPOINT.size_bytes:
-            raise CorruptionError(f"the note of a checkpoint has {len(payload)} bytes", path, 0)
+            raise CorruptionError(
+                f"the note of a checkpoint has {len(payload)} bytes: expected {CHECKPOINT.size_bytes}",
+                path,
+                0,
+            )
         header = CheckpointHeader.decode(payload, path)
         if self._checkpoint is None or header.key > self._checkpoint.key:
             if header.key not in self._damaged:

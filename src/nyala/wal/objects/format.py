@@ -227,7 +227,7 @@ class Slot:
 
 @dataclass(frozen=True, order=True)
 class CheckpointKey:
-    """The key of a checkpoint, which has the state of the store before the slot at `place`."""
+    """The key of a checkpoint: it contains the state of the store before the slot at `place`."""
 
     place: Place
     token: str
@@ -286,7 +286,7 @@ class ReadRecord:
 
 @dataclass(frozen=True)
 class Group:
-    """The content of a slot."""
+    """The content of a slot: its records, and the CRCs of this group and of the group before."""
 
     slot: Slot
     crc: int
@@ -305,7 +305,7 @@ class Group:
 def encode_group(
     store_id: str, slot: Slot, previous_crc: int, records: Sequence[Record]
 ) -> tuple[bytes, int]:
-    """Return the object of a group, and its CRC, which the next group repeats.
+    """Return the bytes of a group, and its CRC, which the next group repeats.
 
     Cost: one copy of the payloads, and one CRC pass.
     """
@@ -484,7 +484,7 @@ class Seal:
 
 
 def encode_seal(store_id: str, slot: Slot, previous_crc: int, seal: Seal) -> tuple[bytes, int]:
-    """Return the object of a seal, and its CRC, which the next epoch's first group repeats."""
+    """Return the bytes of a seal, and its CRC, which the next epoch's first group repeats."""
     assert seal.next_epoch.number == slot.epoch.number + 1
     body, crc = encode_group(store_id, slot, previous_crc, [Record.of(Kind.SEAL, 0, [seal.encode()])])
     assert len(body) == SEAL_SIZE_BYTES, "O5"
@@ -507,11 +507,11 @@ def _time(us: int) -> str:
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """The header of a checkpoint, which has the state of the store before slot `position`.
+    """The header of a checkpoint. The checkpoint has the store's state before slot `position`.
 
     previous_crc: the CRC of the group before `position`.
     timestamp:    the last timestamp before `position`.
-    log_start:    the first slot that an open must read: batches from there on may not be in files.
+    log_start:    the first slot that an open must read. The rows of older batches are in files.
     """
 
     store_id: str
@@ -552,7 +552,7 @@ class CheckpointHeader:
 
     @classmethod
     def decode(cls, header: bytes, path: str) -> CheckpointHeader:
-        """Decode a header, for example in a note. Raises: CorruptionError."""
+        """Decode the header of a checkpoint or note. Raises: CorruptionError."""
         values = CHECKPOINT.decode(header, 0, path, 0)
         position, log_start = (
             (values[f"{prefix}epoch"], values[f"{prefix}{token}"].hex(), values[f"{prefix}n"])
@@ -560,7 +560,9 @@ class CheckpointHeader:
         )
         for number, _, n in (position, log_start):
             if number > _EPOCH_NUMBER_MAX or n > _N_MAX:
-                raise CorruptionError(f"the checkpoint header names slot {n} of epoch {number}", path, 0)
+                raise CorruptionError(
+                    f"the checkpoint header names slot {n} of epoch {number}, which cannot exist", path, 0
+                )
         if log_start[::2] > position[::2]:
             raise CorruptionError(f"the log starts at {log_start}, after the checkpoint {position}", path, 0)
         return cls(
@@ -608,7 +610,10 @@ class Birth:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Birth:
-        """Raises: CorruptionError; StorageError for a store of a newer version or in a folder."""
+        """Return the birth object with these bytes.
+
+        Raises: CorruptionError; StorageError for a store of a newer version or in a folder.
+        """
         fields = _decode_json(data, path)
         if "created_us" in fields:
             raise StorageError(
@@ -617,7 +622,7 @@ class Birth:
                 path=path,
             )
         if fields.get("format") != "nyala store":
-            raise CorruptionError("expected the birth object of a Nyala store", path, 0)
+            raise CorruptionError("this is not the file nyala.json of a Nyala store", path, 0)
         if fields.get("format_version") != FORMAT_VERSION:
             raise StorageError(
                 f"{path} says that the store has format version {fields.get('format_version')!r}, but this Nyala "
@@ -630,7 +635,7 @@ class Birth:
             if type(number) is int and 0 <= number <= _EPOCH_NUMBER_MAX:
                 if isinstance(token, str) and _TOKEN.fullmatch(token):
                     return cls(store_id, Epoch(number, token))
-        raise CorruptionError("the birth object of the store is invalid", path, 0)
+        raise CorruptionError("the store id or first epoch in nyala.json is invalid", path, 0)
 
 
 @dataclass(frozen=True)
@@ -652,7 +657,7 @@ class WriterHint:
 
     @classmethod
     def decode(cls, data: bytes) -> WriterHint | None:
-        """Return None for anything that is not a hint."""
+        """Return the hint with these bytes; None if the bytes are not a hint."""
         try:
             fields = _decode_json(data, WRITER_KEY)
         except CorruptionError:
@@ -670,7 +675,9 @@ def _encode_json(fields: dict[str, Any]) -> bytes:
 def _decode_json(data: bytes, path: str) -> dict[str, Any]:
     try:
         if len(data) > _JSON_MAX_BYTES:
-            raise ValueError(f"its {len(data)} bytes are too many")
+            raise ValueError(
+                f"it has {len(data)} bytes, more than the {_JSON_MAX_BYTES} of any JSON object of a store"
+            )
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError("it is not a JSON object")

@@ -141,6 +141,7 @@ def take_over(
     birth: the birth object of a new store, if the caller creates it later. Default: read the birth
            object, or create it.
     guard: called with the epoch that will be sealed. It may raise an error to stop the take-over.
+    patience_s: how long to repeat a request that gets no answer.
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not
             the writer, but the former writer may be fenced.
     """
@@ -177,7 +178,10 @@ def take_over(
 def _seal(
     env: Env, objects: Objects, store_id: str, slot: Slot, previous_crc: int, patience_s: float
 ) -> tuple[bytes, bytes | None]:
-    """Create a seal in `slot`. Return the seal, and any other object that is there instead."""
+    """Try to create a seal in `slot`. Return the seal, and the bytes that `slot` has instead.
+
+    The second result is None if the seal was created.
+    """
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
     seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())
     body, _ = encode_seal(store_id, slot, previous_crc, seal)

@@ -24,9 +24,12 @@ Invariants
 
 Checkpoints and deletion
 
-    S3  A note of a checkpoint is in the log before anything is deleted. A fenced writer cannot
-        write a note, so it deletes nothing that the new writer needs. The log start of a new
-        writer's checkpoint is never before the log start of a noted one.
+    The *log start* of a checkpoint is the first slot that an open must read. A *note* is a record
+    that announces a new checkpoint in the log.
+
+    S3  The writer deletes slots only after the note of the checkpoint is in the log. A fenced
+        writer cannot write a note, so it deletes nothing that the new writer needs. The log start
+        of a checkpoint is never before the log start of an earlier checkpoint with a note.
     S4  A seal is never deleted.
     S5  After checkpoint k, the slots before the log start of checkpoint k - 1 are deleted, and all
         checkpoints except k and k - 1. So k - 1 can replace a damaged k.
@@ -285,10 +288,9 @@ class ObjectLog:
         )
 
     def _adopt(self) -> _Group | None:
-        """Become the leader of a group that lost its leader (G5), and return it; None: no such
-        group.
+        """Become the leader of a group whose leader was interrupted (G5). Return the group.
 
-        Requires the lock.
+        Returns None if there is no such group. Requires the lock.
         """
         for group in self._groups.values():
             if group.leader is None and not group.exists and self._failure_of(group.end.offset) is None:
@@ -297,7 +299,7 @@ class ObjectLog:
         return None
 
     def _take(self) -> _Group:
-        """Build the next group from the pending records. `_taker` must be this thread."""
+        """Return the next group, built from the pending records. `_taker` must be this thread."""
         left_s = self._taken_s + self._group_interval_s - self._env.clock.monotonic_s()
         if left_s > 0:
             self._env.clock.wait(self._full, left_s)
@@ -372,7 +374,7 @@ class ObjectLog:
     # ── failures
 
     def _fenced(self, group: _Group, other: bytes) -> StorageError:
-        """Return the error for a group whose slot has another object."""
+        """Return the error for a group whose slot already has the object `other`."""
         path = f"{self._objects.url}/{group.slot.key}"
         try:
             seal = decode_group(other, path, self.store_id, group.slot).seal
@@ -383,7 +385,7 @@ class ObjectLog:
         return FencedError(f"another process took over this store: {seal.describe()}", path=path)
 
     def _failure_of(self, offset: int) -> StorageError | None:
-        """Return why the record that ends at `offset` cannot be acknowledged; None: it still can.
+        """Return the error that prevents acknowledging the record that ends at `offset`, if any.
 
         A FencedError has priority over other errors, because its outcome is known (G3).
         """
@@ -460,7 +462,10 @@ class ObjectLog:
         return log_start if before is None else max(log_start, before.log_start, key=lambda slot: slot.place)
 
     def _before(self, border: int) -> tuple[Slot, int, int]:
-        """Return the slot after a synced border; and the CRC and timestamp of the group before."""
+        """Return the slot that begins at a synced border.
+
+        Also returns the CRC and the last timestamp of the group before this slot.
+        """
         last = self._live[bisect.bisect_right(self._live_ends, border) - 1]
         if last.slot.epoch != self._start.epoch:  # the seal before this epoch
             return self._start, last.crc, self._start_timestamp
@@ -470,8 +475,8 @@ class ObjectLog:
         """Delete slots and checkpoints that are not needed any more (S4, S5).
 
         newest: the checkpoint that was just written.
-        before: the checkpoint before it. Any other one was written by a fenced writer, or by a
-                request that was not answered.
+        before: the checkpoint before it. All other checkpoints are deleted: a fenced writer wrote
+                them, or a request that got no answer.
         """
         floor = before.log_start
         slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))
@@ -495,8 +500,8 @@ class ObjectLog:
     def announce(self, *, leaving: bool = False) -> None:
         """Write the hint that this process is alive and writes; or if `leaving`, that it ends.
 
-        The hint of a later epoch is not overwritten, because that epoch's process has fenced this
-        one. Errors are ignored.
+        Does nothing if the bucket has the hint of a later epoch: that epoch's process has fenced
+        this process. Errors are ignored.
         """
         with contextlib.suppress(StorageError):
             data = self._objects.get(WRITER_KEY)
@@ -533,7 +538,7 @@ class ObjectLog:
 
 
 def _outcome(failure: StorageError) -> StorageError:
-    """Return the error for a call with a record that cannot be acknowledged."""
+    """Return the error for a write or sync after `failure`: the cause, the outcome, what to do."""
     if isinstance(failure, FencedError):
         return FencedError(
             f"{failure}; nothing of this call was written. Connect again to take the store back, and let only "
