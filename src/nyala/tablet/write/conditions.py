@@ -64,7 +64,10 @@ Condition = NewestBy | When
 
 
 def condition_of(when: str | None, params: Parameters, newest_by: str | None) -> Condition | None:
-    """Return the condition of a write; None: no condition. Raises: InvalidArgumentError."""
+    """Return the condition that the arguments of a write describe; None: no condition.
+
+    Raises: InvalidArgumentError if the arguments contradict each other or have a wrong type.
+    """
     if when is not None and newest_by is not None:
         raise InvalidArgumentError("upsert takes either when= or newest_by=, not both")
     if newest_by is not None:
@@ -83,7 +86,7 @@ def condition_of(when: str | None, params: Parameters, newest_by: str | None) ->
 
 
 def check_operation(condition: Condition, operation: str) -> None:
-    """Raise InvalidArgumentError if an operation of OPERATION_NAMES does not take the condition."""
+    """Raise InvalidArgumentError if `operation`, such as "insert", cannot have this condition."""
     argument, allowed = ("when", ("upsert",)) if isinstance(condition, When) else ("newest_by", _BY_SEQUENCE)
     if operation not in allowed:
         raise InvalidArgumentError(
@@ -94,9 +97,11 @@ def check_operation(condition: Condition, operation: str) -> None:
 def check_condition(
     table: TableState, operation: PreparedOperation, condition: Condition
 ) -> PreparedOperation:
-    """Check the condition against the data, without the lock.
+    """Check that the table and the operation's data have the columns that the condition needs.
 
-    Returns: the operation without the rows that have no sequence; these get row errors.
+    Requires no lock.
+    Returns: the operation. With `newest_by`, rows whose value in that column is NULL or NaN are
+             left out and get row errors.
     Raises: InvalidArgumentError, ColumnNotFoundError, SchemaError.
     """
     if isinstance(condition, When):
@@ -153,9 +158,10 @@ def choose(
 
 
 def _given(table: TableState, operation: PreparedOperation, name: str, why: str) -> pa.Array:
-    """Return the column's values in the data.
+    """Return the values that the operation's rows give for the column `name`.
 
-    Raises: InvalidArgumentError if not all rows give the column. `why` begins the message.
+    why: the beginning of the error message.
+    Raises: InvalidArgumentError if not all rows give the column.
     """
     column = table.schema.by_name(name)
     array = operation.columns.get(column.id)
@@ -174,7 +180,7 @@ def _plain(array: Column, why: str) -> pa.Array:
 
 
 def _kept(operation: PreparedOperation, kept: np.ndarray) -> PreparedOperation:
-    """Return the operation with only the rows in `kept`, a mask over `operation.rows`."""
+    """Return the operation with only the rows that the mask over `operation.rows` keeps."""
     group = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
     sizes = np.bincount(group[kept], minlength=len(operation.keys))
     groups = np.flatnonzero(sizes)
@@ -194,7 +200,11 @@ def _kept(operation: PreparedOperation, kept: np.ndarray) -> PreparedOperation:
 def _newest(
     table: TableState, operation: PreparedOperation, column: ColumnSchema, snapshot: int
 ) -> np.ndarray:
-    """Return a mask of the rows with a greater sequence than all earlier rows of their key."""
+    """Return a mask of the rows that pass `newest_by` for this column.
+
+    A row passes if its value is greater than the stored value of its key and than the values of all
+    earlier rows of the batch with this key.
+    """
     new = _plain(operation.columns[column.id], f"newest_by={column.name!r}").take(pa.array(operation.rows))
     stored = list(_stored(table, operation, column, snapshot))
     keys = np.concatenate([np.empty(0, np.int64), *(places for places, _, _ in stored)])
@@ -218,7 +228,7 @@ def _newest(
 
 
 def _ranks(values: pa.Array) -> np.ndarray:
-    """Dense ranks from 1 on in ascending order; 0 for NULL."""
+    """Return each value's rank among the distinct values: 1 for the least, 0 for NULL."""
     found: np.ndarray = pc.rank(values, "ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     return np.where(values.is_null().to_numpy(zero_copy_only=False), 0, found) if values.null_count else found
 
@@ -226,9 +236,10 @@ def _ranks(values: pa.Array) -> np.ndarray:
 def _stored(
     table: TableState, operation: PreparedOperation, column: ColumnSchema, snapshot: int
 ) -> Iterator[tuple[np.ndarray, pa.Array, np.ndarray]]:
-    """Yield the stored rows with the operation's keys, dead rows included.
+    """Find the stored rows with the operation's keys, dead rows included.
 
-    Yields arrays: the numbers of the keys, the sequences, and whether the rows are alive.
+    Yields three arrays for each rowset with such rows: the index of each row's key in
+    `operation.keys`, its value in `column`, and whether the row is alive.
     """
     keys, tablets = operation.keys, operation.tablets
     keys.prepare_search()
@@ -274,7 +285,7 @@ def _bound(schema: Schema, condition: When) -> BoundPredicate:
 
 
 def _satisfied(table: TableState, operation: PreparedOperation, condition: When, snapshot: int) -> np.ndarray:
-    """Return a mask of the rows that have a new key, or for which the condition is TRUE."""
+    """Return a mask of the rows that pass `when`: the condition is TRUE, or the key is new."""
     predicate = _bound(table.schema, condition)
     names = [name.removeprefix(OLD) for name in sorted(predicate.columns) if name.startswith(OLD)]
     current = _Current(table, operation, [table.schema.by_name(name) for name in names], snapshot)
@@ -300,7 +311,7 @@ def _satisfied(table: TableState, operation: PreparedOperation, condition: When,
 
 
 class _Current:
-    """The current values of some columns of each key, which accepted rows replace."""
+    """The values of each key in some columns: stored at first, then those of accepted rows."""
 
     def __init__(
         self, table: TableState, operation: PreparedOperation, columns: Sequence[ColumnSchema], snapshot: int
@@ -330,7 +341,7 @@ class _Current:
         return {name: self._parts[name].take(pa.array(source[keys])) for name, source in self._source.items()}
 
     def note(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Replace the values of these keys by those of these rows."""
+        """Replace the values of `keys` by the values of `rows`, one row for each key."""
         made = keys[~self.exists[keys]]
         for column in self._columns:
             name = column.name

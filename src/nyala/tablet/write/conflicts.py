@@ -76,7 +76,10 @@ def _has_newer(rowset: AnyRowSet, since: int) -> bool:
 
 
 def _mark(changed: np.ndarray, rowset: AnyRowSet, keys: EncodedKeys, begin: int, since: int) -> None:
-    """Set the mask from `begin` on for keys with a newer record in this rowset."""
+    """Set the mask `changed` for the keys that have a record after `since` in this rowset.
+
+    begin: the index of the first key in the mask.
+    """
     rowids = rowset.find(keys)
     hit = np.flatnonzero(rowids >= 0)
     if len(hit):

@@ -15,8 +15,8 @@ Invariants
     B1  The catalogue change is the batch's only commit point. Before it nothing of the batch is
         visible, and after a crash the next open removes the files (W6, P3).
     B2  The touched rowsets have nothing in memory when their REDO file is added (R4). A rowset that
-        is written here has deltas_durable = t. The `inserts_durable` of its tablet does not change
-        (R2).
+        is written here has `deltas_durable` = t, so a replay does not apply older changes to it.
+        The `inserts_durable` of its tablet does not change (R2).
 
 Limit: other writers wait while files are written, also for a large Spark job. To avoid this, the
 files would have to be written before the lock is taken, and a check under the lock would have to
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 def commit_directly(
     store: Store, settlements: Sequence[Settlement], idempotency_key: str | None, message: str | None
 ) -> int:
-    """Write settled effects as files, commit them, and return the timestamp.
+    """Commit a settled batch by writing its effects as files. Return the batch's timestamp.
 
     Requires the commit lock and the flush lock.
     Raises: StorageError if a file cannot be written. Then nothing of the batch is committed.
@@ -106,10 +106,11 @@ def commit_directly(
 def commit_files(
     store: Store, change: CatalogChange, write: Callable[[dict[int, TabletState], list[str]], None]
 ) -> None:
-    """Commit the files that `write` writes with one change of the catalogue. Requires the commit
-    lock.
+    """Call `write`, which writes files, then commit these files with one catalogue change.
 
-    write: called with `changed` and `written` of `write_effects`.
+    Requires the commit lock.
+    write: adds the changed tablets to its first argument, and the paths of the written files to its
+           second one, as `write_effects` does.
     Raises: StorageError, and errors of `write`. Then the files are removed.
     """
     written: list[str] = []
@@ -134,8 +135,9 @@ def write_effects(
     changed: dict[int, TabletState],
     written: list[str],
 ) -> None:
-    """Write one table's settled batch as files at `timestamp`. Changed rows must be on disk (B2).
+    """Write one table's part of a settled batch as files, with `timestamp` as its moment.
 
+    The rows that the batch updates or deletes must be on disk, not in memory (B2).
     change:  gets the entries of the new files.
     changed: gets the tablets with the new rowsets, by id.
     written: gets the paths of the files.
@@ -215,7 +217,7 @@ def _write_inserts(
 
 
 def absent_before(timestamp: int, count: int) -> DeltaRun:
-    """Return the UNDO of an insert: the rows are dead before `timestamp`."""
+    """Return the UNDO deltas of `count` inserted rows: they are dead before `timestamp`."""
     return DeltaRun(
         kind="undo",
         rowids=np.arange(count, dtype=np.int64),
@@ -225,7 +227,7 @@ def absent_before(timestamp: int, count: int) -> DeltaRun:
 
 
 def dead_at(timestamp: int, count: int) -> DeltaRun:
-    """Return the UNDO of tombstones: rows that live from `timestamp` - 1 to `timestamp`."""
+    """Return the UNDO deltas of tombstones, which live from `timestamp` - 1 to `timestamp`."""
     return DeltaRun(
         kind="undo",
         rowids=np.repeat(np.arange(count, dtype=np.int64), 2),

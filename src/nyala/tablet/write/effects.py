@@ -37,8 +37,8 @@ class Effect:
     codes:   the index of each row's rowset in `Settlement.rowsets`; ABSENT for an insert
     rowids:  the position of each row in its rowset; for an insert, the position of a dead row in
              the MemRowSet that gets the new values, or -1
-    batch:   the columns as the log stores them, if they are one batch
-    message: the batch's IPC message, if it is already encoded
+    batch:   the columns as one Arrow batch in the log's form; None: not available yet
+    message: the Arrow IPC message of `batch`; None: not encoded yet
     """
 
     kind: str
@@ -56,7 +56,10 @@ class Effect:
         return held_bytes(self.columns.values()) if self.message is None else self.message.size
 
     def new_values(self, key_ids: Collection[int]) -> dict[int, Column]:
-        """Return the columns outside the key, and LIVENESS if the rows die."""
+        """Return the new values by column id, without key columns.
+
+        If the effect deletes rows, the column LIVENESS is added.
+        """
         values = {number: column for number, column in self.columns.items() if number not in key_ids}
         if self.kind in ("delete", "tombstone"):
             values[LIVENESS] = array_of_numbers(np.zeros(len(self.codes), np.bool_))
@@ -73,10 +76,10 @@ class OperationCounts:
 
 @dataclass
 class Settlement:
-    """The result for one table: effects to log and apply; counts and errors for each operation.
+    """The settled batch of one table: effects to log and apply; counts and errors per operation.
 
     rowsets:  the touched rowsets, each with its tablet's ordinal
-    outcomes: each row's outcome, by the index of its operation; only of `settle_rows`
+    outcomes: only from `settle_rows`: for the index of each operation, the outcome of its rows
     """
 
     table: TableState

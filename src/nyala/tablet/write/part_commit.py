@@ -12,9 +12,8 @@ in memory. A part has at least 64 MB, or an eighth of the store's memory limit i
 Invariants
     PC1  Nothing of the batch is visible before the catalogue change (B1 of `direct_commit`).
     PC2  A key is in one part only (S1). The caller checks that updated and deleted keys are
-    distinct.
-         Inserted keys are looked up in the files of the earlier parts too. If a key is found there,
-         the batch is not committed here.
+         distinct. Inserted keys are also looked up in the files of the earlier parts. If a key is
+         found there, the batch is not committed here.
 
 A batch with failing rows, or with rows that cannot be divided, is not committed here either. The
 caller then commits the whole batch at once, which reports all failing rows.
@@ -53,7 +52,7 @@ _FRESH: Final = ("insert", "upsert")
 
 
 class _NotInParts(Exception):
-    """The batch must be committed as a whole."""
+    """Internal: the batch cannot be committed in parts, but only as a whole."""
 
 
 def commit_in_parts(
@@ -63,12 +62,13 @@ def commit_in_parts(
     since: int,
     between: Callable[[], None],
 ) -> list[WriteResult] | None:
-    """Commit requests on one table. Return None if they must be committed as a whole.
+    """Commit requests on one table in parts, as one batch. Return one result per request.
 
+    Returns None, and changes nothing, if the requests must be committed as a whole instead.
     requests: the keys of updates and deletes are distinct over all requests.
     seen:     the table for which the requests were computed, from the snapshot `since`.
     between:  called after each part.
-    Raises: ConflictError, StorageError. Then, and if the result is None, nothing changed.
+    Raises: ConflictError, StorageError. Then nothing changed.
     """
     part_bytes = _part_bytes(store)
     if not _divide(requests) or sum(map(_memory_of, requests)) < _PARTS_MIN * part_bytes:
@@ -109,7 +109,7 @@ def commit_in_parts(
 
 
 def parts_of(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield rows in the parts in which they are written."""
+    """Divide `rows` into the parts that `commit_in_parts` would write, and yield the parts."""
     return _parts(rows, _part_bytes(store))
 
 
@@ -118,7 +118,7 @@ def _part_bytes(store: Store) -> int:
 
 
 def _divide(requests: Sequence[Request]) -> bool:
-    """Whether the requests have tables of rows, which can be divided into parts."""
+    """Whether the requests can be divided: the data is Arrow tables, without conditions."""
     return all(
         isinstance(request.data, pa.Table) and request.condition is None and request.numbers is None
         for request in requests
@@ -139,7 +139,8 @@ def _parts(rows: pa.Table, part_bytes: int) -> Iterator[pa.Table]:
 def _flushed(store: Store, table: TableState, changes_rows: bool) -> TableState:
     """Flush the table, and return it with nothing in memory (B2).
 
-    changes_rows: rows may be updated or deleted; stop compactions that keep changes in memory.
+    changes_rows: whether the batch may update or delete rows. If so, compactions that keep changes
+                  of the table in memory are stopped.
     """
     if changes_rows:
         changed = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
@@ -150,7 +151,7 @@ def _flushed(store: Store, table: TableState, changes_rows: bool) -> TableState:
 
 
 def _settled(table: TableState, made: TableState, request: Request, since: int, timestamp: int) -> Settlement:
-    """Settle one part.
+    """Prepare and settle one part of a request.
 
     table: the table before the batch.
     made:  the table with the files of the earlier parts.

@@ -19,7 +19,7 @@ from nyala.env.clock import Clock
 
 
 class Pin:
-    """One pinned moment. Thread-safe."""
+    """A moment whose history is kept until the pin ends. Thread-safe."""
 
     def __init__(self, pins: HistoryPins, timestamp: int, timeout_s: float) -> None:
         self.timestamp = timestamp
@@ -33,7 +33,7 @@ class Pin:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Keep the pin during a statement, even if the statement takes longer than the timeout."""
+        """A context for a statement: the pin does not end in it, even after the timeout."""
         with self._pins.lock:
             self._statements += 1
         try:

@@ -48,23 +48,23 @@ LONG_KEY_ADVICE: Final = "a key is never truncated; shorten it, or make the colu
 
 @dataclass
 class PreparedOperation:
-    """One operation on one table: converted, checked, routed and sorted.
+    """One operation on one table: its rows are converted, checked, and sorted by tablet and key.
 
     columns:     the key and the given columns, by column id, in the user's row order
     row_count:   the number of rows that the user gave
     keys:        the distinct keys of the rows without errors, by tablet and key
     tablets:     the ordinal of each key's tablet
-    rows:        the numbers of these rows in the user's data, sorted by key;
-                 rows[starts[g]:starts[g + 1]] have key g, in the user's order
+    rows:        the row numbers in the user's data of the rows without errors, sorted by key
+    starts:      rows[starts[g]:starts[g + 1]] have keys[g], in the user's order
     missing:     required columns that were not given; a new row fails without them
     borrowed:    columns may be views of the user's memory; copy them to keep them after the call
     ready:       the columns in the log's form, if all rows are used in this order
     passed_over: the numbers of ignored rows
     given:       for a column that only some rows give, by column id: a mask of these rows
-    sequence:    the column id of `NewestBy`; deletes have a value in it, which their dead rows keep
+    sequence:    with `newest_by`, the id of that column; a delete stores its value in the dead row
     rewrites:    whether existing rows also change in immutable columns, as in a restore or a copy
-    codes:       if rows have different operations (`prepare_rows`), each row's index in
-                 OPERATION_NAMES
+    codes:       if rows have different operations (`prepare_rows`), each row's operation as an
+                 index in OPERATION_NAMES
     """
 
     name: str
@@ -101,12 +101,12 @@ class PreparedOperation:
 
     @property
     def first_rows(self) -> np.ndarray:
-        """The first row of each key."""
+        """The row number of the first row of each key."""
         return self.rows if self.is_distinct else self.rows[self.starts[:-1]]
 
     @property
     def last_rows(self) -> np.ndarray:
-        """The last row of each key."""
+        """The row number of the last row of each key."""
         return self.rows if self.is_distinct else self.rows[self.starts[1:] - 1]
 
     @property
@@ -127,12 +127,14 @@ def prepare(
     sequence: str | None = None,
     rewrites: bool = False,
 ) -> PreparedOperation:
-    """Prepare one operation: convert, check, encode keys, route, sort and group.
+    """Prepare one operation: convert and check its rows, and sort them by tablet and key.
 
+    name:     "insert", "upsert", "update" or "delete".
+    ignore:   count rows with duplicate or missing keys as ignored, instead of failing.
     errors:   rows that failed before, while their values were computed.
     routed:   each row's tablet id as another process computed it, or -1; see `routed_ordinals`.
     borrow_above_bytes: larger data is not copied (`PreparedOperation.borrowed`); None: always copy.
-    sequence: a column outside the key that deletes also give (`NewestBy`).
+    sequence: the column of `newest_by`, which deletes give in addition to the key.
     rewrites: see `PreparedOperation`.
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for errors of the whole
             operation. Errors of single rows are in the result's `errors`.
@@ -232,11 +234,11 @@ def check_auto_column(schema: Schema, operation: str, is_given: bool) -> None:
 def with_auto_ids(
     table: TableState, keys: Mapping[str, Column], count: int, given: np.ndarray | None = None
 ) -> pa.Array:
-    """Return the values of the auto-incrementing column. New rows get the tablet's next values.
+    """Return the auto-incrementing column's value for each row.
 
+    A new row gets the next value of its tablet. A row that no partition covers keeps its value.
     keys:  the other key columns.
-    given: the values that rows have already, and 0 for new rows; None: all rows are new. A row
-           without a partition keeps its value, or 0.
+    given: the values that rows have already, and 0 for new rows; None: all rows are new.
     """
     tablets = route_keys(table, keys, count) if keys else np.zeros(count, np.int32)
     ids = np.zeros(count, np.int64) if given is None else given.copy()
@@ -248,7 +250,10 @@ def with_auto_ids(
 
 
 def _positive(ids: Column) -> np.ndarray:
-    """Return the values as a NumPy array, at least 1: 0 means "no value" in `with_auto_ids`."""
+    """Return the values as a NumPy array, with values below 1 raised to 1.
+
+    Otherwise `with_auto_ids` would take a user's 0 for a row without a value.
+    """
     assert isinstance(ids, pa.Array), "only text columns are long"
     values: np.ndarray = np.maximum(ids.to_numpy(zero_copy_only=False), 1)
     return values
@@ -272,9 +277,11 @@ def routed_groups(
     bad: np.ndarray | None,
     routed: np.ndarray | None = None,
 ) -> tuple[np.ndarray, EncodedKeys, np.ndarray, np.ndarray]:
-    """Route rows, sort them by tablet and key, and group them by key.
+    """Find the tablet of each row, sort the rows by tablet and key, and group them by key.
 
     rows, keys, given: the rows' numbers, encoded keys and key columns.
+    errors:  gets an error for each row that no partition covers.
+    routed:  as in `prepare`.
     bad:     a mask of `rows` with an error; None: no row has an error.
     Returns: `rows`, `keys`, `tablets` and `starts` of `PreparedOperation`.
     """
@@ -326,7 +333,7 @@ def add_too_large(table: TableState, rows: np.ndarray, sizes: np.ndarray, errors
 
 
 def add_immutable(column: ColumnSchema, rows: np.ndarray, errors: RowErrors) -> None:
-    """Add an error for each row in the mask `rows`, which are updates of this immutable column."""
+    """Add an error for each row in the mask `rows`: an update must not set an immutable column."""
     errors.add(
         np.flatnonzero(rows), IMMUTABLE,
         f"column {column.name!r} is immutable: only an insert sets it. Leave it out, or pass on_missing=\"ignore\"",
@@ -418,7 +425,10 @@ def _missing_columns(
 
 
 def encode_keys(table: TableState, keys: Mapping[str, Column], count: int) -> EncodedKeys:
-    """Return the encoded keys of `count` rows, from all key columns by name."""
+    """Return the encoded keys of `count` rows.
+
+    keys: all key columns, by name.
+    """
     return EncodedKeys.concat(
         [
             table.codec.encode([part[name] for name in table.schema.key_names])
@@ -428,18 +438,24 @@ def encode_keys(table: TableState, keys: Mapping[str, Column], count: int) -> En
 
 
 def route_keys(table: TableState, keys: Mapping[str, Column], count: int) -> np.ndarray:
-    """Return the tablet ordinal of each of `count` rows, or -1, from all key columns by name."""
+    """Return the ordinal of each row's tablet; -1: no partition covers the row.
+
+    keys:  all key columns, by name.
+    count: the number of rows.
+    """
     found = [table.router.route(part, upper - lower) for lower, upper, part in row_slices(keys, count)]
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def routed_ordinals(table: TableState, routed: np.ndarray, keys: Mapping[str, Column]) -> np.ndarray:
-    """Return the tablet ordinals of rows that another process has routed; -1: not covered.
+    """Return the ordinal of each row's tablet, from the tablet ids that another process computed.
 
-    routed: each row's tablet id. Rows with -1, or with a tablet that no longer exists, are routed
-            here. The first row of each run of equal ids is a sample. If the id of a sample is
-            wrong, all rows are routed here.
-    Cost: the number of runs, plus the rows that are routed here.
+    Returns -1 for a row that no partition covers. The function checks the first row of each run of
+    equal ids. If one of these ids is wrong, it ignores `routed` and computes all rows.
+    routed: each row's tablet id. Rows with -1, or with a tablet that no longer exists, are
+            computed here.
+    keys:   all key columns, by name.
+    Cost:   the number of runs, plus the rows that are computed here.
     """
     count = len(routed)
     starts = np.flatnonzero(np.append(True, routed[1:] != routed[:-1]))
@@ -456,7 +472,10 @@ def routed_ordinals(table: TableState, routed: np.ndarray, keys: Mapping[str, Co
 
 
 def tablet_key_order(keys: EncodedKeys, tablets: np.ndarray, tablet_count: int) -> np.ndarray | None:
-    """Return the stable order by (tablet, key); None if the rows are already in this order."""
+    """Return the row positions sorted by (tablet, key), with equal keys in their order.
+
+    Returns None if the rows are already in this order.
+    """
     if len(keys) < 2:
         return None
     by_key = keys.sort_indices()
@@ -466,7 +485,7 @@ def tablet_key_order(keys: EncodedKeys, tablets: np.ndarray, tablet_count: int) 
 
 
 def group_starts(keys: EncodedKeys) -> np.ndarray:
-    """Return the start of each run of equal keys, and at the end the number of keys."""
+    """Return the index at which each run of equal keys starts, followed by the number of keys."""
     count = len(keys)
     if count < 2:
         return np.arange(count + 1)

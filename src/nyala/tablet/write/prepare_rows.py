@@ -58,7 +58,7 @@ _MAKING: Final = [*_INSERTS, _CODES["upsert"]]
 
 
 class MixedRows(NamedTuple):
-    """Rows as columns, with an operation for each row."""
+    """The input of `prepare_rows` as columns: rows, and the operation of each row."""
 
     operations: tuple[str, ...]  # some of OPERATION_NAMES
     codes: Sequence[int]  # each row's index in `operations`
@@ -130,7 +130,7 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
 def _give_auto_ids(
     table: TableState, keys: dict[str, Column], inserts: np.ndarray, upserts: np.ndarray
 ) -> None:
-    """Set the auto-incrementing column of inserted rows, after the values of earlier upserts."""
+    """Set the auto-incrementing key of inserted rows to values above those of earlier upserts."""
     column = keys[AUTO_INCREMENT]
     assert isinstance(column, pa.Array), "only text columns are long"
     ids = column.to_numpy().copy()
@@ -145,7 +145,7 @@ def _give_auto_ids(
 
 
 def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns]:
-    """Return the operation's code of each item, and the rows as columns.
+    """Return each item's operation as an index in OPERATION_NAMES, and the rows as columns.
 
     Raises: InvalidArgumentError.
     """

@@ -7,7 +7,8 @@ are then combined to one *effect*, which is logged and applied:
     insert  k1, k2, k2   ──►    k1 does not exist   ──►    insert k1
                                 k2 does not exist          insert k2 (error: k2 is given twice)
     upsert  k3, k4              k3 is in rowset 7          update k3
-    delete  k4                  k4 does not exist          none: k4 is inserted and deleted (W4)
+    delete  k4                  k4 does not exist          none: the upsert creates k4 and the
+                                                           delete removes it (W4)
 
 `prepare` has converted, routed and sorted the rows. `settle` runs under the commit lock. It looks
 up each key once (`locate`), and changes no stored state.
@@ -65,7 +66,12 @@ def _copy(errors: RowErrors) -> RowErrors:
 
 @dataclass
 class _Keys:
-    """The state of all keys of the operation; one array element per key."""
+    """What the operation does to its keys; one array element per key.
+
+    existed: whether the key is live before the operation
+    alive:   whether the key is live after the operation
+    touched: whether the operation inserts, updates or deletes the key
+    """
 
     existed: np.ndarray
     alive: np.ndarray
@@ -73,7 +79,7 @@ class _Keys:
 
 
 def settle(table: TableState, operations: Sequence[PreparedOperation], at: int | None = None) -> Settlement:
-    """Decide each row of `operations`, all on `table`. Requires the commit lock.
+    """Settle `operations`, all on `table`: decide what each row does. Requires the commit lock.
 
     at: for a transaction's private table, the moment at which keys are looked up; None: now.
     """
@@ -99,7 +105,7 @@ def settle(table: TableState, operations: Sequence[PreparedOperation], at: int |
 
 
 def _is_uniform(operation: PreparedOperation) -> bool:
-    """Whether one row of each key decides its effect, so that `settle_rows` is not needed."""
+    """Whether one row of each key decides what happens to the key. If not, use `settle_rows`."""
     remembers = operation.sequence is not None and operation.name == "delete"
     # Of several upserts of a new key, the first sets immutable columns, and the last the others.
     mixed = operation.name == "upsert" and not operation.is_distinct and bool(operation.schema.immutable_ids)
@@ -107,10 +113,10 @@ def _is_uniform(operation: PreparedOperation) -> bool:
 
 
 def _settle_one(settlement: Settlement, located: Located) -> bool:
-    """Settle a single row that succeeds as an insert, upsert or update; otherwise return False.
+    """Settle an operation with a single row, if the row succeeds as an insert, upsert or update.
 
-    The general way makes two dozen NumPy calls for arrays of length one. A test checks that both
-    give the same result.
+    Returns False in all other cases. The general code makes two dozen NumPy calls for arrays of
+    length one; this function is faster. A test checks that both give the same result.
     """
     table, (operation,) = settlement.table, settlement.operations
     if operation.row_count != 1:
@@ -160,9 +166,9 @@ def _value_or_default(columns: Mapping[int, Column], column: ColumnSchema) -> Co
 def _decide(
     table: TableState, operation: PreparedOperation, state: _Keys, errors: RowErrors
 ) -> tuple[OperationCounts, np.ndarray]:
-    """Decide the operation, and update the keys. Add an error for each row that fails.
+    """Decide each row of the operation, update `state`, and add an error for each row that fails.
 
-    Returns: the counts; and for each key the row (in the user's order) with its values, or -1.
+    Returns: the counts; and for each key the number of the row that supplies its values, or -1.
     """
     counts = OperationCounts(ignored=operation.ignored)
     alive = state.existed
@@ -222,7 +228,7 @@ def _fail_missing(
     counts: OperationCounts,
     losing: np.ndarray,
 ) -> None:
-    """Record a missing key for the last `losing[g]` rows of each key g, or ignore these rows."""
+    """Add a "missing key" error for the last `losing[g]` rows of key g, or count them as ignored."""
     if operation.ignore:
         counts.ignored += int(losing.sum())
     elif losing.any():
@@ -232,13 +238,13 @@ def _fail_missing(
 def _fail(
     errors: RowErrors, operation: PreparedOperation, losing: np.ndarray, code: str, message: str
 ) -> None:
-    """Record an error for the last `losing[g]` rows of each key g."""
+    """Add an error for the last `losing[g]` rows of each key g."""
     lost, _ = _last_rows(operation, losing)
     errors.add(np.sort(operation.rows[lost]), code, message)
 
 
 def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np.ndarray) -> None:
-    """Record a duplicate key for the last `losing[g]` rows of each key g."""
+    """Add a "duplicate key" error for the last `losing[g]` rows of each key g."""
     lost, group = _last_rows(operation, losing)
     rows, firsts = operation.rows[lost], operation.rows[operation.starts[:-1][group[lost]]]
     messages = [repeated_text(first, row) for first, row in zip(firsts.tolist(), rows.tolist(), strict=True)]
@@ -248,7 +254,7 @@ def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np
 def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions in `operation.rows` of the last `losing[g]` rows of each key g.
 
-    The second result is the key's number of every row in `operation.rows`.
+    The second result is, for each row in `operation.rows`, the number of its key.
     """
     sizes = operation.group_sizes
     group = np.repeat(np.arange(len(sizes)), sizes)
@@ -298,10 +304,10 @@ def _fold(
 def _columns(
     table: TableState, operation: PreparedOperation, rows: np.ndarray, needed: Sequence[ColumnSchema]
 ) -> tuple[dict[int, Column], pa.RecordBatch | None, pa.Buffer | None]:
-    """Return the columns `needed` of these rows, with defaults for columns that were not given.
+    """Return the `needed` columns of these rows by id; columns that were not given get defaults.
 
-    Also returns the columns as one batch, if the data was a batch; and the IPC message of the
-    batch, if `rows` is all rows in their order.
+    Also returns the columns as one Arrow batch, or None if the data was not in the log's form; and
+    the batch's IPC message, or None unless `rows` are all rows in their order.
     """
     given, ready = operation.columns, operation.ready
     pick = None if _is_identity(rows, operation.row_count) else pa.array(rows)

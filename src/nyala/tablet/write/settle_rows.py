@@ -90,7 +90,7 @@ class _Rows:
 
 
 class _Keys:
-    """The state of all keys of the batch; one element per key."""
+    """What the rows decided so far do to the keys of the batch; one element per key."""
 
     def __init__(self, existed: np.ndarray) -> None:
         self.existed = existed
@@ -102,7 +102,10 @@ class _Keys:
 def settle_rows(
     table: TableState, operations: Sequence[PreparedOperation], settlement: Settlement, at: int | None
 ) -> None:
-    """Decide the rows of `operations` in their order, and add the outcome to `settlement`."""
+    """Settle `operations` in their order, and add effects, counts and errors to `settlement`.
+
+    at: as in `settle`.
+    """
     keys, tablets, rows = _combined(table, operations)
     located = locate(table, keys, tablets, at=at)
     settlement.rowsets = located.rowsets
@@ -117,9 +120,10 @@ def settle_rows(
 def distinct_keys(
     table: TableState, operations: Sequence[PreparedOperation]
 ) -> tuple[EncodedKeys, np.ndarray, list[np.ndarray]]:
-    """Return the distinct keys of at least one operation in (tablet, key) order, and their tablets.
+    """Return the distinct keys of all operations in (tablet, key) order, and their tablets.
 
     The third result has, for each operation, the positions of its keys among the distinct keys.
+    operations: at least one.
     """
     if len(operations) == 1:
         only = operations[0]
@@ -170,7 +174,7 @@ def _combined(
 
 
 def _codes(operation: PreparedOperation) -> np.ndarray:
-    """Return for each row of the operation's data its index in OPERATION_NAMES."""
+    """Return the operation of each row of the data, as an index in OPERATION_NAMES."""
     if operation.codes is not None:
         return operation.codes
     name = operation.name + ("-ignore" if operation.ignore and operation.name != "upsert" else "")
@@ -193,7 +197,7 @@ def _needs(
 
 
 def _decide(at: np.ndarray, rows: _Rows, state: _Keys, needs: Sequence[tuple[str, np.ndarray]]) -> None:
-    """Decide the rows at these positions, at most one per key, and update the keys."""
+    """Decide the rows at the positions `at`, at most one row of each key, and update `state`."""
     key, kind = rows.key[at], rows.kind[at]
     alive = state.alive[key]
     insert, upsert, delete = kind == INSERT, kind == UPSERT, kind == DELETE
@@ -220,7 +224,7 @@ def _report(
     rows: _Rows,
     needs: Sequence[tuple[str, np.ndarray]],
 ) -> None:
-    """Add counts, outcomes and row errors to the settlement."""
+    """Add the counts, row outcomes and row errors of all operations to `settlement`."""
     for index, operation in enumerate(operations):
         mine = rows.operation == index
         number = rows.row[mine]
@@ -288,7 +292,7 @@ def _fold(
     rewriting = np.array([operation.rewrites for operation in operations])[rows.operation]
 
     def may_set(column: ColumnSchema) -> np.ndarray | bool:
-        """Return a mask of the rows that may set the column; True: all.
+        """Return a mask of the rows that may set the column; True: all rows may.
 
         Only a row that creates its key may set an immutable column.
         """
@@ -349,7 +353,7 @@ def _fold(
 def _by_columns(
     at: np.ndarray, every: Sequence[ColumnSchema], values: Mapping[int, _Values]
 ) -> Iterator[tuple[np.ndarray, list[ColumnSchema]]]:
-    """Yield updated keys in groups that change the same columns.
+    """Group the updated keys `at` by the columns that change. Yield (keys, columns) of each group.
 
     If there would be more groups than columns, yield one group per column instead. A key may then
     be in several groups.
@@ -373,9 +377,10 @@ def _by_columns(
 
 @dataclass(frozen=True)
 class _Values:
-    """The values of a column in all operations (`parts`), and for each key its position in them.
+    """The value that each key gets in one column.
 
-    The position counts over all parts; -1: the key has no value.
+    parts: the column's array of each operation
+    pick:  the index of each key's value in the concatenated parts; -1: the key gets no value
     """
 
     parts: list[Column]
@@ -383,7 +388,10 @@ class _Values:
 
     @staticmethod
     def nothing(column: ColumnSchema, key_count: int) -> _Values:
-        """Return values for invisible rows: NULL, or zero or "" if the column is NOT NULL."""
+        """Return filler values: NULL, or zero or "" if the column is NOT NULL.
+
+        Rows of tombstones, which are never visible, get these values.
+        """
         none = pa.nulls(1, column.type.arrow)
         if not column.nullable:
             zeros = pa.py_buffer(bytes(64))
@@ -400,10 +408,10 @@ class _Values:
         key_count: int,
         chosen: np.ndarray | None = None,
     ) -> _Values | None:
-        """Return for each key the value of its last row that gives the column.
+        """Return the value of each key: from its last row that gives the column.
 
-        applied: a mask of the rows that count.
-        chosen:  use these rows instead, one for each key.
+        applied: a mask of the rows to use; the others are ignored.
+        chosen:  the indexes of rows to use instead, one row for each key.
         Returns: None if no operation gives the column.
         """
         parts: list[Column] = []

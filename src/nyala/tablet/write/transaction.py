@@ -80,7 +80,7 @@ _BORROWED_BYTES_MIN: Final = 64 << 20
 
 
 class Commit(Protocol):
-    """Commits a write set that was computed from the snapshot `since`.
+    """A function that commits a transaction's writes, which were computed from snapshot `since`.
 
     collect: leave failing rows out. Otherwise one failing row stops the whole commit.
     Raises: ConflictError, WriteError, StorageError.
@@ -92,7 +92,7 @@ class Commit(Protocol):
 
 
 class CommitParts(Protocol):
-    """As `commit_in_parts`, on one store."""
+    """A function that does what `part_commit.commit_in_parts` does, on one store."""
 
     def __call__(
         self, requests: Sequence[Request], seen: TableState, since: int, between: Callable[[], None]
@@ -109,7 +109,10 @@ class SnapshotStore(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PrivateRoot(Root):
-    """A root with private tables. It refers to the snapshot's root `base`, to keep its files."""
+    """A root with a transaction's private tables.
+
+    base: the snapshot's root. The reference keeps the files of the snapshot from being deleted.
+    """
 
     base: Root | None = None
 
@@ -152,7 +155,10 @@ class OpenTransaction:
         return bool(self._ended)
 
     def view(self) -> tuple[Root, int]:
-        """Return the root and the timestamp to read at. Raises: TransactionEndedError."""
+        """Return the root and the timestamp at which the transaction reads now.
+
+        Raises: TransactionEndedError.
+        """
         with self._lock:
             self._check()
             return self._root, self._now
@@ -211,7 +217,11 @@ class OpenTransaction:
         *,
         collect: bool = False,
     ) -> WriteResult:
-        """Write the rows that a `where_writes.Select` returns. Raises: as `write`."""
+        """Select rows and write them by the operation `operation`, on the table `name`.
+
+        select: returns the rows to write, as in `where_writes` (`ToUpdate`, `ToDelete`).
+        Raises: as `write`.
+        """
 
         def prepared(table: TableState) -> PreparedOperation:
             rows, errors = select(table, self._now)
@@ -265,7 +275,7 @@ class OpenTransaction:
                 yield
 
     def _check(self) -> None:
-        """Raise TransactionEndedError if the transaction has ended; end it if it was idle."""
+        """Raise TransactionEndedError if the transaction has ended, also by its idle timeout."""
         if not self._ended and not self._pin.use():
             self._end(
                 f"was idle for more than {self._pin.timeout_s:g} s and was rolled back; "
@@ -364,7 +374,12 @@ class OpenTransaction:
 
 
 def begin(store: Store, *, timeout_s: float, bytes_max: int) -> OpenTransaction:
-    """Begin a transaction on the applied state of the store. Raises: StorageError."""
+    """Begin a transaction on the store's newest state, and wait until this state is durable.
+
+    timeout_s: how long the transaction may be idle before it ends.
+    bytes_max: the memory that its writes may take.
+    Raises: StorageError.
+    """
     with Uninterrupted():
         with store.commit_lock:
             store.check_writable()

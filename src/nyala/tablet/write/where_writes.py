@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToDelete:
-    """A `Select` that returns the keys of the rows that satisfy `where`."""
+    """Selects the rows of a delete: returns the keys of the rows that satisfy `where`."""
 
     where: Any
 
@@ -51,9 +51,9 @@ class ToDelete:
 
 @dataclass(frozen=True)
 class ToUpdate:
-    """A `Select` that returns the keys of the rows that satisfy `where` (None: all), with new
-    values.
+    """Selects the rows of an update: returns keys and new values of the rows that satisfy `where`.
 
+    where:       None: all rows.
     assignments: the new value of each column, a constant or an expression.
     Raises: InvalidArgumentError for a key column; ColumnNotFoundError; InvalidValueError if a value
             does not fit its column.
@@ -103,7 +103,10 @@ Raises: errors of the predicate or an assignment; StorageError.
 
 
 def to_update(assignments: Any, where: Any) -> ToUpdate:
-    """Check the assignments of `update(set=…)`. Raises: InvalidArgumentError."""
+    """Return the row selection of `update(set=…, where=…)`.
+
+    Raises: InvalidArgumentError if the assignments are not a dict, or are empty.
+    """
     if not isinstance(assignments, Mapping):
         raise InvalidArgumentError(
             f"update takes set={{column: value or expression}}, not set={assignments!r}"
@@ -114,7 +117,7 @@ def to_update(assignments: Any, where: Any) -> ToUpdate:
 
 
 def _evaluated(expression: Expression, rows: pa.Table) -> Iterator[tuple[int, Assigned]]:
-    """Yield the number of rows and the new values, batch by batch.
+    """Evaluate the expression for `rows`. Yield, batch by batch, the row count and the values.
 
     If the text of a batch is too large for one Arrow array, the batch is halved.
     """
@@ -148,7 +151,12 @@ def write_selected(
     message: str | None = None,
     idempotency_key: str | None = None,
 ) -> WriteResult:
-    """Select rows and write them as one batch. Raises: as `Select` and `write`."""
+    """Select rows and write them as one batch, both under the commit lock.
+
+    operation: the operation for the selected rows, such as "update".
+    select:    returns the rows to write (`ToUpdate`, `ToDelete`).
+    Raises:    errors of `select`; as `write_path.write`.
+    """
     store.check_writable()
     request = Request(name, operation, None)
 
@@ -217,7 +225,7 @@ def look_up_row(
 
 
 def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, int] | None:
-    """Return the encoded key and the tablet's ordinal, for a key of plain integers and ASCII text.
+    """Return the encoded key and its tablet's ordinal, for a key of plain ints and ASCII text.
 
     This is faster than `read_keys`, which converts a key through Arrow arrays.
     Returns None if the key may need a conversion, or if no tablet covers it.
@@ -250,9 +258,9 @@ def _find(
     projection: Sequence[ColumnSchema],
     snapshot: int,
 ) -> Iterator[tuple[int, list[pa.Array]]]:
-    """Yield the found rows in the order of the keys, as their number and the values of each column.
+    """Yield the found rows in the order of the keys, as (row count, one array per column).
 
-    If the text is too large for one Arrow array, there are several parts.
+    There is one such pair, or several if the text is too large for one Arrow array.
     """
     covered = np.flatnonzero(tablets >= 0)
     by_key = encoded.take(covered).sort_indices()
@@ -280,8 +288,9 @@ def _find(
 def read_keys(
     table: TableState, keys: Any, operation: str, snapshot: int | None = None
 ) -> tuple[EncodedKeys, np.ndarray]:
-    """Convert a user's keys. Return the encoded keys, and the ordinal of each key's tablet or -1.
+    """Convert a user's keys. Return the encoded keys, and the ordinal of each key's tablet.
 
+    The ordinal is -1 if no row can have the key.
     operation: the operation's name, for messages.
     snapshot:  the earliest moment of the read, to detect dropped partitions; None: do not check.
     Raises: as `look_up`.

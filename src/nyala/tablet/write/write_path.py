@@ -90,6 +90,7 @@ _SHOWN_MAX: Final = 200
 class Request:
     """One operation of a batch.
 
+    ignore:    count rows with duplicate or missing keys as ignored, instead of failing.
     numbers:   the row numbers to use in errors, int64; None: positions in `data`.
     routed:    each row's tablet id as another process computed it, or -1; None: not computed.
     condition: write only rows that pass this comparison with the stored rows; None: all.
@@ -145,7 +146,10 @@ def write(
 
 
 def _label(request: Request) -> str:
-    """Return the operation's name for messages; for "apply", the name that all rows have."""
+    """Return the operation's name for messages.
+
+    For "apply", return the name of the operation that all rows have, if they have the same.
+    """
     if request.operation == "apply" and isinstance(request.data, list):
         names = {item[0] for item in request.data if isinstance(item, tuple)}
         if len(names) == 1:
@@ -284,7 +288,10 @@ def make_room(store: Store) -> None:
 
 
 def _run_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
-    """Commit and wait without interruption, so that Ctrl-C cannot hide the outcome of a commit."""
+    """Call `under_lock` with the commit lock, then wait for the sync, both without interruption.
+
+    So Ctrl-C cannot hide the outcome of a commit.
+    """
     with Uninterrupted():
         with store.commit_lock:
             store.check_writable()
@@ -294,7 +301,7 @@ def _run_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) 
 
 
 class TooLargeForLog(Exception):
-    """Internal: the batch must be committed directly, and the flush lock is not held."""
+    """Internal: repeat the call with the flush lock, because the batch must be written as files."""
 
 
 def _prepare(store: Store, table: TableState, request: Request) -> PreparedOperation:
@@ -305,7 +312,11 @@ def _prepare(store: Store, table: TableState, request: Request) -> PreparedOpera
 def prepare_request(
     table: TableState, request: Request, *, borrow_above_bytes: int | None = None
 ) -> PreparedOperation:
-    """Prepare a request, with its condition. Raises: as `prepare` and `check_condition`."""
+    """Prepare a request's data, and check its condition.
+
+    borrow_above_bytes: as in `prepare`.
+    Raises: as `prepare` and `check_condition`.
+    """
     if request.prepared is not None:
         return request.prepared
     if request.operation == "apply":
@@ -427,8 +438,9 @@ def commit(
     idempotency_key: str | None = None,
     message: str | None = None,
 ) -> Ticket:
-    """Log and apply settled effects at one timestamp. Requires the commit lock.
+    """Log the settled batch, apply it to memory, and return its ticket. Requires the commit lock.
 
+    All effects get one timestamp. A batch above the log's limit is written as files instead.
     message: not stored if the batch has no effects.
     Raises: TooLargeForLog; StorageError. If its outcome is "unknown", the batch may be in the log.
     """
@@ -517,9 +529,11 @@ def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch)
 
 @dataclass(frozen=True)
 class InsertAddition:
-    """New rows for one MemRowSet: `length` rows from `offset` on of a batch that tablets share.
+    """New rows for one MemRowSet: the rows [offset, offset + length) of `shared`.
 
-    order: the effect's row of each shared row; None: the same order. For replay.
+    Several additions, for several tablets, share one batch `shared`.
+    order: for each row of `shared`, the row of the effect from which it comes; None: the same
+           order. Only a replay uses it, to assign timestamps.
     """
 
     memory: MemRowSet
@@ -536,10 +550,10 @@ class InsertAddition:
 
 @dataclass(frozen=True)
 class DeltaAddition:
-    """Changes to rows of one rowset: `length` rows from `offset` on of a shared batch.
+    """Changes to rows of one rowset: the rows [offset, offset + length) of `shared`.
 
     order: as in `InsertAddition`.
-    shift: 0; or -1 to apply the changes at the timestamp before the batch's (`TombstoneAddition`).
+    shift: 0; or -1 to apply the changes one timestamp before the batch.
     """
 
     deltas: DeltaMemStore
@@ -558,10 +572,10 @@ class DeltaAddition:
 
 @dataclass(frozen=True)
 class TombstoneAddition:
-    """New rows that store the sequences of deletes of unknown keys.
+    """New dead rows that store the `newest_by` values of deletes of unknown keys.
 
-    The rows live from the timestamp before the batch's to the batch's. No reader has that moment
-    (C4 of `HybridClock`).
+    If the batch has the timestamp t, a row is live only from t - 1 to t. No reader reads at t - 1
+    (C4 of `HybridClock`), so no reader sees the row.
     """
 
     insert: InsertAddition
@@ -585,7 +599,10 @@ Addition = InsertAddition | DeltaAddition | TombstoneAddition
 def _timestamps_of(
     addition: InsertAddition | DeltaAddition, timestamps: int | np.ndarray
 ) -> int | np.ndarray:
-    """Return the timestamps of the addition's rows, from one or from one per row of the effect."""
+    """Return the timestamps of the addition's rows.
+
+    timestamps: one for all rows; or, in a replay, one for each row of the effect.
+    """
     if isinstance(timestamps, int):
         return timestamps
     rows = slice(addition.offset, addition.offset + addition.length)
