@@ -3,11 +3,11 @@
 A *piece* is the content of one output: rows of a MemRowSet, or records of a DeltaMemStore.
 
     write_pieces                                 this process writes and syncs the files
-    spill, then run_spilled in the worker        another process does
+    spill, then run_spilled in the worker        a worker process writes and syncs the files
 
-A flush of a full log encodes and compresses for a second. In a thread of the user's process, these
-many short calls would repeatedly take the GIL from waiting writes. With a worker, this process only
-sorts the rows and copies them once into a temporary file, the *spill*.
+When the log is full, a flush encodes and compresses for about a second. In a thread of the user's
+process, the many short calls would repeatedly take the GIL from waiting writes. With a worker, this
+process only sorts the rows and copies them once into a temporary file, the *spill*.
 
 The spill is in the first tablet's folder while the job runs. It is not synced, and no catalogue
 entry names it, so after a crash the next open removes it (P3). Each column, and each array of
@@ -49,7 +49,10 @@ from nyala.tablet.state.entries import (
 
 @dataclass(frozen=True)
 class RowSetPiece:
-    """Rows to be written as the rowset `number` in the file `path`. `image.positions` is unused."""
+    """Rows to be written as the rowset with id `number`, in the file `path`.
+
+    image: the rows with their history; the field `positions` is not used.
+    """
 
     path: str
     number: int
@@ -60,7 +63,7 @@ class RowSetPiece:
 
     @property
     def paths(self) -> list[str]:
-        """All files that may be written."""
+        """The paths of all files that writing this piece may create."""
         return [self.path, f"{self.path}.undo"]
 
     @property
@@ -111,7 +114,7 @@ def _write(files: Files, root_path: str, piece: Piece) -> Written:
 
 
 def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnType]:
-    """Return the type in which the deltas of each column are stored."""
+    """Return the stored type of each column's deltas: bool for LIVENESS, else the column's type."""
     return {
         number: ColumnType("bool") if number == LIVENESS else schema.by_id(number).type for number in columns
     }
@@ -121,7 +124,7 @@ def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnTyp
 
 
 class _Spill:
-    """Writes arrays to a spill file. An array's place is [offset, length]."""
+    """Writes arrays to a spill file. Methods return an array's place in it: [offset, length]."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._file = files.create(path)
@@ -135,7 +138,10 @@ class _Spill:
         return [self._file.append(data), data.size]
 
     def put_vector(self, vector: npt.NDArray[np.int64]) -> list[int]:
-        """Write rowids or timestamps. Equal arrays of several columns are written once."""
+        """Write an array of rowids or timestamps. Return its place.
+
+        An array that is equal to an earlier one is not written again.
+        """
         for known, place in self._vectors:
             if known is vector or np.array_equal(known, vector):
                 return place
@@ -159,7 +165,7 @@ class _Spill:
 
 
 def spill(files: Files, root_path: str, path: str, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Write all pieces to the new file `path`, and return the argument of `run_spilled`.
+    """Write the data of all pieces to the new file `path`. Return the argument of `run_spilled`.
 
     Raises: StorageError; the caller then removes the file.
     """
@@ -192,9 +198,11 @@ def _spill_piece(store: _Spill, piece: Piece) -> dict[str, Any]:
 
 
 def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Write the files of spilled pieces, and return the argument of `decode_written`.
+    """Write the files of spilled pieces, in the worker process.
 
-    arguments: the result of `spill`. Raises: StorageError.
+    arguments: the result of `spill`.
+    Returns: the results of all pieces as JSON, for `decode_written`.
+    Raises: StorageError.
     """
     root_path = arguments["root_path"]
     vectors = _Vectors(files, os.path.join(root_path, arguments["spill"]))
@@ -215,7 +223,7 @@ def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_written(answer: dict[str, Any]) -> list[Written]:
-    """Return the results of `run_spilled`, as `write_pieces` does."""
+    """Decode the answer of `run_spilled`. Return one result per piece, as `write_pieces` does."""
     return [
         decode_written_rowset(one["rowset"]) if "rowset" in one else decode_delta(one["delta"])
         for one in answer["written"]

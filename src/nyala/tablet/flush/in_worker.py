@@ -1,11 +1,11 @@
 """Writes large background flushes in a worker process, so that writes and scans keep the GIL.
 
 Only background flushes use the worker: a caller of `flush()` waits in any case, and a script that
-ends soon should not start a second Python process. Compactions have another worker, because a flush
-must not wait for a compaction: writers may wait for the memory that the flush frees.
+ends soon should not start a second Python process. Compactions have another worker. Otherwise a
+flush could wait for a compaction, and writers for the memory that the flush frees.
 
-If the worker fails, is killed or cannot be started, this process writes the files. Without flushes,
-all writes would stop after some time.
+If the worker fails, is killed or cannot be started, this process writes the files, because without
+flushes all writes would stop when memory is full.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ class FlushWorker:
         """The number of flushes that a worker process has written since the store was opened."""
 
     def write(self, files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
-        """As `write_pieces`. Raises: StorageError, and JobCancelled after `stop`."""
+        """Write each piece and sync the files, as `write_pieces` does.
+
+        The worker process writes the pieces if they have at least `INLINE_BYTES` together.
+        Raises: StorageError, and JobCancelled after `stop`.
+        """
         # A worker uses the system's files and clock, so tests with other ones write here.
         if not self._env.is_system or sum(piece.nbytes for piece in pieces) < INLINE_BYTES:
             return write_pieces(files, root_path, pieces)
@@ -60,5 +64,5 @@ class FlushWorker:
         return write_pieces(files, root_path, pieces)
 
     def stop(self) -> None:
-        """End the worker. A running flush fails, but the log has its rows."""
+        """End the worker process. A running flush fails; its rows stay in memory and in the log."""
         self._worker.close()

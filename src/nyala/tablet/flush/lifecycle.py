@@ -19,9 +19,10 @@ Invariants
         and the next round flushes them. The failed round, or the next open, removes its files (P3).
     F3  A segment of the log is removed only by a catalogue change after which nothing in the
         segment is needed (R3).
-    F4  A store that an alteration or a failed round froze earlier is frozen again at the F of the
-        next round, because it may have changed. So a flush that holds the commit lock from freezing
-        to installing leaves nothing in memory (R4, B2 of `direct_commit`).
+    F4  An alteration or a failed round may leave a frozen MemRowSet. The next round freezes it
+        again, at its own F, because the MemRowSet may have got changes since. So a flush that holds
+        the commit lock from freezing to installing leaves nothing in memory (R4, B2 of
+        `direct_commit`).
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, W2, R2 and R3;
 docs/design/kudu.md, "Write path and flush". Unlike Kudu, there is no DuplicatingRowSet: the install
@@ -67,7 +68,7 @@ Phase = Callable[[str], None]
 
 
 def no_phase(name: str) -> None:
-    """A `Phase` that does nothing."""
+    """Do nothing: the default of the parameter `phase`."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class FlushReport:
 
 @dataclass(frozen=True)
 class _NewRowSet:
-    """A rowset to be written: the rows [lower, upper) of the image of a frozen MemRowSet."""
+    """A rowset to be written: the rows [lower, upper) of `image`, the sorted rows of `memory`."""
 
     memory: MemRowSet
     image: RowSetImage
@@ -92,7 +93,7 @@ class _NewRowSet:
 
 @dataclass(frozen=True)
 class _NewDelta:
-    """A REDO file to be written for the rowset `rowset_id`."""
+    """A REDO file to be written at `path`, with id `number`, for the rowset `rowset_id`."""
 
     rowset_id: int
     number: int
@@ -101,7 +102,7 @@ class _NewDelta:
 
 @dataclass
 class _FrozenTablet:
-    """One tablet's part of a round.
+    """One tablet in a round: its frozen memory, and the files that the round writes for it.
 
     memories: the frozen MemRowSets
     stores:   the frozen DeltaMemStores by rowset id, oldest first
@@ -122,7 +123,7 @@ class _FrozenTablet:
 
     @property
     def paths(self) -> list[str]:
-        """All files that may be written."""
+        """The paths of all files that the round may create for this tablet."""
         return [path for piece in self.pieces for path in piece.paths]
 
 
@@ -133,10 +134,11 @@ def flush(
     phase: Phase = no_phase,
     write: Writer = write_pieces,
 ) -> FlushReport:
-    """Flush the memory of these tablets (None: all). Threads: any.
+    """Flush the memory of tablets, and return what was written. Threads: any.
 
-    write: writes the files; the background passes a writer that uses a worker process.
-    phase: for tests: called as "frozen" and "written", with only the flush lock held.
+    chosen: the ids of the tablets; None: all.
+    write: writes the files; background flushes pass a writer that uses a worker process.
+    phase: for tests: called with "frozen" and "written", when only the flush lock is held.
     Raises: StorageError if a file cannot be written (F2) or the log cannot be synced.
     """
     with store.flush_lock:
@@ -144,10 +146,10 @@ def flush(
 
 
 def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
-    """Flush the DeltaMemStores of these rowsets, reserved or not; return the moment of freezing.
+    """Flush the DeltaMemStores of these rowsets, also of reserved ones. Return the timestamp F.
 
-    A compaction calls it at its beginning. Afterwards the DeltaMemStores have only newer changes.
-    Requires the flush lock. Raises: as `flush`.
+    A compaction calls it at its beginning. Afterwards these DeltaMemStores have only changes after
+    F. Requires the flush lock. Raises: as `flush`.
     """
     assert store.flush_lock.held(), "one round at a time"
     frozen, timestamp = _freeze(store, rowset_ids=set(rowset_ids))
@@ -185,7 +187,11 @@ def _round(
 def _freeze(
     store: Store, chosen: Collection[int] | None = None, rowset_ids: Collection[int] | None = None
 ) -> tuple[list[_FrozenTablet], int]:
-    """Freeze the memory of tablets, or only the DeltaMemStores of these rowsets. Return F too."""
+    """Freeze memory. Return the frozen memory of each tablet, and the timestamp F.
+
+    chosen:     the ids of the tablets to freeze; None: all.
+    rowset_ids: freeze only the DeltaMemStores of these rowsets instead.
+    """
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root, timestamp = store.root, store.marks.applied
@@ -213,7 +219,7 @@ def _freeze(
 
 
 def _freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
-    """Return the tablet with all of its memory frozen at `timestamp` and replaced (F4)."""
+    """Return the tablet with all its memory frozen at `timestamp`, and new, empty memory (F4)."""
     for memory in tablet.frozen:
         memory.frozen_at = timestamp
     state = _with_new_memory(store, table, tablet, timestamp)
@@ -221,7 +227,10 @@ def _freeze_tablet(store: Store, table: TableState, tablet: TabletState, timesta
 
 
 def _with_new_memory(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
-    """Return the tablet with its MemRowSet frozen, and a new one. Without rows, do nothing."""
+    """Return the tablet with its MemRowSet frozen, and a new MemRowSet.
+
+    Returns the same tablet if its MemRowSet has no rows.
+    """
     if not tablet.memory.row_count:
         return tablet
     tablet.memory.frozen_at = timestamp
@@ -230,7 +239,10 @@ def _with_new_memory(store: Store, table: TableState, tablet: TabletState, times
 
 
 def _with_frozen_deltas(tablet: TabletState, is_chosen: Callable[[int], bool]) -> TabletState:
-    """Return the tablet with the non-empty DeltaMemStores of the chosen rowset ids frozen."""
+    """Return the tablet with frozen DeltaMemStores.
+
+    Only non-empty ones are frozen, of the rowsets for whose id `is_chosen` returns True.
+    """
     rowsets = tuple(
         rowset.with_frozen_deltas() if rowset.deltas.record_count and is_chosen(rowset.id) else rowset
         for rowset in tablet.rowsets
@@ -254,7 +266,7 @@ def freeze_memory(store: Store, table: TableState) -> TableState:
 
 
 def _add_pieces(store: Store, part: _FrozenTablet) -> None:
-    """Determine what is written for a tablet: `targets`, `pieces` and `cut`."""
+    """Set `targets`, `pieces` and `cut` of `part`: what the round writes for this tablet."""
     schema = part.table.stored_schema()
     cut = store.history_cut(part.table.entry)
     for memory in part.memories:
@@ -362,7 +374,10 @@ def _installed_tablet(
 def _adopted(
     store: Store, table: TableState, target: _NewRowSet, result: WrittenRowSet, change: CatalogChange
 ) -> DiskRowSet:
-    """Return the new rowset, with the changes that its MemRowSet got after F."""
+    """Open the new rowset, and add the changes to its rows that the MemRowSet got after F.
+
+    change: gets the entries of the rowset and of its delta files.
+    """
     fresh, entries = store.adopt_rowset(result, table.schema)
     change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
     change.put_deltas.extend(entries)

@@ -1,5 +1,4 @@
-"""Decides how many rowsets a load or a flush writes, so that each has about the target size on
-disk.
+"""Divides the rows of a load or a flush into rowsets of about the target size on disk.
 
 The module encodes a sample of the rows, to find out how much space they take. Example:
 
@@ -38,9 +37,10 @@ _SAMPLE_SHARE: Final = 16
 
 
 def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of ranges of equal length, each about `target_bytes` on disk.
+    """Divide the rows into ranges of equal length, and yield the bounds [lower, upper) of each.
 
-    Ranges are shorter if the rows take much memory, or have much text.
+    A range takes about `target_bytes` on disk, or less if the rows take much memory or have much
+    text.
     Cost: for an image larger than `target_bytes`, the encoding of at most a sixteenth of the rows.
     """
     count = image.row_count
@@ -58,8 +58,9 @@ def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tupl
 
 
 def text_ranges(text_bytes: Callable[[int, int], int], lower: int, upper: int) -> Iterator[tuple[int, int]]:
-    """Halve [lower, upper) until the text of each range fits one Arrow array, or it is one row.
+    """Halve [lower, upper) until the text of each range fits one Arrow array. Yield the ranges.
 
+    A range with one row is not halved.
     text_bytes: returns the size of the text in the rows [lower, upper).
     """
     if upper - lower > 1 and text_bytes(lower, upper) > rowset_size.TEXT_TARGET_BYTES * 1.5:
@@ -71,12 +72,15 @@ def text_ranges(text_bytes: Callable[[int, int], int], lower: int, upper: int) -
 
 
 def rowset_count(memory_bytes: int, on_disk_bytes: float, target_bytes: int) -> int:
-    """Return the number of rowsets. `compaction.plans.output_count` does the same for a merge."""
+    """Return how many rowsets to write for rows of this size in memory and on disk.
+
+    `compaction.plans.output_count` returns the same number for a merge.
+    """
     return max(1, round(max(on_disk_bytes, memory_bytes / DECODED_PER_TARGET) / target_bytes))
 
 
 def disk_bytes(image: RowSetImage, schema: Schema) -> float:
-    """Estimate the size of the base files of these rows, of which there is at least one."""
+    """Estimate the size in bytes of these rows on disk. `image` must have at least one row."""
     count = image.row_count
     rows = max(1, min(_SAMPLE_ROWS_MAX, count // (_SAMPLES * _SAMPLE_SHARE)))
     starts = [(count - rows) * (2 * place + 1) // (2 * _SAMPLES) for place in range(_SAMPLES)]

@@ -11,12 +11,13 @@ For each row in the log, with tablet A and timestamp t, rule R1 says what happen
 
 Groups of rows are gathered and applied together, many thousand rows at a time: first all inserts,
 then all updates, then all deletes (G1). For one key, this is also the order of the log, because a
-key is inserted before it is updated, and updated before it is deleted. A key may be inserted again
-after its delete; then everything that was gathered before is applied first.
+key is inserted before it is updated, and updated before it is deleted. If a key is inserted again
+after its delete, all gathered rows are applied before this insert.
 
-Deleted keys are compared by hash. If two keys have the same hash, rows are applied a little earlier
-than necessary. An update may also come before an insert of its key, if the delete between them was
-committed as files (W6). Then the update is in a file too, and R1 skips it by its timestamp.
+To detect this, keys are compared by hash. If two keys have the same hash, rows are applied a little
+earlier than necessary. In the log, an update may also precede an insert of its key, if the delete
+between them was committed as files (W6). Then the update is in a file too, and R1 skips it by its
+timestamp.
 
 Records name columns by id. A record of another schema version is adapted: a widened column gets its
 current type, and a column that no readable snapshot has is left out. A column that was added later
@@ -63,7 +64,7 @@ _COMPARED_ROWS_MAX: Final = 4096
 
 @dataclass
 class _Gathered:
-    """Groups of one table, kind and set of columns that wait to be applied."""
+    """Groups of rows that wait to be applied; all have the same table, kind and columns."""
 
     groups: list[SettledGroup] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
@@ -79,7 +80,7 @@ class _Gathered:
 
 @dataclass
 class ReplayReport:
-    """Counts of a replay, for the log and for `stats()`."""
+    """What a replay read so far: counts for `stats()`, idempotency keys and commit messages."""
 
     records: int = 0
     rows: int = 0
@@ -111,7 +112,10 @@ class Replayer:
         self.report = ReplayReport()
 
     def feed(self, records: Iterable[LogRecord]) -> None:
-        """Take records in log order. Raises: CorruptionError for an invalid record."""
+        """Take the next records, in log order. Their rows are applied now or later.
+
+        Raises: CorruptionError for an invalid record.
+        """
         for record in records:
             self.report.records += 1
             self.report.timestamp_max = max(self.report.timestamp_max, record.timestamp)
@@ -170,7 +174,7 @@ class Replayer:
             known.update(_key_hashes(group, table))
 
     def _was_deleted(self, group: SettledGroup, table: TableState) -> bool:
-        """Whether a gathered delete may have a key of this group."""
+        """Whether a delete that is not applied yet may have a key of this group."""
         if group.table_id not in self._deleted:
             return False
         known = self._deleted[group.table_id]
@@ -200,7 +204,7 @@ def _corruption(table: TableState, why: str, location: RecordLocation) -> Corrup
 
 
 def _invalid(group: SettledGroup, table: TableState) -> str | None:
-    """Return why the rows cannot belong to the table; None if they can."""
+    """Return why the columns of a group cannot belong to the table; None if they can."""
     stored, of_now = table.stored_schema(), group.schema_version == table.schema.version
     left = set(table.schema.key_ids)
     for name, array in zip(group.batch.schema.names, group.batch.columns, strict=True):
@@ -226,9 +230,9 @@ def _key_hashes(group: SettledGroup, table: TableState) -> list[int]:
 
 
 def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
-    """Return the rows of another schema version with the stored columns in their current types.
+    """Return rows of another schema version, adapted to the table's current schema.
 
-    A dropped column is stored as long as a snapshot that has it can be read.
+    Columns get their current types. A dropped column is kept only if a readable snapshot has it.
     """
     stored = table.stored_schema()
     names = [name for name in group.batch.schema.names if stored.has_id(int(name))]

@@ -22,7 +22,10 @@ logger = logging.getLogger("nyala.store")
 
 
 class Publisher:
-    """Writes the position record at `path`. `shown` is the timestamp last published, or 0."""
+    """Writes the position record at `path`.
+
+    shown: the timestamp in the record that was written last; 0: no record was written.
+    """
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files

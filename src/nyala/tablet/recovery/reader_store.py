@@ -189,7 +189,10 @@ class ReaderStore:
         return read_position(self.env.files, layout.position_path(self.root_path))
 
     def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
-        """Check P7, as `relieve` of the `Replayer`. Raises: StorageError."""
+        """Check the size of the replayed rows in memory (P7). The `Replayer` calls it as `relieve`.
+
+        Raises: StorageError if they exceed the limit.
+        """
         self._overfull = self._root.memory_bytes() > self._replay_limit_bytes
         self._check_memory()
         return self._root
@@ -204,7 +207,10 @@ class ReaderStore:
             )
 
     def _follow(self, position: PositionRecord | None) -> None:
-        """Replay the log up to `position`; without record or writer, up to the last good record."""
+        """Replay the log up to `position`, or up to the last good record if there is no writer.
+
+        position: the writer's position record; None: it does not exist or is damaged.
+        """
         if position is not None and position.catalogue_version > self._version:
             return  # P3
         self._check_memory()
@@ -231,7 +237,10 @@ class ReaderStore:
                 return
 
     def _has_writer(self) -> bool:
-        """Whether the lock file names a living process. Taking the lock could stop a new writer."""
+        """Whether the lock file names a living process, the writer.
+
+        The reader does not try to take the lock: a new writer would find the lock taken, and stop.
+        """
         holder = StoreLock(self.env, self.root_path).holder()
         if holder is None:
             return False
@@ -278,7 +287,7 @@ class ReaderStore:
             return self._root, self._state, self._log.position
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """Return the messages of commits by timestamp, as of the last view or later."""
+        """Return the commit messages by timestamp: all that the last `view` can see, or more."""
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}
 

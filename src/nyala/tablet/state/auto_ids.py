@@ -32,11 +32,11 @@ class AutoIds:
         return self._last
 
     def give(self, given: np.ndarray) -> np.ndarray:
-        """Return a value for each row, in their order.
+        """Return the auto-incrementing value of each row, in the order of the rows.
 
-        given: the value that a row has already, or 0 for a row that gets the next value. A value
+        given: for each row, the value that it has already; 0: the row gets the next value. A value
                above the counter raises the counter.
-        Raises: InvalidArgumentError after 2^63 - 1.
+        Raises: InvalidArgumentError if the next value would be above 2^63 - 1.
         """
         if not len(given):
             return given
@@ -55,6 +55,6 @@ class AutoIds:
         return np.where(lacks, counter, given)
 
     def note(self, value: int) -> None:
-        """Raise the counter to this value."""
+        """Raise the counter to `value`, if the counter is smaller."""
         with self._lock:
             self._last = max(self._last, value)

@@ -1,8 +1,8 @@
 """The files of a rowset as JSON, for processes that do not read the catalogue.
 
-Scan tokens and the jobs of other processes carry this JSON, and a job returns its written files as
-JSON too. The JSON of an entry is that of the catalogue (`catalog.codec`). It has only numbers,
-texts and lists, so input from outside is never executed.
+Scan tokens and the jobs of other processes contain this JSON, and a job returns its written files
+as JSON too. Entries have the same JSON as in the catalogue (`catalog.codec`): only numbers, texts
+and lists, so input from outside is never executed.
 """
 
 from __future__ import annotations

@@ -119,9 +119,10 @@ def check_purged(
 ) -> None:
     """Check that a read needs no rows of a purged range partition.
 
-    constraints: conditions on columns, by name, that all wanted rows satisfy.
-    Raises: HistoryExpiredError if such rows may have been in a range partition that existed at
-            `timestamp` and was purged later.
+    timestamp:   the moment of the read.
+    constraints: conditions on columns, by name, that all rows of the read satisfy.
+    Raises: HistoryExpiredError if a range partition that existed at `timestamp` and was purged
+            later may have had rows that satisfy the constraints.
     """
     entry = table.entry
     missing = [gone for gone in entry.purged if gone.missing_at(timestamp)]
@@ -140,7 +141,11 @@ def check_purged(
 
 
 def check_purged_keys(table: TableState, keys: Mapping[str, pa.Array], count: int, timestamp: int) -> None:
-    """As `check_purged`, for a look-up of `count` keys. `keys` has the key columns by name."""
+    """Check that no key of a look-up was in a range partition that was purged.
+
+    keys:  the key columns by name, with `count` rows.
+    Raises: HistoryExpiredError, as `check_purged`.
+    """
     from nyala.partition.router import Router
 
     for gone in table.entry.purged:
@@ -164,9 +169,9 @@ def _purged_error(table: TableState, gone: PurgedRange, timestamp: int) -> Histo
 
 
 def check_same_ranges(table: TableState, to: int) -> None:
-    """Check that no range partition with rows was dropped or brought back after the moment `to`.
+    """Check that the table has the same range partitions with rows now and at the moment `to`.
 
-    Raises: InvalidArgumentError.
+    Raises: InvalidArgumentError, which names a partition that was dropped or brought back since.
     """
     for tablet in table.every_tablet:
         entry = tablet.entry
@@ -189,7 +194,10 @@ def has_rows(tablet: TabletState) -> bool:
 
 
 def purged_ranges(tablets: Sequence[TabletState]) -> list[PurgedRange]:
-    """Return the ranges of those dropped tablets that had rows."""
+    """Return the ranges of those tablets that have rows, for the entry of their table.
+
+    tablets: dropped tablets that are purged now.
+    """
     found: dict[tuple[bytes | None, bytes | None, tuple[int, ...]], int] = {}
     for tablet in tablets:
         if has_rows(tablet):
@@ -199,9 +207,10 @@ def purged_ranges(tablets: Sequence[TabletState]) -> list[PurgedRange]:
 
 
 def note_cut(change: CatalogChange, root: Root, table_id: int, cut: int) -> Root:
-    """Raise the table's `history_start` to `cut` in `change` and in the returned root.
+    """Record that the table's history before `cut` is discarded, in `change` and the returned root.
 
-    Schema versions and purged ranges that only older snapshots need are removed from the entry.
+    Raises the table's `history_start` to `cut`. Schema versions and purged ranges that only older
+    snapshots need are removed from the table's entry.
     """
     table = root.any_table(table_id)
     assert table is not None, "the caller has found the table in this root"

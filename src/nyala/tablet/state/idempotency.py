@@ -26,7 +26,10 @@ FAILED: Final = "failed"
 
 
 def encode_counts(counts: Mapping[str, int] | None) -> str:
-    """Return the text of a batch's row counts, as the catalogue stores it; None: not known."""
+    """Return a batch's row counts as the text that the catalogue stores.
+
+    counts: None: not known.
+    """
     return json.dumps(dict(counts or {}), separators=(",", ":"))
 
 
@@ -62,7 +65,7 @@ def is_call_key(key: str) -> bool:
 def keys_to_forget(known: Mapping[str, int], now_us: int) -> list[str]:
     """Return the idempotency keys that no job repeats any more.
 
-    known: the time of each key's batch, in microseconds.
+    known: for each key, the time of its batch in microseconds since 1970.
 
     A streaming query may be restarted after months, and then repeats its last micro-batch. So the
     newest key of each query is never returned.

@@ -30,12 +30,12 @@ ABSENT: Final = -1
 
 @dataclass
 class Located:
-    """The place of each key. Arrays have one element per key.
+    """Where each key was found. Arrays have one element per key.
 
     codes:   the index of the key's rowset in `rowsets`; ABSENT if the key is not live
-    rowids:  the position in that rowset; -1 if the key is not live
-    ghosts:  the position of the key's dead row in the tablet's `memory`; -1 if there is none
-    rowsets: each with the ordinal of its tablet
+    rowids:  the position of the key's row in that rowset; -1 if the key is not live
+    ghosts:  the position of the key's dead row in the tablet's `memory`; -1: no such row
+    rowsets: the rowsets that have one of the keys, each with the ordinal of its tablet
     """
 
     codes: np.ndarray
@@ -62,9 +62,11 @@ def expect_slices(
     column_ids: Collection[int],
     snapshot: int,
 ) -> None:
-    """Call `expect_keys` once for all tablets. It reads what the look-ups need from remote files.
+    """Read ahead from a bucket what look-ups of these keys need, for all tablets at once.
 
-    slices: (tablet ordinal, begin, end): the keys [begin, end) are in this tablet.
+    Does nothing if the files are local.
+    slices: (tablet ordinal, begin, end): keys[begin:end] are in this tablet.
+    column_ids, snapshot: the columns that will be read for the found rows, and the moment.
     """
     if not table.is_remote:
         return
@@ -83,13 +85,14 @@ def locate(
     newer_than: np.ndarray | None = None,
     at: int | None = None,
 ) -> Located:
-    """Find the rowset in which each key is live: now, or at a moment.
+    """Find the rowset in which each key is live: now, or at the moment `at`.
 
     keys: in (tablet, key) order; equal keys may repeat.
-    newer_than: for replay (R1), a timestamp per key. A key is searched only in DiskRowSets with an
-        earlier `deltas_durable`, and among rows in memory that were inserted earlier.
-    at: for the private tables of a transaction, a timestamp at or after the insertion of all rows
-        in each tablet's `memory`; None: now.
+    tablets: the ordinal of each key's tablet.
+    newer_than: for the replay (R1), a timestamp per key. A key is searched only in DiskRowSets with
+        an earlier `deltas_durable`, and among rows in memory that were inserted earlier.
+    at: for the private tables of a transaction. All rows in each tablet's `memory` must have been
+        inserted at `at` or before. None: now.
     Cost: per touched tablet one look-up in memory, and one in each DiskRowSet with a key range that
         has one of the keys.
     """
@@ -135,11 +138,12 @@ def locate(
 
 
 def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
-    """Ignore rows in memory that were inserted at the key's time or later; the key came again.
+    """Mark keys as absent whose row in memory was inserted at or after their time `newer_than`.
 
-    A dead row that became alive again has the time of its first insert. This is correct: only a
-    direct commit can delete a row without a log record, and it flushes the memory of its tablets
-    first, so no dead row in memory becomes alive after it.
+    Such a row is a later insert of the same key. A dead row that became alive again counts with the
+    time of its first insert. This is correct: only a direct commit can delete a row without a log
+    record, and it first flushes the memory of its tablets. So no dead row in memory becomes alive
+    after a direct commit.
     """
     for code, (_, rowset) in enumerate(found.rowsets):
         if isinstance(rowset, MemRowSet):
@@ -149,7 +153,7 @@ def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
 
 
 def _locate_one(table: TableState, key: EncodedKeys, ordinal: int, at: int | None) -> Located:
-    """Do the same as `locate` for one key, with fewer calls."""
+    """Return the same as `locate`, for one key and with fewer NumPy calls."""
     found = Located(np.array([ABSENT], np.int32), np.array([-1]), np.array([-1]), [])
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):
@@ -184,7 +188,10 @@ def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np
 def _look_in_tails(
     found: Located, table: TableState, keys: EncodedKeys, slices: Sequence[tuple[int, int, int]]
 ) -> None:
-    """Look up all keys in the tails of the MemRowSets, dictionaries with the newest keys."""
+    """Look up all keys in the tails of the MemRowSets, and record what was found in `found`.
+
+    A tail is a dictionary with the newest keys of a MemRowSet.
+    """
     memories = [table.tablets[ordinal].memory for ordinal, _, _ in slices]
     occupied = [
         (slice_, memory, tail)
@@ -225,11 +232,13 @@ def _look_in(
     eligible: np.ndarray | None = None,
     at: int | None = None,
 ) -> None:
-    """Record which of these keys are live in the rowset.
+    """Record in `found` which of these keys are live in `rowset`.
 
-    begin:    the index of the first key in the whole look-up.
+    begin:    the index of the first key in the arrays of `found`.
+    ordinal:  the ordinal of the rowset's tablet.
     rowids:   the position of each key in the rowset, or -1.
     eligible: a mask of the keys that may be found here; None: all.
+    at:       the moment at which the keys must be live; None: now.
     """
     hit = (rowids >= 0 if eligible is None else (rowids >= 0) & eligible).nonzero()[0]
     if not len(hit):

@@ -143,8 +143,8 @@ def part_entry_of(part: Part) -> PartEntry:
 def unreferenced_files(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
     """Return the paths in the data folder that the catalogue does not name, as (orphans, strays).
 
-    Orphans are files in the folders of tablets, where a writer creates files. All other things are
-    strays, which no writer creates: files elsewhere, and other folders.
+    Orphans are files in the folders of tablets: a writer may have created them. Strays are all
+    other files and folders: no writer creates such paths.
     """
     named = {*state.files(), *state.garbage}
     data = f"{path}/{layout.DATA_NAME}"

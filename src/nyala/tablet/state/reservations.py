@@ -50,7 +50,10 @@ class Reservations:
         self._changed = threading.Condition(self._lock)
 
     def take(self, rowset_ids: Collection[int], *, holds_deltas: bool) -> Reservation | None:
-        """Reserve these rowsets; None if one of them is reserved (V1) or held (V3)."""
+        """Reserve these rowsets. Return None if one of them is already reserved (V1) or held (V3).
+
+        holds_deltas: whether flushes leave the DeltaMemStores of these rowsets in memory.
+        """
         with self._lock:
             if any(self.taken(number) for number in rowset_ids):
                 return None
@@ -81,7 +84,10 @@ class Reservations:
             self._holds += Counter()  # removes zero counts
 
     def revoke(self, rowset_ids: Iterable[int]) -> int:
-        """Revoke the reservations of these rowsets; return how many. Requires the commit lock."""
+        """Revoke the reservations of these rowsets. Return the number of revoked reservations.
+
+        Requires the commit lock.
+        """
         with self._lock:
             found = {id(taken): taken for number in rowset_ids if (taken := self._by_rowset.get(number))}
             for reservation in found.values():
@@ -108,7 +114,7 @@ class Reservations:
         return reservation is not None and reservation.holds_deltas
 
     def hold_deltas(self) -> bool:
-        """Whether the DeltaMemStore of any rowset must not be flushed now."""
+        """Whether there is a rowset whose DeltaMemStore must not be flushed now."""
         with self._lock:
             return any(taken.holds_deltas for taken in self._by_rowset.values())
 

@@ -12,7 +12,7 @@ from nyala.mvcc.timestamp import to_datetime
 
 
 def _none_failed() -> pa.Table:
-    """Return an error table without rows and without key columns."""
+    """Return a table of row errors with no rows: the default of `WriteResult.errors`."""
     return pa.table(
         {
             "row": pa.nulls(0, pa.int64()),

@@ -7,8 +7,8 @@
 
 A scan keeps the root with which it began. A flush, an alteration or a compaction creates a new root
 and installs it under the commit lock (`Store.install`). Only MemRowSets and DeltaMemStores change
-in
-place: they take records with timestamps after every snapshot in use, so readers see no difference.
+in place: they take records with timestamps after every snapshot in use, so readers see no
+difference.
 
 Invariants
     T1  At any timestamp, a key is live in at most one rowset of its tablet.
@@ -170,7 +170,10 @@ class TableState(LazyValues):
 
     @lazy_value
     def whole(self) -> TableState:
-        """The table with its dropped tablets in `tablets`, for the replay. Ranges may overlap."""
+        """The table with dropped tablets among its `tablets`, for the replay of the log.
+
+        Their ranges may overlap the ranges of other tablets.
+        """
         if not self.dropped:
             return self
         whole = dataclasses.replace(self, tablets=self.every_tablet, dropped=())
@@ -194,7 +197,10 @@ class TableState(LazyValues):
         return {}
 
     def stored_schema(self, cut: int = 0) -> Schema:
-        """Return the schema of new files: current columns, and columns dropped after `cut`."""
+        """Return the schema of new files: the current columns, and dropped columns.
+
+        Columns that were dropped before `cut` are left out. Default: no dropped column is left out.
+        """
         return (
             self._stored_schema if cut == 0 else stored_schema(self.schema, self.entry.earlier_schemas(cut))
         )
@@ -217,7 +223,7 @@ class TableState(LazyValues):
 
     @lazy_value
     def is_remote(self) -> bool:
-        """Whether the files are in a bucket, so that `rowset.read_ahead` saves time."""
+        """Whether the table's files are in a bucket, so that reading ahead saves time."""
         some = next((tablet.rowsets[0] for tablet in self.tablets if tablet.rowsets), None)
         return some is not None and some.reader.is_remote
 
@@ -228,7 +234,7 @@ class TableState(LazyValues):
 
     @lazy_value
     def no_errors(self) -> pa.Table:
-        """A table of row errors without rows, for the result of a write."""
+        """An Arrow table of row errors with no rows, for the result of a write without errors."""
         keys = {column.name: pa.nulls(0, column.type.arrow) for column in self.schema.key_columns}
         return RowErrors().to_arrow("", keys)
 
@@ -248,7 +254,7 @@ class TableState(LazyValues):
         return {}
 
     def with_tablets(self, changed: Mapping[int, TabletState]) -> TableState:
-        """Return a new version in which these tablets, by id, replace the old ones."""
+        """Return the table with the tablets in `changed` (by id) in place of the old ones."""
         fresh = dataclasses.replace(
             self,
             tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets),
@@ -358,7 +364,10 @@ class Root(LazyValues):
         ))  # fmt: skip
 
     def with_tablets(self, changed: Mapping[int, TabletState], version: int | None = None) -> Root:
-        """Return a new root in which these tablets, by id, replace the old ones."""
+        """Return a new root with the tablets in `changed` (by id) in place of the old ones.
+
+        version: the version of the catalogue; None: the same as in this root.
+        """
         by_table: dict[int, dict[int, TabletState]] = {}
         for tablet in changed.values():
             by_table.setdefault(tablet.entry.table_id, {})[tablet.id] = tablet
@@ -373,12 +382,15 @@ class Root(LazyValues):
         return sum(tablet.memory_bytes() for _, tablet in self.tablets())
 
     def memory_timestamp_min(self) -> int | None:
-        """Return the oldest timestamp that is only in memory. The log is needed from it on (R3)."""
+        """Return the oldest timestamp that is only in memory; None: all rows are in files.
+
+        The log is needed from this timestamp on (R3).
+        """
         return _least(tablet.memory_timestamp_min() for _, tablet in self.tablets())
 
 
 def dropped_bytes(table: TableState) -> int:
-    """Return the size of the files of a dropped table, or of a table's dropped ranges."""
+    """Return the size in bytes of the files of a dropped table, or of a table's dropped ranges."""
     tablets = table.every_tablet if table.entry.dropped else table.dropped
     return sum(rowset.size_bytes for tablet in tablets for rowset in tablet.rowsets)
 

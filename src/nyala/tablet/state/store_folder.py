@@ -44,7 +44,7 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):/")
 
 
 def check_folder_path(text: str) -> None:
-    """Raise InvalidArgumentError for URLs and Windows paths, which name no folder here."""
+    """Raise InvalidArgumentError if `text` is a URL or a Windows path, and not a local folder."""
     if _DRIVE.match(text):
         raise InvalidArgumentError(
             f"{text!r} is a Windows path, but a store needs a folder on Linux or macOS: give its path there, for "
@@ -79,9 +79,10 @@ def tablet_directory(tablet_id: int) -> str:
 def new_data_path(env: Env, tablet_id: int, number: int, kind: str, job: str = "") -> str:
     """Return the path of a new data file, relative to the store's folder.
 
-    The path is data/<tablet id>/<number>-<random token>.<kind>, and no two files have the same.
-    Otherwise a writer that lost its store, but does not know it yet, could overwrite a file of the
-    next writer, because both use the same next ids. Caches can also identify a file by its path.
+    The path is data/<tablet id>/<number>-<random token>.<kind>. The token makes the path unique.
+    Without it, a former writer that does not know yet that it lost the store could overwrite a file
+    of the new writer, because both continue with the same ids. Caches also identify a file by its
+    path.
 
     number: the id of the rowset or delta file, for people who look into the folder.
     kind:   base, undo, redo or part.

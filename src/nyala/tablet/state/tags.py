@@ -87,12 +87,15 @@ def unknown_tag(name: str, tags: Mapping[str, TagEntry]) -> str:
 
 
 def tagged(entry: TableEntry, timestamp: int) -> TableEntry:
-    """Return the entry of a table with a new tag at `timestamp`."""
+    """Return the entry of a table, with `timestamp` added to its tagged moments."""
     return dataclasses.replace(entry, tagged=tuple(sorted({*entry.tagged, timestamp})))
 
 
 def untagged(entries: Iterable[TableEntry], left: Iterable[TagEntry]) -> Iterator[TableEntry]:
-    """Yield the entries that change when only the tags in `left` remain."""
+    """Yield the changed entries of tables, if all tags except those in `left` are dropped.
+
+    Entries that do not change are left out.
+    """
     moments = {tag.timestamp for tag in left}
     for entry in entries:
         kept = tuple(timestamp for timestamp in entry.tagged if timestamp in moments)

@@ -28,5 +28,5 @@ def unfinished_name(env: Env, name: str) -> str:
 
 
 def abandoned(names: Iterable[str]) -> list[str]:
-    """Return those of `names` that a process left which has ended."""
+    """Return those of `names` that are temporary names of a process that has ended."""
     return [name for name in names if (found := _NAME.fullmatch(name)) is not None and is_gone(found[1])]

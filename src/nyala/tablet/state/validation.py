@@ -21,7 +21,10 @@ _Entry = TypeVar("_Entry")
 
 @contextlib.contextmanager
 def validating(what: str, path: str | None = None) -> Iterator[None]:
-    """A context that raises CorruptionError instead of the errors of decoding `what`."""
+    """A context for decoding `what`: turns the decoder's errors into a CorruptionError.
+
+    what: the name of the data in the message, such as "scan token".
+    """
     try:
         yield
     except Error:
@@ -45,7 +48,11 @@ _TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 def checked(entry: _Entry) -> _Entry:
-    """Check the types of a dataclass object's plain fields, and return it. Raises: ValueError."""
+    """Check that the int, str, bytes and bool fields of a dataclass object have these types.
+
+    Returns: the object.
+    Raises: ValueError for a wrong type, a negative int, or a text with a NUL character.
+    """
     fields: Any = entry
     for field in dataclasses.fields(fields):
         value = getattr(entry, field.name)

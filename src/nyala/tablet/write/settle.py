@@ -228,7 +228,7 @@ def _fail_missing(
     counts: OperationCounts,
     losing: np.ndarray,
 ) -> None:
-    """Add a "missing key" error for the last `losing[g]` rows of key g, or count them as ignored."""
+    """Add a "missing key" error for the last `losing[g]` rows of key g, or count them ignored."""
     if operation.ignore:
         counts.ignored += int(losing.sum())
     elif losing.any():
