@@ -54,13 +54,13 @@ logger = logging.getLogger("nyala.store")
 
 @dataclass(frozen=True)
 class Draft:
-    """The description of a table during an alteration.
+    """The description of a table that the steps of an alteration change, one after the other.
 
-    kept:      the table's tablets, also those that the alteration brings back
-    dropped:   tablets of dropped ranges
-    purged:    tablets to remove at once
-    added:     partitions that get new tablets
-    taken:     the names of all tables
+    kept:      the tablets that the table will have, without new ones
+    dropped:   the tablets of dropped ranges
+    purged:    the tablets to remove at once
+    added:     the partitions that get new tablets
+    taken:     the names of all tables of the store
     is_tagged: whether a tag keeps the table's history
     """
 
@@ -174,7 +174,7 @@ def add_range(bound: RangeBound) -> Step:
 
 
 def drop_range(bound: RangeBound, purge: bool = False) -> Step:
-    """Return a step that drops the range with these bounds, also one that an earlier step added.
+    """Return a step that drops the range with these bounds. An earlier step may have added it.
 
     purge: remove the rows and their history at once.
     The step raises the errors of `find_range`.
@@ -318,7 +318,10 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
 
 
 def _dropped_and_undropped(table: TableState, draft: Draft, timestamp: int) -> dict[int, TabletState]:
-    """Return all tablets by id. Those that the draft drops or brings back get the timestamp."""
+    """Return all tablets of the table by id.
+
+    In the entries of tablets that the draft drops or brings back, `drops` gets the timestamp.
+    """
     found = {tablet.id: tablet for tablet in table.every_tablet}
     present = {tablet.id for tablet in draft.kept}
     for tablet in found.values():

@@ -1,8 +1,8 @@
 """Checks a store: reads every byte, and verifies all rules that can be verified.
 
-    catalogue   the checkpoint and the changes in the log, by the rules M1 to M11 and T1 of the
-    model log         each record and CRC, their order, a torn end or damage (R6); the position
-    record memory      the result of a replay
+    catalogue   the checkpoint and the changes in the log (rules M1 to M11, T1 of `catalog.model`)
+    log         each record and CRC, their order, a torn end or damage (R6); the position record
+    memory      the result of a replay
     files       existence, size, each block and CRC (`rowset.checking.findings`)
     tablets     no key has two live rows at one moment (T1 of `root`); every row is in its partition
     folder      files that the catalogue does not name; a note about files that no writer created
@@ -103,7 +103,7 @@ class Problem:
     """One problem of a store.
 
     kind:  "catalogue"    the catalogue is damaged, or its entries contradict each other
-           "checkpoint"   in a bucket: a checkpoint is damaged, and the one before it serves
+           "checkpoint"   in a bucket: a checkpoint is damaged; an open uses the one before it
            "missing-file" a file that the catalogue names does not exist
            "damage"       bytes differ from those written, or files contradict each other
            "index"        rows are intact, but a bloom filter, zone map, index, bound or encoded key
@@ -262,7 +262,7 @@ def check_bucket(
 
 @contextlib.contextmanager
 def bucket_at(url: str, storage_options: StorageOptions | None) -> Iterator[tuple[Env, Objects]]:
-    """A context with the objects of a URL, and an `Env` for their files."""
+    """A context that opens the bucket at a URL: returns its objects and an `Env` for its files."""
     with contextlib.closing(open_objects(url, storage_options)) as objects:
         env = open_env(objects)
         with contextlib.closing(env.files):
@@ -362,7 +362,7 @@ class _Check:
         )
 
     def blind(self, kind: ProblemKind, error: Exception) -> None:
-        """Add a problem that keeps the data files from being checked."""
+        """Add a problem, and a note that the data files could not be checked because of it."""
         self.add(kind, error)
         self.notes.append(_UNKNOWN)
 
@@ -421,7 +421,10 @@ class _Check:
     def log(
         self, root: Root, state: CatalogState, recovered: Recovery
     ) -> CorruptionError | StorageError | None:
-        """Check the end of the log, and replay the log. Return the error of a failed replay."""
+        """Check the end of the log, and replay the log into the memory of `root`.
+
+        Returns: the error of a failed replay; None if the replay succeeded.
+        """
         self.log_records = recovered.record_count
         if recovered.torn is not None:
             self.notes.append(
@@ -440,7 +443,10 @@ class _Check:
         return self.replay(root, recovered.records())
 
     def replay(self, root: Root, records: Iterable[LogRecord]) -> CorruptionError | StorageError | None:
-        """Replay the log into the memory of the root. Return the error of a failed replay."""
+        """Replay the log into the memory of `root`.
+
+        Returns: the error of a failed replay; None if the replay succeeded.
+        """
 
         def relieve(timestamp: int, report: ReplayReport) -> Root:
             if root.memory_bytes() > REPLAY_LIMIT_BYTES:
@@ -559,7 +565,11 @@ class _Check:
         return sound and self._where_rows_belong(table, tablet, rowset)
 
     def _where_rows_belong(self, table: TableState, tablet: TabletState, rowset: DiskRowSet) -> bool:
-        """Check NOT NULL columns, stored keys, and each row's tablet. Return whether all is right."""
+        """Check a rowset's rows: NOT NULL columns, stored keys, partitions. Return whether all is right.
+
+        NOT NULL columns must have no NULLs, stored keys must match the key columns, and each row
+        must be in the tablet of its partition.
+        """
         if tablet.id not in table.ordinal_of:  # the tablet of a dropped range
             table = dataclasses.replace(table, tablets=(tablet,), dropped=())
         ordinal = table.ordinal_of[tablet.id]
@@ -610,7 +620,7 @@ class _Check:
         return True
 
     def _two_live_rows(self, table: TableState, tablet: TabletState, stores: Sequence[AnyRowSet]) -> None:
-        """Add a problem for each pair of rowsets that have a key with two live rows."""
+        """Add a problem for each pair of rowsets in which one key is live at the same moment."""
         history_start = table.entry.history_start
 
         def of(store: AnyRowSet, rowids: Rowids) -> Lives:
@@ -652,8 +662,9 @@ class _Check:
 
 
 def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
-    """Return the absolute paths of orphans and strays, as `unreferenced_files` and in more folders.
+    """Return the absolute paths of orphans and strays (`unreferenced_files`).
 
+    Orphans also include segments of the log and staging folders that are not needed any more.
     Requires the writer's lock.
     """
     orphans, strays = unreferenced_files(env, path, state)
@@ -689,8 +700,9 @@ def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRo
 
 
 def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, Rowids]]:
-    """Yield the keys that both rowsets have, in parts, with their rowids in both.
+    """Yield the keys that both rowsets have, in several parts.
 
+    Each part has the keys, their rowids in `left`, and their rowids in `right`.
     Bloom filters are not used, because they may be wrong.
     """
     for keys, rights, following in _key_parts(right):
@@ -701,9 +713,10 @@ def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Ro
 
 
 def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> Iterator[Rowids]:
-    """Yield the rowid of each key, or -1, for one range of rows after another.
+    """Search the keys in one range of rows after another. Yield the rowid of each key per range.
 
-    following: all `keys` are less than this key; None: no limit.
+    A rowid is -1 if the range does not have the key.
+    following: a key that is greater than all `keys`; None: no such key is known.
     """
     if isinstance(store, MemRowSet):
         yield store.find(keys)
@@ -715,7 +728,10 @@ def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> It
 
 
 def _key_parts(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | None]]:
-    """Yield parts of a rowset: ascending keys, their rowids, and the key after them or None."""
+    """Yield the keys of a rowset in parts.
+
+    Each part has ascending keys, their rowids, and the first key of the next part, or None.
+    """
     if isinstance(store, MemRowSet):
         order = store.order()
         yield store.keys_of(order), order, None
@@ -726,10 +742,11 @@ def _key_parts(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | 
 
 
 def _both_alive(left: Lives, right: Lives, lefts: Rowids, rights: Rowids, history_start: int) -> int | None:
-    """Return the index of the first pair of rows that are both live at one moment; None: no pair.
+    """Return the index of the first pair of rows that are both live at some moment; None: no pair.
 
-    lefts, rights:  the rowids of the pairs.
-    history_start:  only moments from here on count.
+    left, right:    at which moments rows of the two rowsets were live.
+    lefts, rights:  the rowids of the pairs in the two rowsets.
+    history_start:  earlier moments are ignored.
     """
     parts = [left.of(lefts), right.of(rights)]
     count = len(lefts)

@@ -65,10 +65,11 @@ Parts = Callable[[], Iterator[bytes]]
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What a copy has.
+    """What a finished copy contains.
 
-    files, bytes: all data files, also those of an earlier copy that was repeated.
-    timestamp:    the moment of the source (C1).
+    files, bytes: number and size of all data files, also of files that an earlier, interrupted copy
+                  wrote.
+    timestamp:    the moment of the source that was copied (C1).
     """
 
     files: int
@@ -78,7 +79,10 @@ class CopyReport:
 
 
 class Destination(Protocol):
-    """A place for a copy. The methods are called in this order, `write` by several threads."""
+    """A place for a copy: a folder or a bucket.
+
+    Call `begin`, then `write` for each data file (by several threads at once), then `finish`.
+    """
 
     def begin(self, directories: Collection[str]) -> None:
         """Create the marker and these folders.
@@ -88,7 +92,7 @@ class Destination(Protocol):
         ...
 
     def write(self, path: str, size_bytes: int, parts: Parts) -> None:
-        """Write a data file, unless it exists (C4)."""
+        """Write a data file, unless it exists (C4). `parts()` yields its content."""
         ...
 
     def finish(self, state: CatalogState, records: Iterable[LogRecord]) -> None:
@@ -142,7 +146,10 @@ def copy_store(
 
 
 def _state_of(source: ReaderStore | BucketReader) -> tuple[Root, CatalogState, Iterable[LogRecord]]:
-    """Return a root, which keeps the lease; its catalogue; and the batches not in files (C1)."""
+    """Return a root of the source, its catalogue, and the batches that are only in the log (C1).
+
+    The root keeps the lease on the files: hold it while the files are copied.
+    """
     if isinstance(source, BucketReader):
         root, state = source.look()
         return root, state, source.unflushed()

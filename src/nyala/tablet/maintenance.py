@@ -47,7 +47,10 @@ GIVES_WAY_S: Final = 5.0
 
 @dataclass(frozen=True)
 class TabletMemory:
-    """The memory of one tablet that a flush would free. A flush leaves what a merge keeps (R3)."""
+    """The memory of one tablet that a flush would free, without what a running merge keeps (R3).
+
+    timestamp_min: the oldest timestamp that is only in this memory; None: the memory is empty.
+    """
 
     tablet_id: int
     bytes: int
@@ -56,10 +59,10 @@ class TabletMemory:
 
 @dataclass(frozen=True)
 class Pressure:
-    """The input of `choose_flush`.
+    """The input of `choose_flush`: how full memory and log are, by tablet.
 
     kept_since: the timestamp of the oldest change that a running merge keeps in memory. The log is
-                needed from there on.
+                needed from this timestamp on. None: no merge keeps changes.
     """
 
     memory_bytes: int
@@ -74,11 +77,12 @@ class Pressure:
 def choose_flush(pressure: Pressure) -> set[int]:
     """Return the ids of the tablets to flush now.
 
-    Memory: above half of the limit, the largest tablets, until a quarter of the limit is left.
-    Log:    above the limit, every tablet with unflushed rows. Tablets are left out if a running
-            merge needs the log from an earlier moment: a flush would not shorten the log, and each
-            write would cause small files.
-    Age:    every tablet with old data, if the old data is large enough.
+    Memory: if it is above half of its limit, the largest tablets, until a quarter of the limit is
+            left.
+    Log:    if it is above its limit, every tablet with unflushed rows. Tablets are left out if a
+            running merge needs the log from an earlier moment: their flush would not shorten the
+            log, and each write would cause small files.
+    Age:    every tablet with old data in memory, if the old data is large enough.
     """
     chosen: set[int] = set()
     held = [tablet for tablet in pressure.tablets if tablet.timestamp_min is not None]
@@ -122,7 +126,7 @@ def pressure_of(store: Store) -> Pressure:
 
 @dataclass
 class FlushCounters:
-    """Counters since the store was opened."""
+    """Counters of flushes and deleted files, since the store was opened."""
 
     flushes: int = 0
     rows_flushed: int = 0
@@ -355,7 +359,7 @@ class Maintenance:
         self._errors.pop("flush", None)
 
     def _log_stays_full(self, store: Store) -> bool:
-        """Whether the log has been full for GIVES_WAY_S."""
+        """Whether the log has been full for at least `GIVES_WAY_S` seconds."""
         now_s = self._clock.monotonic_s()
         if not store.log_is_full():
             self._log_full_since_s = None

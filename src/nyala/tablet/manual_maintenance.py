@@ -54,7 +54,7 @@ _PATIENCE_S: Final = 5.0
 
 @dataclass
 class MaintenanceReport:
-    """The result of maintenance.
+    """What `compact_table` did.
 
     bytes_before, bytes_after: the sizes of the replaced and of the new files
     rowsets_left_out:          rowsets that jobs hold
@@ -79,7 +79,9 @@ def compact_table(
 ) -> MaintenanceReport:
     """Flush the table and compact it until its rowsets do not overlap and have no REDO.
 
-    Rows that are written during the call may be left, and so are rowsets that jobs hold.
+    Rows that are written during the call may stay uncompacted. Rowsets that jobs hold are left out.
+    runner: runs each compaction; None: in this thread.
+    step:   called with the number of finished plans and of all plans of a round.
     Raises: TableNotFoundError, StorageError, CorruptionError; finished compactions are kept.
     """
     report = MaintenanceReport()
@@ -100,9 +102,9 @@ _at_work = threading.local()
 
 @contextmanager
 def _not_nested(store: Store) -> Iterator[None]:
-    """Raise InvalidArgumentError for a compaction inside the progress function of another one.
+    """A context that forbids a compaction inside the progress function of another compaction.
 
-    The inner compaction would wait for the outer one.
+    Raises InvalidArgumentError for the inner compaction, which would wait for the outer one.
     """
     if getattr(_at_work, "store", None) is store:
         raise InvalidArgumentError(
@@ -122,7 +124,10 @@ def compact_table_together(
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
     step: Step = lambda done, total: None,
 ) -> MaintenanceReport:
-    """As `compact_table`, but `run_all` runs all jobs of a round, and one commit installs them."""
+    """As `compact_table`, but run and install all compactions of a round together.
+
+    run_all: runs the jobs of a round, and returns their outputs. One commit installs all outputs.
+    """
     report = MaintenanceReport()
     for table, plans in _rounds(store, store.root.table(name).id):
         for tablet_id, plan in plans:
@@ -149,7 +154,11 @@ def compact_table_together(
 
 
 def _rounds(store: Store, table_id: int) -> Iterator[tuple[TableState, list[tuple[int, Plan]]]]:
-    """Flush, and yield a table with its plans, until no plans are left or the table is dropped."""
+    """Yield the table and the compactions to run now, each with its tablet's id, in several rounds.
+
+    Each round first flushes the table. The rounds end when nothing is left to compact or the table
+    is dropped, and after `ROUNDS_MAX` rounds.
+    """
     for _ in range(ROUNDS_MAX):
         table = store.root.tables.get(table_id)
         if table is None:
@@ -246,7 +255,10 @@ def _expiring(layouts: list[RowSetLayout]) -> list[Plan]:
 
 
 def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
-    """Return plans that rewrite each rowset with expired data that is not a whole file."""
+    """Return plans that rewrite rowsets to free expired data.
+
+    Rowsets whose expired data fills whole files are left out: such files are deleted instead.
+    """
     return [
         MergePlan((layout.id,), 0.0)
         for layout in layouts
@@ -268,8 +280,9 @@ def _freeing(layouts: list[RowSetLayout]) -> list[Plan]:
 def _plans(
     store: Store, root: Root, table_id: int, choose: Choose, *, also_held: bool = False
 ) -> list[tuple[int, Plan]]:
-    """Return (tablet id, plan) for all tablets of the table. `root` keeps the measured files.
+    """Return the compactions that `choose` selects in all tablets of the table: (tablet id, plan).
 
+    root:      the state to plan for. While the caller holds it, its files are not deleted.
     also_held: also plan for rowsets that are reserved or held.
     """
     table = root.tables.get(table_id)
@@ -349,7 +362,10 @@ def wait_for_others(store: Store, table: TableState) -> None:
 
 
 def _left_out(store: Store, name: str, choose: Choose) -> int:
-    """Return how many rowsets `choose` would select if no job held them. Log these jobs."""
+    """Return the number of rowsets that are left out only because jobs hold them. Log these jobs.
+
+    choose: selects the compactions, as in `_plans`.
+    """
     with Uninterrupted(), store.commit_lock:
         store.job_reservations.release_expired(store)
     root = store.root

@@ -73,7 +73,7 @@ class Remaining:
 class PurgeReport:
     """What a purge did.
 
-    timestamp: M
+    timestamp: M, the timestamp of the mark in the catalogue (step 2)
     clones:    other tables that share replaced files, and so still have the rows
     """
 
@@ -138,7 +138,7 @@ def _rows_of(table: TableState, keys: EncodedKeys) -> pa.Table:
 
 
 def remaining(store: Store, table_id: int) -> Remaining:
-    """Remove unneeded garbage. Return the garbage of this table and of the log that is left."""
+    """Delete garbage that nobody needs. Return the rest of it, of this table and of the log."""
     store.collect_garbage()
     state, root = store.state, store.root
     others = {layout.tablet_directory(tablet.id) for table, tablet in root.tablets() if table.id != table_id}
@@ -198,7 +198,11 @@ class _Rewritten:
 
 
 def _rewrite(store: Store, table_id: int, keys: EncodedKeys, moment: int) -> _Rewritten:
-    """Rewrite all rowsets with one of the keys, also in dropped ranges, which the delete left."""
+    """Rewrite all rowsets that have one of the keys, without the rows of these keys.
+
+    Dropped ranges are rewritten too: the batch of step 1 does not delete their rows.
+    moment: P; later rows with these keys are kept.
+    """
     clean: set[int] = set()  # the rewritten rowsets
     done = _Rewritten()
     for _ in range(ROUNDS_MAX):
@@ -234,7 +238,10 @@ def _rewrite(store: Store, table_id: int, keys: EncodedKeys, moment: int) -> _Re
 
 
 def _found(table: TableState, keys: EncodedKeys) -> Iterator[tuple[TabletState, DiskRowSet, np.ndarray]]:
-    """Yield the rowsets that have one of the ascending keys, with the indexes of these keys."""
+    """Yield the rowsets that have one of the keys, as (tablet, rowset, indexes of its keys).
+
+    keys: in ascending order.
+    """
     for tablet in table.every_tablet:
         for rowset, lower, upper in tablet.tree.candidates(keys):
             rowids = rowset.find(keys.slice(lower, upper - lower))
@@ -255,8 +262,8 @@ def _sharing(store: Store, paths: Set[str]) -> tuple[str, ...]:
 def _renew_log(store: Store) -> None:
     """Wait until the log and the checkpoints have nothing from before this call.
 
-    The loop runs twice for a bucket, which keeps two checkpoints and the log between them.
-    Raises: StorageError after ten minutes.
+    For a bucket this takes two rounds, because a bucket keeps two checkpoints and the log between
+    them. Raises: StorageError after ten minutes.
     """
     with Uninterrupted(), store.commit_lock:
         store.check_writable()

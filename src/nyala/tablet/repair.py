@@ -229,7 +229,7 @@ def _rewrite_rowsets(
     kinds: Collection[ProblemKind],
     open_log: Callable[[], tuple[CatalogState, StoreLog]],
 ) -> list[str]:
-    """Rewrite the rowsets with a problem of these kinds, if all their problems can be repaired.
+    """Rewrite the rowsets that have a problem of these kinds and no problem that must stay.
 
     open_log: returns the catalogue and its log. The batches in the log are not replayed.
     Returns:  a sentence for each rewritten rowset.
@@ -253,7 +253,7 @@ def _rewrite_rowsets(
 
 
 def _open_log(env: Env, path: str) -> tuple[CatalogState, LogWriter]:
-    """Return the catalogue, and a writer of its log, without a replay."""
+    """Return the catalogue, and a writer of the log. The log's batches are not replayed."""
     checkpoint = newest_checkpoint(env.files, path, read_birth(env.files, path))
     recovered = recover(env, layout.wal_path(path), checkpoint.wal_start, checkpoint.store_id)
     state = apply_changes(checkpoint, recovered.changes)
@@ -293,10 +293,10 @@ def _rewrite(
 
 
 def _image(table: TableState, rowset: DiskRowSet, schema: Schema) -> RowSetImage:
-    """Return all rows of the rowset.
+    """Return all rows of the rowset. If its stored keys are wrong, compute them from key columns.
 
-    Raises: CorruptionError if the keys, computed from the key columns, do not ascend or do not
-            match the catalogue's bounds. Then the key columns are damaged.
+    Raises: CorruptionError if computed keys do not ascend or do not match the catalogue's bounds.
+            Then the key columns are damaged.
     """
     count, keys = rowset.row_count, None
     try:

@@ -245,7 +245,10 @@ class Store:
         reserve: Reserve,
         undo: contextlib.ExitStack,
     ) -> Store:
-        """Return a store with the catalogue and the log. `undo` closes the log on failure."""
+        """Return a store with the catalogue and the log. Rows of the log are not replayed yet.
+
+        undo: gets a callback that closes the log, for the case that a later step fails.
+        """
         position = read_position(env.files, layout.position_path(path))
         with without_collector():
             checkpoint = newest_checkpoint(env.files, path, read_birth(env.files, path))
@@ -338,9 +341,10 @@ class Store:
     def _replay(self, records: Iterable[LogRecord]) -> None:
         """Replay the log into memory, then publish it to readers.
 
-        A long log is flushed in between, up to the replayed moment. Such a flush raises the durable
-        marks as any other (R2), so it may be followed by a crash. Before the end of the replay,
-        nothing is published, and segments that are not replayed are not dropped.
+        If the log is long, rows that are already replayed are flushed in between. Such a flush
+        raises the durable marks as any other flush (R2), so after a crash the next replay skips
+        these rows. Before the end of the replay, nothing is published, and segments that are not
+        replayed are not dropped.
         """
         replayer = Replayer(self._root, self._relieved)
         replayer.feed(records)
@@ -372,7 +376,7 @@ class Store:
         return self._root
 
     def _note_commits(self, report: ReplayReport) -> None:
-        """Note the idempotency keys and messages that only the log has."""
+        """Remember idempotency keys and messages that are in the log, but not in the catalogue."""
         keys, messages = report.idempotency_keys, report.messages
         self._keys.update((key, found) for key, found in keys.items() if key not in self.state.committed_keys)
         self._messages.update((at, found) for at, found in messages.items() if at not in self.state.messages)
@@ -456,9 +460,10 @@ class Store:
 
     @contextlib.contextmanager
     def _poisoned_by_errors(self) -> Iterator[None]:
-        """A context for syncs: any error breaks the store (W3).
+        """A context for syncs: after an error, the store refuses writes (W3).
 
-        Ctrl-C is no such error: the log still works, and its next sync covers the same records.
+        Ctrl-C does not count as an error: the log still works, and its next sync covers the same
+        records.
         """
         try:
             yield
@@ -506,11 +511,10 @@ class Store:
         returns when the record is synced.
 
         root_at:    returns the new root for the new version.
-        forget_log: segments of the log that the new root does not need become garbage with this
-                    change (R3).
+        forget_log: also make the segments of the log that the new root does not need garbage (R3).
         Raises: StorageError if the log cannot be written. Then nothing changed, unless its outcome
-                is "unknown". Any other exception during the commit breaks the store (W3): the
-                change may be durable, so the files that it names must not be removed.
+                is "unknown". After any other exception the store refuses writes (W3): the change
+                may be durable, so the files that it names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         after = root_at(self.state.version + 1)
@@ -551,7 +555,10 @@ class Store:
         self.publish(durably=True)
 
     def _change_messages(self, change: CatalogChange, after: Root) -> None:
-        """Add the messages that only the log has to `change`, and drop messages of old commits."""
+        """Add commit messages that are only in the log to `change`; drop messages of old commits.
+
+        after: the root after the change. Its tables' history determines which commits are old.
+        """
         known = self.state.messages
         new = [message for at, message in self._messages.items() if at not in known] + change.put_messages
         if not known and not new:
@@ -571,7 +578,10 @@ class Store:
         return state
 
     def trim_log(self) -> None:
-        """Drop the log if no row is only in memory. Raises: as `transact`."""
+        """Make all segments of the log garbage, if all rows are in files. Raises: as `transact`.
+
+        Does nothing if no batch was logged since the last call and the log is below its limit.
+        """
         with Uninterrupted(), self.commit_lock:
             root = self._root
             due = self.log.appended.timestamp > self._trimmed or (
@@ -581,7 +591,11 @@ class Store:
                 self.transact(CatalogChange(), root.at_version, forget_log=True)
 
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
-        """Add segments without unflushed rows to `change` as garbage, and return their numbers."""
+        """Add the oldest segments, if they have no unflushed rows, to `change` as garbage.
+
+        after: the root after the change.
+        Returns: the numbers of these segments.
+        """
         anchor = after.memory_timestamp_min()
         if self._replayed_to is not None:  # later records are only in the log
             anchor = self._replayed_to + 1 if anchor is None else min(anchor, self._replayed_to + 1)
@@ -603,9 +617,10 @@ class Store:
     def note_applied(
         self, timestamp: int, nbytes: int, key: CommittedKey | None, message: str | None = None
     ) -> None:
-        """Note that a logged batch is in memory, with its key and message.
+        """Record that a logged batch was applied to memory. Requires the commit lock.
 
-        Requires the commit lock.
+        nbytes:       the memory that the batch takes.
+        key, message: the batch's idempotency key and commit message, if any.
         """
         self.marks.advance_applied(timestamp)
         self._memory_bytes += nbytes
@@ -620,7 +635,7 @@ class Store:
         self._press()
 
     def _press(self) -> None:
-        """Wake the background's flush if it is needed."""
+        """Wake the background flush if memory or the log is full enough for a flush."""
         if (
             self._memory_bytes > self.options.memory_limit_bytes // 2
             or self.log.size_bytes > self.options.log_limit_bytes
@@ -628,7 +643,10 @@ class Store:
             self.pressure.set()
 
     def note_committed(self, timestamp: int) -> None:
-        """Note that a directly committed batch is in the root (W6). Requires the commit lock."""
+        """Publish a batch that was committed as files and is in the root (W6).
+
+        Requires the commit lock.
+        """
         self.marks.advance_applied(timestamp)
         self.marks.advance_published(timestamp)
         self.publish()
@@ -693,7 +711,10 @@ class Store:
         return self._keys.get(key) or self.state.committed_keys.get(key)
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """Return the commit messages by timestamp; call it after `view` for the view's commits."""
+        """Return the commit messages by timestamp.
+
+        If called after `view`, the result has the messages of all commits in that view.
+        """
         pending = dict(self._messages)  # before `state`, because `transact` moves messages there
         return {**self.state.messages, **pending}
 
@@ -719,7 +740,7 @@ class Store:
         return self._root.memory_timestamp_min() is not None  # without rows a flush does not help
 
     def pause(self, paused: bool) -> None:
-        """Note whether background work is paused. Then writes do not wait for a shorter log."""
+        """Note whether background work is paused. If so, writes do not wait for a shorter log."""
         with self._relief_lock:
             self._paused = paused
             self._relief.notify_all()
@@ -845,7 +866,7 @@ class Store:
         return len(paths)
 
     def keepers(self, garbage: Collection[str]) -> list[str]:
-        """Return descriptions of those that still need these garbage files (P2)."""
+        """Return texts that say which processes or scans still need these garbage files (P2)."""
         state, leased = self.state, self._medium.leases.oldest_needed()
         versions = [state.garbage[path] for path in garbage if path in state.garbage]
         with Uninterrupted(), self.commit_lock:
@@ -872,7 +893,10 @@ class Store:
             return self.state
 
     def _checkpoint(self, unneeded: Collection[str]) -> None:
-        """Write a checkpoint if it is due. `unneeded`: segments of the log, as in `Checkpoints`."""
+        """Write a checkpoint if it is due.
+
+        unneeded: segments of the log whose batches are all in data files.
+        """
         if self._medium.checkpoints.is_due(unneeded):
             self.write_checkpoint()
 
@@ -896,10 +920,11 @@ class Store:
                 self._keys.pop(key, None)
 
     def change_once(self, key: str | None, change: Callable[[], _Made]) -> _Made | None:
-        """Call `change`, and record an idempotency key with its change of the catalogue.
+        """Call `change` once: if the idempotency key was recorded before, do nothing.
 
-        Returns: the result of `change`; None if the key was recorded before, and nothing is done.
-        change:  calls `transact` at most once. This method has the commit lock.
+        key:     recorded together with the change of the catalogue; None: always call `change`.
+        change:  calls `transact` at most once. It is called under the commit lock.
+        Returns: the result of `change`; None if the key was recorded before.
         """
         with Uninterrupted(), self.commit_lock:
             if key is None:
@@ -1012,7 +1037,10 @@ class Store:
                 self.reserve.use(purge)
 
     def _purge_ranges(self, table: TableState, tablets: Sequence[TabletState], cut: int = 0) -> None:
-        """Purge these dropped tablets, and note that history before `cut` is discarded."""
+        """Purge these dropped tablets, and record that history before `cut` is discarded.
+
+        cut: 0: no history is discarded.
+        """
         if not tablets:
             return
         entry = replace(table.entry, purged=(*table.entry.purged, *purged_ranges(tablets)))
@@ -1087,7 +1115,7 @@ class Store:
             self.reserve.use(lambda: self._put_tables(change))
 
     def _put_tables(self, change: CatalogChange) -> None:
-        """Commit a change of tags and of entries of tables."""
+        """Commit a change that replaces tags and entries of tables, and install the new root."""
         after = self._root
         for entry in change.put_tables:
             table = after.any_table(entry.id)
