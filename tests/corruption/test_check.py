@@ -236,8 +236,8 @@ FALSE = pa.array([False])
         pytest.param(copied_rowset, "key-twice", "live rows in rowset", id="a key lives twice"),
         pytest.param(wrong_bounds, "index", "expected keys from", id="wrong bounds"),
         pytest.param(wrong_tablet, "wrong-tablet", "belongs to tablet", id="a rowset in another tablet"),
-        pytest.param(without("redo"), "orphan-file", "nothing names", id="a forgotten REDO file"),
-        pytest.param(without("undo"), "orphan-file", "nothing names", id="a forgotten UNDO file"),
+        pytest.param(without("redo"), "orphan-file", "does not name this file", id="a forgotten REDO file"),
+        pytest.param(without("undo"), "orphan-file", "does not name this file", id="a forgotten UNDO file"),
         pytest.param(changed_delta(timestamp_min=1), "damage", "expected timestamps", id="REDO begins too late"),
         pytest.param(changed_delta(timestamp_min=-1), "damage", "as the catalogue says", id="REDO begins too early"),
         pytest.param(durable_marks_too_low, "damage", "R2", id="durable marks too low"),
@@ -571,7 +571,7 @@ def test_a_rowset_with_damaged_rows_is_not_repaired(store: Path, where: str) -> 
     orphan.write_bytes(b"")
     report = nyala.check(store, repair=True)
     assert not report.ok and file.read_bytes() == bytes(content)
-    assert report.repairs == (f"removed {orphan.relative_to(store)}, which nothing names",)
+    assert report.repairs == (f"removed {orphan.relative_to(store)}, which the catalogue does not name",)
     assert any(
         note.startswith(f"not repaired: damage of {file.relative_to(store)} (table") and "backup" in note
         for note in report.notes
@@ -672,7 +672,7 @@ def test_an_orphan_is_found_and_removed(store: Path, place: Callable[[Path], Pat
     assert (problem.kind, problem.path, problem.repairable) == ("orphan-file", str(orphan), True)
     mended = nyala.check(store, repair=True)
     assert mended.ok and not orphan.exists()
-    assert mended.repairs == (f"removed {orphan.relative_to(store)}, which nothing names",)
+    assert mended.repairs == (f"removed {orphan.relative_to(store)}, which the catalogue does not name",)
 
 
 def file_in_data(path: Path) -> Path:

@@ -89,7 +89,9 @@ _CACHE_BYTES: Final = 64 << 20
 _UNBOUNDED: Final = 1 << 62
 _ONLY_HISTORY: Final = "; current rows are read without this file, only earlier snapshots need it"
 _STRAYS_SHOWN: Final = 5
-_UNNAMED_OBJECTS: Final = "objects that nothing names were not checked: a writer may be uploading them"
+_UNNAMED_OBJECTS: Final = (
+    "objects that the catalogue does not name were not checked: a writer may be uploading them"
+)
 _UNKNOWN: Final = "the data files were not checked: which of them belong to the store is not known"
 Progress: TypeAlias = "Callable[[int, int], None]"
 
@@ -292,7 +294,8 @@ def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = n
         check.add("log", error)
     check.root(root, state)
     check.notes.append(
-        "a process has the store open, or this user may not write there: files that nothing names were not checked"
+        "a process has the store open, or this user may not write there: files that the catalogue does not name were "
+        "not checked"
         if objects is None
         else _UNNAMED_OBJECTS
     )
@@ -460,9 +463,9 @@ class _Check:
         except _TooMuchError:
             self.replayed = False
             self.notes.append(
-                f"the log has more than {REPLAY_LIMIT_BYTES / 1e6:,.0f} MB of rows that are in no file yet. They, and "
-                "whether keys have two live rows, were not checked: connect() and close() to write them to files, "
-                "then check again"
+                f"the log has more than {REPLAY_LIMIT_BYTES / 1e6:,.0f} MB of rows that are in no file yet. These "
+                "rows were not checked, nor whether a key has two live rows. Open the store with connect() and close "
+                "it, which writes these rows to files, then check again"
             )
         except (CorruptionError, StorageError) as error:
             return error
@@ -649,7 +652,11 @@ class _Check:
     def orphans(self, state: CatalogState) -> None:
         orphans, strays = _unnamed(self.env, self.path, state)
         for path in orphans:
-            self.add("orphan-file", f"{path}: nothing names this file, and it is not needed", path=path)
+            self.add(
+                "orphan-file",
+                f"{path}: the catalogue does not name this file, and it is not needed",
+                path=path,
+            )
         if strays:
             shown = ", ".join(layout.relative(self.path, path) for path in strays[:_STRAYS_SHOWN])
             more = len(strays) - _STRAYS_SHOWN

@@ -217,7 +217,11 @@ def _remove(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
             continue
         env.files.remove_tree(problem.path)
         env.files.sync_dir(os.path.dirname(problem.path))
-        what = "the damaged position record" if problem.kind == "position" else "which nothing names"
+        what = (
+            "the damaged position record"
+            if problem.kind == "position"
+            else "which the catalogue does not name"
+        )
         done.append(f"removed {inside}, {what}")
     return done
 

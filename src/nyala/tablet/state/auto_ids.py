@@ -46,8 +46,7 @@ class AutoIds:
             top = max(self._last, int(given.max()))
             if int(new[-1]) > _ID_MAX - top:
                 raise InvalidArgumentError(
-                    f"no {new[-1]:,} values of auto_incrementing_id are left after {top}: copy the rows into a new "
-                    "table"
+                    f"auto_incrementing_id has no {new[-1]:,} more values after {top}: copy the rows into a new table"
                 )
             ahead = np.maximum.accumulate(np.where(lacks, self._last, given - new))
             counter = np.maximum(ahead, self._last) + new

@@ -187,5 +187,5 @@ def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
     for orphan in orphans:
         env.files.unlink(orphan, missing_ok=True)
     if orphans:
-        logger.info("removed %d files that no transaction names", len(orphans))
+        logger.info("removed %d files that the catalogue does not name", len(orphans))
     return len(orphans)

@@ -394,11 +394,11 @@ def settle_requests(
 
 
 def unaltered(store: Store, seen: TableState) -> TableState:
-    """Return the present state of a table for which a write was computed. Its name may have
-    changed.
+    """Return the present state of a table for which a write was computed.
 
-    Raises: ConflictError if the columns or tablets changed, or the table was dropped. A range
-            partition that was dropped and added again is another tablet.
+    The table may have been renamed since.
+    Raises: ConflictError if its columns or tablets changed, or it was dropped. A range partition
+            that was dropped and added again counts as a change.
     """
     table = store.root.tables.get(seen.id)
     if table is None:
@@ -610,7 +610,10 @@ def _timestamps_of(
 
 
 def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
-    """Allocate everything that `effect` adds to memory, so that applying it cannot fail (W3)."""
+    """Return the additions to memory that apply `effect`.
+
+    All memory is allocated here, so that applying the additions cannot fail (W3).
+    """
     if effect.kind in ("insert", "tombstone"):
         return _plan_insert(settlement.table, effect)
     count = len(effect.codes)

@@ -227,7 +227,7 @@ class Slot:
 
 @dataclass(frozen=True, order=True)
 class CheckpointKey:
-    """The key of a checkpoint: it contains the state of the store before the slot at `place`."""
+    """The key of a checkpoint object with the state of the store before the slot `place`."""
 
     place: Place
     token: str
@@ -375,7 +375,7 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
     if len(records) != count or not records:
         raise CorruptionError(f"expected {count} records in the group, found {len(records)}", path, 0)
     if len(records) > 1 and any(record.kind is Kind.SEAL for record in records):
-        raise CorruptionError("a seal is not alone in its group (O4)", path, 0)
+        raise CorruptionError("a seal must be the only record of its group (O4)", path, 0)
     return Group(slot, values["crc32c"], values["previous_crc32c"], tuple(records), len(data), path)
 
 
@@ -387,7 +387,7 @@ def _decode_record(data: bytes, buffer: pa.Buffer, offset: int, path: str) -> Re
     padded = upper if values["kind"] == Kind.SEAL else upper + -upper % _ALIGNMENT_BYTES
     if length > PAYLOAD_MAX_BYTES or padded > len(data):
         raise CorruptionError(
-            f"a record says that its payload has {length} bytes, but {len(data) - lower} are left",
+            f"a record says that its payload has {length} bytes, but the object has only {len(data) - lower} more",
             path,
             offset,
         )

@@ -475,8 +475,8 @@ class ObjectLog:
         """Delete slots and checkpoints that are not needed any more (S4, S5).
 
         newest: the checkpoint that was just written.
-        before: the checkpoint before it. All other checkpoints are deleted: a fenced writer wrote
-                them, or a request that got no answer.
+        before: the checkpoint before it. All other older checkpoints are deleted: a fenced writer
+                wrote them, or a request that got no answer.
         """
         floor = before.log_start
         slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))

@@ -170,7 +170,7 @@ def test_a_seal_is_alone_in_its_group() -> None:
     """Records after a seal would be lost."""
     seal = Seal(EPOCH.next("b" * 16), "h", 1, 1)
     records = [Record.of(Kind.BATCH, 1, [b"x"]), Record.of(Kind.SEAL, 1, [seal.encode()])]
-    with pytest.raises(CorruptionError, match="not alone"):
+    with pytest.raises(CorruptionError, match="must be the only record"):
         read(encode_group(STORE, SLOT, 0, records)[0])
 
 
