@@ -39,10 +39,14 @@ class AheadOfClock:
             self._period = begin, published
 
     def covers(self, timestamp: int) -> bool:
-        """Whether a time of day with this timestamp is in the period."""
+        """Whether this timestamp of a time of day is in the period, so that `resolve` changes it."""
         return self.resolve(timestamp) != timestamp
 
     def resolve(self, timestamp: int) -> int:
-        """Return the timestamp at which to read for a time of day with this timestamp."""
+        """Return the timestamp at which a read of a time of day must read.
+
+        timestamp: the timestamp of the time of day. If it is in the period, the result is the
+                   newest timestamp of the period; otherwise it is `timestamp` itself.
+        """
         period = self._period
         return period[1] if period is not None and period[0] <= timestamp < period[1] else timestamp

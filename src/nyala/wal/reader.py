@@ -207,9 +207,10 @@ def read_frames(
     ordinal: int | None = None,
     timestamp: int = 0,
 ) -> Iterator[Frame]:
-    """Yield the frames in `data`, the bytes of a segment from a border at file offset
-    `data_offset`.
+    """Yield the frames in `data`: records, and perhaps the footer.
 
+    data, data_offset: the bytes of a segment from file offset `data_offset` on. A frame begins
+               there.
     ordinal:   the ordinal of the first record; None if it is not known.
     timestamp: the timestamp of the record before; 0 if it is not known.
     Raises: CorruptionError at the first frame that is damaged, or that belongs elsewhere.
@@ -319,7 +320,7 @@ class LogReader:
     def read_to(self, upto: LogPosition | None) -> Iterator[Record]:
         """Yield the records from `position` to the published position `upto` (V3).
 
-        upto: None: up to the last intact record by R6, for a log without a running writer.
+        upto: None: read up to the last intact record (R6), if no writer is running.
         Cost: one segment in memory at a time. A record refers to its segment, so the segment stays
               in memory while the caller holds a record.
         """

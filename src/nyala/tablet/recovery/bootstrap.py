@@ -241,7 +241,10 @@ def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
 
 
 def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
-    """Apply rows of one kind to memory, by rule R1. Raises: CorruptionError."""
+    """Apply gathered rows of one kind to memory, without rows that are in files already (R1).
+
+    Raises: CorruptionError.
+    """
     batch = pa.Table.from_batches([group.batch for group in gathered.groups]).combine_chunks()
     tablet_ids = np.concatenate(
         [np.repeat(np.array(group.tablet_ids, np.int64), np.diff(group.offsets)) for group in gathered.groups]

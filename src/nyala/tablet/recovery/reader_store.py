@@ -107,7 +107,8 @@ class ReaderStore:
 
         replay_limit_bytes: the memory limit for unflushed rows (P7); default: `memory_limit_bytes`.
         limits: the writer's limits, for a process that prepares writes.
-        Raises: StorageError if there is no store, or if P7 stops the replay; CorruptionError.
+        Raises: StorageError if there is no store, or if the unflushed rows exceed the limit (P7);
+                CorruptionError.
         """
         layout.require_store(env, path)
         env = env.bound(path)

@@ -350,7 +350,11 @@ class Root(LazyValues):
         return Root(version, self.tables, self.dropped)
 
     def with_table(self, table: TableState, version: int | None = None) -> Root:
-        """Return a new root with this table, in `tables` or in `dropped` (T5)."""
+        """Return a new root in which `table` replaces the table with the same id, if any.
+
+        A dropped table is in `dropped`, any other table in `tables` (T5).
+        version: the version of the catalogue; None: the same as in this root.
+        """
         without = self.without_table(table.id, self.version if version is None else version)
         if table.entry.dropped:
             return dataclasses.replace(without, dropped={**without.dropped, table.id: table})

@@ -201,7 +201,7 @@ same number, only one ever has a record."""
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """One numbered object of an epoch."""
+    """The place of one object of the log: its epoch, and its number in the epoch."""
 
     epoch: Epoch
     n: int
@@ -593,7 +593,10 @@ def decode_checkpoint(
 
 @dataclass(frozen=True)
 class Birth:
-    """`nyala.json`, which makes a prefix of a bucket a store. It never changes."""
+    """The birth object `nyala.json`. A prefix of a bucket is a store if it has this object.
+
+    The object never changes.
+    """
 
     store_id: str
     first_epoch: Epoch

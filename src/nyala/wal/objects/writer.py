@@ -329,7 +329,7 @@ class ObjectLog:
             return group
 
     def _create(self, group: _Group) -> None:
-        """Create the slot of a group, and acknowledge the groups that G1 allows."""
+        """Create the slot of a group. Then acknowledge each group if all groups before it exist (G1)."""
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
             failure = None if other is None else self._fenced(group, other)
@@ -453,7 +453,10 @@ class ObjectLog:
             self._sweep(before, header)
 
     def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
-        """Return the first slot that an open must read; S3 limits it."""
+        """Return the log start of a new checkpoint: the first slot that an open must read.
+
+        It is never before the log start of the checkpoint before (S3).
+        """
         log_start = position
         if memory_timestamp_min is not None:
             found = (live.slot for live in self._live if live.timestamp_max >= memory_timestamp_min)
