@@ -39,7 +39,7 @@ class AheadOfClock:
             self._period = begin, published
 
     def covers(self, timestamp: int) -> bool:
-        """Whether this timestamp of a time of day is in the period, so that `resolve` changes it."""
+        """Whether the timestamp of a time of day is in the period, so that `resolve` changes it."""
         return self.resolve(timestamp) != timestamp
 
     def resolve(self, timestamp: int) -> int:

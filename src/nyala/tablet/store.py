@@ -204,11 +204,11 @@ class Store:
 
     @staticmethod
     def open(env: Env, path: str, options: StoreOptions) -> Store:
-        """Take the writer's lock of the store at `path`, create the store if needed, and recover
-        it.
+        """Open the store at `path` as its writer: take the lock, replay the log.
 
-        Raises: LockedError, StorageError (no store, a future version, a full disk),
-                CorruptionError.
+        If the folder is missing or empty, create a store in it.
+        Raises: LockedError; CorruptionError; StorageError, for example if the folder has other
+                content, a newer version wrote the store, or the disk is full.
         Cost:   O(live files) for the catalogue, plus the replay of the log. The replay flushes when
                 its rows take half of the memory limit.
         """

@@ -175,7 +175,7 @@ def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None 
         (length,) = _META_LENGTH.unpack(payload[: _META_LENGTH.size].to_pybytes())
         upper = _META_LENGTH.size + length
         if upper > payload.size:
-            raise ValueError(f"meta of {length} bytes in a payload of {payload.size}")
+            raise ValueError(f"its meta has {length} bytes, but the whole payload has {payload.size}")
         meta = json.loads(payload[_META_LENGTH.size : upper].to_pybytes())
         return meta, upper + -upper % ALIGNMENT_BYTES
     except (ValueError, struct.error, RecursionError) as error:

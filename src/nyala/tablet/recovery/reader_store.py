@@ -250,7 +250,7 @@ class ReaderStore:
     def view(self) -> tuple[Root, int]:
         """Catch up with the writer. Return the newest root and the published timestamp.
 
-        Raises: StorageError (P7).
+        Raises: StorageError if the unflushed rows exceed the memory limit (P7).
         """
         self.check_open()
         with self._lock:

@@ -143,7 +143,8 @@ def check_purged(
 def check_purged_keys(table: TableState, keys: Mapping[str, pa.Array], count: int, timestamp: int) -> None:
     """Check that no key of a look-up was in a range partition that was purged.
 
-    keys:  the key columns by name, with `count` rows.
+    keys:      the key columns by name, with `count` rows.
+    timestamp: the moment of the look-up.
     Raises: HistoryExpiredError, as `check_purged`.
     """
     from nyala.partition.router import Router

@@ -180,9 +180,10 @@ class OpenTransaction:
     ) -> list[WriteResult]:
         """Commit operations on one table that were computed from the snapshot, and end.
 
-        This costs less than `write_together` and `commit`, because the operations are not applied
-        to the private tables; their memory is not limited. Large operations are committed in parts
-        (`part_commit`). The transaction must not have written before.
+        The operations are not applied to the private tables. So a call costs less than
+        `write_together` and `commit`, and `bytes_max` does not limit the operations. Large
+        operations are committed in parts (`part_commit`). The transaction must not have written
+        before.
 
         requests: the keys of updates and deletes must be distinct.
         between: called after each part and before the commit. If it raises, nothing changes.
@@ -355,7 +356,7 @@ class OpenTransaction:
             addition.apply(self._now)
 
     def _make_private(self, settlement: Settlement) -> None:
-        """Replace each DiskRowSet that the effects change by a copy with a private DeltaMemStore."""
+        """Replace each DiskRowSet that the effects change: the copy has a private DeltaMemStore."""
         used = {int(code) for effect in settlement.effects for code in np.unique(effect.codes) if code >= 0}
         changed: dict[int, TabletState] = {}
         for code in used:

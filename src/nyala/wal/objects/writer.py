@@ -329,7 +329,7 @@ class ObjectLog:
             return group
 
     def _create(self, group: _Group) -> None:
-        """Create the slot of a group. Then acknowledge each group if all groups before it exist (G1)."""
+        """Create the slot of a group, and acknowledge each group that has no gap before it (G1)."""
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
             failure = None if other is None else self._fenced(group, other)
