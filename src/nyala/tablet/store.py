@@ -784,7 +784,10 @@ class Store:
         return relative
 
     def new_data_path(self, tablet_id: int, number: int, kind: str) -> str:
-        """Create the tablet's folder if it is missing. Return `store_folder.new_data_path`."""
+        """Create the tablet's folder if it is missing. Return the path of a new file in it.
+
+        See `store_folder.new_data_path`.
+        """
         self.tablet_directory(tablet_id)
         return layout.new_data_path(self.env, tablet_id, number, kind)
 

@@ -267,9 +267,9 @@ class LogWriter:
             raise
 
     def write_pending(self) -> None:
-        """Write everything appended without a sync, so that reader processes see the records and
-        they survive the end of this process.
+        """Write all appended records to the file, but do not sync it.
 
+        Then reader processes see the records, and the records survive the end of this process.
         Waits while a sync is running (G1). Raises: as `sync`.
         """
         try:
@@ -284,9 +284,9 @@ class LogWriter:
             raise
 
     def sync_if_due(self) -> float | None:
-        """Sync if a record has been waiting for `GROUP_SYNC_INTERVAL_S`. The maintenance thread
-        calls it.
+        """Sync if a record has been waiting for `GROUP_SYNC_INTERVAL_S` seconds.
 
+        The thread of `tablet.group_sync` calls this method.
         Returns: the seconds until the next call is due; None if no record waits for a sync.
         Raises: as `sync`.
         """

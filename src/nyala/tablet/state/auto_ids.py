@@ -20,7 +20,7 @@ _ID_MAX: Final = (1 << 63) - 1
 
 
 class AutoIds:
-    """The counter of one tablet. Thread-safe."""
+    """The counter of one tablet's auto-incrementing values. Thread-safe."""
 
     def __init__(self, last: int = 0) -> None:
         self._last = last

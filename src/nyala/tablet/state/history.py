@@ -55,7 +55,10 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
-    """Return the oldest readable timestamp (H1); 0: all since the creation is readable (H4)."""
+    """Return the oldest timestamp at which the table can be read (H1).
+
+    Returns 0 if every moment since the table's creation can be read (H4).
+    """
     mark = 0
     if entry.history_us is not None:
         mark = min(from_physical(max(now_us - entry.history_us, 0)), published)

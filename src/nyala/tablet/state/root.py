@@ -308,9 +308,10 @@ class Root(LazyValues):
         return found
 
     def table_at(self, name: str, timestamp: int) -> TableState:
-        """Return a table with this name that existed at that moment, dropped since or not.
+        """Return the table with this name that existed at `timestamp`; it may be dropped since.
 
-        If there is none, return the table that has the name now. Raises: TableNotFoundError.
+        If no such table existed, return the table that has the name now.
+        Raises: TableNotFoundError.
         """
         found = self.by_name.get(name)
         if self.dropped and (found is None or not found.entry.existed_at(timestamp)):

@@ -48,7 +48,7 @@ _BY_SEQUENCE: Final = ("upsert", "delete", "delete-ignore")
 
 @dataclass(frozen=True)
 class NewestBy:
-    """Write a row only if its value in `column` is greater than all earlier ones of its key."""
+    """Write a row only if its value in `column` is greater than all earlier values of its key."""
 
     column: str
 

@@ -153,7 +153,7 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
 
 
 def _may_change(operation: PreparedOperation, column: ColumnSchema) -> bool:
-    """Whether the operation changes the column of an existing row, if it gives it."""
+    """Whether the operation, if it gives this column, changes it in existing rows."""
     return not column.immutable or operation.rewrites
 
 

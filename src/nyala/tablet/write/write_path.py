@@ -334,8 +334,9 @@ def prepare_request(
 def _prepare_again(
     store: Store, table: TableState, request: Request, before: PreparedOperation
 ) -> PreparedOperation:
-    """Prepare the data for an altered table.
+    """Prepare the data again, because the table was altered after the first time.
 
+    before: the operation as it was prepared the first time.
     Raises: InvalidArgumentError if the data was a stream, which cannot be read twice.
     """
     operation = _prepare(store, table, dataclasses.replace(request, prepared=None))

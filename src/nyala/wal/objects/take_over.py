@@ -89,7 +89,7 @@ def check_clock(now_us: int, timestamp: int) -> None:
 
 
 def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> Birth:
-    """Return the birth of the store under this prefix; create it if it does not exist.
+    """Return the birth object of the store under this prefix; create it if it does not exist.
 
     Raises: StorageError for an unfinished copy of a store, and as `create_birth`.
     """

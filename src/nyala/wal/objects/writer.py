@@ -263,7 +263,7 @@ class ObjectLog:
             raise
 
     def sync_if_due(self, interval_s: float) -> float | None:
-        """Sync if a record has been waiting for `interval_s`.
+        """Sync if a record has been waiting for `interval_s` seconds.
 
         Returns: the seconds until the next call is due; None if no record waits.
         Raises: as `sync`.
