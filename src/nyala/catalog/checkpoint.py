@@ -76,8 +76,8 @@ class Birth:
             fields = json.loads(data)
             if "first_epoch" in fields:
                 raise StorageError(
-                    f"{os.path.dirname(path)} is a store with the layout of buckets: connect with its URL, "
-                    "file:///folder, or copy it with `nyala fs copy`",
+                    f"{os.path.dirname(path)} is a store in the layout for object storage. Connect with a URL such as "
+                    "file:///folder, or copy the store with `nyala fs copy`",
                     path=path,
                 )
             found = fields.pop("crc32c")

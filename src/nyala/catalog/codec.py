@@ -130,7 +130,10 @@ _LEVELS: Final = Kind(
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of entry: its name in the JSON, and its fields as (name, kind, attribute of the entry)."""
+    """Describes one type of entry: its name in the JSON, and its fields.
+
+    fields: for each field its name in the JSON, its kind, and the attribute of the entry.
+    """
 
     name: str
     fields: tuple[tuple[str, Kind, str], ...]

@@ -462,7 +462,8 @@ class CFileReader:
             key = ColumnKey(role, group, column_id)
             if key in places or footer_offset < format.HEAD.size or footer_offset + footer_length > offset:
                 raise CorruptionError(
-                    f"expected one footer before offset {offset} for column {key}, found two, or one outside",
+                    f"expected one footer for column {key}, before offset {offset}; found two footers, or one that "
+                    "is not before it",
                     self.path,
                     offset,
                 )

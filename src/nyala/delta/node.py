@@ -81,9 +81,9 @@ _Leaf: TypeAlias = Append | _Runs
 
 
 class _Order(NamedTuple):
-    """The records of uniform nodes, sorted like a run (D1), without the values.
+    """The records of uniform nodes without their values, in the order that a run has (D1).
 
-    `run` adds the values of one column, which `positions` and `leaves` locate.
+    The method `run` adds the values of one column; it finds them by `positions` and `leaves`.
     """
 
     rowids: Rowids

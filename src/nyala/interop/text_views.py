@@ -29,7 +29,7 @@ __all__ = ["VIEW_TYPES", "TextViews"]
 
 
 class TextViews:
-    """Converts the text columns of batches to views, with or without dictionaries. Thread-safe."""
+    """Converts the text columns of batches, plain or dictionary-encoded, to string views. Thread-safe."""
 
     def __init__(self, schema: pa.Schema) -> None:
         """schema: of the result. A column is converted if it has a view type there."""

@@ -48,7 +48,11 @@ _FileBounds: TypeAlias = dict[tuple[int, int], RunBounds]
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem of a rowset. derived: whether all rows are intact and can be rewritten."""
+    """One problem of a rowset.
+
+    derived: whether only data computed from the rows is damaged, such as an index, so that rewriting
+        the intact rows repairs it.
+    """
 
     error: CorruptionError | StorageError
     derived: bool = False

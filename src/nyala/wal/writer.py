@@ -507,7 +507,7 @@ class LogWriter:
             self._oldest_unsynced_s = self._taken_s if self.appended.offset > target.offset else None
 
     def _close_segment(self) -> None:
-        """Write and sync the footer of the segment that has a file, if any (G3)."""
+        """Write and sync the footer of the current segment, if that segment has a file (G3)."""
         segment, written = self._written_segment, self.written
         file = segment.file
         if file is None:

@@ -115,7 +115,7 @@ def _run(env: Env, job: Job) -> Output:
 
 
 def _runner(address: Address) -> Callable[[Rows], Rows]:
-    """Return the function of the tasks, which runs compaction jobs.
+    """Return the function that each task calls. It runs compaction jobs.
 
     A task may be repeated, because each run of a job writes files with new names.
     """

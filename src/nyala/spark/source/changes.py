@@ -390,7 +390,7 @@ def next_end(
 class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `spark.readStream`.
 
-    It stays in one planner worker during a query. Pickled copies of it read in tasks.
+    It stays in one planner worker during a query. The tasks read with pickled copies of it.
     """
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:

@@ -99,8 +99,8 @@ def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predica
 def _implied(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
     """Return a predicate that follows from the term, or None.
 
-    An AND implies each of its parts that can be translated. An OR implies an OR of the predicates
-    that its branches imply, if each branch implies one.
+    For an AND, the result is the AND of those parts that can be translated. For an OR, every branch
+    must give a predicate, and the result is the OR of these.
     """
     exp = sqlglot().exp
     node = node.unnest()

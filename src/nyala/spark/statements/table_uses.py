@@ -171,7 +171,7 @@ def _analyze(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]
         raise InvalidArgumentError("the statement has a syntax error") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise InvalidArgumentError(
-            "nyala.spark.sql accepts only one SELECT (for TABLE t write SELECT * FROM t). To write rows, use "
+            "nyala.spark.sql accepts only one SELECT (SELECT * FROM t instead of TABLE t). To write rows, use "
             "df.write.format('nyala') or nyala.spark.upsert; for statements without tables of the store, use spark.sql"
         )
     tree = trees[0]

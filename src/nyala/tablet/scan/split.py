@@ -4,11 +4,11 @@ The inputs are a `ScanSpec` (columns, moment, predicate) and a `ScanUnit` (one r
 scan). A split is read in at most four steps:
 
     1. Find the rows that are alive at the snapshot.
-    2. Filter by each column that the predicate tests alone, the cheapest test first.
+    2. Filter by the tests that need only one column, the cheapest test first.
     3. On the selected rows, evaluate the rest of the predicate, which compares several columns.
     4. Read the projected columns: decode them if all rows are selected, otherwise gather.
 
-`read_path` cuts scans into splits and joins their results. Source: as `read_path`.
+`read_path` cuts scans into splits and joins their results; its docstring names the sources.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Settles several operations, or rows with different operations or columns, in their order.
+"""Decides what the rows of a batch do, if the batch has several operations or its rows have
+different columns.
 
-`settle` handles the case that one operation has the same columns in all rows; this module handles
-all others. It sorts the rows by key. Step n decides the n-th row of every key:
+`settle` handles a single operation with the same columns in all rows, and this module all other
+batches. Rows take effect in the order of the batch. The rows are sorted by key, and step n decides
+the n-th row of every key:
 
     rows by key, in the order of the batch     decided in step 1      in step 2
     k1  insert(a, b)  update(b)                insert k1              update k1
@@ -9,8 +11,9 @@ all others. It sorts the rows by key. Step n decides the n-th row of every key:
     k3  delete                                 delete k3
 
 Then the rows of a key are combined to one effect (S1): here, an insert of k1 with the b of the
-update. The last row that gives a column supplies its value. But if a row creates the key again
-after a delete, columns that no later row gives get their defaults.
+update. The last row that gives a column supplies its value. If a row creates the key again after a
+delete, the rows before it no longer count: a column that neither this row nor a later one gives
+gets its default.
 
 Cost: O(columns) Arrow and NumPy calls, and some NumPy calls per step.
 Invariants: those of `settle`.
