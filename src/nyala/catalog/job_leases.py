@@ -82,7 +82,10 @@ def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
 
 
 def is_living(env: Env, place: str, name: str) -> bool:
-    """Return whether this lease lives. In a folder, a lease that has ended is removed."""
+    """Return whether this lease has not ended.
+
+    If the store is in a folder and not in a bucket, this also removes a lease that has ended.
+    """
     bucket = bucket_of(env)
     if bucket is not None:
         return object_leases.is_living(bucket, name)

@@ -443,8 +443,8 @@ class CFileReader:
         length = count * format.DIRECTORY_ENTRY.size
         if offset < format.HEAD.size or offset + length != tail_offset:
             raise CorruptionError(
-                f"expected a directory of {count} columns that ends at offset {tail_offset}, found its beginning "
-                f"at {offset}",
+                f"expected the directory of {count} columns that begins at offset {offset} to end at offset "
+                f"{tail_offset}",
                 self.path,
                 tail_offset,
             )

@@ -206,7 +206,7 @@ def _in_memory(rowset: DiskRowSet, column_id: int) -> list[DeltaRun]:
 
 
 def _check_order(rowset: DiskRowSet, bounds: _FileBounds) -> Iterator[Finding]:
-    """Check X2: the stores of each column do not overlap in time."""
+    """Check X2: the delta files of each column do not overlap in time."""
     for column_id in sorted({number for file in (*rowset.undo, *rowset.redo) for number in file.column_ids}):
         reached = -1
         undo, redo = (

@@ -50,9 +50,9 @@ def value_bounds(form: Physical) -> tuple[int, int]:
 
 
 def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
-    """Whether all values of such a block are values of the type (FOR-fits).
+    """Whether every value of a block with this base and step is a value of the type (FOR-fits).
 
-    delta_max: the greatest value of unit · delta; the least is 0.
+    delta_max: the most that the deltas of the block, times its unit, add to a value; the least is 0.
     """
     least, greatest = value_bounds(form)
     end = base + step * (rows - 1)

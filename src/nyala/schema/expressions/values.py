@@ -273,8 +273,9 @@ class Computed(Value):
 
 
 def literal_scalar(value: Any) -> pa.Scalar:
-    """Convert a literal to one of the types of values. A number of more than 76 digits becomes a
-    double.
+    """Convert a literal to an Arrow scalar of a type that expressions compute with.
+
+    A number of more than 76 digits becomes a double.
     """
     if isinstance(value, int | decimal.Decimal) and not isinstance(value, bool):
         if isinstance(value, int) and value in _INT64:
