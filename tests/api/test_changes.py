@@ -173,7 +173,7 @@ def test_errors_of_invalid_arguments_say_what_to_write(table: Any) -> None:
         ({"since": second, "until": first}, "later than until"),
         ({"since": tomorrow}, "^since=.*future"),
         ({"since": first, "until": tomorrow}, "^until=.*future"),
-        ({"since": None}, "after which they begin"),
+        ({"since": None}, "after which the changes begin"),
         ({"since": "soon"}, "^since=.*neither a timestamp nor an ISO"),
         ({"since": first, "versions": "both"}, "'net' or 'all'"),
         ({"since": first, "before": second}, "before takes True or False.*until="),

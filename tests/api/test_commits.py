@@ -288,7 +288,7 @@ def test_a_transaction_has_one_message(db: Database) -> None:
         lambda t: t.insert({"k": [1], "v": [1]}, message="mine"),
         lambda t: t.delete(where="TRUE", message="mine"),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"pass it to db\.transaction\(message=…\)"):
+        with pytest.raises(InvalidArgumentError, match=r"pass the message to db\.transaction\(message=…\)"):
             with db.transaction() as tx:
                 write(tx["t"])
     assert table.count() == 0

@@ -399,7 +399,7 @@ def test_lists_of_operations_and_messages(db: Database) -> None:
         )
         assert result.errors["row"].to_pylist() == [3]
         assert rows(tx["t"]) == [(1, 5), (3, 3)]
-        with pytest.raises(InvalidArgumentError, match=r"pass it to db\.transaction\(message=…\)"):
+        with pytest.raises(InvalidArgumentError, match=r"pass the message to db\.transaction\(message=…\)"):
             tx["t"].insert([(9, 9)], message="x")
     assert rows(table) == [(1, 5), (3, 3)]
     assert list(db.commits())[-1].message == "a story"

@@ -185,7 +185,7 @@ def test_a_dropped_table_is_removed_when_its_history_ends(db: Database, clock: M
     with pytest.raises(nyala.TableNotFoundError):
         db.table("t", at=before)
     assert rows(db.table("kept", at=before)) == ROWS
-    with pytest.raises(nyala.TableNotFoundError, match="no table is called 'x'"):
+    with pytest.raises(nyala.TableNotFoundError, match="no dropped table is called 'x'"):
         db.purge_dropped("x")
     assert db.purge_dropped() > 0
     store.collect_garbage()

@@ -123,7 +123,7 @@ def test_a_time_of_day_misses_no_acknowledged_row_after_the_clock_was_ahead(ahea
             assert rows(table, at=exact) == [(1, 1), (2, 2)], "timestamps are exact"
             with pytest.raises(nyala.TableNotFoundError, match="did not exist"):
                 rows(table, at=to_datetime(from_physical(before)))
-            with pytest.raises(nyala.InvalidArgumentError, match=r"not exact.*Pass a timestamp"):
+            with pytest.raises(nyala.InvalidArgumentError, match=r"ambiguous.*Pass a timestamp"):
                 table.restore(to=now)
             clock.advance(2 * ahead_s)
             table.insert({"k": [4], "v": [4]})

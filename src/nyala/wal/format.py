@@ -312,7 +312,19 @@ class FrameHeader:
         assert self.synced_through <= self.log_offset, "L3"
         assert not self.is_footer or self.synced_through == self.log_offset, "L3"
         assert self.payload_length % ALIGNMENT_BYTES == 0, "L1"
-        return FRAME.encode({**vars(self), "magic": _MAGIC_OF[self.kind], "incompatible_flags": 0})
+        return FRAME.encode(
+            {
+                "magic": _MAGIC_OF[self.kind],
+                "salt": self.salt,
+                "log_offset": self.log_offset,
+                "synced_through": self.synced_through,
+                "timestamp": self.timestamp,
+                "payload_length": self.payload_length,
+                "payload_crc32c": self.payload_crc32c,
+                "ordinal": self.ordinal,
+                "incompatible_flags": 0,
+            }
+        )
 
     @classmethod
     def decode(cls, data: bytes, index: int, path: str, offset: int) -> FrameHeader:

@@ -139,10 +139,10 @@ def test_a_table_of_the_same_name_is_another_table(tmp_path: Path, again: str) -
             db["t"].insert({"k": [2], "v": [2]})
         stream = make_stream(db)
         for offset in (begin, first):
-            with pytest.raises(HistoryExpiredError, match=r"table 't' is another table.*new checkpoint"):
+            with pytest.raises(HistoryExpiredError, match=r"table 't' is not the table.*new checkpoint"):
                 stream.latestOffset(offset, ReadAllAvailable())
             # A micro-batch that is planned again.
-            with pytest.raises(HistoryExpiredError, match=r"table 't' is another table"):
+            with pytest.raises(HistoryExpiredError, match=r"table 't' is not the table"):
                 stream.partitions(begin, {**offset, "timestamp": db.now()})
         assert drain(stream, stream.initialOffset(), ReadAllAvailable()) == [[(2, 2, "insert")]]
 
@@ -167,7 +167,7 @@ def test_an_old_offset_from_before_the_table_was_created(tmp_path: Path) -> None
         then = db.create_table("u", {"k": "int64"}, ["k"]).insert({"k": [1]}).timestamp
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         db["t"].insert({"k": [2], "v": [2]})
-        with pytest.raises(HistoryExpiredError, match="table 't' is another table"):
+        with pytest.raises(HistoryExpiredError, match="table 't' is not the table"):
             make_stream(db).latestOffset({"timestamp": then}, ReadAllAvailable())
 
 
@@ -222,7 +222,7 @@ def test_another_table_with_other_columns(tmp_path: Path) -> None:
         end = stream.latestOffset(begin, ReadAllAvailable())
         db.drop_table("t")
         db.create_table("t", {"k": "int64", "other": "string"}, ["k"])
-        with pytest.raises(HistoryExpiredError, match="table 't' is another table"):
+        with pytest.raises(HistoryExpiredError, match="table 't' is not the table"):
             stream.partitions(begin, end)
 
 

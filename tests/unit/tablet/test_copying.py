@@ -322,7 +322,7 @@ def test_a_second_copy_to_the_same_prefix_stops_the_first(tmp_path: Path) -> Non
             objects.put("copying", b"another")
             super().write(path, size_bytes, parts)
 
-    with pytest.raises(nyala.StorageError, match="another process copies"):
+    with pytest.raises(nyala.StorageError, match="another process is copying"):
         copied(tmp_path / "a", Overtaken(SYSTEM, objects))
     assert objects.get("nyala.json") is None
 

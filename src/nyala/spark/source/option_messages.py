@@ -38,7 +38,7 @@ _RULES: Final = tuple(
         (_ROW_POSITIONS, r"\1"),
         (r"write at=('[^']*'), or pass a datetime", r"write .option('at', \1)"),
         (r"exclude the range with where=", "exclude the range with .option('where', …)"),
-        (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
+        (r"pass columns=\[…\] without", "pass .option('columns', …) without"),
         (r"TRUE selects every row", "leave the option out to read every row"),
         (r"; pass a long list as a parameter \(k IN \?\) or with nyala\.col\('k'\)\.isin\(values\)",
          "; join with a DataFrame of the values instead"),
