@@ -634,7 +634,7 @@ def _check_together(arguments: Mapping[str, Any], limits: Limits) -> None:
     if "new" in arguments:
         new, rows = arguments["new"], arguments["rows"]
         if len(rows) > 1 or any((each.table, each.operation) != (new.name, "insert") for each in rows):
-            raise ValueError(f"a new table has the rows of at most one insert, not of {len(rows)} requests")
+            raise ValueError(f"a request that creates a table may have one insert at most, found {len(rows)}")
     if "after" in arguments:
         before, after = arguments["before"], arguments["after"]
         if after.name != before.name:

@@ -13,14 +13,14 @@ An entry is of one of three kinds:
 
 So one scan of a large table evicts no other data, and a second scan finds its blocks. Cheap entries
 are evicted before costly ones, until the costly ones take more than seven eighths of the limit.
-Otherwise a scan of more data than fits into the cache would evict both kinds, and every scan would
-compute the costly values again.
+Without this order, a scan of more data than fits into the cache would evict both kinds, and every
+scan would compute the costly values again.
 
 If a block is read again after its eviction from `cheap`, the blocks in use do not all fit into the
-cache. If they are read in turn, the least recently used block is always the next one to be read. So
-a block that comes back becomes the next one to be evicted, and the other blocks stay. If it is used
-before that, it counts as recently used. One in eight blocks that come back counts as recently used
-at once, because the cached blocks may not be needed any more.
+cache. If they are read in turn, evicting the least recently used block would always evict the one
+that is needed next. So a block that comes back is put where it is evicted next, and the other
+blocks stay. If it is used before that, it counts as recently used. One in eight blocks that come
+back counts as recently used at once, because the cached blocks may not be needed any more.
 
 A cached block owns its memory: a slice of one long read would keep the whole read alive, and the
 byte counts would be wrong. Each reader has a unique number (`new_owner`), and the cache keys of its
