@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import json
 import math
 import operator
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial, reduce
@@ -40,6 +40,7 @@ import pyarrow as pa
 
 from nyala import compute as pc
 from nyala.errors import Error
+from nyala.interop.polars_expressions import tree_of
 from nyala.interop.text_views import VIEW_TYPES, TextViews
 from nyala.schema.expressions import nodes
 from nyala.schema.expressions.literals import to_literal
@@ -236,8 +237,10 @@ def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _SplitPredicate:
         return _SplitPredicate()
     try:
         tree = tree_of(predicate)
-    except (polars.exceptions.PolarsError, ValueError, RecursionError):
-        return _SplitPredicate(predicate, predicate)  # without JSON, such as a Python function
+    except (polars.exceptions.PolarsError, ValueError, struct.error, RecursionError):
+        return _SplitPredicate(
+            predicate, predicate
+        )  # polars cannot serialise it, for instance a Python function
     conjuncts = list(_conjuncts(predicate, tree))
     static = [one for one in conjuncts if not _is_dynamic(one.tree)]
     whole = predicate if len(static) == len(conjuncts) else _and_of(static)
@@ -248,15 +251,6 @@ def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _SplitPredicate:
     others = [one for one, translation in zip(static, translations, strict=True) if not translation.exact]
     rest = whole if len(others) == len(static) else _and_of(others)
     return _SplitPredicate(whole, rest, nodes.all_of(parts))
-
-
-def tree_of(expression: pl.Expr) -> Any:
-    """Return an expression as polars writes it in JSON: {"BinaryExpr": {"left": {"Column": "v"},
-    "op": "Eq", …}}.
-
-    The JSON has null for NaN and infinities.
-    """
-    return json.loads(expression.meta.serialize(format="json"))
 
 
 class _Conjunct(NamedTuple):
@@ -403,7 +397,7 @@ def _translate_in_list(name: str, literal: Any, schema: pa.Schema) -> _Translati
     """
     kind = schema.field(name).type
     stream = literal["Series"] if "Series" in literal else literal["Scalar"]["List"]
-    (listed,) = pa.ipc.open_stream(bytes(stream)).read_all().columns
+    (listed,) = pa.ipc.open_stream(stream).read_all().columns
     if pa.types.is_large_list(listed.type) and len(listed) == 1:  # a Series with one list
         listed = pc.list_flatten(listed)
     if pa.types.is_decimal(kind):
@@ -434,6 +428,7 @@ def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.
     name = _name(column, schema)
     kind = schema.field(name).type
     if form.startswith(("Int", "UInt")):
+        value = _whole(value)
         exact = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and abs(value) <= _EXACT_IN_DOUBLE)
         if pa.types.is_float32(kind):
             exact = exact and int(np.float32(value)) == value
@@ -449,9 +444,9 @@ def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.
         exact = (
             pa.types.is_decimal(kind)
             and kind.precision - kind.scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
-            and len(str(abs(unscaled))) - scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
+            and len(str(abs(_whole(unscaled)))) - scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
         )
-        value = decimal.Decimal(unscaled).scaleb(-scale, decimal.Context(prec=_DECIMAL_DIGITS + 1))
+        value = decimal.Decimal(_whole(unscaled)).scaleb(-scale, decimal.Context(prec=_DECIMAL_DIGITS + 1))
     elif form in ("String", "StringOwned"):
         exact = pa.types.is_string(kind)
     elif form == "Boolean":
@@ -479,3 +474,8 @@ def _translate_double_comparison(name: str, op: str, value: float) -> _Translati
     bounds = [nodes.compare(name, ">=", to_literal(exact - room))] if op in (">", ">=", "=") else []
     bounds += [nodes.compare(name, "<=", to_literal(exact + room))] if op in ("<", "<=", "=") else []
     return _Translation(nodes.all_of(bounds))
+
+
+def _whole(number: int | bytes) -> int:
+    """Return an integer of a tree, which has 16 bytes if it is one of 128 bits."""
+    return int.from_bytes(number, "big", signed=True) if isinstance(number, bytes) else number
