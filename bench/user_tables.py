@@ -106,7 +106,7 @@ def _hex(rng: np.random.Generator, count: int, size: int) -> pa.Array:
 
 
 def _cents(rng: np.random.Generator, count: int, mean: float, digits: int = 10) -> pa.Array:
-    """Return prices, most of which end in .99, .49 or .00."""
+    """Return prices. Most of them end in .99, .49 or .00."""
     whole = rng.lognormal(np.log(mean), 0.8, count).astype(np.int64) * 100
     cents = whole + np.array([99, 49, 0, 95])[_some(rng, count, 4, 0.7)]
     return _decimals(cents, digits)

@@ -458,7 +458,7 @@ def test_values_of_constants_that_spark_computes(
     request: pytest.FixtureRequest,
     settings: dict[str, str],
 ) -> None:
-    """Each hour of three days, one of which has 23 hours in New York: no row is missing, and no
+    """Each hour of three days; one day has 23 hours in New York: no row is missing, and no
     other row is read.
     """
     start = dt.datetime(2026, 3, 7, tzinfo=dt.UTC)

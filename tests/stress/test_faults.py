@@ -145,7 +145,7 @@ def one_fault(
 ) -> tuple[bool, bool]:
     """Let the operation number `fail_at` of the step fail.
 
-    Returns (whether the step has so many, whether it raised).
+    Returns (whether the step has that many, whether it raised).
     """
     path = copy_of(origin)
     files = FaultyFiles(system_files(), kind=kind)

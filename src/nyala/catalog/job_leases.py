@@ -82,7 +82,7 @@ def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
 
 
 def is_living(env: Env, place: str, name: str) -> bool:
-    """Return whether this lease has not ended.
+    """Return whether this lease is still valid.
 
     If the store is in a folder and not in a bucket, this also removes a lease that has ended.
     """

@@ -339,7 +339,7 @@ class DeltaFile:
     def value_bytes(self, column_id: int) -> float:
         """Return the average size of the column's text or binary values, in bytes.
 
-        0 for columns of other types. If the file has so few records that their text cannot exceed
+        0 for columns of other types. If the file has few records, so that their text cannot exceed
         `LITTLE_TEXT_BYTES`, the result is 0 too, and the file is not opened.
         """
         if (

@@ -41,7 +41,7 @@ FLUSH_AGE_S: Final = 120.0  # Kudu's flush_threshold_secs
 # Less old data stays in memory and in the log, because each flush writes several files.
 FLUSH_AGE_MIN_BYTES: Final = 1 << 20
 # A merge keeps changes in memory, so the log cannot be shortened. The merge is stopped when writes
-# have waited for a shorter log for so many seconds.
+# have waited for a shorter log for this many seconds.
 GIVES_WAY_S: Final = 5.0
 
 

@@ -114,7 +114,7 @@ def test_a_missing_file_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_error_is_found_in_sparks_text() -> None:
-    """Class and first line of the last Nyala error; None if there is none."""
+    """Class and first line of the last Nyala error; None without one."""
     text = (
         "[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nnyala.errors.StorageError: no disk\n"
         "During handling ...\nnyala.errors.DuplicateKeyError: table 't': 1 of 2 rows failed: row 0 (k=1)\n"

@@ -599,7 +599,7 @@ def test_repeated_major_delta_compactions(db: Database) -> None:
 
 
 def undo_files(db: Database) -> Recorded:
-    """Create a rowset with UNDO files of six major compactions of `a`, two of which also compacted `b`."""
+    """Create a rowset with UNDO files of six major compactions of `a`; two of them also compacted `b`."""
     db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
     recorded = Recorded(db)
     recorded.write("insert", {"k": [1, 2], "a": [0, 0], "b": [0, 0]})

@@ -1,4 +1,4 @@
-"""Rare cases of compactions, each of which once led to wrong rows or to work without end."""
+"""Rare cases of compactions. Each once led to wrong rows or to work without end."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_the_source_is_written_to_during_the_copy(server: S3Server, tmp_path: Pa
 
 
 class Stopping:
-    """Objects of which all requests fail from a chosen changing request on, which is executed or not."""
+    """Objects whose requests all fail from a chosen changing request on; that request is executed or not."""
 
     def __init__(self, objects: Objects, after: int, done: bool) -> None:
         self._objects, self.left, self._done = objects, after, done

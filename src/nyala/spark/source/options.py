@@ -47,7 +47,7 @@ OPERATIONS: Final = (*OPERATION_NAMES, "changes")
 
 # Seconds for which the files of a DataFrame's snapshot are kept after its last read.
 LEASE_DEFAULT_S: Final = 3600
-# A longer lease is probably a mistake, such as milliseconds. It would keep so many files that the disk fills.
+# A longer lease is probably a mistake, such as milliseconds. Its files could fill the disk.
 LEASE_MAX_S: Final = 366 * 24 * 3600
 
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")

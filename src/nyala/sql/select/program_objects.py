@@ -4,7 +4,7 @@
     dict of columns, list of rows as dicts                streams of Arrow, such as readers and relations of DuckDB
     Scan and Table of a store, Result, ChangeFeed
 
-A name is looked up only after DuckDB has not found a table with this name. So tables of the store
+A name is looked up only if DuckDB finds no table with this name. So tables of the store
 and names of WITH come first.
 
 Invariants

@@ -48,7 +48,7 @@ from nyala.schema.schema import Schema
 from nyala.tablet.state.auto_ids import AutoIds
 
 AnyRowSet = MemRowSet | DiskRowSet
-# A table keeps so many schemas for log records, one for each set of columns that is written
+# The number of schemas that a table keeps for log records, one for each set of columns that is written
 # together.
 _LOG_SCHEMAS_MAX = 64
 

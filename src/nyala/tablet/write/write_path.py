@@ -82,7 +82,7 @@ logger = logging.getLogger("nyala.store")
 ADDITION_BYTES: Final = 2048
 # Smaller batches are rarely too large for the log, so they begin without the flush lock.
 LARGE_ROWS_MIN: Final = 4096
-# Messages show so many characters of a key's value. A key may have 16 KB.
+# The number of characters that messages show of a key's value. A key may have 16 KB.
 _SHOWN_MAX: Final = 200
 
 
