@@ -240,7 +240,7 @@ def test_the_error_for_a_store_of_the_other_kind(tmp_path: Path) -> None:
             nyala.StorageError, match="without file://, or copy the store with `nyala fs copy`"
         ):
             nyala.connect(f"file://{tmp_path}/folder", read_only=read_only, **cache)
-        with pytest.raises(nyala.StorageError, match=r"connect with its URL, file:///folder, or copy it"):
+        with pytest.raises(nyala.StorageError, match=r"Connect with a URL such as file:///folder, or copy"):
             nyala.connect(tmp_path / "objects", read_only=read_only)
 
 

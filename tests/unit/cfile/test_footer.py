@@ -174,14 +174,14 @@ def test_impossible_directories_are_refused(written: MemoryFiles) -> None:
     for offset in (0, end - length + 1, 1 << 62):
         outside = format.DIRECTORY_ENTRY.pack(role, zero, group, column_id, length, offset)
         written.content[PATH] = with_directory(content, [outside, entries[1]])
-        with pytest.raises(CorruptionError, match="expected one footer before"):
+        with pytest.raises(CorruptionError, match="expected one footer for column"):
             CFileReader(written, PATH).columns()
     written.content[PATH] = with_directory(content, [entries[0], entries[0]])
-    with pytest.raises(CorruptionError, match="expected one footer before"):
+    with pytest.raises(CorruptionError, match="expected one footer for column"):
         CFileReader(written, PATH).columns()
     for shift in (-1, 1, 1 << 60):
         written.content[PATH] = with_directory(content, entries, shift=shift)
-        with pytest.raises(CorruptionError, match="expected a directory of 2 columns"):
+        with pytest.raises(CorruptionError, match="expected the directory of 2 columns"):
             CFileReader(written, PATH).columns()
 
 

@@ -283,7 +283,7 @@ def test_only_names_of_tables_are_replaced() -> None:
     )
 
 
-NO_SELECT = r"accepts only one SELECT \(for TABLE t write SELECT \* FROM t\).* for statements without"
+NO_SELECT = r"accepts only one SELECT \(SELECT \* FROM t instead of TABLE t\).* for statements without"
 NOT_TAKEN = "table 't': TABLESAMPLE, PIVOT and time travel are not supported here; use a subquery, or at="
 REFUSED = {
     "DELETE FROM t": NO_SELECT,
