@@ -135,7 +135,7 @@ class Stop(BaseException):
 def test_a_failed_read_of_the_log_is_repeated(
     server: S3Server, tmp_path: Path, failure: BaseException, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader has read new log records that it has not applied yet. The next read applies them."""
+    """The reader has read new log records. The next read applies them."""
     with connect(server, tmp_path) as db, connect(server, tmp_path, read_only=True) as reader:
         table = filled(db)
         assert reader["t"].count() == 100

@@ -457,7 +457,7 @@ def test_r4_a_major_delta_compaction_keeps_each_columns_stores_in_time_order(tmp
 
 
 def test_r4_a_direct_commit_ends_a_compaction_of_its_rowsets(tmp_path: Path) -> None:
-    """The compaction has not read the new REDO file. No change is lost."""
+    """The REDO file is new for the compaction. No change is lost."""
     db = open_database(tmp_path / "s", direct_commit_bytes=2000)
     table = key_value_table(db)
     table.insert({"k": list(range(50)), "v": [0] * 50})

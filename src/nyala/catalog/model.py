@@ -9,7 +9,7 @@
       garbage   data/1/3.base since version 12
 
 `apply(state, change)` returns version 18 and leaves version 17 unchanged. Garbage is a file that no
-entry names and that has not been deleted yet.
+entry names and that still exists.
 
 Invariants
     M1  The table of every tablet, the tablet of every rowset, and the rowset of every part and

@@ -17,7 +17,7 @@ class Explanation:
     """What a scan read and what it skipped: `str()` for people, `to_dict()` for programs."""
 
     def __init__(self, table: TableState, spec: ScanSpec, counters: ScanCounters | None) -> None:
-        """counters: of a scan over `table`, which may still run; None if the scan has not begun."""
+        """counters: of a scan over `table`, which may still run; None before the scan begins."""
         self._table = table.name
         self._spec = spec
         self._has_run = counters is not None

@@ -184,7 +184,7 @@ def test_kept_files_are_removed_with_their_lease(env: Env, clock: SteppedClock, 
 
 
 def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """A renewal after the expiry raises, even if the writer has not removed the lease yet."""
+    """A renewal after the expiry raises, even while the lease still exists."""
     (tmp_path / BIRTH_NAME).touch()
     lease = remote(env, tmp_path, 60)
     clock.sleep_s(60)

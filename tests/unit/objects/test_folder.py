@@ -119,7 +119,7 @@ def test_after_a_failed_sync_the_outcome_stays_unknown() -> None:
 
 
 def test_a_refused_create_makes_the_other_object_durable() -> None:
-    """`create` returns False for an object whose creator has not synced its name yet. So it syncs it."""
+    """`create` returns False for an object whose creator did not sync its name, and syncs the name."""
     with folder_in_memory() as root:
         recording = RecordingFiles(PosixFiles(), str(root))
         objects = over(recording, root / "bucket")
@@ -133,7 +133,7 @@ def test_a_refused_create_makes_the_other_object_durable() -> None:
 
 
 def test_folders_of_another_client_become_durable() -> None:
-    """Another client has created the folders and has not synced their names. `create` syncs them."""
+    """Another client created the folders without syncing their names. `create` syncs them."""
     with folder_in_memory() as root:
         recording = RecordingFiles(PosixFiles(), str(root))
         for folder in ("bucket", "bucket/data", "bucket/data/tablet"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests import loads
-from tests.support import folder_in_memory, open_database, rows
+from tests.support import open_database, rows
 
 import nyala
 from nyala.api.database import Database
@@ -26,17 +26,6 @@ from nyala.testing.clock import ManualClock
 
 DIRECT_COMMIT_BYTES = 6000
 Act = Callable[[Database], object]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with folder_in_memory() as folder:
-        yield folder
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_rowsets_held_by_jobs_are_left_out_and_logged(db: Database, caplog: pyte
 def test_rowsets_of_a_job_whose_process_died_are_compacted(
     db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Although its lease has not expired."""
+    """Although its lease is still valid."""
     held = scattered(db)
     db.flush()
     store = db._writer()

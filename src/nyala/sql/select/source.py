@@ -133,7 +133,7 @@ class _Stream:
             arrays.append(batch.column(name))
 
     def values(self, column: str) -> list[pa.Array] | None:
-        """Return all values of the column; None if the stream has not ended, or has too many values."""
+        """Return all values of the column; None before the stream ends, and for too many values."""
         return self._kept.get(column) if self.ended else None
 
 
@@ -249,7 +249,7 @@ class ScanSource:
             self._streams = []
 
     def values_of(self, column: str) -> pa.ChunkedArray | None:
-        """Return all values of a column; None if DuckDB has not read all of them, in one stream."""
+        """Return all values of a column; None unless DuckDB read all of them in one stream."""
         with self._lock:
             streams = list(self._streams)
         arrays = streams[0].values(column) if len(streams) == 1 else None
