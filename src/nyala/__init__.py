@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nyala.api.alter import Alteration
     from nyala.api.backups import clean_backups, list_backups, restore_backup
     from nyala.api.batch import Batch
-    from nyala.api.change_feed import ChangeFeed
+    from nyala.api.change_feed import ChangeFeed, RangeChange
     from nyala.api.database import Database, Snapshot, check, connect
     from nyala.api.description import ColumnDescription, TableDescription
     from nyala.api.readable import TableView
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from nyala.schema.predicates.predicate import col, expr
     from nyala.schema.schema import column
     from nyala.tablet.check import CheckReport, Problem
+    from nyala.tablet.compaction.reports import FinishedCompaction, RunningCompaction
     from nyala.tablet.maintenance import MaintenanceStatus
     from nyala.tablet.state.result import WriteResult
 
@@ -96,6 +97,7 @@ __all__ = [
     "DuplicateKeyError",
     "Error",
     "FencedError",
+    "FinishedCompaction",
     "FlushResult",
     "HistoryExpiredError",
     "InvalidArgumentError",
@@ -112,8 +114,10 @@ __all__ = [
     "PurgeResult",
     "PurgeStatus",
     "RangeBound",
+    "RangeChange",
     "ReadOnlyError",
     "RestoredTable",
+    "RunningCompaction",
     "Scan",
     "SchemaError",
     "Snapshot",
@@ -156,7 +160,7 @@ _HOMES = {
         "nyala.api.alter": "Alteration",
         "nyala.api.backups": "clean_backups list_backups restore_backup",
         "nyala.api.batch": "Batch",
-        "nyala.api.change_feed": "ChangeFeed",
+        "nyala.api.change_feed": "ChangeFeed RangeChange",
         "nyala.api.database": "Database Snapshot check connect",
         "nyala.api.description": "ColumnDescription TableDescription",
         "nyala.api.readable": "TableView",
@@ -182,6 +186,7 @@ _HOMES = {
         "nyala.schema.predicates.predicate": "col expr",
         "nyala.schema.schema": "column",
         "nyala.tablet.check": "CheckReport Problem",
+        "nyala.tablet.compaction.reports": "FinishedCompaction RunningCompaction",
         "nyala.tablet.maintenance": "MaintenanceStatus",
         "nyala.tablet.state.result": "WriteResult",
     }.items()

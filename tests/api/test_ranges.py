@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -200,12 +201,10 @@ def test_the_change_feed_names_purged_ranges(db: Database) -> None:
         feed = t.changes(before, versions=versions)  # type: ignore[arg-type]
         assert sorted(feed.to_arrow().column("value").to_pylist()) == [2015, 2015]
         (gone,) = feed.dropped_ranges
-        assert (
-            gone["range"] == "RANGE (time) [2014-01-01, 2015-01-01)" and before < gone["timestamp"] <= dropped
-        )
-        assert json.loads(feed.schema.metadata[b"nyala.dropped_ranges"]) == [gone]
-        assert json.loads(feed.to_reader().schema.metadata[b"nyala.dropped_ranges"]) == [gone]
-    assert t.changes(dropped).dropped_ranges == [] and t.changes(dropped).schema.metadata is None
+        assert gone.range == "RANGE (time) [2014-01-01, 2015-01-01)" and before < gone.timestamp <= dropped
+        assert json.loads(feed.schema.metadata[b"nyala.dropped_ranges"]) == [asdict(gone)]
+        assert json.loads(feed.to_reader().schema.metadata[b"nyala.dropped_ranges"]) == [asdict(gone)]
+    assert t.changes(dropped).dropped_ranges == () and t.changes(dropped).schema.metadata is None
 
 
 def test_files_of_a_purged_range_are_removed_when_nobody_reads_them(db: Database) -> None:

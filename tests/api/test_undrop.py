@@ -338,14 +338,14 @@ def test_the_change_feed_names_dropped_and_restored_ranges(db: Database) -> None
     before = db.now()
     drop(table, 0, 10)
     between = db.now()
-    assert [one["range"] for one in table.changes(before).dropped_ranges] == ["RANGE (k) [0, 10)"]
-    assert table.changes(before, before).dropped_ranges == [] == table.changes(between).dropped_ranges
+    assert [one.range for one in table.changes(before).dropped_ranges] == ["RANGE (k) [0, 10)"]
+    assert table.changes(before, before).dropped_ranges == () == table.changes(between).dropped_ranges
     undrop(table, 0, 10)
     feed = table.changes(between)
-    assert [one["range"] for one in feed.restored_ranges] == ["RANGE (k) [0, 10)"]
-    assert b"nyala.restored_ranges" in feed.schema.metadata and feed.dropped_ranges == []
+    assert [one.range for one in feed.restored_ranges] == ["RANGE (k) [0, 10)"]
+    assert b"nyala.restored_ranges" in feed.schema.metadata and feed.dropped_ranges == ()
     whole = table.changes(before)
-    assert whole.restored_ranges == [] == whole.dropped_ranges and whole.to_arrow().num_rows == 0
+    assert whole.restored_ranges == () == whole.dropped_ranges and whole.to_arrow().num_rows == 0
 
 
 def test_an_alteration_leaves_a_dropped_range_readable(db: Database) -> None:

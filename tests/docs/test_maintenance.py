@@ -19,6 +19,7 @@ from nyala.tablet import maintenance, store
 from nyala.tablet.compaction import background as compactor
 from nyala.tablet.compaction import lifecycle as compaction
 from nyala.tablet.compaction import plans, policy
+from nyala.tablet.compaction.reports import RunningCompaction
 from tests.support import open_database
 
 from .test_settings import rows, section
@@ -52,14 +53,15 @@ def inner(heading: str, key: str) -> set[str]:
 
 def test_every_key_of_status_is_on_the_page(db: Database) -> None:
     heading = "Status of background work: `status()`"
-    running: list[dict[str, object]] = []
+    running: list[RunningCompaction] = []
     work = db.maintenance.compactor
     done = work._count
 
     def while_running(*args: object) -> None:
-        work.running = compactor.Running("merging compaction", "t", 1, 0.0)
+        work.running = RunningCompaction("merging compaction", "t", 1, 0.0, 0, 0)
         found = db.maintenance.status().compaction
         work.running = None
+        assert found is not None
         running.append(found)
         done(*args)  # type: ignore[arg-type]
 
@@ -67,8 +69,8 @@ def test_every_key_of_status_is_on_the_page(db: Database) -> None:
     db.maintenance.compact_once(db._writer())
     status = db.maintenance.status()
     assert sorted(keys(heading)) == sorted(asdict(status))
-    assert status.recent and inner(heading, "recent") == set(status.recent[0])
-    assert running and inner(heading, "compaction") - {"None"} == set(running[0])
+    assert status.recent and inner(heading, "recent") == set(asdict(status.recent[0]))
+    assert running and inner(heading, "compaction") - {"None"} == set(asdict(running[0]))
 
 
 def test_every_key_of_stats_and_vacuum_is_on_the_page(db: Database) -> None:

@@ -189,7 +189,7 @@ class Looks:
             assert [row["_commit_version"] for row in found] == sorted(
                 row["_commit_version"] for row in found
             )
-        dropped = sorted(one["timestamp"] for one in feed.dropped_ranges)
+        dropped = sorted(one.timestamp for one in feed.dropped_ranges)
         gone = [
             one
             for one in model.gone
@@ -222,7 +222,7 @@ class Looks:
             and not one.existed(since)
         ]  # fmt: skip
         assert len(feed.restored_ranges) == len(back), (what, feed.restored_ranges)
-        texts = " ".join(one["range"] for one in feed.dropped_ranges)
+        texts = " ".join(one.range for one in feed.dropped_ranges)
         assert all(_named(one) in texts for one in gone), texts
 
     def do_look_keys(self, name: str, number: int, view: int) -> None:

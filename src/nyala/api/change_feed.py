@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Final
 
 import pyarrow as pa
 
@@ -25,6 +26,16 @@ from nyala.tablet.state.root import Root, TableState
 # Keys in the metadata of a feed's Arrow schema, for range partitions that were dropped or brought back.
 DROPPED_RANGES: Final = b"nyala.dropped_ranges"
 RESTORED_RANGES: Final = b"nyala.restored_ranges"
+
+
+@dataclass(frozen=True)
+class RangeChange:
+    """A range partition that was dropped or brought back, and when."""
+
+    range: str
+    """The range, for instance `RANGE (time) [2014-01-01, 2015-01-01)`."""
+    timestamp: int
+    """The moment of the drop, or of the return."""
 
 
 class ChangeFeed(PinnedRows):
@@ -63,13 +74,12 @@ class ChangeFeed(PinnedRows):
 
         def described(
             ranges: Iterable[tuple[tuple[bytes | None, bytes | None], int]],
-        ) -> list[dict[str, Any]]:
+        ) -> tuple[RangeChange, ...]:
             levels, schema = table.entry.partition_schema, table.schema
             in_order = sorted(ranges, key=lambda each: (each[1], each[0][0] or b""))
-            return [
-                {"range": describe_range(bounds, levels, schema), "timestamp": moment}
-                for bounds, moment in in_order
-            ]
+            return tuple(
+                RangeChange(describe_range(bounds, levels, schema), moment) for bounds, moment in in_order
+            )
 
         self._ranges = {DROPPED_RANGES: described(dropped), RESTORED_RANGES: described(restored)}
 
@@ -94,20 +104,20 @@ class ChangeFeed(PinnedRows):
         return self._spec.values_at == "both"
 
     @property
-    def dropped_ranges(self) -> list[dict[str, Any]]:
-        """Range partitions that were dropped in the interval or later: dicts of `range` (text) and `timestamp`.
+    def dropped_ranges(self) -> tuple[RangeChange, ...]:
+        """Range partitions that were dropped in the interval or later, by the moment of the drop.
 
         The feed contains no changes of their rows.
         """
-        return list(self._ranges[DROPPED_RANGES])
+        return self._ranges[DROPPED_RANGES]
 
     @property
-    def restored_ranges(self) -> list[dict[str, Any]]:
-        """Range partitions that `undrop_range` brought back in the interval, in the form of `dropped_ranges`.
+    def restored_ranges(self) -> tuple[RangeChange, ...]:
+        """Range partitions that `undrop_range` brought back in the interval, by the moment of their return.
 
         The feed does not show their rows as inserted: read the range at `until` instead.
         """
-        return list(self._ranges[RESTORED_RANGES])
+        return self._ranges[RESTORED_RANGES]
 
     @property
     def purged(self) -> int | None:
@@ -120,7 +130,11 @@ class ChangeFeed(PinnedRows):
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema. Its metadata has `dropped_ranges` and `restored_ranges` as JSON, if there are any."""
-        found = {key: json.dumps(ranges) for key, ranges in self._ranges.items() if ranges}
+        found = {
+            key: json.dumps([asdict(each) for each in ranges])
+            for key, ranges in self._ranges.items()
+            if ranges
+        }
         return self._spec.arrow_schema.with_metadata(found) if found else self._spec.arrow_schema
 
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:

@@ -534,9 +534,9 @@ class RemoteMaintenance:
 
     def status(self) -> MaintenanceStatus:
         """Return the running, waiting and latest work, and counters since the store was opened."""
-        from nyala.tablet.maintenance import MaintenanceStatus
+        from nyala.tablet.maintenance import status_of_fields
 
-        return MaintenanceStatus(**self._writer._figures("maintenance_status", {}))
+        return status_of_fields(self._writer._figures("maintenance_status", {}))
 
     def pause(self) -> None:
         """Stop background work until `resume`. Wait until running work has ended.

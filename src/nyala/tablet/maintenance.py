@@ -30,6 +30,7 @@ from nyala.tablet.jobs.staging import remove_expired_staging
 
 if TYPE_CHECKING:
     from nyala.tablet.compaction.background import Compactor
+    from nyala.tablet.compaction.reports import FinishedCompaction, RunningCompaction
     from nyala.tablet.flush.in_worker import FlushWorker
     from nyala.tablet.store import Store
 
@@ -142,12 +143,12 @@ class MaintenanceStatus:
     paused: bool
     running: str
     """The flush or collection that runs; "" if none does."""
-    compaction: Mapping[str, Any] | None
-    """The running compaction, with operation, table, tablet, seconds, rows_done, rows_total."""
+    compaction: RunningCompaction | None
+    """The running compaction; None if none runs."""
     waiting: str
     """Why the next compaction waits; "" if none does."""
-    recent: Sequence[Any]
-    """The last eight compactions."""
+    recent: tuple[FinishedCompaction, ...]
+    """The last eight compactions, oldest first."""
     flushes: int
     rows_flushed: int
     delta_compactions: int
@@ -167,6 +168,22 @@ class MaintenanceStatus:
     failures: int
     last_error: str
     """The last errors of the background work; "" if there was none."""
+
+
+def status_of_fields(fields: Mapping[str, Any]) -> MaintenanceStatus:
+    """Return the status whose `dataclasses.asdict` is `fields`."""
+    from nyala.tablet.compaction.reports import FinishedCompaction, RunningCompaction
+
+    running = fields["compaction"]
+    return MaintenanceStatus(
+        **{
+            **fields,
+            "compaction": running and RunningCompaction(**running),
+            "recent": tuple(
+                FinishedCompaction(**{**each, "rowsets": tuple(each["rowsets"])}) for each in fields["recent"]
+            ),
+        }
+    )
 
 
 class Maintenance:

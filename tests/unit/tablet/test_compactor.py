@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import threading
 import time
@@ -18,6 +20,7 @@ from nyala.api.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.mvcc.timestamp import from_physical
+from nyala.tablet import maintenance
 from nyala.tablet.compaction import background as compactor
 from nyala.tablet.compaction import lifecycle as compaction
 from nyala.tablet.compaction.background import DELAY_S, Compactor, is_quiet
@@ -85,10 +88,9 @@ def test_it_compacts_until_no_plan_is_left_and_counts_the_results(db: Database) 
     assert len(rowsets(db)) == 1 and rows(table) == before
     assert status.merging_compactions == len(status.recent) >= 1
     last = status.recent[-1]
-    assert set(last) == {"operation", "table", "tablet", "rowsets", "bytes_before", "bytes_after", "seconds"}
-    assert (last["operation"], last["table"]) == ("merging compaction", "t")
-    assert sum(work["bytes_before"] for work in status.recent) == status.bytes_compacted > 0
-    assert sum(work["bytes_after"] for work in status.recent) == status.bytes_written
+    assert (last.operation, last.table) == ("merging compaction", "t")
+    assert sum(work.bytes_before for work in status.recent) == status.bytes_compacted > 0
+    assert sum(work.bytes_after for work in status.recent) == status.bytes_written
     assert status.compaction is None and status.waiting == ""
     for value in range(12):
         table.update({"k": [value], "v": [-1]})
@@ -226,12 +228,14 @@ def test_status_shows_the_running_compaction(
 
     monkeypatch.setattr(compactor.file_jobs, "run", watched)
     assert db.maintenance.compactor.run_once(db._writer())
-    assert seen[0] == {
-        "operation": "merging compaction", "table": "t", "tablet": 1, "seconds": 0.0, "rows_done": 0, "rows_total": 0,
-    }  # fmt: skip
-    assert seen[1]["seconds"] == 2.0 and seen[1]["rows_done"] == seen[1]["rows_total"] > 0
+    assert seen[0] == nyala.RunningCompaction("merging compaction", "t", 1, 0.0, rows_done=0, rows_total=0)
+    assert seen[1].seconds == 2.0 and seen[1].rows_done == seen[1].rows_total > 0
+    status = db.maintenance.status()
+    for running in (seen[1], None):  # as the process that writes sends it to the others
+        sent = dataclasses.replace(status, compaction=running)
+        assert maintenance.status_of_fields(json.loads(json.dumps(dataclasses.asdict(sent)))) == sent
     assert db.maintenance.status().compaction is None
-    assert db.maintenance.status().recent[0]["seconds"] == 2.0
+    assert db.maintenance.status().recent[0].seconds == 2.0
 
 
 # --- where --------------------------------------------------------------------------------------------------

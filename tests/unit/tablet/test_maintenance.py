@@ -343,7 +343,7 @@ def test_status_of_a_new_store(db: Database) -> None:
     assert (status.compaction, status.waiting, status.recent, status.paused) == (
         None,
         "",
-        [],
+        (),
         False,
     )
 

@@ -467,7 +467,9 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ("dropped_ranges", feed.dropped_ranges),
             ("restored_ranges", feed.restored_ranges),
         ):
-            inside = [each for each in ranges if since < each["timestamp"] <= end["timestamp"]]
+            inside = [
+                dataclasses.asdict(each) for each in ranges if since < each.timestamp <= end["timestamp"]
+            ]
             end |= {kind: inside} if inside else {}
         return end
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.mvcc.timestamp import from_physical
@@ -36,6 +36,7 @@ from nyala.tablet.compaction.lifecycle import Runner, compact, lack_of_space
 from nyala.tablet.compaction.measurement import Layouts
 from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.compaction.policy import best_plan
+from nyala.tablet.compaction.reports import FinishedCompaction, RunningCompaction
 from nyala.tablet.state.reservations import Reservation
 from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.workers.process import JobCancelled, NoWorkerError, Worker
@@ -88,18 +89,6 @@ class _Planned:
     plan: Plan | None
 
 
-@dataclass
-class Running:
-    """The compaction that runs now, and its progress in rows."""
-
-    operation: str
-    table: str
-    tablet: int
-    since_s: float
-    rows_done: int = 0
-    rows_total: int = 0
-
-
 class Compactor:
     """Runs compactions in the background. One thread calls `run_once`; any thread may call the rest."""
 
@@ -110,11 +99,12 @@ class Compactor:
         self._delayed: dict[int, tuple[float, float]] = {}  # tablet: (until, length of the delay)
         self._worker = Worker()
         self.counters = CompactionCounters()
-        self.running: Running | None = None
+        self.running: RunningCompaction | None = None
+        self._started_s = 0.0
         self.waiting = ""
         """Why a useful compaction does not run; "" if it runs."""
         self._waiting_until_s = 0.0
-        self.recent: deque[dict[str, Any]] = deque(maxlen=HISTORY_LENGTH)
+        self.recent: deque[FinishedCompaction] = deque(maxlen=HISTORY_LENGTH)
 
     # ------------------------------------------------------------------------------------------ choosing
 
@@ -184,9 +174,10 @@ class Compactor:
             self._waiting_until_s = now_s + DELAY_S
             self._delayed[tablet_id] = (now_s + DELAY_S, DELAY_S)
             return True
-        self.running = Running(operation_of(plan), table.name, tablet_id, now_s)
+        self._started_s = now_s
+        self.running = RunningCompaction(operation_of(plan), table.name, tablet_id, 0.0, 0, 0)
         try:
-            report = compact(store, table.id, tablet_id, plan, self.runner(store, self.running))
+            report = compact(store, table.id, tablet_id, plan, self.runner(store, self._progress))
         except JobCancelled:
             self.counters.given_up += 1
             return False
@@ -205,17 +196,21 @@ class Compactor:
             return True
         self._count(plan, report.bytes_before, report.bytes_after)
         self.recent.append(
-            {
-                "operation": operation_of(plan),
-                "table": table.name,
-                "tablet": tablet_id,
-                "rowsets": list(plan.rowsets) if isinstance(plan, MergePlan | ExpirePlan) else [plan.rowset],
-                "bytes_before": report.bytes_before,
-                "bytes_after": report.bytes_after,
-                "seconds": round(store.env.clock.monotonic_s() - now_s, 3),
-            }
+            FinishedCompaction(
+                operation=operation_of(plan),
+                table=table.name,
+                tablet=tablet_id,
+                rowsets=tuple(plan.rowsets) if isinstance(plan, MergePlan | ExpirePlan) else (plan.rowset,),
+                bytes_before=report.bytes_before,
+                bytes_after=report.bytes_after,
+                seconds=round(store.env.clock.monotonic_s() - now_s, 3),
+            )
         )
         return True
+
+    def _progress(self, done: int, total: int) -> None:
+        if (running := self.running) is not None:
+            self.running = replace(running, rows_done=done, rows_total=total)
 
     def _delay_longer(self, tablet_id: int, now_s: float) -> None:
         """Delay the tablet twice as long as the last time (N2)."""
@@ -238,28 +233,17 @@ class Compactor:
 
     # ------------------------------------------------------------------------------------------ where
 
-    def runner(
-        self,
-        store: Store,
-        running: Running | None = None,
-        on_progress: file_jobs.Progress = lambda done, total: None,
-    ) -> Runner:
-        """Return a runner that runs small jobs in this thread, and others in a worker process.
+    def runner(self, store: Store, on_progress: file_jobs.Progress = lambda done, total: None) -> Runner:
+        """Return a function that runs small jobs in this thread, and others in a worker process.
 
-        running:     gets the progress, for `status`.
         on_progress: called in this thread with (rows done, rows of the whole job).
         """
         clock = store.env.clock
 
         def run(job: Job, reservation: Reservation) -> Output:
-            def progress(done: int, total: int) -> None:
-                if running is not None:
-                    running.rows_done, running.rows_total = done, total
-                on_progress(done, total)
-
             # A worker always uses the system's files and clock, but tests may use others.
             if not store.env.is_system or _is_small(job):
-                return file_jobs.run(store.env, job, progress)
+                return file_jobs.run(store.env, job, on_progress)
             kind, arguments = file_jobs.encode_job(job)
             started_s = clock.monotonic_s()
             try:
@@ -267,14 +251,14 @@ class Compactor:
                     kind,
                     placed(arguments, store.env.files, store.root_path),
                     reservation.revoked.is_set,
-                    lambda fields: progress(fields["done"], fields["total"]),
+                    lambda fields: on_progress(fields["done"], fields["total"]),
                 )
             except NoWorkerError as error:
                 logger.warning(
                     "no worker process, so a compaction runs in this process and may slow down queries: %s",
                     error,
                 )
-                return file_jobs.run(store.env, job, progress)
+                return file_jobs.run(store.env, job, on_progress)
             logger.debug("%s in a worker took %.2f s", kind, clock.monotonic_s() - started_s)
             return file_jobs.decode_output(answer)
 
@@ -285,23 +269,15 @@ class Compactor:
         self._worker.close()
 
     def status(self, now_s: float) -> dict[str, Any]:
-        """Return the counters, the running compaction, and the latest results."""
+        """Return the fields of `MaintenanceStatus` that describe compactions."""
         running = self.running
-        going_on = None
         if running is not None:
-            going_on = {
-                "operation": running.operation,
-                "table": running.table,
-                "tablet": running.tablet,
-                "seconds": round(now_s - running.since_s, 3),
-                "rows_done": running.rows_done,
-                "rows_total": running.rows_total,
-            }
+            running = replace(running, seconds=round(now_s - self._started_s, 3))
         return {
             **asdict(self.counters),
-            "compaction": going_on,
+            "compaction": running,
             "waiting": self.waiting,
-            "recent": list(self.recent),
+            "recent": tuple(self.recent),
         }
 
 
