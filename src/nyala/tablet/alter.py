@@ -8,17 +8,17 @@ An alteration is a list of steps. Under the commit lock:
     commit     sync the log, commit one catalogue change, install a new root
 
 Stored data does not change. Files and rows in memory name their columns by id, and a scan adapts
-them to its schema (`nyala.schema.adapter`; X4 of `RowSetVersion`). So an alteration takes
-milliseconds for a table of any size.
+them to its schema (`nyala.schema.adapter`). So an alteration takes milliseconds for a table of any
+size.
 
 Invariants
     L1  Either all steps are applied, or none, also after a crash. A step that fails raises its
         error before anything changes.
     L2  A batch that was prepared for the old table is prepared again under the lock (`write_path`).
-    L3  The schema of every readable moment is kept in `TableEntry.schemas`. Files that are written
-        later still have dropped columns that the history needs (`TableState.stored_schema`).
-    L4  The tablets of a dropped range are kept until their history ends (H5), but no write reaches
-        them. A purged range is removed at once.
+    L3  The schema of every readable moment is kept in `TableEntry.schemas`. If the history needs a
+        dropped column, files that are written later still contain it (`TableState.stored_schema`).
+    L4  The tablets of a dropped range are kept until their history ends, but no write reaches them.
+        A purged range is removed at once.
 
 Source: docs/design/kudu.md, "Schema alteration"; docs/design/snapshots-and-history.md, "Altering a
 table"; docs/design/rules.md, W2 and R7. Unlike Nyala, Kudu flushes the MemRowSet.
@@ -54,9 +54,9 @@ logger = logging.getLogger("nyala.store")
 
 @dataclass(frozen=True)
 class Draft:
-    """The description of a table that the steps of an alteration change, one after the other.
+    """A copy of a table's description. Each step of an alteration returns a changed copy.
 
-    kept:      the tablets that the table will have, without new ones
+    kept:      the present tablets that the table keeps
     dropped:   the tablets of dropped ranges
     purged:    the tablets to remove at once
     added:     the partitions that get new tablets
@@ -134,7 +134,7 @@ def _with_schema(draft: Draft, schema: Schema) -> Draft:
 def rename_table(name: str) -> Step:
     """Return a step that renames the table.
 
-    The step raises TableExistsError, and InvalidArgumentError for an invalid name.
+    Raises, when the step runs: TableExistsError; InvalidArgumentError for an invalid name.
     """
 
     def step(draft: Draft) -> Draft:
@@ -149,7 +149,10 @@ def rename_table(name: str) -> Step:
 
 
 def set_comment(comment: str) -> Step:
-    """Return a step that sets the table's comment. It raises SchemaError for an invalid comment."""
+    """Return a step that sets the table's comment.
+
+    Raises, when the step runs: SchemaError for an invalid comment.
+    """
 
     def step(draft: Draft) -> Draft:
         check_comment(comment, f"table {draft.name!r}: ", draft.limits)
@@ -159,12 +162,12 @@ def set_comment(comment: str) -> Step:
 
 
 def set_history(history_us: int | None) -> Step:
-    """Return a step that sets how long history is kept, in microseconds; None: forever."""
+    """Return a step that sets how long the table keeps history, in microseconds; None: forever."""
     return lambda draft: dataclasses.replace(draft, history_us=history_us)
 
 
 def add_range(bound: RangeBound) -> Step:
-    """Return a step that adds a range (`partition.alteration.added_partitions`)."""
+    """Return a step that adds a range partition (`partition.alteration.added_partitions`)."""
 
     def step(draft: Draft) -> Draft:
         added = added_partitions(bound, draft.partition_schema, draft.partitions, draft.schema, draft.limits)
@@ -177,7 +180,7 @@ def drop_range(bound: RangeBound, purge: bool = False) -> Step:
     """Return a step that drops the range with these bounds. An earlier step may have added it.
 
     purge: remove the rows and their history at once.
-    The step raises the errors of `find_range`.
+    Raises, when the step runs: the errors of `find_range`.
     """
 
     def step(draft: Draft) -> Draft:
@@ -196,10 +199,10 @@ def drop_range(bound: RangeBound, purge: bool = False) -> Step:
 
 
 def undrop_range(bound: RangeBound) -> Step:
-    """Return a step that brings back the range with these bounds that was dropped last.
+    """Return a step that restores the most recently dropped range with these bounds.
 
-    The step raises InvalidArgumentError if no such range was dropped, or if it overlaps a present
-    range.
+    Raises, when the step runs: InvalidArgumentError if no such range was dropped, or if it overlaps
+    a present range.
     """
 
     def step(draft: Draft) -> Draft:
@@ -232,10 +235,10 @@ def _range_of(partition: Partition) -> tuple[bytes | None, bytes | None]:
 
 
 def alter(store: Store, table_id: int, steps: Sequence[Step], *, phase: Phase = no_phase) -> TableEntry:
-    """Apply the steps as one alteration, and return the table's entry.
+    """Apply the steps as one alteration, and return the table's new catalogue entry.
 
-    phase:  for tests: called as "begun" without a lock, and as "frozen" and "committed" under the
-            commit lock.
+    phase:  a function for tests. It is called with "begun" before the commit lock is taken, and
+            with "frozen" and "committed" under this lock.
     Raises: errors of the steps; TableNotFoundError if the table was dropped; StorageError. Nothing
             changes then (L1).
     """
@@ -318,9 +321,9 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
 
 
 def _dropped_and_undropped(table: TableState, draft: Draft, timestamp: int) -> dict[int, TabletState]:
-    """Return all tablets of the table by id.
+    """Return all tablets of the table by id, with the drops and restores of the draft applied.
 
-    In the entries of tablets that the draft drops or brings back, `drops` gets the timestamp.
+    If the draft drops or restores a tablet, `timestamp` is added to the tablet's `drops`.
     """
     found = {tablet.id: tablet for tablet in table.every_tablet}
     present = {tablet.id for tablet in draft.kept}
@@ -332,7 +335,7 @@ def _dropped_and_undropped(table: TableState, draft: Draft, timestamp: int) -> d
 
 
 def _without_past(store: Store, entry: TableEntry) -> TableEntry:
-    """Return the entry without schema versions and purged ranges that no readable moment needs."""
+    """Return the entry without the schemas and purged ranges that no readable moment needs."""
     cut = store.history_cut(entry)
     shorter = entry.without_past(cut)
     return (

@@ -1,15 +1,16 @@
 """Checks a store: reads every byte, and verifies all rules that can be verified.
 
-    catalogue   the checkpoint and the changes in the log (rules M1 to M11, T1 of `catalog.model`)
-    log         each record and CRC, their order, a torn end or damage (R6); the position record
+    catalogue   the checkpoint and the changes in the log (rules of `catalog.model`)
+    log         each record and CRC, their order, a torn end or damage; the position record, which
+                shows reader processes how far they may read the log
     memory      the result of a replay
     files       existence, size, each block and CRC (`rowset.checking.findings`)
-    tablets     no key has two live rows at one moment (T1 of `root`); every row is in its partition
+    tablets     no key has two live rows at one moment; every row is in its partition
     folder      files that the catalogue does not name; a note about files that no writer created
 
-If no process writes to the store, the check has the writer's lock. Otherwise it checks one root, as
-a reader sees it. Then files that the catalogue does not name are not reported, because the writer
-may be writing them.
+If no process writes to the store, the check takes the writer's lock. Otherwise it checks the state
+that a reader sees. Then it does not report files that the catalogue does not name, because the
+writer may be writing them.
 
 A check changes nothing; `tablet.repair` repairs.
 Source: docs/reliability.md; Kudu's `kudu fs check`.
@@ -97,7 +98,7 @@ Progress: TypeAlias = "Callable[[int, int], None]"
 
 
 class _TooMuchError(Exception):
-    """The replay of the log takes more memory than allowed."""
+    """Raised when the replay of the log takes more memory than allowed."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,10 @@ class Problem:
            "key-twice"    a key has two live rows at one moment
            "wrong-tablet" a row is not in the tablet of its partition
            "log"          the log is damaged, or ends too early
-           "position"     the position record is damaged
+           "position"     the position record is damaged (it shows readers how far to read the log)
            "orphan-file"  a file that the catalogue does not name
-           "memory"       the result of the log's replay breaks a rule
-    path, offset: the place in a file; None: no single place.
+           "memory"       after the replay of the log, the rows in memory break a rule
+    path, offset: the file and the byte offset of the problem; None: not known, or several.
     """
 
     kind: ProblemKind
@@ -145,7 +146,7 @@ class CheckReport:
     problems: in the order in which they were found
     notes:    other facts for the user
     repairs:  one sentence per repair
-    alone:    whether no process had the store open, so that orphan files were found too
+    alone:    whether no writer had the store open; only then were orphan files searched
     rows:     the number of rows in files, also dead ones
     bytes:    the size of the data files
     """
@@ -186,7 +187,7 @@ class CheckReport:
 
 
 def no_progress(done: int, total: int) -> None:
-    """A `Progress` that does nothing."""
+    """Progress function that does nothing."""
 
 
 def check_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
@@ -220,7 +221,7 @@ def _check_bound_folder(env: Env, path: str, progress: Progress) -> CheckReport:
 
 
 def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """Check the whole store. Requires the writer's lock."""
+    """Check the whole store, including orphan files. Requires the writer's lock."""
     check = _Check(env, path, progress)
     found = check.catalogue()
     if found is not None:
@@ -264,7 +265,7 @@ def check_bucket(
 
 @contextlib.contextmanager
 def bucket_at(url: str, storage_options: StorageOptions | None) -> Iterator[tuple[Env, Objects]]:
-    """A context that opens the bucket at a URL: returns its objects and an `Env` for its files."""
+    """Context manager: open the bucket at a URL; yield its objects, and an `Env` for its files."""
     with contextlib.closing(open_objects(url, storage_options)) as objects:
         env = open_env(objects)
         with contextlib.closing(env.files):
@@ -272,7 +273,7 @@ def bucket_at(url: str, storage_options: StorageOptions | None) -> Iterator[tupl
 
 
 def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = no_progress) -> CheckReport:
-    """Check the current state of an open store, including its memory."""
+    """Check the current state of an open store, including the rows in memory."""
     check = _Check(store.env, store.root_path, progress)
     if isinstance(store, Store):
         with Uninterrupted(), store.commit_lock:
@@ -303,8 +304,6 @@ def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = n
 
 
 class _OnDisk(Protocol):
-    """A file in the catalogue."""
-
     @property
     def path(self) -> str: ...
     @property
@@ -568,7 +567,7 @@ class _Check:
         return sound and self._where_rows_belong(table, tablet, rowset)
 
     def _where_rows_belong(self, table: TableState, tablet: TabletState, rowset: DiskRowSet) -> bool:
-        """Check a rowset's rows: NOT NULL columns, stored keys, partitions. Return whether all is right.
+        """Check the rows of a rowset. Return whether all of them are right.
 
         NOT NULL columns must have no NULLs, stored keys must match the key columns, and each row
         must be in the tablet of its partition.
@@ -669,9 +668,9 @@ class _Check:
 
 
 def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
-    """Return the absolute paths of orphans and strays (`unreferenced_files`).
+    """Return the paths that the catalogue does not name: files of a writer, and other paths.
 
-    Orphans also include segments of the log and staging folders that are not needed any more.
+    The first list includes old segments of the log, and staging folders of finished jobs.
     Requires the writer's lock.
     """
     orphans, strays = unreferenced_files(env, path, state)
@@ -707,9 +706,9 @@ def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRo
 
 
 def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, Rowids]]:
-    """Yield the keys that both rowsets have, in several parts.
+    """Yield the keys that both rowsets have, in several portions.
 
-    Each part has the keys, their rowids in `left`, and their rowids in `right`.
+    Each portion has the keys, their rowids in `left`, and their rowids in `right`.
     Bloom filters are not used, because they may be wrong.
     """
     for keys, rights, following in _key_parts(right):
@@ -720,9 +719,9 @@ def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Ro
 
 
 def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> Iterator[Rowids]:
-    """Search the keys in one range of rows after another. Yield the rowid of each key per range.
+    """Search the keys in one range of rows after another. Yield the rowids found in each range.
 
-    A rowid is -1 if the range does not have the key.
+    Each array has one rowid per key, or -1 if the range does not have the key.
     following: a key that is greater than all `keys`; None: no such key is known.
     """
     if isinstance(store, MemRowSet):
@@ -735,9 +734,9 @@ def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> It
 
 
 def _key_parts(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | None]]:
-    """Yield the keys of a rowset in parts.
+    """Yield all keys of a rowset in portions.
 
-    Each part has ascending keys, their rowids, and the first key of the next part, or None.
+    Each portion has ascending keys, their rowids, and the first key of the next portion, or None.
     """
     if isinstance(store, MemRowSet):
         order = store.order()

@@ -1,24 +1,24 @@
 """Copies a whole store between folders and buckets, while its writer continues to write.
 
-The source is opened as a reader, so its lease keeps the files of one version of the catalogue. The
-copy is written in this order:
+The source is opened as a reader: the reader's lease keeps the source's files until they are copied.
+The copy is written in this order:
 
     data files  under the same names; a repeated copy skips files that exist already
     catalogue   as a checkpoint, with a new store id
     log         the batches that may not be in files, with their timestamps
-    birth       `nyala.json`
+    birth       the file `nyala.json`, which marks the destination as a store
 
 Invariants
     C1  Catalogue, files and batches belong to one moment of the source. The copy replays them like
         a writer after a crash, so it has the same rows at every moment up to that one (R1).
     C2  Until the birth object exists, the destination is not a store. It has the marker `copying`,
         with which `connect` refuses to create a store there.
-    C3  The copy has its own store id. So a file of its log or a checkpoint cannot be confused with
-        one of the source. Data files have no store id.
+    C3  The copy has its own store id, which is in its log and checkpoints. So they cannot be
+        confused with those of the source. Data files have no store id.
     C4  A data file gets its name only when it is complete, and names are unique. So a file with the
         right name and size is the right file.
-    C5  A bucket gets two checkpoints with the same state, because the writer relies on a second one
-        (S5 of `wal.objects.writer`).
+    C5  A bucket gets two checkpoints with the same state, because the writer of a bucket expects
+        two (S5 of `wal.objects.writer`).
 
 Only one copy at a time writes to a destination. A folder has a lock. In a bucket, a second copy
 replaces the marker, and the first copy then ends with an error.
@@ -67,9 +67,9 @@ Parts = Callable[[], Iterator[bytes]]
 class CopyReport:
     """What a finished copy contains.
 
-    files, bytes: number and size of all data files, also of files that an earlier, interrupted copy
-                  wrote.
-    timestamp:    the moment of the source that was copied (C1).
+    files, bytes: number and size of all data files, including those that an earlier, interrupted
+                  copy wrote.
+    timestamp:    the moment of the source that was copied.
     """
 
     files: int
@@ -79,15 +79,15 @@ class CopyReport:
 
 
 class Destination(Protocol):
-    """A place for a copy: a folder or a bucket.
+    """The folder or bucket that a copy is written to.
 
     Call `begin`, then `write` for each data file (by several threads at once), then `finish`.
     """
 
     def begin(self, directories: Collection[str]) -> None:
-        """Create the marker and these folders.
+        """Create the marker of an unfinished copy, and these folders.
 
-        Raises: StorageError if the place has other content than an unfinished copy.
+        Raises: StorageError if the destination has other content than an unfinished copy.
         """
         ...
 
@@ -96,7 +96,7 @@ class Destination(Protocol):
         ...
 
     def finish(self, state: CatalogState, records: Iterable[LogRecord]) -> None:
-        """Write the catalogue, the log and the birth object."""
+        """Write the catalogue, the log, and the birth object. Then the destination is a store."""
         ...
 
 
@@ -146,9 +146,9 @@ def copy_store(
 
 
 def _state_of(source: ReaderStore | BucketReader) -> tuple[Root, CatalogState, Iterable[LogRecord]]:
-    """Return a root of the source, its catalogue, and the batches that are only in the log (C1).
+    """Return a root of the source, its catalogue, and the batches that are only in the log.
 
-    The root keeps the lease on the files: hold it while the files are copied.
+    Hold the root while the files are copied: the lease keeps its files.
     """
     if isinstance(source, BucketReader):
         root, state = source.look()
@@ -184,7 +184,7 @@ def _check_free(place: str, names: Collection[str]) -> None:
 
 
 class FolderDestination:
-    """A folder of this machine; `close` releases its lock."""
+    """Writes a copy to a folder of this machine. `close` releases the folder's lock."""
 
     def __init__(self, env: Env, path: str) -> None:
         self._env = env
@@ -242,7 +242,7 @@ class FolderDestination:
 
 
 class BucketDestination:
-    """A prefix of a bucket; `close` closes its objects."""
+    """Writes a copy under a prefix of a bucket. `close` closes the connection to the bucket."""
 
     def __init__(self, env: Env, objects: Objects) -> None:
         self._env = env

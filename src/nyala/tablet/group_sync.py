@@ -1,8 +1,8 @@
 """The thread that syncs the log for `durability="group"`, within 100 ms of each batch.
 
 The thread does nothing else, so that no flush or compaction delays a sync. It also runs without
-background maintenance. The sync of a batch begins after at most `wal.writer.GROUP_SYNC_INTERVAL_S`
-+ `POLL_S`.
+background maintenance. The sync of a batch begins at most `wal.writer.GROUP_SYNC_INTERVAL_S` plus
+`POLL_S` seconds after the batch.
 
 Source: docs/how-to/durability.md.
 """

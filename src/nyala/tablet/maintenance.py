@@ -4,7 +4,7 @@ The thread nyala-flush runs every 2 seconds, or at once when a write sets `Store
 
     memory or log is full   flush the largest tablets, or all tablets that keep the log
     old data in memory      flush it after `FLUSH_AGE_S`, if it has at least `FLUSH_AGE_MIN_BYTES`
-    garbage                 delete files that nobody needs (P2)
+    garbage                 delete files that no scan, snapshot or reader needs
 
 The thread nyala-compaction runs when files were added or removed, and every second
 (`compaction.background`). Flushes never wait for compactions, because writers may wait for the
@@ -48,9 +48,10 @@ GIVES_WAY_S: Final = 5.0
 
 @dataclass(frozen=True)
 class TabletMemory:
-    """The memory of one tablet that a flush would free, without what a running merge keeps (R3).
+    """The memory that a flush of one tablet would free.
 
-    timestamp_min: the oldest timestamp that is only in this memory; None: the memory is empty.
+    Excludes changes that a running merge keeps in memory.
+    timestamp_min: the oldest change that is only in this memory; None: the memory is empty.
     """
 
     tablet_id: int
@@ -80,9 +81,9 @@ def choose_flush(pressure: Pressure) -> set[int]:
 
     Memory: if it is above half of its limit, the largest tablets, until a quarter of the limit is
             left.
-    Log:    if it is above its limit, every tablet with unflushed rows. Tablets are left out if a
-            running merge needs the log from an earlier moment: their flush would not shorten the
-            log, and each write would cause small files.
+    Log:    if it is above its limit, every tablet with unflushed rows. If a running merge needs the
+            log from an earlier moment, a flush would not shorten the log and only write small
+            files. Such tablets are left out.
     Age:    every tablet with old data in memory, if the old data is large enough.
     """
     chosen: set[int] = set()
@@ -219,7 +220,6 @@ class Maintenance:
 
     @property
     def compactor(self) -> Compactor:
-        """Chooses and runs compactions."""
         with self._making:
             if self._compactor is None:
                 from nyala.tablet.compaction.background import Compactor
@@ -233,7 +233,6 @@ class Maintenance:
 
     @property
     def flush_worker(self) -> FlushWorker:
-        """Writes the files of background flushes."""
         with self._making:
             if self._flush_worker is None:
                 from nyala.tablet.flush.in_worker import FlushWorker
@@ -341,7 +340,7 @@ class Maintenance:
         self._errors[thread] = str(error)
 
     def run_once(self, store: Store) -> None:
-        """Do the flush that is due, then collect garbage. Raises: the errors of both."""
+        """Do the flush that is due, then delete unneeded files. Raises: the errors of both."""
         try:
             chosen = choose_flush(pressure_of(store))
             if chosen:
@@ -376,7 +375,7 @@ class Maintenance:
         self._errors.pop("flush", None)
 
     def _log_stays_full(self, store: Store) -> bool:
-        """Whether the log has been full for at least `GIVES_WAY_S` seconds."""
+        """Whether the log has been full for so long that a running merge must give way."""
         now_s = self._clock.monotonic_s()
         if not store.log_is_full():
             self._log_full_since_s = None

@@ -3,9 +3,10 @@
     compact_table    flushes, then compacts until rowsets do not overlap and have no REDO
     vacuum_table     frees disk space: expired history, dead rows, unneeded files
 
-Writers and scans continue. The functions wait for running background compactions. They leave out
-rowsets that running jobs hold (`jobs.held_rowsets`), because a job may take hours; the report and
-the logger name them.
+Writers and scans continue. The functions wait for running background compactions. But they do not
+wait for jobs (loads and staged batches of other processes), because a job may take hours. Rowsets
+that a job holds are left out (`jobs.held_rowsets`): the report counts them, and the logger names
+the jobs.
 Source: docs/how-to/maintenance.md.
 """
 
@@ -57,7 +58,7 @@ class MaintenanceReport:
     """What `compact_table` did.
 
     bytes_before, bytes_after: the sizes of the replaced and of the new files
-    rowsets_left_out:          rowsets that jobs hold
+    rowsets_left_out:          the number of rowsets that were not compacted, because jobs hold them
     """
 
     compactions: int = 0
@@ -79,9 +80,10 @@ def compact_table(
 ) -> MaintenanceReport:
     """Flush the table and compact it until its rowsets do not overlap and have no REDO.
 
-    Rows that are written during the call may stay uncompacted. Rowsets that jobs hold are left out.
+    The work is done in rounds, because one compaction can make another one necessary. Rows that are
+    written during the call may stay uncompacted. Rowsets that jobs hold are left out.
     runner: runs each compaction; None: in this thread.
-    step:   called with the number of finished plans and of all plans of a round.
+    step:   called before each compaction of a round: with the number of finished ones, and of all.
     Raises: TableNotFoundError, StorageError, CorruptionError; finished compactions are kept.
     """
     report = MaintenanceReport()
@@ -102,7 +104,7 @@ _at_work = threading.local()
 
 @contextmanager
 def _not_nested(store: Store) -> Iterator[None]:
-    """A context that forbids a compaction inside the progress function of another compaction.
+    """Context manager: forbid a compaction inside the progress function of another compaction.
 
     Raises InvalidArgumentError for the inner compaction, which would wait for the outer one.
     """
@@ -124,7 +126,7 @@ def compact_table_together(
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
     step: Step = lambda done, total: None,
 ) -> MaintenanceReport:
-    """As `compact_table`, but run and install all compactions of a round together.
+    """Compact the table like `compact_table`, but install all compactions of a round together.
 
     run_all: runs the jobs of a round, and returns their outputs. One commit installs all outputs.
     """
@@ -257,7 +259,7 @@ def _expiring(layouts: list[RowSetLayout]) -> list[Plan]:
 def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
     """Return plans that rewrite rowsets to free expired data.
 
-    Rowsets whose expired data fills whole files are left out: such files are deleted instead.
+    If the expired data of a rowset fills whole files, no plan is needed: such files are deleted.
     """
     return [
         MergePlan((layout.id,), 0.0)
@@ -283,7 +285,7 @@ def _plans(
     """Return the compactions that `choose` selects in all tablets of the table: (tablet id, plan).
 
     root:      the state to plan for. While the caller holds it, its files are not deleted.
-    also_held: also plan for rowsets that are reserved or held.
+    also_held: also plan for rowsets that other compactions or jobs hold.
     """
     table = root.tables.get(table_id)
     if table is None:

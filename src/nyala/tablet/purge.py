@@ -73,7 +73,7 @@ class Remaining:
 class PurgeReport:
     """What a purge did.
 
-    timestamp: M, the timestamp of the mark in the catalogue (step 2)
+    timestamp: the timestamp of the mark in the catalogue (step 2)
     clones:    other tables that share replaced files, and so still have the rows
     """
 
@@ -91,7 +91,7 @@ def purge(store: Store, name: str, keys: pa.Table, wait_s: float, message: str |
     """Erase the rows with these keys from the table.
 
     keys:   a result of `key_rows`.
-    wait_s: how long to wait for readers at the end.
+    wait_s: how many seconds to wait at the end for readers that still use replaced files.
     Raises: TableNotFoundError, InvalidArgumentError, InvalidValueError (nothing changed);
             StorageError, CorruptionError (the rows are deleted; call again, U2).
     """
@@ -127,7 +127,10 @@ def purge(store: Store, name: str, keys: pa.Table, wait_s: float, message: str |
 
 
 def key_rows(table: TableState, keys: Any) -> pa.Table:
-    """Check a user's keys, and return them as a table of key columns. Raises: as `read_keys`."""
+    """Check a user's keys, and return them as a table of key columns.
+
+    Raises: the errors of `read_keys`.
+    """
     if isinstance(keys, pa.RecordBatchReader):
         keys = keys.read_all()
     return _rows_of(table, read_keys(table, keys, "purge")[0])
@@ -138,7 +141,7 @@ def _rows_of(table: TableState, keys: EncodedKeys) -> pa.Table:
 
 
 def remaining(store: Store, table_id: int) -> Remaining:
-    """Delete garbage that nobody needs. Return the rest of it, of this table and of the log."""
+    """Delete garbage. Report the files of this table and of the log that cannot be deleted yet."""
     store.collect_garbage()
     state, root = store.state, store.root
     others = {layout.tablet_directory(tablet.id) for table, tablet in root.tablets() if table.id != table_id}
@@ -175,7 +178,7 @@ def _check_free(store: Store, table: TableState, keys: EncodedKeys) -> None:
 
 
 def _mark(store: Store, table_id: int) -> int:
-    """Store a new timestamp M in the table's entry, and return M."""
+    """Store a new timestamp in the table's entry as the mark of the purge, and return it."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root
@@ -201,7 +204,7 @@ def _rewrite(store: Store, table_id: int, keys: EncodedKeys, moment: int) -> _Re
     """Rewrite all rowsets that have one of the keys, without the rows of these keys.
 
     Dropped ranges are rewritten too: the batch of step 1 does not delete their rows.
-    moment: P; later rows with these keys are kept.
+    moment: the timestamp of the deletion; later rows with these keys are kept.
     """
     clean: set[int] = set()  # the rewritten rowsets
     done = _Rewritten()
@@ -238,7 +241,7 @@ def _rewrite(store: Store, table_id: int, keys: EncodedKeys, moment: int) -> _Re
 
 
 def _found(table: TableState, keys: EncodedKeys) -> Iterator[tuple[TabletState, DiskRowSet, np.ndarray]]:
-    """Yield the rowsets that have one of the keys, as (tablet, rowset, indexes of its keys).
+    """Yield the rowsets that have one of the keys, as (tablet, rowset, indexes of these keys).
 
     keys: in ascending order.
     """

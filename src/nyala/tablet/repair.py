@@ -4,12 +4,12 @@
     index         Rewrite the rowset from its own rows, with all columns that snapshots still need.
                   One change of the catalogue replaces the old rowset. Encoded keys are computed
                   from the key columns, if these keys ascend within the catalogue's bounds.
-    orphan-file   Remove the file, because the catalogue does not name it (P3). If other files are
+    orphan-file   Remove the file, because the catalogue does not name it. If other files are
                   missing, or the log is damaged, the file is kept: it may be a missing file.
-    position      Remove the record. The next open creates it.
+    position      Remove the position record. The next open writes a new one.
 
-Then the store is opened and closed, which cuts off a torn end of the log (R6), and removes leases
-and staging folders of dead processes.
+Then the store is opened and closed. This cuts off a torn end of the log, and removes leases and
+staging folders of dead processes.
 
 Objects in a bucket cannot be changed, so there a rowset with surplus bytes is rewritten too. A
 damaged checkpoint is replaced by a new one: the checkpoint before it and the log have the same
@@ -136,7 +136,7 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
 def repair_bucket(
     url: str, storage_options: StorageOptions | None, progress: Progress = no_progress
 ) -> CheckReport:
-    """As `repair_folder`, for a store in a bucket."""
+    """Check, repair, and check again, like `repair_folder`, a store in a bucket."""
     before = check_bucket(url, storage_options, progress)
     kinds = {problem.kind for problem in before.problems}
     if before.is_blind or "log" in kinds or kinds.isdisjoint(REPAIRABLE):
@@ -233,7 +233,7 @@ def _rewrite_rowsets(
     kinds: Collection[ProblemKind],
     open_log: Callable[[], tuple[CatalogState, StoreLog]],
 ) -> list[str]:
-    """Rewrite the rowsets that have a problem of these kinds and no problem that must stay.
+    """Rewrite the rowsets that have problems of these kinds, and no problem that repair cannot fix.
 
     open_log: returns the catalogue and its log. The batches in the log are not replayed.
     Returns:  a sentence for each rewritten rowset.

@@ -1,8 +1,8 @@
 """The open store of the writer process. It has all parts of the state, and changes them together.
 
-    root        the current state of tables, tablets and rowsets (R7)
+    root        the current state of tables, tablets and rowsets
     state       the catalogue, as it is in the log
-    marks       the applied and the published timestamp (W1)
+    marks       the newest timestamp that is applied to memory, and the newest that readers may see
     log, clock, cache, locks
 
 Writes, flushes, compactions and alterations are in modules of their own. They get a `Store`, and
@@ -13,8 +13,8 @@ Invariants
         applied.
     W3  After a failed sync, or a failure after the log append, `check_writable` raises an error
         until the store is opened again.
-    P2  A file that a change of the catalogue made garbage is deleted only when all living leases
-        and all roots in this process are at least as new as that change.
+    P2  A change of the catalogue can make a file garbage. The file is deleted only when all living
+        leases and all roots in this process are at least as new as that change.
     T1  A new timestamp is greater than all timestamps in the log and the catalogue.
 
 Threads: any thread may call `view`, `check_writable` and the properties. A caller that changes the
@@ -247,7 +247,7 @@ class Store:
     ) -> Store:
         """Return a store with the catalogue and the log. Rows of the log are not replayed yet.
 
-        undo: gets a callback that closes the log, for the case that a later step fails.
+        undo: gets a callback that closes the log. The caller runs it if a later step fails.
         """
         position = read_position(env.files, layout.position_path(path))
         with without_collector():
@@ -295,13 +295,14 @@ class Store:
     ) -> Store:
         """Become the writer of a store in a bucket, create it if needed, and recover it.
 
-        The former writer is fenced.
+        The former writer is fenced: it cannot write any more.
 
-        env:       with the files of the bucket.
-        objects:   the bucket, with the store's prefix; closed with the store, or if this call
+        env:       its `files` are those of the bucket.
+        objects:   the bucket, with the store's prefix. The store closes it; so does this call if it
                    fails.
-        take_over: also fence a writer that seems to be alive.
-        Raises: StorageError, CorruptionError; LockedError if a writer is alive, unless `take_over`.
+        group_interval_s: the longest wait before a sync, for `durability="group"`.
+        take_over: True: also fence a writer that seems to be alive. False: raise LockedError then.
+        Raises: StorageError, CorruptionError; LockedError.
         """
         from nyala.tablet.media.bucket import RefuseLivingWriter, open_bucket
 
@@ -329,7 +330,7 @@ class Store:
         self.reserve.grow(sum(rowset.size_bytes for rowset in self.state.rowsets.values()))
 
     def _drop_abandoned(self) -> None:
-        """Drop tables that a killed job left unfinished (`unfinished.py`)."""
+        """Drop the unfinished tables of jobs whose process was killed (`unfinished.py`)."""
         for name in abandoned(self._root.by_name):
             try:
                 self.drop_tables([name], purge=True)
@@ -341,10 +342,9 @@ class Store:
     def _replay(self, records: Iterable[LogRecord]) -> None:
         """Replay the log into memory, then publish it to readers.
 
-        If the log is long, rows that are already replayed are flushed in between. Such a flush
-        raises the durable marks as any other flush (R2), so after a crash the next replay skips
-        these rows. Before the end of the replay, nothing is published, and segments that are not
-        replayed are not dropped.
+        If the log is long, rows that are already replayed are flushed in between. After a crash
+        during the replay, the next replay skips these rows. Before the end of the replay, nothing
+        is published, and no segment of the log is dropped that is not replayed yet.
         """
         replayer = Replayer(self._root, self._relieved)
         replayer.feed(records)
@@ -428,8 +428,8 @@ class Store:
     def check_writable(self) -> None:
         """Check that the store can take writes.
 
-        Raises: StorageError if the store is closed, if this is a forked child, after an earlier
-                failure (W3), or if the store's folder was moved or replaced.
+        Raises: StorageError if the store is closed, this process is a forked child, an earlier
+                write failed (W3), or the store's folder was moved or replaced.
         """
         self.check_open()
         if isinstance(self._failure, FencedError):
@@ -451,7 +451,7 @@ class Store:
         return isinstance(self._failure, FencedError) or isinstance(self.log.failure, FencedError)
 
     def poison(self, error: BaseException) -> None:
-        """Refuse writes and flushes until the store is opened again (W3)."""
+        """Refuse writes and flushes until the store is opened again, because of this error (W3)."""
         if self._failure is None:
             self._failure = error
             logger.error("the store takes no more writes: %s", _reason(error))
@@ -460,7 +460,7 @@ class Store:
 
     @contextlib.contextmanager
     def _poisoned_by_errors(self) -> Iterator[None]:
-        """A context for syncs: after an error, the store refuses writes (W3).
+        """Context manager for syncs: after an error, the store refuses writes (W3).
 
         Ctrl-C does not count as an error: the log still works, and its next sync covers the same
         records.
@@ -478,7 +478,7 @@ class Store:
         return self._root
 
     def view(self) -> tuple[Root, int]:
-        """Return the root and the published timestamp, at which a reader may read (R7).
+        """Return the root and the published timestamp, which is the newest moment to read.
 
         The timestamp is read before the root. So the root has all published batches, because later
         roots keep the data of earlier ones.
@@ -507,11 +507,11 @@ class Store:
     ) -> None:
         """Commit a change of the catalogue, and install its root. Requires the commit lock.
 
-        The change is one record of the log, after all batches that it depends on (W2). The call
-        returns when the record is synced.
+        The change is one record of the log, after all batches that it depends on. The call returns
+        when the record is synced.
 
         root_at:    returns the new root for the new version.
-        forget_log: also make the segments of the log that the new root does not need garbage (R3).
+        forget_log: also make log segments garbage that the new root does not need.
         Raises: StorageError if the log cannot be written. Then nothing changed, unless its outcome
                 is "unknown". After any other exception the store refuses writes (W3): the change
                 may be durable, so the files that it names must not be removed.
@@ -572,7 +572,7 @@ class Store:
         change.drop_messages = sorted(gone & known.keys())
 
     def _commit(self, change: CatalogChange) -> CatalogState:
-        """Log and sync `change`, and return the catalogue after it."""
+        """Log and sync `change`, apply it to the catalogue, and return the new catalogue."""
         state = apply(self.state, change)
         self.log.sync(self.log.append_change(ChangeRecord(encode_change(change, state.version))))
         return state
@@ -617,7 +617,7 @@ class Store:
     def note_applied(
         self, timestamp: int, nbytes: int, key: CommittedKey | None, message: str | None = None
     ) -> None:
-        """Record that a logged batch was applied to memory. Requires the commit lock.
+        """Record that a logged batch is now in memory. Requires the commit lock.
 
         nbytes:       the memory that the batch takes.
         key, message: the batch's idempotency key and commit message, if any.
@@ -643,9 +643,9 @@ class Store:
             self.pressure.set()
 
     def note_committed(self, timestamp: int) -> None:
-        """Publish a batch that was committed as files and is in the root (W6).
+        """Publish a batch whose rows were committed as files, and not through the log.
 
-        Requires the commit lock.
+        The root has these files already. Requires the commit lock.
         """
         self.marks.advance_applied(timestamp)
         self.marks.advance_published(timestamp)
@@ -668,7 +668,7 @@ class Store:
             self.publish()
 
     def log_sync_all(self) -> None:
-        """Sync all appended records (W2). Raises: StorageError(outcome="unknown")."""
+        """Sync all appended records. Raises: StorageError(outcome="unknown")."""
         with Uninterrupted():
             with self._poisoned_by_errors():
                 self.log.sync()
@@ -684,7 +684,10 @@ class Store:
             return self.log.sync_if_due()
 
     def publish(self, *, durably: bool = False) -> None:
-        """Write the position record, which readers and the next open read (`Publisher`)."""
+        """Write the position record, which shows readers and the next open how far the log goes.
+
+        durably: also sync the record.
+        """
         if self._replayed_to is None:  # not during the replay, when published batches are missing
             self._publisher.publish(self._position, durably=durably)
 
@@ -746,7 +749,7 @@ class Store:
             self._relief.notify_all()
 
     def wait_for_room(self) -> None:
-        """Wait until a background flush has made space in memory and in the log.
+        """Wait until a background flush has made enough space in memory and in the log for writes.
 
         Raises: StorageError after 30 seconds.
         """
@@ -838,7 +841,10 @@ class Store:
                 self.env.files.unlink(self.path(path), missing_ok=True)
 
     def collect_garbage(self) -> int:
-        """Purge expired tables and ranges, and delete garbage (P2). Return the number of files."""
+        """Purge expired tables and ranges, and delete garbage files that nobody uses (P2).
+
+        Returns: the number of deleted files.
+        """
         with self._collect_lock:
             self.purge_expired()
             return self._collect_garbage()
@@ -869,7 +875,7 @@ class Store:
         return len(paths)
 
     def keepers(self, garbage: Collection[str]) -> list[str]:
-        """Return texts that say which processes or scans still need these garbage files (P2)."""
+        """Return a text for each process or scan that still uses one of these garbage files."""
         state, leased = self.state, self._medium.leases.oldest_needed()
         versions = [state.garbage[path] for path in garbage if path in state.garbage]
         with Uninterrupted(), self.commit_lock:
@@ -942,8 +948,10 @@ class Store:
                 self._keys.pop(key, None)  # `transact` has recorded it
 
     def drop_tables(self, names: Collection[str], *, purge: bool) -> None:
-        """Drop tables at one moment. They can be brought back during their history, unless `purge`.
+        """Drop tables at one moment.
 
+        purge:  True: remove the tables and their history at once. False: they can be restored until
+                their history ends.
         Raises: TableNotFoundError; then no table is dropped.
         """
 
@@ -975,7 +983,7 @@ class Store:
         return change, after
 
     def undrop_table(self, table_id: int, new_name: str) -> None:
-        """Bring back a dropped table. Raises: TableNotFoundError, TableExistsError."""
+        """Restore a dropped table as `new_name`. Raises: TableNotFoundError, TableExistsError."""
         with Uninterrupted(), self.commit_lock:
             self.check_writable()
             root = self._root
@@ -994,10 +1002,10 @@ class Store:
             self.transact(change, lambda version: root.with_table(undropped, version))
 
     def purge_dropped(self, name: str | None) -> int:
-        """Purge dropped tables with this name, and dropped ranges of the table with this name.
+        """Remove dropped tables with this name, and dropped ranges of the table with this name.
 
         name: None: all tables.
-        Returns: the size of their files.
+        Returns: the size of the removed files in bytes.
         """
         freed = 0
 
@@ -1022,7 +1030,7 @@ class Store:
         return freed
 
     def purge_expired(self) -> None:
-        """Purge dropped tables and ranges that no readable snapshot needs (H5)."""
+        """Remove dropped tables and ranges that no readable snapshot needs."""
 
         def purge() -> None:
             root = self._root
@@ -1040,7 +1048,7 @@ class Store:
                 self.reserve.use(purge)
 
     def _purge_ranges(self, table: TableState, tablets: Sequence[TabletState], cut: int = 0) -> None:
-        """Purge these dropped tablets, and record that history before `cut` is discarded.
+        """Remove these dropped tablets. Record that history before `cut` is discarded.
 
         cut: 0: no history is discarded.
         """
@@ -1070,7 +1078,7 @@ class Store:
         return self.state.tags
 
     def tag(self, name: str, at: int | None) -> TagEntry:
-        """Create a tag, which keeps the history since its moment (N1).
+        """Create a tag, which keeps the history since its moment.
 
         at: a published timestamp; None: now.
         Raises: InvalidArgumentError for a name that exists; HistoryExpiredError; StorageError.
@@ -1127,7 +1135,7 @@ class Store:
         self.transact(change, after.at_version)
 
     def stamp(self) -> int:
-        """Return a new timestamp for a change of the catalogue, and count it as applied."""
+        """Return a new timestamp for a change of the catalogue, and record it as applied."""
         timestamp = self.clock.next()
         self.marks.advance_applied(timestamp)
         return timestamp

@@ -1,4 +1,4 @@
-"""Helpers for net changes and all versions: values of rows, change types, batches, keys."""
+"""Helpers of the change feed: values of changed rows, change types, output batches, keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CHANGE_WORDS: Final = ("insert", "update", "delete", "update_preimage", "update_
 def values_of(
     rowset: AnyRowSet, column: ColumnSchema, snapshot: int, rowids: Rowids, lower: int, upper: int
 ) -> pa.Array:
-    """Return the column's values of these rows, which are all in the split [lower, upper)."""
+    """Return the column's values in these rows at `snapshot`.
+
+    lower, upper: the split that contains all the rows.
+    """
     if len(rowids) < (upper - lower) * _GATHER_SHARE:
         return rowset.gather(column, snapshot, rowids)
     whole = rowset.decode(column, snapshot, lower, upper)
@@ -35,7 +38,7 @@ def values_of(
 
 
 def spread(values: pa.Array, shown: Bools) -> pa.Array:
-    """Return a longer array: the values, in order, where `shown` is True, and NULL elsewhere."""
+    """Return `len(shown)` values: the given ones in order where `shown` is True, else NULL."""
     if shown.all():
         return values
     return values.take(pa.array(np.cumsum(shown) - 1, mask=~shown))
@@ -60,8 +63,11 @@ def change_types(before: Bools, after: Bools) -> npt.NDArray[np.int64]:
 def images(before: Bools, after: Bools) -> tuple[Rowids, Bools, npt.NDArray[np.int64]]:
     """Return the rows of a feed with preimages and postimages, as three arrays.
 
-    The arrays have one entry per row of the feed: the number of its change, whether the row has the
-    values after the change, and its change type. A preimage directly precedes its postimage.
+    Each array has one value per row of the feed:
+    - the index of the row's change in `before` and `after`,
+    - whether the row is a postimage, so has the values after the change,
+    - its change type.
+    A preimage directly precedes its postimage.
 
     before, after: whether the row exists before each change, and after it. A change for which both
     are False has no row in the feed.
@@ -98,9 +104,9 @@ def keys_of(table: TableState, spec: ChangeSpec, batch: pa.RecordBatch) -> Encod
 def in_key_order(
     table: TableState, rowset: AnyRowSet, spec: ChangeSpec, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[KeyedRows]:
-    """Yield (keys, batch) for a rowset's batches, in key order.
+    """Yield a rowset's batches in key order, as (keys, batch).
 
-    The batches of a MemRowSet are sorted and joined to one batch.
+    The batches of a MemRowSet are not in key order: they are joined to one batch and sorted.
     """
     if isinstance(rowset, MemRowSet):
         found = list(batches)
@@ -120,10 +126,10 @@ def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def distinct(ascending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return each value once. NumPy's `unique` costs twenty times as much."""
+    """Return the distinct values of a sorted array, twenty times as fast as NumPy's `unique`."""
     return ascending[first_of_each(ascending)]
 
 
 def first_of_each(ascending: npt.NDArray[np.int64]) -> Bools:
-    """Return a mask of the first occurrence of each value."""
+    """Return a mask of the first occurrence of each value in a sorted array."""
     return np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]

@@ -7,9 +7,9 @@
     16      …     JSON: store path, table, tablet, schema, columns, since, until, versions,
                   values_at, rowsets with their files
 
-If a tablet has changes of the interval in memory, the process that makes the tokens reads this
-tablet itself (`changes_in_memory`). It sends the rows in another kind of token (`rows_token`): the
-same head with the magic "nyalachr", followed by an Arrow IPC stream.
+If a tablet has changes of the interval in memory, the process that makes the tokens reads the
+tablet's changes itself (`changes_in_memory`). It sends these rows in another kind of token
+(`rows_token`): the same head with the magic "nyalachr", followed by an Arrow IPC stream.
 
 Invariants
     G1  All tokens together with `changes_in_memory` give the rows of the feed. Tablets can be read
@@ -53,7 +53,7 @@ _CACHE_BYTES: Final = 64 << 20
 
 
 def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> list[bytes]:
-    """Return one token for each tablet whose changes in the feed's interval are all in files."""
+    """Return a token for each tablet, if all its changes in the feed's interval are in files."""
     made = []
     for tablet in table.tablets:
         if _in_memory(tablet, spec) or not any(records.may_meet(r, spec) for r in tablet.rowsets):
@@ -84,12 +84,15 @@ def changes_in_memory(table: TableState, spec: ChangeSpec) -> Iterator[pa.Record
 
 
 def rows_token(rows: pa.Table) -> bytes:
-    """Return a token that contains changes, instead of the files to read them from."""
+    """Return a token that contains the given changes, instead of files to read them from."""
     return _seal(_ROWS_MAGIC, to_ipc(rows))
 
 
 def tablet_of(data: bytes) -> int | None:
-    """Return the id of the token's tablet; None for a `rows_token` and for bytes that are no token."""
+    """Return the id of the tablet that the token reads.
+
+    Returns None for a token of `rows_token`, and for bytes that are not a token.
+    """
     if data.startswith(_ROWS_MAGIC):
         return None
     try:

@@ -1,7 +1,8 @@
 """The commits that changed a table: their timestamps, and how many rows each one changed.
 
-A commit is a distinct timestamp of changes; the store keeps nothing else about it except a message.
-A row counts as inserted, updated or deleted as in a feed of all versions (`changes.versions`).
+The store keeps no list of commits, only messages. So each distinct timestamp of a change is a
+commit. A row counts as inserted, updated or deleted as in a feed of all versions
+(`changes.versions`).
 
 Cost: reads the rowids and timestamps of changes, and LIVENESS, but no other values. Memory: the
 changes of one rowset, and four numbers per commit.
@@ -53,7 +54,7 @@ class CommitCounts:
 
     @staticmethod
     def total(parts: list[CommitCounts]) -> CommitCounts:
-        """Return the commits of all parts, with the sums of their counts."""
+        """Join several counts: each commit once, with the sums of its counts."""
         if not parts:
             return CommitCounts(np.empty(0, np.int64), np.empty((0, len(_TYPES)), np.int64))
         timestamps, place = np.unique(
@@ -89,7 +90,7 @@ def _counted(touched: Touched, lower: int, upper: int) -> CommitCounts:
 def commit_table(found: Mapping[str, CommitCounts], messages: Mapping[int, CommitMessage]) -> pa.Table:
     """Return the commits of several tables, with the fields of `nyala.Commit` as columns.
 
-    found: the commits of each table by its name. messages: by timestamp.
+    found: the commits of each table, by the table's name. messages: by timestamp.
     """
     names = sorted(found)
     total = CommitCounts.total([found[name] for name in names])

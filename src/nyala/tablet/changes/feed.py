@@ -13,39 +13,39 @@ the key k was deleted in one rowset and inserted again in another:
                              k   5      insert         12
 
     spec            the definition of a feed
-    records         finds *touched* rows (rows with a change in the interval) without reading values
+    records         finds *touched* rows (rows with a change in the interval); reads no values
     batches         values, change types and keys of touched rows
     net             net changes
     versions        all versions
     commits         counts the changes of each commit
     change_token    writes a part of a feed as bytes for another process, and reads it
 
-net    The change type depends on whether the key existed at `since` and at `until`. So a delete and
-       an insert are an update, and an insert and a delete are nothing. Values are those at `until`.
-       An update to an equal value is included. `_commit_version` is the timestamp of the key's
-       newest change in the interval.
-all    Each (row, timestamp) with a change is a version, with the row's values from then on.
-both   With `values_at="both"` an update gives two rows, preimage and postimage, and a deleted row
-       has its old values. The row before a net change is that of `since`. The row before a version
+net    The change type depends on whether the key existed at `since` and at `until`. So a delete
+       followed by an insert is an update, and an insert followed by a delete is left out. Values
+       are those at `until`. An update to an equal value is included. `_commit_version` is the
+       timestamp of the key's newest change in the interval.
+all    Each (row, timestamp) with a change is a version. It has the row's values after the change.
+both   With `values_at="both"` an update gives two rows, preimage and postimage. A deleted row has
+       its old values. The preimage of a net change is the row at `since`. The preimage of a version
        is the previous version.
 
 Invariants
     N1  Net: each key comes once. The snapshot at `since` plus the net changes is the snapshot at
         `until`.
     N2  All: versions are ordered by timestamp, then key. A key has at most one version per
-        timestamp (design W4).
+        timestamp.
     N3  Keys are exact in every row. All other columns of a deleted row are NULL, unless the feed
         includes values before the change.
-    N4  The result depends only on (root, since, until) (V1 of `read_path`).
+    N4  The result depends only on the root, `since` and `until`.
     N5  A preimage directly precedes its postimage, with the same key and timestamp.
 
 Memory: rowids and timestamps of the current rowset's changes, and a split per rowset that is being
 merged. "all" also needs the versions of one slice of time (`versions`).
-Cost: net changes read rowids and timestamps of the changes, and look up the touched rows at one or
-two moments. "all" reads the changes again for each slice of time.
-Source: docs/design/kudu.md, "Change-history queries". In Kudu `since` is inclusive and `until`
-exclusive, deleted rows have some old value, and a column IS_DELETED takes the place of change
-types, which are named here as in Delta's change data feed.
+Cost: net changes read rowids and timestamps of the changes, and read the touched rows at one or two
+moments. "all" reads the changes again for each slice of time.
+Source: docs/design/kudu.md, "Change-history queries". In Kudu `since` is inclusive, `until` is
+exclusive, and deleted rows have some old value. Kudu has a column IS_DELETED. Nyala has change
+types instead, with the names of Delta's change data feed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from nyala.tablet.state.root import TableState
 def change_batches(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
     """Yield the changes as batches of `spec.arrow_schema`.
 
-    Net changes come in no order; all versions by timestamp, then key (N2).
+    Net changes come in no particular order; all versions by timestamp, then key (N2).
     """
     if spec.since >= spec.until:
         return iter(())

@@ -1,9 +1,9 @@
 """The net change of each key between two moments (`changes.feed`, N1).
 
-Most touched rows can be returned as they are read. But a key may have touched rows in several
-rowsets of a tablet. Then these rows *moved* in the interval, which means that they were inserted or
-deleted, because dead rows do not change (rule R5). So moved rows of rowsets with overlapping keys
-are merged by key.
+Most touched rows (rows with a change in the interval) can be returned as they are read. But several
+rowsets of a tablet can have touched rows of the same key. Such rows *moved* in the interval: they
+were inserted or deleted, because dead rows do not change. So if rowsets have overlapping keys,
+their moved rows are merged by key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AFTER: Final = "_after"
 
 
 def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the net changes, in no order."""
+    """Yield the net changes, in no particular order."""
 
     def work(item: tuple[Touched, int, int, bool]) -> pa.RecordBatch | None:
         touched, lower, upper, apart = item
@@ -65,9 +65,10 @@ def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]
 def _net_splits(
     table: TableState, tablet: TabletState, spec: ChangeSpec, apart: Collection[AnyRowSet]
 ) -> Iterator[tuple[Touched, int, int, bool]]:
-    """Yield (touched, lower, upper, whether the rowset is in `apart`) for each split of the tablet.
+    """Yield (touched, lower, upper, is_apart) for each split of the tablet.
 
-    apart: the rowsets whose moved rows are merged separately.
+    apart: the rowsets whose moved rows are merged separately. `is_apart`: whether the rowset is
+           one of them.
     """
     for rowset in tablet.all_rowsets():
         if may_meet(rowset, spec):
@@ -79,8 +80,8 @@ def _net_splits(
 def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> list[dict[AnyRowSet, bytes]]:
     """Return groups of rowsets whose moved rows have overlapping ranges of keys.
 
-    A group is a dict from each of its rowsets to the least key of the rowset's moved rows. Groups
-    of one rowset are left out.
+    Each group maps its rowsets to the least key of their moved rows. A rowset that overlaps no
+    other one is left out.
     """
     candidates = [r for r in tablet.all_rowsets() if may_meet(r, spec) and may_move(r, spec)]
     if len(candidates) < 2:
@@ -111,8 +112,8 @@ def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> li
 def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
     """Return the touched rows of [lower, upper), before they are merged; None if there are none.
 
-    Columns: the key; the other columns at `until`, `since`, or both; the timestamp of the newest
-    change; whether the row exists at `since`, and at `until`.
+    The columns are: the key; the other columns at the moments of `_moments`; the timestamp of the
+    newest change; whether the row exists at `since`; whether it exists at `until`.
 
     moved: True: only rows that moved; False: only rows that did not; None: all.
     """
@@ -136,7 +137,7 @@ def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> 
 
 
 def _moments(spec: ChangeSpec, before: Bools, after: Bools) -> list[tuple[Bools, int]]:
-    """Return the moments whose values the feed has, each with the mask of rows that exist then.
+    """Return the moments whose values the feed shows, each with a mask of the rows that exist then.
 
     before, after: whether each row exists at `since`, and at `until`.
     """
@@ -154,7 +155,7 @@ def _moved_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Ite
 def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
     """Merge the rows of several rowsets to one row per key.
 
-    A key exists at a moment if one of its rows exists then; its values are those of this row.
+    At each moment at most one row of a key exists. The key has the values of this row.
     """
     if len(heads) == 1:
         return heads[0][1]
@@ -183,7 +184,7 @@ def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
 
 
 def _net_rows(spec: ChangeSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the feed's rows for a batch of `_net_split`.
+    """Return the feed's rows for a batch that `_net_split` returned.
 
     Keys that existed neither before nor after the interval are left out.
     """

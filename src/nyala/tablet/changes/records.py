@@ -4,8 +4,8 @@ A *record* is one change of LIVENESS or of one column, in an UNDO or REDO file o
 insertion of a row into a MemRowSet is a record too. A row is *touched* if it has a record in the
 interval. A row *moved* if it was inserted or deleted in the interval.
 
-Cost: reads rowids and timestamps, once for columns that were written together, of the files with
-timestamps in the interval.
+Cost: reads the rowids and timestamps of files with timestamps in the interval. Columns that were
+written together share them, so they are read once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nyala.tablet.state.root import AnyRowSet, TableState
 
 
 def may_meet(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
-    """Whether the rowset can have a record in the interval. Opens no file."""
+    """Whether the rowset may have a change in the interval. Opens no file."""
     if not rowset.row_count:
         return False
     if isinstance(rowset, MemRowSet):
@@ -50,7 +50,7 @@ def may_move(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
 
 
 def rowsets_of(table: TableState, spec: ChangeSpec) -> Iterator[AnyRowSet]:
-    """Yield the rowsets that can have a record in the interval."""
+    """Yield the rowsets of the table that may have a change in the interval."""
     for tablet in table.tablets:
         for rowset in tablet.all_rowsets():
             if may_meet(rowset, spec):
@@ -72,10 +72,10 @@ def change_counts(table: TableState, spec: ChangeSpec) -> tuple[npt.NDArray[np.i
 
 
 def text_row_bytes(rowset: AnyRowSet, spec: ChangeSpec) -> float:
-    """Return the bytes per row of the column with most text, including its changes.
+    """Return the bytes per row of the text column that takes most, including its changes.
 
-    Returns 0 for a MemRowSet and for a rowset with few rows, because they have little text.
-    Cost: opens the text columns of other rowsets.
+    Returns 0 for a MemRowSet and for a small rowset, because they have little text.
+    Cost: opens the text columns of a large rowset.
     """
     if not isinstance(rowset, DiskRowSet) or rowset.row_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES:
         return 0.0
@@ -147,13 +147,16 @@ class Records:
     timestamps: Timestamps
 
     def between(self, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
-        """Return rowids, counted from `lower`, and timestamps of the rows [lower, upper)."""
+        """Return the rowids and timestamps of the records of rows [lower, upper).
+
+        Rowids are counted from `lower`.
+        """
         begin, end = np.searchsorted(self.rowids, [lower, upper])
         return self.rowids[begin:end] - lower, self.timestamps[begin:end]
 
 
 def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[Records]:
-    """Yield the rowset's records in the interval, once for columns that changed together."""
+    """Yield the rowset's records in the interval. Columns that changed together come once."""
     known: list[Records] = []
     for liveness, rowids, timestamps in _vectors(table, rowset, spec):
         inside = spec.inside(timestamps)
@@ -175,7 +178,7 @@ def _vectors(
 ) -> Iterator[tuple[bool, Rowids, Timestamps]]:
     """Yield (whether LIVENESS, rowids, timestamps) of the records in each file and in memory.
 
-    Rowids ascend, and so do the timestamps of one row.
+    Rowids ascend. The timestamps of one row ascend too.
     """
     known = {LIVENESS, *(column.id for column in table.schema.value_columns)}
     if isinstance(rowset, DiskRowSet):
@@ -199,7 +202,7 @@ def _vectors(
 
 
 def _one_of_each_group(file: DeltaFile, known: set[int]) -> Iterator[tuple[int, bool]]:
-    """Yield (column id, whether LIVENESS is in the group) for each group of columns in the file.
+    """Yield one column per group of the file, as (column id, whether LIVENESS is in the group).
 
     The columns of a group share rowids and timestamps, so one column is enough.
     """
@@ -224,7 +227,7 @@ def _newest_last(run: DeltaRun) -> tuple[Rowids, Timestamps]:
 
 
 def _reversed_per_row(rowids: Rowids) -> npt.NDArray[np.int64] | None:
-    """Return positions that reverse the records of each row; None if no row has several."""
+    """Return positions that reverse the order of each row's records; None: no row has several."""
     count = len(rowids)
     first = first_of_each(rowids)
     if first.all():

@@ -54,7 +54,7 @@ class ChangeSpec(LazyValues):
 
     @lazy_value
     def arrow_schema(self) -> pa.Schema:
-        """The feed's schema. Columns outside the key are nullable, because of deleted rows."""
+        """The feed's Arrow schema. Columns outside the key are nullable, for deleted rows."""
         fields = [column.arrow_field() for column in self.columns]
         fields[self.key_count :] = [field.with_nullable(True) for field in fields[self.key_count :]]
         return pa.schema(
@@ -69,7 +69,7 @@ class ChangeSpec(LazyValues):
     def meets(self, timestamp_min: int | None, timestamp_max: int | None) -> bool:
         """Whether the interval overlaps the time from `timestamp_min` to `timestamp_max`.
 
-        Both are None for a store without records, which never overlaps.
+        If both are None, there are no changes, and the result is False.
         """
         return (
             timestamp_min is not None

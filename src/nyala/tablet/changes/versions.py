@@ -1,12 +1,13 @@
 """All versions of rows between two moments (`changes.feed`, N2), for a table or for one key.
 
-Each (row, timestamp) with a record is a version. The *timeline* of a column has, for each record of
-the column, the value from its timestamp on. A REDO record holds this value. An UNDO record holds
-the value before it, so the value after it is in the next newer record, or in the base. A version
-without a record of a column has the column's value of the version before, or that at `since`.
+Each (row, timestamp) with a record (a change of a column or of LIVENESS) is a version. The
+*timeline* of a column has one value per record: the column's value from this timestamp on. A REDO
+record has this value itself. An UNDO record has the value before its timestamp, so the value after
+it is in the next newer record, or in the base. If a version has no record of a column, the column
+has its value of the previous version, or of `since`.
 
 The interval is cut into slices of time, whose versions are sorted in memory. A slice has at most
-`slice_versions`, unless a single batch has more; the rows of such a batch are merged by key.
+`slice_versions`, unless one commit has more. The rows of such a commit are merged by key.
 """
 
 from __future__ import annotations
@@ -64,16 +65,16 @@ def all_versions(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch
 
 
 def _most_versions(table: TableState, spec: ChangeSpec) -> int:
-    """Return how many versions are sorted at once: fewer if they have much text."""
+    """Return how many versions may be sorted in memory at once: fewer if rows have much text."""
     text = max((text_row_bytes(rowset, spec) for rowset in rowsets_of(table, spec)), default=0.0)
     most = min(spec.slice_versions, int(LITTLE_TEXT_BYTES / max(1.0, text)))
     return max(1, most // 2 if spec.values_at == "both" else most)
 
 
 def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (since, until, number of versions) of each slice.
+    """Yield the slices of time, as (since, until, number of versions).
 
-    A slice has at most `most` versions, unless a single batch of writes has more.
+    A slice has at most `most` versions, unless one commit has more.
     """
     moments, counts = change_counts(table, spec)
     since, begin = spec.since, 0
@@ -89,7 +90,7 @@ def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[in
 
 
 def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield all versions of a slice, sorted in memory."""
+    """Yield all versions of a slice of time, sorted in memory."""
     splits = (
         (touched, lower, upper)
         for rowset in rowsets_of(table, spec)
@@ -107,7 +108,7 @@ def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _of_batch(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield all versions of a slice with only one batch of writes, merged by key.
+    """Yield all versions of a slice that has only one commit, merged by key.
 
     One split of each rowset is in memory.
     """
@@ -154,10 +155,10 @@ def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
 def version_types(
     touched: Touched, lower: int, upper: int
 ) -> tuple[Timestamps, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the versions of the rows [lower, upper) without values.
+    """Return the versions of the rows [lower, upper) without values, as three arrays.
 
-    Returns: the distinct timestamps; the index of each version's timestamp in these; and its change
-    type, which is NOTHING if the row exists neither before nor after.
+    The arrays are: the distinct timestamps; for each version, the index of its timestamp; for each
+    version, its change type. The type is NOTHING if the row exists neither before nor after.
     """
     grid, before, after = _lives(touched, lower, upper)
     return grid.moments, grid.moment_of, change_types(before, after)
@@ -179,7 +180,7 @@ def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bool
 
 
 def _hide_tombstones(grid: _Grid, before: Bools, after: Bools) -> None:
-    """Mark tombstones as rows that never existed (C4 of the clock).
+    """Mark tombstones as rows that never existed: the feed leaves them out.
 
     A tombstone is a row that was inserted one timestamp before its deletion.
     """
@@ -192,7 +193,7 @@ def _hide_tombstones(grid: _Grid, before: Bools, after: Bools) -> None:
 def _images(
     touched: Touched, lower: int, upper: int, grid: _Grid, before: Bools, after: Bools
 ) -> pa.RecordBatch:
-    """Return the preimage and postimage of each version. The preimage is the previous version."""
+    """Return the feed's rows: each version as postimage, the version before it as preimage."""
     spec, rowset = touched.spec, touched.rowset
     number, is_after, types = images(before, after)
     # Positions in an array with the values of rows at `since`, followed by those of the versions.
@@ -230,7 +231,7 @@ class _Grid:
 
     @staticmethod
     def of(parts: Sequence[tuple[Rowids, Timestamps]]) -> _Grid:
-        """Return the grid of records, given as (rows, timestamps) of several columns."""
+        """Return the grid of the records of several columns: (rows, timestamps) for each column."""
         nothing = np.empty(0, np.int64)
         rows = np.concatenate([nothing, *(part[0] for part in parts)])
         timestamps = np.concatenate([nothing, *(part[1] for part in parts)])
@@ -252,9 +253,10 @@ class _Grid:
         return self.moments[self.moment_of]
 
     def fill(self, timeline: _Timeline | None, base: pa.Array) -> pa.Array:
-        """Return the value of each version.
+        """Return the value of each version, from the column's `timeline` and its values at `since`.
 
-        It is the value of the row's newest record up to the version, or the row's value in `base`.
+        This is the value of the row's newest record up to the version. Without such a record it is
+        the row's value in `base`.
         """
         if timeline is None:
             return base.take(pa.array(self.row_of))
@@ -269,7 +271,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Timeline:
-    """Values of one column: row `rows[i]` has `values[i]` from `timestamps[i]` on. In any order."""
+    """Values of one column, in any order: row `rows[i]` has `values[i]` from `timestamps[i]` on."""
 
     rows: Rowids
     timestamps: Timestamps
@@ -317,7 +319,7 @@ def _timeline(
 def _past(
     rowset: DiskRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """Return the timeline of the records in UNDO files; None if there are none."""
+    """Return the timeline of the records in UNDO files; None: there are no such records."""
     column_id = LIVENESS if column is None else column.id
     files = [file for file in rowset.undo if column_id in file.column_ids and file.timestamp_max > spec.since]
     if not any(spec.meets(file.timestamp_min, file.timestamp_max) for file in files):
@@ -358,7 +360,7 @@ def versions_of_key(
     """Return the versions of one row, oldest first; empty if the key never existed.
 
     key:        one key.
-    ordinal:    the position of its tablet in the table; -1: no partition covers the key.
+    ordinal:    the position of the key's tablet in the table; -1: no partition covers the key.
     from_state: begin with the row at `since`, if it existed. Its change type and timestamps are
         NULL, because that change is before the interval.
     Cost: reads the rowids and timestamps of all changes in the rowsets that have the key.

@@ -1,4 +1,4 @@
-"""The medium of an open store, which keeps its log, checkpoints, lock and readers' leases.
+"""The medium of a store: a folder or a bucket, with its log, checkpoints, lock and leases.
 
 base            the interface
 folder          a folder of this machine

@@ -1,8 +1,8 @@
-"""The interface of an open store to its medium: a folder or a bucket.
+"""The interface through which an open store uses its medium: a folder or a bucket.
 
-The layers above use only this interface, so flush, compaction, replay and alterations have the same
-code for a folder and for a bucket. Data files are not part of the interface: they are read and written
-through `Env.files`.
+Flush, compaction, replay and alterations use only this interface. So they have the same code for a
+folder and for a bucket. Data files are not part of the interface: they are read and written through
+`Env.files`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class StoreLog(Protocol):
-    """The log of a store. `wal.writer.LogWriter` implements it for a folder, and describes the methods."""
+    """The log of a store. `wal.writer.LogWriter`, the log in a folder, describes the methods."""
 
     @property
     def appended(self) -> LogMark: ...
@@ -45,14 +45,14 @@ class StoreLog(Protocol):
     def roll(self) -> None: ...
     def drop(self, numbers: Sequence[int]) -> list[str]: ...
     def cut(self) -> int:
-        """Begin a new file of the log; return a mark between the present and the later records.
+        """Begin a new file of the log. Return a mark between the present and later records.
 
         Call it under the commit lock.
         """
         ...
 
     def holds_before(self, mark: int) -> bool:
-        """Return whether the log still has files from before the mark, which `cut` returned."""
+        """Return whether the log still has files from before `mark`, a result of `cut`."""
         ...
 
     def close(self) -> None: ...
@@ -65,11 +65,11 @@ class WriterLock(Protocol):
 
 
 class Publishing(Protocol):
-    """Tells reader processes how far they may read."""
+    """Shows reader processes how far they may read the log."""
 
     @property
     def shown(self) -> int:
-        """The timestamp that was published last; 0: nothing was published yet."""
+        """The newest timestamp that reader processes may read; 0: none yet."""
         ...
 
     def publish(self, record: Callable[[], PositionRecord], *, durably: bool = False) -> None: ...
@@ -95,30 +95,37 @@ class Checkpoints(Protocol):
         ...
 
     def border(self) -> int:
-        """Return the present end of the log, for `write`. Call it under the commit lock."""
+        """Return the present end of the log, as the argument `border` of `write`.
+
+        Call it under the commit lock.
+        """
         ...
 
     def write(self, state: CatalogState, border: int, memory_timestamp_min: int | None) -> None:
-        """Write `state`, the catalogue as of `border`, and sync it. Call it without a lock.
+        """Write `state` as a checkpoint, and sync it. Call it without a lock.
 
-        memory_timestamp_min: the timestamp of the oldest row that, as of the border, was in no data file.
+        border: the end of the log when `state` was the catalogue.
+        memory_timestamp_min: the timestamp of the oldest row that was in no data file then.
         Raises: StorageError; the last checkpoint then remains valid.
         """
         ...
 
 
 class Leases(Protocol):
-    """The leases by which readers say which versions of the catalogue they need. For the writer."""
+    """The leases of readers: each says which versions of the catalogue a reader still needs.
+
+    Only the writer uses this class.
+    """
 
     holders: str
     """A description of the readers, for messages."""
 
     def note_version(self, version: int) -> None:
-        """Record that this version of the catalogue was logged now."""
+        """Record that this version of the catalogue was written to the log now."""
         ...
 
     def oldest_needed(self) -> int | None:
-        """Return the smallest version of the catalogue that a reader may need (P2).
+        """Return the smallest version of the catalogue that a reader may need.
 
         0: a reader may need any version; None: there are no readers.
         """

@@ -1,14 +1,15 @@
-"""The medium of a store in a bucket, for the writer: the log, the checkpoints and the leases are objects.
+"""The medium of a store in a bucket, for the writer. Log, checkpoints and leases are objects.
 
-    open      takes over the store: seals the epoch, the former writer's part of the log, so that
-              the former writer cannot write any more (`wal.objects.take_over`)
+    open      takes over the store: seals the former writer's epoch, which is its part of the log.
+              Then the former writer cannot write any more (`wal.objects.take_over`)
     commit    writes a group of records as one object (`wal.objects.writer`)
-    publish   does nothing: readers read the log by themselves
+    publish   writes nothing, because readers read the log by themselves
     lock      does not exist; a writer that lost the store gets FencedError at its next write
 
-The object `writer` is called the hint. It says which process is the writer, and this process writes
-it again every few seconds. The log alone keeps the store safe from two writers. The hint only
-prevents that a second `connect` replaces a running writer by accident (`RefuseLivingWriter`).
+The object `writer` is called the hint. It names the process that is the writer. The writer renews
+the hint every few seconds. The log alone keeps the store safe from two writers. The hint only
+prevents that a second `connect` takes over from a running writer by accident
+(`RefuseLivingWriter`).
 
 Source: docs/design/object-storage.md.
 """
@@ -83,7 +84,8 @@ def open_bucket(
 
     Returns the medium, the catalogue, and the batches to replay.
 
-    guard: is called before the take-over, and raises an error to refuse it: see `take_over`.
+    guard:  called before the take-over, with the newest epoch of the log. It may raise an error to
+            refuse the take-over.
     Raises: StorageError, CorruptionError; errors of the guard. This process is then not the writer.
     """
     taken = take_over(env, objects, group_interval_s=group_interval_s, guard=guard)
@@ -107,7 +109,7 @@ def open_bucket(
 
 
 def base_state(objects: Objects, checkpoint: Checkpoint | None, store_id: str) -> CatalogState:
-    """Return the catalogue in `checkpoint`; without a checkpoint, the catalogue of a new store."""
+    """Return the catalogue of a checkpoint. `checkpoint` None: the catalogue of a new store."""
     if checkpoint is None:
         return CatalogState.empty(store_id, 0)
     path = f"{objects.url}/{checkpoint.header.key.key}"
@@ -115,14 +117,14 @@ def base_state(objects: Objects, checkpoint: Checkpoint | None, store_id: str) -
 
 
 def changes(entries: Sequence[LogEntry]) -> Iterator[ChangeRecord]:
-    """Yield the changes of the catalogue among these entries."""
+    """Yield the changes of the catalogue among these log entries."""
     for entry in entries:
         if entry.kind == Kind.CHANGE:
             yield ChangeRecord(entry.payload.to_pybytes(), entry.timestamp, (entry.path, entry.offset))
 
 
 def batches(entries: Sequence[LogEntry]) -> Iterator[LogRecord]:
-    """Yield the batches among these entries."""
+    """Yield the batches among these log entries."""
     for entry in entries:
         if entry.kind == Kind.BATCH:
             yield decode_record(entry.payload, entry.timestamp, entry.path, entry.offset)
@@ -157,19 +159,18 @@ _ADVICE: Final = (
 
 
 class RefuseLivingWriter:
-    """A guard of `take_over` that refuses to take over a store whose writer seems to live.
+    """A guard for `open_bucket`: refuses to take over a store whose writer seems to be alive.
 
-    A process becomes the writer, and a moment later writes its hint. So if the log has a newer
-    epoch than the hint, another process has just become the writer, and the guard waits for its
-    hint.
+    A new writer first creates its epoch in the log, and a moment later writes its hint. So if the
+    log has a newer epoch than the hint, the guard waits for the new writer's hint.
     """
 
     def __init__(self, env: Env, objects: Objects, advice: str = _ADVICE) -> None:
         """Read the hint a first time.
 
-        advice: the end of the error message: what else the user can do. "{seconds}" is replaced by
+        advice: the end of the error message, with advice for the user. "{seconds}" is replaced by
             the time until the writer counts as dead.
-        Raises: LockedError if a writer seems to live.
+        Raises: LockedError if a writer seems to be alive.
         """
         self._env = env
         self._objects = objects
@@ -177,9 +178,9 @@ class RefuseLivingWriter:
         self._hint = self._look()
 
     def __call__(self, epoch: Epoch) -> None:
-        """Check again, now that the log's newest epoch is known: wait for the hint of its writer.
+        """Check again with the newest epoch of the log: wait for the hint of the epoch's writer.
 
-        Raises: LockedError if this writer seems to live.
+        Raises: LockedError if this writer seems to be alive.
         """
         deadline_s = self._env.clock.monotonic_s() + _HINT_WAIT_S
         while epoch.number and (self._hint is None or self._hint.epoch < epoch.name):
@@ -200,7 +201,7 @@ class RefuseLivingWriter:
 
 
 def count_records(env: Env, objects: Objects) -> int:
-    """Read the whole log, and check all checksums; returns the number of its records.
+    """Check all checksums of the log, and return the number of its records. Reads the whole log.
 
     Raises: CorruptionError, StorageError.
     """
@@ -230,16 +231,18 @@ def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]
 
 
 class Orphans:
-    """Removes objects that no catalogue names: uploads of a writer that was then killed or fenced.
+    """Removes orphans from a bucket: objects that the catalogue does not name.
 
-    O1  An object is removed only if it is older than `ORPHAN_AGE_US` by the bucket's clock, because the
-        catalogue may soon name a younger one.
+    A writer that was killed or fenced during an upload leaves such objects.
+
+    O1  An object is removed only if it is older than `ORPHAN_AGE_US` by the bucket's clock. The
+        catalogue may soon name a younger object.
     O2  The catalogue is read after the objects are listed, so it names all listed objects in use.
-    O3  Files of a job stay as long as its lease lives, even if they are old.
-    O4  After the listing, this process proves by a record of the log that it is still the writer. A
-        fenced process has an old catalogue, and would delete files of the new writer.
-    O5  Only objects whose names have the form of a store's files are removed, because a user may
-        have another store below this store's prefix `data`.
+    O3  Files of a job stay as long as the job's lease lives, even if they are old.
+    O4  After the listing, this process proves that it is still the writer: it writes a record to
+        the log. A fenced process has an old catalogue, and would delete files of the new writer.
+    O5  Only objects that are named like a store's files are removed. A user may have another store
+        below this store's prefix `data`.
     """
 
     def __init__(self, env: Env, objects: Objects) -> None:
@@ -248,9 +251,9 @@ class Orphans:
         self._due_s = env.clock.monotonic_s() + ORPHANS_FIRST_S
 
     def remove_if_due(self, state: Callable[[], CatalogState]) -> int:
-        """Remove orphans, at most once a day; returns their number.
+        """Remove orphans, at most once a day. Return how many were removed.
 
-        state: a function that logs a record, and then returns the catalogue (O4).
+        state: a function that writes a record to the log, and then returns the catalogue (O4).
         Cost: one LIST request for each 1,000 objects. Raises: FencedError, StorageError.
         """
         now_s = self._env.clock.monotonic_s()
@@ -270,7 +273,7 @@ class Orphans:
         return len(gone)
 
     def _left_by_jobs(self, before_us: int) -> list[str]:
-        """Return the keys of jobs' old objects, and of other processes' old requests and answers.
+        """Return the keys of jobs' old objects, and of old requests and answers of processes.
 
         before_us: objects that were last written before this time are old.
         """
@@ -288,7 +291,7 @@ class Orphans:
 
 
 class BucketLog:
-    """Implements `StoreLog` for a log of objects. Threads: as `ObjectLog`."""
+    """The log of a store in a bucket, as a `StoreLog`. Threads: see `ObjectLog`."""
 
     def __init__(self, log: ObjectLog) -> None:
         self._log = log
@@ -324,13 +327,13 @@ class BucketLog:
         self._log.sync(offset)
 
     def write_pending(self) -> None:
-        """Do nothing: in a bucket, records are either in memory or durable."""
+        """Do nothing: a record in a bucket's log is either in memory or durable."""
 
     def sync_if_due(self) -> float | None:
         return self._log.sync_if_due(GROUP_SYNC_INTERVAL_S)
 
     def segments(self) -> list[SegmentInfo]:
-        """Return no segments, because checkpoints delete the log's objects."""
+        """Return an empty list: checkpoints delete the log's old objects."""
         return []
 
     def roll(self) -> None:
@@ -392,7 +395,7 @@ class BucketLock:
 
 
 class BucketPublisher:
-    """Remembers the published timestamp. Readers read the log by themselves."""
+    """Remembers the published timestamp, and writes nothing: readers read the log by themselves."""
 
     def __init__(self) -> None:
         self.shown = 0
@@ -418,7 +421,7 @@ class NoReserve:
 
 
 class BucketCheckpoints:
-    """Checkpoints in the log of objects. One thread at a time."""
+    """Writes checkpoints to the log of a bucket. Only one thread at a time may use it."""
 
     def __init__(self, log: ObjectLog) -> None:
         self._log = log

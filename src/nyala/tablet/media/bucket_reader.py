@@ -1,19 +1,21 @@
 """A store in a bucket, for a process that only reads it.
 
-    open       writes a lease; reads the newest checkpoint and the log after it, and replays its batches
-    view       reads the new part of the log: batches are replayed, and a change of the catalogue makes a
-               new root
+    open       writes a lease, reads the newest checkpoint and the log after it, and replays the
+               log's batches
+    view       reads the new part of the log: replays its batches, and makes a new root if it
+               changes the catalogue
 
 An object of the log is durable as soon as it exists. So a reader only has to read the log, and no
 writer has to run.
 
 Invariants
-    B1  After a view failed or was interrupted, records may have been read that are not in the root.
-        So the next view reads the log again from the newest checkpoint.
+    B1  After a view failed or was interrupted, the root may lack records that were already read. So
+        the next view reads the log again from the newest checkpoint.
     P4  The lease names the version of the oldest root that this process still uses.
-    P7  If the unflushed rows exceed `memory_limit`, a view raises until the writer has flushed.
-    G2  If the process was suspended for longer than its lease, files may be missing. A read then raises
-        HistoryExpiredError; it never returns wrong rows (`catalog.object_leases`).
+    P7  If unflushed rows take more than `memory_limit`, `view` raises StorageError until the writer
+        has flushed.
+    G2  If the process was suspended for longer than its lease, files may be missing. A read then
+        raises HistoryExpiredError; it never returns wrong rows (`catalog.object_leases`).
 
 Threads: any. Source: docs/design/object-storage.md, "Readers".
 """
@@ -80,8 +82,8 @@ class BucketReader:
     def open(env: Env, objects: Objects, memory_limit_bytes: int, refresh_s: float) -> BucketReader:
         """Open the store under the prefix of `objects` for reading.
 
-        refresh_s: a view may be this many seconds old; 0: each view reads the new part of the log.
         objects: closed by the reader's `close`, or by this call if it fails.
+        refresh_s: the greatest age of a view, in seconds. 0: each view reads new records.
         Raises: StorageError if there is no store; CorruptionError.
         """
         try:
@@ -144,14 +146,14 @@ class BucketReader:
             return self._root, self._published
 
     def _announce(self) -> None:
-        """Write the oldest version that this process needs into its lease (P4), if it has changed."""
+        """Write the oldest version that this process needs into its lease, if it has changed."""
         oldest = min((root.version for root in self._roots), default=self._state.version)
         if oldest > self._leased:
             self._lease.announce(oldest)
             self._leased = oldest
 
     def look(self) -> tuple[Root, CatalogState]:
-        """Return the root of a new `view`, and its catalogue."""
+        """Call `view`, and return its root and the catalogue."""
         root, _ = self.view()
         return root, self._state
 
@@ -251,8 +253,8 @@ def follow(env: Env, objects: Objects) -> LogFollower:
 def _vanished(env: Env, objects: Objects, path: str) -> Error:
     """Return the error for a missing file.
 
-    It is a HistoryExpiredError if the newest catalogue does not name the file, so that the writer
-    has removed it. Otherwise it is a MissingFileError.
+    If the newest catalogue does not name the file, the writer has removed it: HistoryExpiredError.
+    Otherwise the file is lost: MissingFileError.
     """
     if path in (f"{objects.url}/{file}" for file in read_state(env, objects).files()):
         return MissingFileError(f"{path} does not exist", path=path, errno=errno.ENOENT)

@@ -18,9 +18,9 @@ class FolderCheckpoints:
     """Implements `Checkpoints` with files in the store's folder. One thread at a time uses it."""
 
     def __init__(self, env: Env, folder: str, reserve: Reserve, wal_start: int) -> None:
-        """Begin after the newest checkpoint.
+        """Prepare to write checkpoints after the newest one.
 
-        wal_start: the number of the first log segment that this checkpoint does not cover.
+        wal_start: the number of the first log segment that the newest checkpoint does not cover.
         """
         self._files = env.files
         self._folder = folder
@@ -55,5 +55,8 @@ class FolderLeases:
         pass
 
     def oldest_needed(self) -> int | None:
-        """Return the result that `Leases` describes, and remove leases that have ended."""
+        """Return the smallest version of the catalogue that a reader may need. Remove ended leases.
+
+        0: a reader may need any version; None: there are no readers.
+        """
         return oldest_needed(self._env, self._folder, self._env.clock.now_us())

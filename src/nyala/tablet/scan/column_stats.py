@@ -1,4 +1,4 @@
-"""Computes the size and encoding of columns in files, for `Table.column_stats`."""
+"""Computes the size and encoding of the columns in files, for `Table.column_stats`."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 Query engines use the estimate to choose filters for pushdown and the order of joins. It has no
 influence on results.
 
-Cost: the plan of a scan, zone maps, and at most `SAMPLES` reads of `SAMPLE_ROWS` rows of the
-predicate's columns. A sample decodes whole blocks, which stay in the block cache. No sample is
-taken if the bounds of the columns already say that many rows match.
+Cost: plans the scan, reads zone maps, and reads the predicate's columns of at most `SAMPLES`
+samples of `SAMPLE_ROWS` rows. A sample decodes whole blocks, which stay in the block cache. If the
+bounds of the columns already show that many rows match, no sample is read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Estimate:
 
 
 def estimate(table: TableState, spec: ScanSpec) -> Estimate:
-    """Estimate the result of `spec.predicate` over the table."""
+    """Estimate how many rows `spec` reads, and how many of them match its predicate."""
     rows = row_count(table)
     listed = spec.listed_count
     if listed is not None and listed <= read_path.LISTED_MAX:
@@ -85,7 +85,8 @@ def row_count(table: TableState) -> int:
 def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
     """Return the share of rows that match the predicate, assuming evenly spread values.
 
-    Uses the columns' bounds in the largest rowset. Returns None if a column has no usable bounds.
+    Uses the least and greatest values of the columns in the largest rowset. Returns None if these
+    are not integers, dates or timestamps.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
     if not rowsets or spec.predicate is None or spec.predicate.columns != spec.constraints.keys():
@@ -102,7 +103,7 @@ def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
 def _column_share(rowset: DiskRowSet, column: ColumnSchema, constraint: Constraint) -> float | None:
     """Return the share of the rowset's rows that match, assuming evenly spread values.
 
-    Returns None if the column has no usable bounds.
+    Returns None if the column's least and greatest values are not integers, dates or timestamps.
     """
     reader = rowset.base_column(column.id)
     if reader is None or constraint.empty or constraint.null == "only":

@@ -38,7 +38,7 @@ class _Run:
         return True
 
     def take(self, bound: bytes) -> KeyedRows:
-        """Remove and return the rows with keys <= bound."""
+        """Remove and return the rows of the current batch with keys <= `bound`."""
         assert self.keys is not None and self.batch is not None
         at = self.keys.lower_bound(bound + b"\0")  # no key is between `bound` and this one
         head = self.keys.slice(0, at), self.batch.slice(0, at)
@@ -56,14 +56,14 @@ def aligned_heads(
 ) -> Iterator[list[KeyedRows]]:
     """Read several rowsets side by side, and yield their rows for one range of keys after another.
 
-    Each list that is yielded has the rows of one range: the *head* of one batch per rowset. One
-    batch of each rowset is in memory. A range ends at the smallest of the last keys of these
-    batches, because no rowset can have more rows up to this key.
+    Each list that is yielded has the rows of one range: the *head* of one batch per rowset. A range
+    ends at the smallest of the last keys of the current batches, because no rowset can have more
+    rows up to this key.
 
     sources: for each rowset, a lower bound of its keys, and a function that starts to read it. The
              function returns batches in key order, with all rows of the same key in one batch.
-    Raises:  CorruptionError if keys do not ascend and therefore no row can be returned. Other
-             disorder is not detected.
+    Raises:  CorruptionError if a rowset returns keys out of order, and the merge therefore cannot
+             continue. It does not detect every wrong order.
     Memory:  one batch per rowset that overlaps the current key.
     """
     waiting = [(key_min, index, begin) for index, (key_min, begin) in enumerate(sources)]

@@ -1,17 +1,16 @@
 """Keeps rowsets open from one scan token to the next, in a process that reads tokens.
 
 A process such as a worker of Spark reads many tokens of the same rowsets. To open a rowset (parse
-its entry, decode footers, compute patches) can take as long as a small scan. So a rowset is opened
-once, and a later token with the same description of the rowset uses the open one. Often used blocks
+its description, decode footers, find its changes) can take as long as a small scan. So a rowset is
+opened once, and a later token with the same description uses the open rowset. Often used blocks
 stay in a cache of CACHE_BYTES.
 
 Invariants
-    T1  A rowset is reused only while each of its files is still the file that was opened. Another
-        store may appear in the same folder with files of the same names; `Files.identity` detects
-        that.
+    T1  A rowset is reused only while each of its files is still the file that was opened. A new
+        store in the same folder can have files of the same names: `Files.identity` differs then.
     T2  A rowset that was not used for IDLE_S seconds is released at the next token. If more than
-        ROWSETS_MAX are kept, the least recently used are released. The reason: a deleted file takes
-        disk space as long as it is open.
+        ROWSETS_MAX are kept, the least recently used are released. Otherwise deleted files would
+        take disk space, because a file takes space as long as it is open.
 
 Any thread may call every method.
 Cost: one stat call per file for a token with open rowsets.
@@ -44,7 +43,7 @@ ROWSETS_MAX: Final = 256
 
 @dataclass(frozen=True)
 class _Open:
-    """A rowset, the identities of its files before they were opened, and the time of its last use."""
+    """An open rowset, with the identities of its files before the open, and its last use."""
 
     rowset: DiskRowSet
     paths: tuple[str, ...]
@@ -53,7 +52,7 @@ class _Open:
 
 
 class OpenRowSets:
-    """The open rowsets of one process; see the module."""
+    """The rowsets that one process keeps open between scan tokens."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,9 +61,9 @@ class OpenRowSets:
         self._schemas: OrderedDict[str, Schema] = OrderedDict()
 
     def schema(self, fields: Mapping[str, Any]) -> tuple[str, Schema]:
-        """Return (JSON text, schema) for a schema's JSON object; parsed schemas are cached.
+        """Return a schema's text and the parsed schema for its JSON object. Schemas are cached.
 
-        Raises: as `Schema.from_json`.
+        Raises: the errors of `Schema.from_json`.
         """
         text = json.dumps(fields)
         with self._lock:
@@ -80,10 +79,10 @@ class OpenRowSets:
     def rowset(
         self, env: Env, root_path: str, fields: dict[str, Any], schema_text: str, schema: Schema
     ) -> DiskRowSet:
-        """Return the rowset with these files, without changes in memory.
+        """Return the open rowset with these files, without changes that are only in memory.
 
         root_path: the folder of the store. fields: the rowset, as `RowSetFiles.to_json` returns it.
-        Raises: as `RowSetFiles.from_json`; MissingFileError if one of its files is gone.
+        Raises: the errors of `RowSetFiles.from_json`; MissingFileError if one of its files is gone.
         """
         key = (root_path, schema_text, json.dumps(fields))
         now_s = env.clock.monotonic_s()

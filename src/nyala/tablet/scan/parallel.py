@@ -57,8 +57,8 @@ def in_parallel(
 ) -> Iterator[_Out]:
     """Yield the results of `work` in the order of `items`; compute at most `ahead` in advance.
 
-    The caller's thread iterates over `items`. An error of `items` or `work` is raised after the
-    results of the items before it.
+    The caller's thread iterates over `items`. If `items` or `work` raises an error, the results of
+    the earlier items are yielded first.
     """
     if ahead < 2 or threading.current_thread().name.startswith(_NAME):
         yield from map(work, items)

@@ -2,9 +2,9 @@
 
 A scan has three phases:
 
-    plan     Chooses the tablets that can match the predicate (partition pruning), in each tablet
-             the rowsets whose keys can match, and in each rowset the rowids between the key bounds.
-             Reads no data.
+    plan     Chooses the tablets that can match the predicate (partition pruning). Then chooses the
+             rowsets whose keys can match, and in each rowset the rowids between the key bounds.
+             Reads no columns.
     split    Cuts each rowset into splits of at most `SPLIT_ROWS` rows, or fewer if columns are wide
              (`scan_memory`). Leaves out rows that zone maps and changes exclude (Z1). `split.py`
              reads one split. If the predicate is a short list of keys, they are looked up instead.
@@ -12,8 +12,8 @@ A scan has three phases:
              Batches are merged by key only if the scan requests key order.
 
 Invariants
-    Z1  A row is skipped only if the base's zone map, and every change of the column that the
-        snapshot may apply, prove that the row cannot match (`rowset/skipping.py`).
+    Z1  A row is skipped only if the zone map proves that its base value cannot match, and no
+        changed value at the snapshot can match either (`rowset/skipping.py`).
     V1  The result of a scan depends only on its root and its timestamp. Running the scan again
         returns the same rows.
 
@@ -77,8 +77,9 @@ _ROWS_PER_LISTED: Final = 32
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
-    """Return the parts of rowsets that the scan must read. Cost: reads at most key indexes.
+    """Return the units of the scan: for each rowset, the rows that may match by their keys.
 
+    Cost: reads at most key indexes.
     guess:  whether the caller only makes an estimate. Then no HistoryExpiredError is raised.
     Raises: HistoryExpiredError if the scan needs rows of a range partition that was dropped later.
     """
@@ -133,7 +134,7 @@ def block_count(table: TableState, spec: ScanSpec) -> int:
 
 
 def aligned_ranges(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Cut [lower, end) at multiples of `rows`, and yield the parts."""
+    """Cut [lower, end) at multiples of `rows`, and yield the resulting ranges."""
     while lower < end:
         upper = min((lower // rows + 1) * rows, end)
         yield lower, upper
@@ -141,7 +142,7 @@ def aligned_ranges(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]
 
 
 def unskipped_ranges(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
-    """Return the row ranges of the unit that zone maps and changes do not exclude (Z1)."""
+    """Return the row ranges of the unit that zone maps and changes do not exclude."""
     if not isinstance(unit.rowset, DiskRowSet) or not spec.constraints:
         return [(unit.lower, unit.upper)]
     constraints = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
@@ -160,7 +161,7 @@ def splits(
 ) -> Iterator[tuple[int, int]]:
     """Yield the row ranges of the unit that the scan must read.
 
-    Rows that Z1 excludes are left out, except for gaps of fewer than `GAP_ROWS` rows.
+    Rows that cannot match are left out (Z1), except for gaps of fewer than `GAP_ROWS` rows.
 
     columns:     the columns that are decoded, besides those of the predicate.
     split_bytes: the limit for one split; None: no limit.
@@ -199,7 +200,7 @@ def splits(
 
 
 def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, int]]:
-    """Join parts with gaps of fewer than `GAP_ROWS` rows, but not across multiples of `rows`."""
+    """Join ranges with gaps of fewer than `GAP_ROWS` rows, but not across multiples of `rows`."""
     begin, end = parts[0]
     for lower, upper in parts[1:]:
         if lower - end >= GAP_ROWS or lower // rows != (end - 1) // rows:
@@ -210,16 +211,15 @@ def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, 
 
 
 def _is_small(spec: ScanSpec) -> bool:
-    """Whether the scan has no predicate, and a limit of only a few rows."""
+    """Whether the scan has no predicate, and returns only a few rows because of its limit."""
     return spec.predicate is None and spec.limit is not None and spec.limit <= _INLINE_ROWS
 
 
 def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
     """Return Arrow types, by column name, that cost less to read than the columns' own types.
 
-    These are decimals of 4 and 8 bytes, and dictionaries for text that has a dictionary in every
-    rowset on disk. Rows in memory have no dictionary, so text gets one only if few rows are in
-    memory.
+    A decimal is read with 4 or 8 bytes if its values fit. Text is read as dictionary if every
+    rowset on disk has a dictionary for it, and few rows are in memory, where text has none.
     Cost: opens footers.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
@@ -242,13 +242,13 @@ def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[s
 
 
 def dictionary_size(table: TableState, column: ColumnSchema) -> int:
-    """Return the number of entries in the column's largest dictionary on disk. Opens footers."""
+    """Return the size of the column's largest dictionary on disk, in entries. Opens footers."""
     readers = (rowset.base_column(column.id) for tablet in table.tablets for rowset in tablet.rowsets)
     return max((reader.footer.dictionary_count for reader in readers if reader is not None), default=0)
 
 
 def readable_types(requested: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
-    """Return the types in `requested`, a schema of these columns, that a scan can read directly."""
+    """Return the types of the schema `requested` that a scan can read directly, by column name."""
     if requested.names != [column.name for column in columns]:
         return {}
     return {
@@ -272,7 +272,8 @@ def run(
 ) -> Iterator[Any]:
     """Yield the rows of the scan as record batches, in key order if the spec requests it.
 
-    make: a function that converts each batch. Several reading threads may call it at once.
+    make: converts each batch; its results are yielded instead. Several reading threads may call
+          it at once.
 
     Without key order a batch has at most `SPLIT_ROWS` rows. In key order a batch takes at most the
     scan's share of memory, not counting rows that are in memory only.
@@ -323,7 +324,7 @@ def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _row_bytes(spec: ScanSpec) -> int:
-    """Return about how many bytes a row takes in Arrow, without the bytes of text."""
+    """Return about how many bytes a row takes in Arrow. Text is not counted."""
     fields = zip(spec.arrow_schema, spec.columns, strict=True)
     return sum(4 if column.type.is_variable else field.type.bit_width // 8 for field, column in fields)
 
@@ -358,7 +359,7 @@ def _map_splits(
 
 
 def _are_looked_up(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
-    """Whether the predicate is a list of keys, and to look them up costs less than a scan."""
+    """Whether the predicate lists keys, and looking them up costs less than a scan."""
     count = spec.listed_count
     if not spec.columns or count is None or count > LISTED_MAX:
         return False
@@ -428,7 +429,7 @@ def _all_splits(
     columns: Collection[ColumnSchema],
     limit: int,
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    """Yield (unit, lower, upper) for all splits. Begins to fetch later splits of remote files."""
+    """Yield (unit, lower, upper) for all splits. For remote files, begin to fetch later splits."""
     remote = _are_remote(units)
     reached = _expected(units, spec, columns) if remote else units
     each = ((unit, splits(unit, spec, counters, columns, limit)) for unit in reached)
@@ -441,7 +442,7 @@ def _are_remote(units: Sequence[ScanUnit]) -> bool:
 
 
 def _expect_units(units: Sequence[ScanUnit], spec: ScanSpec, columns: Collection[ColumnSchema]) -> None:
-    """Begin to fetch the footers of the first of these units."""
+    """Begin to fetch the footers of the first few units."""
     if _are_remote(units):
         disks = [unit.rowset for unit in units[:_UNITS_AHEAD] if isinstance(unit.rowset, DiskRowSet)]
         expect_footers(disks, spec.read_ids(columns), spec.snapshot)
@@ -591,7 +592,7 @@ def get_many(
 def get_row(
     table: TableState, key: EncodedKeys, ordinal: int, columns: Sequence[ColumnSchema], snapshot: int
 ) -> list[Any] | None:
-    """Look up one key, and return the values of its row as Python objects; None without a row.
+    """Look up one key, and return the values of its row as Python objects; None: no such row.
 
     ordinal: the position of the key's tablet in the table. columns: columns outside the key.
     """
@@ -616,7 +617,7 @@ def get_row(
 def _get_values(
     table: TableState, keys: EncodedKeys, tablets: np.ndarray, columns: Sequence[ColumnSchema], snapshot: int
 ) -> tuple[np.ndarray, list[pa.Array]]:
-    """Do the work of `get_many`, for columns outside the key."""
+    """Look up rows like `get_many`, but only for columns outside the key."""
     places: list[np.ndarray] = []
     values: list[list[pa.Array]] = []
     keys.prepare_search()

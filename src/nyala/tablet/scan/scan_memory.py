@@ -7,15 +7,16 @@
 Footers of column files say how many bytes the rows of each block take when they are decoded. A
 split is not halved further in these cases:
 
-    one block       The split is as small as the largest block, which is decoded as a whole in any
-                    case. A merge of many rowsets holds a split of each, so it halves further.
-    decoded again   A block that does not fit the cache is decoded for each split that touches it.
-                    So smaller splits would decode more than `_AGAIN_MAX` times the bytes of the
-                    rows. The limit is `_AGAIN_MERGED_MAX` if several rowsets are merged.
+    one block       The split is as small as the largest block. A block is always decoded as a
+                    whole. A merge of many rowsets has a split of each in memory, so it halves
+                    further.
+    decoded again   A block that does not fit the cache is decoded once for each split that needs
+                    it. If smaller splits would decode more than `_AGAIN_MAX` times the bytes of
+                    the rows, the split is kept. In a merge the limit is `_AGAIN_MERGED_MAX`.
     one row         A split has at least one row.
 
-Changed text counts if a rowset has more than 256 MB of it. Other changes, and rows in memory, do
-not count, because writes bound their bytes.
+Changed text counts if a rowset has more than 256 MB of it. Other changes and rows in memory do not
+count, because the memory limit of writes bounds them.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ class SplitSizer:
         self._text = [reader for reader in self._readers if reader.type.is_variable]
 
     def rows(self, lower: int, upper: int, split_rows: int) -> int:
-        """Return the row count of splits for [lower, upper): `split_rows`, halved until each fits.
+        """Return the rows per split for [lower, upper): `split_rows`, halved until each split fits.
 
-        [lower, upper) must be inside one split of `split_rows` rows.
+        The range must be inside one split of `split_rows` rows.
         """
         whole = np.array([lower, upper])
         largest = self._per_row * (upper - lower)
@@ -106,7 +107,7 @@ class SplitSizer:
         return float(sizes.max())
 
     def _decoded_again(self, rows: int) -> float:
-        """Return how often a byte is decoded on average, with `rows` per split and no cache."""
+        """Return how often a byte is decoded on average, with `rows` rows per split and no cache."""
         decoded = sum(max(_block_bytes(reader), reader.row_bytes * rows) for reader in self._readers)
         return decoded / max(1.0, sum(reader.row_bytes for reader in self._readers) * rows)
 
@@ -114,10 +115,11 @@ class SplitSizer:
 def _parts(
     rowset: DiskRowSet, spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> tuple[float, list[ColumnReader]]:
-    """Return (bytes per row, readers of the columns that are decoded).
+    """Return how much memory a row takes: (bytes per row, column readers for the other bytes).
 
-    The bytes per row have all columns except text in the base, whose readers know its size. A
-    column that is read as dictionary codes counts with its codes, and has no reader.
+    The readers are those of the decoded columns; they know the size of text. The bytes per row
+    include everything else. A column that is read as dictionary codes has no reader: its codes
+    count.
     """
     per_row, readers = 0.0, []
     given = {column.name for column in columns} - spec.types.keys()

@@ -48,7 +48,7 @@ _SCAN_ROWS_MIN: Final = 1 << 16
 
 @dataclass(frozen=True)
 class ScanUnit:
-    """One rowset's part of a scan: the rowids [lower, upper)."""
+    """One rowset's rows of a scan: the rowids [lower, upper)."""
 
     rowset: AnyRowSet
     tablet: int  # position in the table
@@ -58,7 +58,7 @@ class ScanUnit:
 
     @property
     def access(self) -> Access:
-        """Whether the block cache treats the unit's blocks as read by a scan or by a look-up."""
+        """How the block cache treats the unit's blocks: as blocks of a scan, or of a look-up."""
         return Access.SCAN if self.upper - self.lower >= _SCAN_ROWS_MIN else Access.LOOKUP
 
 
@@ -77,7 +77,7 @@ class ScanCounters:
         self._lock = threading.Lock()
 
     def add_splits(self, splits: int, rows: int) -> None:
-        """Count splits, and their rows, that the caller begins to read."""
+        """Count splits and their rows before they are read."""
         with self._lock:
             self.splits_read += splits
             self.rows_read += rows
@@ -124,9 +124,10 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def listed(self) -> Sequence[Sequence[Any]] | None:
-        """The values of each key column, ascending, if the predicate lists values of all of them.
+        """The values that the predicate lists for each key column, ascending.
 
-        Example: `a IN (1, 2) AND b = 5`. None: the predicate has another form.
+        Example: `a IN (1, 2) AND b = 5` for a key (a, b). None: the predicate does not list values
+        of all key columns, or has other conditions.
         """
         predicate, columns = self.predicate, self.schema.key_columns
         names = {column.name for column in columns}
@@ -140,7 +141,7 @@ class ScanSpec(LazyValues):
 
     @property
     def listed_count(self) -> int | None:
-        """The number of keys that the predicate lists; None if `listed` is None."""
+        """The number of keys that the predicate lists; None: it does not list keys."""
         return None if self.listed is None else math.prod(map(len, self.listed))
 
     @lazy_value
@@ -267,7 +268,7 @@ class _Values(Mapping[str, pa.Array]):
         return self._rows
 
     def keep(self, mask: np.ndarray) -> None:
-        """Select fewer rows. mask: for each selected row, whether it stays selected."""
+        """Reduce the selection. mask: for each selected row, whether it stays selected."""
         count = int(np.count_nonzero(mask))
         if count == self.count:
             return

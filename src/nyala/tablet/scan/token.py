@@ -15,8 +15,8 @@ A token contains what the tablet has in memory at the snapshot. For a DiskRowSet
 changes of the needed columns. For a MemRowSet these are its selected rows, with the projection.
 
 Invariants
-    K1  A token returns the same rows as the scan returns for the token's part of the tablet.
-    K2  A token names files by paths relative to the store's folder, and only inside of it.
+    K1  A token returns the rows that the scan itself would return for the token's part.
+    K2  A token names only files inside the store's folder, by relative paths.
     K3  Arrow parts start at multiples of 8 in memory, because kernels require aligned numbers.
         If a token is in unaligned memory, its parts are copied.
 
@@ -73,8 +73,9 @@ class Token:
 def make_tokens(root_path: str, table: TableState, spec: ScanSpec, count: int = 1) -> list[Token]:
     """Return tokens for the rows that `spec` must read: one per tablet, more for a large tablet.
 
-    count:  about how many tokens to make. Tablets are cut between splits of their rowsets. With
-            key order or a limit a tablet gets one token, because these apply within a token.
+    count:  about how many tokens to make. Tablets are cut between splits of their rowsets. If the
+            scan has key order or a limit, each tablet gets one token, because order and limit
+            apply within a token.
     Raises: InvalidArgumentError for a predicate that cannot be serialized.
     """
     if spec.predicate is not None and spec.predicate.has_arrow_expression:
@@ -102,7 +103,8 @@ def planned_rows(table: TableState, spec: ScanSpec) -> int:
 def text_bytes(table: TableState, spec: ScanSpec) -> dict[str, float]:
     """Return the average bytes per value of each projected text or binary column, by name.
 
-    Measures the largest rowset. Empty if all rows are in memory. Cost: one footer per column.
+    Measures the largest rowset on disk. Empty if all rows are in memory. Cost: one footer per
+    column.
     """
     units = read_path.plan(table, spec, ScanCounters(), guess=True)
     disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
@@ -117,7 +119,7 @@ def _rows_of(unit: ScanUnit) -> int:
 
 
 def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
-    """Cut the units into groups of about `share` rows. The first group has all rows in memory."""
+    """Cut the units into groups of about `share` rows. The first group has the rows in memory."""
     group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     size = sum(map(_rows_of, group))
     for unit in units:
@@ -195,7 +197,7 @@ def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[
 
 
 def _of_rows(run: DeltaRun, lower: int, upper: int) -> DeltaRun:
-    """Return the records of the rows [lower, upper). Their rowids stay the same."""
+    """Return the changes of the rows [lower, upper). Their rowids stay the same."""
     begin, end = np.searchsorted(run.rowids, [lower, upper]).tolist()
     if (begin, end) == (0, len(run)):
         return run
@@ -210,7 +212,7 @@ def read_token(
     columns: Sequence[str] | None = None,
     opened: OpenRowSets | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a token's rows, as `nyala.api.scan.read_token` says.
+    """Read the rows of a token. See `nyala.api.scan.read_token`.
 
     opened: keeps the token's rowsets open for later tokens.
     """
@@ -243,10 +245,7 @@ def read_token(
 
 
 def _kept(snapshot: int) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager for reading a token's files, with an error if a file is gone.
-
-    Raises: HistoryExpiredError.
-    """
+    """Context manager for reading a token's files. Raises HistoryExpiredError if a file is gone."""
     return kept_by_lease(f"the scan at {snapshot}", "load again")
 
 
@@ -313,7 +312,7 @@ def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
 def _merged(
     batches: Iterable[pa.RecordBatch], spec: ScanSpec, projection: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all batches, sorted by key, with the columns of the projection."""
+    """Yield the rows of all batches, sorted by key, with only the columns of the projection."""
     if not spec.columns:
         yield from batches
         return
@@ -355,14 +354,14 @@ def _delta_ipc(arrays: Sequence[Any]) -> pa.Buffer:
 
 
 def _is_readable_as(target: pa.DataType, column: ColumnType) -> bool:
-    """Whether a scan can return a column of this type in the type `target` (`ScanSpec.types`)."""
+    """Whether a scan can return a column of this type as Arrow type `target`."""
     if pa.types.is_dictionary(target):
         return bool(target == pa.dictionary(pa.int32(), column.arrow))
     return may_be_one_column(target, column.arrow) or target == narrow_decimal(column)
 
 
 def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Return these columns of a token's rows in memory.
+    """Return these columns of the rows in memory that a token contains.
 
     Raises: ValueError if a column differs from `schema`.
     """
@@ -418,7 +417,7 @@ def _deltas(
 
 
 def tablet_of(data: bytes) -> int | None:
-    """Return the id of the token's tablet; None if the bytes are not a token."""
+    """Return the id of the tablet that the token reads; None if the bytes are not a token."""
     try:
         meta, _ = _open(data)
     except CorruptionError:
