@@ -11,7 +11,7 @@
     internals/    all code that uses Spark's private classes; a setting switches it off
     errors        finds Nyala's errors in Spark's exceptions; `plain_errors`
     arguments     checks the arguments of the functions above
-    cluster       facts about a session: classic or Connect, cores, the Python of its executors
+        cluster       finds out facts about a session: classic or Connect, cores, its executors' Python
     types         maps Spark's types to Nyala's, and casts Arrow batches to the exact schema that
                   Spark expects
 
@@ -25,8 +25,8 @@ The code runs in three kinds of processes:
     an executor's worker     reader.read, writer.write: one process per core, possibly on another
                              machine
 
-Nyala accepts no filters from Spark (`pushFilters`). Up to and including Spark 4.3, a filter pushed
-for one use of a DataFrame is applied to all its other uses, which gives wrong rows. The option
+Nyala accepts no filters from Spark (`pushFilters`). Spark 4.3 and older apply a filter that is
+pushed for one use of a DataFrame to all its other uses, so rows are missing there. The option
 `where` is safe.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".

@@ -1,13 +1,13 @@
-"""Facts about a session: classic or Connect, number of concurrent tasks, and the Python of its
-executors.
+"""Finds out facts about a Spark session: whether it is classic or Connect, how many tasks it runs
+at the same time, and which Python its executors use.
 
-`register(spark)` calls `check_workers`. It runs a job in which every slot (a task that can run at
-the same time as others) reports its Python, its versions of pyspark, pyarrow and nyala, and missing
-modules. `problems` compares the reports with this program. The job's function is pickled by value
-and uses nothing of this package, so that it also runs where Nyala is not installed.
+`register(spark)` calls `check_workers`, which runs a small Spark job. Each task of the job reports
+the version of its Python, the versions of pyspark, pyarrow and nyala, and missing modules.
+`problems` compares the reports with this program. The job's function imports nothing from this
+package, so that it also runs where Nyala is not installed.
 
-The first scan by tasks of a local session calls `check_python`, which does the same if the workers'
-Python differs.
+In a local session, the first scan that Spark's tasks read calls `check_python`. If the workers use
+another Python than this program, `check_python` calls `check_workers`.
 
 With Spark Connect, the program is a client. Executors are compared with the client's Python,
 because the client sends them its functions.
@@ -90,7 +90,8 @@ def cores_of(spark: SparkSession) -> int:
 def check_workers(spark: SparkSession) -> list[str]:
     """Return the problems of the executors' Python, one sentence each.
 
-    Cost: a job with one task per slot, for which Spark may have to start Python workers.
+    Cost: a job with one task for each task that can run at the same time. Spark may have to start
+    Python workers for it.
     """
     # In local mode all workers are forks of one process, so one report is enough.
     slots = 1 if is_local(spark) else min(cores_of(spark), _SLOTS_MAX)
@@ -113,9 +114,9 @@ def check_python(spark: SparkSession) -> None:
     """Warn once per local SparkContext if its workers' Python cannot run this program's functions.
 
     Without PYSPARK_PYTHON, the workers run the first python3 on the PATH, and `collect()` fails
-    with a long traceback. Has no effect on a cluster, where the paths of both Pythons say nothing;
-    there `register` checks the workers. Cost: comparing two paths, and `check_workers` if they
-    differ.
+    with a long traceback. Has no effect on a cluster, because the paths on two machines cannot be
+    compared. There `register` checks the workers. Cost: comparing two paths, and `check_workers` if
+    they differ.
     """
     if not is_local(spark):
         return
@@ -149,7 +150,9 @@ def warn_of(problems: Sequence[str]) -> None:
 
 
 def _report_function() -> Any:
-    """Return the function of the job: each task returns one row about its Python."""
+    """Return the function that each task of `check_workers` runs. It returns one row about its
+    Python.
+    """
 
     def report(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import importlib

@@ -1,7 +1,7 @@
 """Makes a DataFrame of a scan, for `scan.to_spark(spark)` and for each table of `nyala.spark.sql`.
 
-    few rows     the driver reads the rows at once and puts them into Spark's plan. This needs no
-                 task and no lease
+    few rows     the driver reads the rows at once and puts them into Spark's plan. This needs
+                 neither a task nor a lease
     otherwise    the scan becomes scan tokens, and a few tasks read them on the executors
                  (`mapInArrow`)
 
@@ -18,7 +18,7 @@ Invariants
     F2  The driver holds at most LOCAL_MAX_BYTES of a scan. If a scan is larger than estimated,
         tasks read it.
     F3  In Spark's plan, arrays become rows before any join or aggregate reads them.
-    F4  Spark estimates the size of a scan by tasks as if its rows were in Parquet files, so
+    F4  If tasks read a scan, Spark estimates its size as if its rows were in Parquet files. So
         `spark.sql.autoBroadcastJoinThreshold` has the same effect as for Parquet.
 
 Source: docs/design/spark.md, "Rows are passed as arrays".

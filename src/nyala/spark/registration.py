@@ -37,8 +37,8 @@ def register(
     spark
         The SparkSession, classic or Connect.
     path
-        The store that `format("nyala")` uses when its options name none: a folder, a URL or an open
-        Database.
+        The store that `format("nyala")` uses if its options have no path: a folder, a URL or an
+        open Database.
     storage_options
         For a URL: options of `nyala.connect`, without credentials. Every executor takes credentials
         from its own environment, or from the `credentials_file`.

@@ -13,9 +13,9 @@ public (`tests/unit/spark/test_internals.py`). The setting `spark.nyala.internal
 switches all of this off.
 
 Invariants
-    J1  Callers have a slower way with public calls and the same result. They take it if the setting
-        is off, with Spark Connect, in versions of Spark that are not in KNOWN_IN, and if a class or
-        parameter does not exist.
+    J1  Every caller also has a slower way with public calls, which gives the same result. It takes
+        this way if the setting is off, with Spark Connect, and in versions of Spark that are not in
+        KNOWN_IN. It also does so if a class or parameter does not exist.
 """
 
 from __future__ import annotations

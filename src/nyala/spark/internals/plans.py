@@ -100,8 +100,8 @@ def looks_small(df: DataFrame, max_bytes: int) -> bool:
 def can_use_arrays(spark: SparkSession, schema: StructType) -> bool:
     """Whether tasks may return rows of this schema as arrays.
 
-    Spark's code generation must be on, because otherwise each row would carry its arrays. ANSI mode
-    must be on, because otherwise array elements become nullable, which changes the schema.
+    Spark's code generation must be on: without it, each row would contain a copy of its arrays.
+    ANSI mode must be on: without it, array elements become nullable, which changes the schema.
     """
     if not available(spark) or sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
         return False
@@ -196,9 +196,9 @@ def _pinned_below_joins(rows: DataFrame) -> DataFrame:
     """Return the same rows with an Expand on top, so that arrays become rows below every join.
 
     Spark moves expressions above a semi or anti join (EXISTS, IN), to evaluate them for fewer rows.
-    Each row would then carry its arrays through the join. Spark moves nothing above an Expand. An
-    Expand returns each row once for each of its lists of expressions; here it has one list, so it
-    changes nothing.
+    Each row would then contain a copy of its arrays during the join. Spark moves nothing above an
+    Expand. An Expand returns each row once for each of its lists of expressions; here it has one
+    list, so it changes nothing.
     """
     spark: Any = rows.sparkSession
     plan = rows._jdf.queryExecution().analyzed()

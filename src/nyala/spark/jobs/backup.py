@@ -8,8 +8,8 @@ the files. Most incremental backups are small, and for a few rows tasks take ten
 as the driver.
 
 Invariants
-    J1  The metadata of a backup decides whether it is small, before a file is read. If the metadata
-        is wrong, the driver still holds at most HELD_BYTES_MAX, plus the rows of one batch.
+    J1  The driver decides from a backup's metadata whether the backup is small. Even if the
+        metadata is wrong, the driver holds at most HELD_BYTES_MAX, plus the rows of one batch.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def backup(
     InvalidArgumentError
         The folder is inside the store.
     StorageError, CorruptionError
-        The backup failed, and the folder has no backup of this moment. The same is true if the driver is killed.
+        The backup failed, and the folder has no backup of this moment. A killed driver leaves none
+        either.
 
     Examples
     --------

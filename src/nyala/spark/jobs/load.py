@@ -120,8 +120,8 @@ def load(
     message
         A text of at most 1,000 characters about the commit; `table.commits()` shows it.
     tasks
-        The number of tasks that write. Default: one per tablet, but at most four per core. By
-        default, if the DataFrame is small and this process is the store's writer, it writes the
+        The number of tasks that write. Default: one per tablet, but at most four per core; and no
+        tasks for a small DataFrame if this process is the store's writer, which then writes the
         rows itself.
     lease
         Seconds for which the job's files are kept if the driver dies. The job renews this lease.
@@ -166,8 +166,8 @@ def upsert(
     """Upsert a large DataFrame as one atomic batch. The executors write rowset and delta files.
 
     An existing row keeps the values of columns that the DataFrame does not have. Parameters, result
-    and errors are those of `load`. `when` and `newest_by` raise InvalidArgumentError;
-    `nyala.spark.write` supports them.
+    and errors are those of `load`. `when` and `newest_by` are not supported and raise
+    InvalidArgumentError: use `nyala.spark.write` for them.
 
     Examples
     --------
@@ -318,9 +318,9 @@ def _all_tablets(plan: LoadPlan) -> TableState:
 
 
 def _errors_at_commit(errors: pa.Table, table: TableState) -> pa.Table:
-    """Complete the errors of rows that failed only at the commit.
+    """Replace the row numbers by NULL in the errors of rows that failed only at the commit.
 
-    Their row numbers become NULL, because the commit does not know Spark's row numbers.
+    The commit does not know Spark's row numbers.
     """
     row_at, message_at = (errors.schema.get_field_index(name) for name in ("row", "message"))
     unknown = pa.nulls(errors.num_rows, errors.schema.field(row_at).type)
@@ -372,7 +372,7 @@ def _with_plain_names(frame: DataFrame) -> DataFrame:
 
 @dataclasses.dataclass(frozen=True)
 class _TaskPlan:
-    """The plan of a load, as Spark sends it to tasks.
+    """What Spark sends to the tasks of a load: the plan, and where the task finds its tablets.
 
     plan:   the plan without its tablets.
     folder: the staging folder of the load.
@@ -401,7 +401,7 @@ class _TaskPlan:
 def _plan_for_tasks(plan: LoadPlan, folder: str, address: Address) -> _TaskPlan:
     """Write the plans of all tablets to a file, and return the plan that Spark sends to tasks.
 
-    So the data that Spark sends does not grow with the number of tablets.
+    A task reads only the plans of its tablets, so Spark sends little data even for many tablets.
     """
     path = os.path.join(folder, "plan.json")
     ranges, parts, at = [], [], 0

@@ -4,12 +4,12 @@ Python function.
     hash levels    pmod(hash(columns), buckets) for each level. Nyala's hash is the same as Spark's
     range level    the number of range bounds that are less than or equal to the row's key, found
                    by a binary search with CASE expressions
-    tablet         the buckets and the range make one number. It is the index into an array that
-                   has the ordinal of the tablet, or -1 if there is no tablet
+    tablet         the buckets and the range make one number, the index into an array. Its element
+                   is the ordinal of the tablet, or -1 if there is no tablet
 
 The columns are cast to the table's types before they are hashed. A value that does not fit becomes
-NULL, and its row goes to any tablet. The task of this tablet converts the original value, and
-reports the error.
+NULL, and its row goes to an arbitrary tablet. The task of this tablet converts the original value,
+and reports the error.
 
 Source: docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -134,8 +134,8 @@ def _region(
 ) -> Column:
     """Return an expression for the number of `bounds` that are less than or equal to the row.
 
-    It compares only the bounds in [begin, end): those before them are known to be less than or
-    equal to the row, and those after them to be greater.
+    It compares only the bounds in [begin, end). The bounds before `begin` are known to be at most
+    the row, and the bounds from `end` on are known to be greater.
     """
     if begin == end:
         return F.lit(begin)

@@ -10,11 +10,12 @@
                    nothing)
 
 Offsets. An offset is {"timestamp": N, "table": {"id", "created"}}. It says that the query has
-returned all changes of this table up to N. With timestamp 0, the first micro-batch is all rows of
-the table, as inserts. The offset identifies the table, because another table may get its name while
-no query runs. Older offsets have only the timestamp, and are accepted. The feed has no deletes for
-rows of dropped range partitions. If such ranges were dropped since the previous offset, the offset
-lists them as `dropped_ranges`. `query.lastProgress` shows the offsets.
+returned all changes of this table up to N. After an offset with timestamp 0, the micro-batch has
+all rows of the table, as inserts. The offset identifies the table, because another table may get
+its name while no query runs. Offsets of older Nyala versions have only the timestamp, and are
+accepted. The feed has no deletes for rows of dropped range partitions. If such ranges were dropped
+since the previous offset, the offset lists them as `dropped_ranges`. `query.lastProgress` shows the
+offsets.
 
 Altered tables. A query keeps the columns with which it started, by name. It does not read new
 columns. A dropped, renamed or widened column ends the query with an error. After a restart from its
@@ -22,9 +23,9 @@ checkpoint, the query reads the present columns.
 
 The end of a micro-batch. Tasks read the changes that are in files. The planner reads the changes
 that are only in memory. If a query still has to read changes of both kinds, the next micro-batch
-has only those in files. `maxRowsPerTrigger` ends a micro-batch after the batch of the table that
-reaches the limit. A batch is never split, so a micro-batch may exceed the limit by one batch. The
-first micro-batch of a query without a start is the whole table, of any size.
+has only those in files. With `maxRowsPerTrigger`, a micro-batch ends as soon as it has that number
+of rows. A commit is never split, so the micro-batch may exceed the limit by the rows of one commit.
+The first micro-batch of a query without a start is the whole table, of any size.
 
 Invariants
     F1  The micro-batches (start, end] of a query have no gap and no overlap, also after restarts.

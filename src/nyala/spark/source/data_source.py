@@ -4,8 +4,8 @@ Spark creates one object for every `load()` and `save()`, in a planner worker, a
 Spark passes the arguments of `reader` and `writer` by keyword, so their names are fixed.
 
 A table of Spark's catalogue (`CREATE TABLE … USING nyala OPTIONS (…)`) keeps its schema but loses
-its options. So `schema()` stores the options in the metadata of the first field, and `reader` and
-`writer` read them there. Options of a statement override stored options.
+its options. So `schema()` stores the options in the metadata of the schema's first field, and
+`reader` and `writer` read them there. Options of a statement override stored options.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class NyalaDataSource(DataSource):
         a table of Spark's catalogue, each statement reads the present rows.
     S2  A write is one atomic batch, or nothing.
     S3  A write never goes to another table than its target. For some writes to a table of Spark's
-        catalogue, Spark does not pass the metadata with the target. Such a statement must name the
-        target in its options; otherwise it raises an error.
+        catalogue, Spark does not pass the metadata that names the target. Such a statement must
+        name the target in its options, or it raises an error.
     """
 
     # The session's number of concurrent tasks. `nyala.spark.register` sets it, because a worker

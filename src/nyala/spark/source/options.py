@@ -136,8 +136,7 @@ class ChangeOptions(TableOptions):
     versions    "net": one change per key and micro-batch; "all": every version of every row
     before      whether the rows before each change are returned too (update_preimage, and the
                 values of deleted rows)
-    max_rows    about the maximum number of changes of a micro-batch; a batch of the table is never
-                split
+    max_rows    about the maximum number of changes of a micro-batch; a commit is never split
     """
 
     columns: tuple[str, ...] | None = None

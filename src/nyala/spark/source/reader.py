@@ -348,13 +348,13 @@ def lease_of_version(
     """Return the name of a lease that keeps the files of a version of the catalogue.
 
     lease_s: the duration of the lease in seconds.
-    owner:   identifies a process. The lease ends when this process ends. None: in a planner
-             worker, the driver's JVM.
+    owner:   identifies a process with which the lease ends. None: the driver's JVM, if this is a
+             planner worker.
     shared:  whether to return a lease that other reads of this process use too. If False, the lease
              is new, and only the caller uses it.
 
-    During the call, the caller must hold an open reader or a root of this version, so that no
-    other process removes its files.
+    During the call, the caller must hold an open reader or a root of this version. It keeps the
+    files until the lease does.
     """
     key = (address, version, lease_s)
     name = _leases.get(key) if shared else None

@@ -15,9 +15,9 @@ Invariants
     T-a  A query's id is in its checkpoint. A query without its checkpoint is a new query.
     T-b  Spark makes one writer at planning and another one for the commit, so writers have no
          state. The messages of the tasks have everything that the commit needs.
-    T-c  A micro-batch without rows is recorded too. When it is sent again, it may have rows, if the
-         query also reads other sources than the stream. (With output mode "complete" it empties the
-         table.)
+    T-c  A micro-batch without rows is recorded too. If the query also reads other sources than the
+         stream, the same micro-batch may have rows when Spark sends it again. (With output mode
+         "complete", a micro-batch without rows empties the table.)
     T-d  Staged files of a killed driver are removed at the next open on its machine, or when they
          expire.
 

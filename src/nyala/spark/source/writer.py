@@ -104,7 +104,7 @@ class NyalaWriter(DataSourceArrowWriter):
         *,
         filled: bool = False,
     ) -> None:
-        """only: the columns to write, None: all; filled: Spark may have added omitted columns as NULL."""
+        """only: the columns to write; None: all. filled: Spark may have added columns of NULLs."""
         if overwrite and options.operation not in ("insert", "upsert"):
             raise InvalidArgumentError(
                 f"mode('overwrite') replaces all rows of table {options.table!r}, so it cannot be combined with "
@@ -248,7 +248,8 @@ def commit_files(
 ) -> None:
     """Commit the staged files as one batch, and write or log the result (`report`).
 
-    key: the job's idempotency key. more: further entries of the job (`handover.commit_staged`).
+    key: the job's idempotency key. more: further fields of the job dict of
+        `handover.commit_staged`.
     """
     job = {
         "key": key,

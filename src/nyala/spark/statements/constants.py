@@ -14,15 +14,15 @@ Invariants
     C1  An expression has only literals, arithmetic, casts to dates and times, intervals and some
         date functions. So two evaluations can differ only by the present moment. Text literals must
         begin with a digit, because 'now' and 'today' mean the present moment too.
-    C2  The present moment is allowed only in comparisons with `>` and `>=`, because the statement
-        runs after Spark has computed the value. At a later moment, the value must be greater, or
-        smaller by less than SLACK_US. The scan uses the value minus the slack, so it keeps every
-        row that the statement needs. (Example: one month before March 30th, 23:00 is February 29th, 23:00. One
+    C2  The present moment is allowed only in comparisons with `>` and `>=`. The statement runs a
+        little later than Spark computes the value, and then its own value is greater, or smaller by
+        less than SLACK_US. The scan uses the value minus the slack, so it keeps every row that the
+        statement needs. (Example: one month before March 30th, 23:00 is February 29th, 23:00. One
         month before March 31st, 1:00 is February 29th, 1:00, which is earlier.) An expression has
-        at most one such calendar step, and no function of its result, which could enlarge the
-        error.
-    C3  The value has the type of the column, or a type that Spark converts to it without changing
-        its meaning: a date for a timestamp, a text for both, a narrower number for a number.
+        at most one calendar step (an interval in days, months or longer units), and applies no
+        function to its result.
+    C3  The value has the type of the column, or a type that Spark converts to it exactly: a date
+        for a timestamp, a text for a date or timestamp, a narrower number for a wider one.
 
 Source: Spark's ComputeCurrentTime (one moment for each statement), its type coercion of
 comparisons.
@@ -93,9 +93,10 @@ class PendingTerm:
 
 @dataclass(frozen=True)
 class Constant:
-    """An expression without columns. text: its SQL.
+    """An expression without columns.
 
-    present:  whether the expression contains the present moment.
+    text:     its SQL.
+    present:  whether it contains the present moment, such as `now()`.
     slack_us: by how many microseconds its value can fall while time passes (C2).
     """
 
@@ -189,7 +190,7 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Return False if C1 allows the expression and it has no present moment, otherwise None."""
+    """Like `_present`, but return None also if the expression contains the present moment."""
     return False if _present(node) is False else None
 
 

@@ -121,10 +121,10 @@ def sql(
             return snapshots[key]
 
         def table_of(name: tuple[str, ...]) -> tuple[TableView, Predicate | None] | None:
-            """Find the Nyala table of a name. Returns None if the name is no Nyala table.
+            """Find the Nyala table of a name, and the predicate of its option `where`.
 
-            Otherwise returns the table, and the predicate of the option `where` with which a table
-            of Spark's catalogue was created, or None.
+            Only a table of Spark's catalogue can have this option; otherwise the predicate is None.
+            Returns None if the name is not a Nyala table.
             """
             if address is not None and len(name) == 1:
                 tables = snapshot_of(address, at)

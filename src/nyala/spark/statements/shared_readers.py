@@ -6,8 +6,8 @@
     shared_frame    the DataFrame of the same scan at the same moment, if an earlier statement made
                     it
 
-Statements see the same rows as without sharing, because each snapshot of a reader is a new one, and
-a scan of one moment always has the same rows.
+Statements see the same rows as without sharing. Each statement takes a new snapshot from the
+reader, and a scan of one moment always has the same rows.
 
 Invariants
     M1  A reader is closed, and its lease ends, when nobody has used it for IDLE_S. A reader in use

@@ -7,9 +7,9 @@ replaces:
     SELECT a.v FROM nyala_0 AS a WHERE a.k > 5
         nyala_0: columns v; where k > 5; applied [35, 42), the position of "a.k > 5"
 
-This module keeps the rules Q1, Q2 and Q5 of `table_uses`. If the needs of a table are unclear, the
-output does not have its key. Then all columns are read, and only Spark filters, which is slower but
-never wrong.
+`table_uses` has the rules Q1, Q2 and Q5, which say what a scan may leave out. If the needs of a
+table are unclear, the output does not have its key. Then all columns are read, and only Spark
+filters, which is slower but never wrong.
 """
 
 from __future__ import annotations
@@ -188,8 +188,9 @@ def _depends_on_unnamed_columns(tree: Node) -> bool:
 def _other_names(tree: Node) -> set[str]:
     """Return names in the statement that could be mistaken for columns of its tables, in lower case.
 
-    These are functions without arguments, such as current_date (Spark prefers a column of the same
-    name), and columns of a LATERAL VIEW (if a table has the same name, Spark raises an error).
+    These are functions without arguments, such as current_date, and columns of a LATERAL VIEW.
+    Spark prefers a column to a function of the same name. It raises an error if a table and the
+    LATERAL VIEW have columns of the same name.
     """
     exp = sqlglot().exp
     found: set[str] = set()

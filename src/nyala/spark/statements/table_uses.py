@@ -19,19 +19,19 @@ completely by TRUE (Q5):
 Spark evaluates all other terms itself. So a scan may return too many rows, but never too few.
 
 Invariants
-    Q1  The columns of a scan are all columns of the table that the statement names in this use. For
-        a star they are those that outer queries use; a star in EXISTS needs none. If the needed
-        columns are unclear, the scan has all columns. This happens for a column whose table is
-        unknown, NATURAL JOIN, `* EXCEPT`, and a star under UNION or in a function.
+    Q1  The columns of a scan are all columns of the table that the statement names in this use. A
+        star counts as the columns that outer queries use; a star in EXISTS counts as no column. If
+        the needed columns are unclear, the scan has all columns. This happens for a column whose
+        table is unknown, NATURAL JOIN, `* EXCEPT`, and a star under UNION or in a function.
     Q2  A scan gets a predicate only if a row that fails it cannot affect the result. This is true
-        for a term of WHERE on a table that no outer join fills with NULL, and for a term of ON on a
-        side that ON filters.
-    Q3  A scan gets a term only if the term means the same in Spark and Nyala: comparisons of a
-        column with a literal that the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR,
-        NOT. In a comparison with a constant expression, or with a text that means a time, Spark
-        computes the value (pending terms, `constants`). If an OR has terms of several tables, or
-        terms that cannot be translated, the scan gets the part that follows for its table from
-        every branch.
+        for a term of WHERE if no outer join fills the table with NULL, and for a term of ON about
+        the joined table.
+    Q3  A scan gets a term only if the term means the same in Spark and Nyala. Such terms compare a
+        column with a literal that the column's type holds exactly, also with IN, BETWEEN, IS NULL,
+        AND, OR and NOT. In a comparison with a constant expression, or with a text that means a
+        time, Spark computes the value (pending terms, `constants`). If an OR has terms of several
+        tables, or terms that cannot be translated, the scan gets a weaker predicate: the OR of what
+        each branch implies for its table.
     Q4  All tables of one store are read at one timestamp.
     Q5  If the scan applies a term of WHERE completely, TRUE replaces the term in the text. Then the
         scan need not return the term's columns, and Spark need not compile a new filter when only

@@ -36,9 +36,8 @@ _LOGGER: Final = "SQLQueryContextLogger"
 def rewriting_unknown_names(
     folder: str | None, tables: Callable[[], Sequence[str]], columns: Iterable[str]
 ) -> Iterator[list[logging.LogRecord]]:
-    """Replace Spark's errors about unknown names in the block.
-
-    They become TableNotFoundError or ColumnNotFoundError.
+    """In the block, replace Spark's errors about unknown names by TableNotFoundError or
+    ColumnNotFoundError.
 
     folder:  the store whose tables the statement may name, or None.
     tables:  returns the names of these tables. Called only after an error.
