@@ -257,7 +257,7 @@ def test_a_delete_without_a_condition_is_refused(db: nyala.Database) -> None:
     }
     request = encode_call("write_selected", arguments, None, out)
     request["arguments"]["select"]["where"] = None
-    with pytest.raises(CorruptionError, match="a delete without a condition"):
+    with pytest.raises(CorruptionError, match="a delete needs a condition"):
         ask(db, request, out.attachments)
     assert db["t"].count() == 5
 

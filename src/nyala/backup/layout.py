@@ -65,7 +65,7 @@ _UNCACHED: Final = 0  # bytes of the cache of a bucket's files
 
 
 class Place(Protocol):
-    """A folder, or a prefix of a bucket, that has backups. An `Address` is a `Place`, too."""
+    """A folder or a prefix of a bucket, in which backups are. An `Address` is a `Place`, too."""
 
     @property
     def path(self) -> str: ...

@@ -69,7 +69,7 @@ def find_backups(place: Place) -> tuple[list[Backup], list[DamagedBackup]]:
     whole: list[Backup] = []
     damaged: list[DamagedBackup] = []
     for folder in _table_folders(place):
-        found = _look(place, folder)
+        found = _find_in(place, folder)
         whole += found[0]
         damaged += found[1]
     return sorted(whole, key=lambda backup: (backup.until, backup.table, backup.since is None)), damaged
@@ -95,7 +95,7 @@ def newest_of(backups: Sequence[Backup]) -> Backup | None:
 def records(place: Place) -> Iterator[tuple[int, StoreRecord | CorruptionError | StorageError]]:
     """Yield the moment and the record of each backup of a whole store, newest first.
 
-    If a record cannot be read, it is replaced by the error.
+    In place of a record that cannot be read, yield the error.
     """
     folder = records_path(place)
     found = [
@@ -115,7 +115,7 @@ def _table_folders(place: Place) -> list[str]:
     return [name for name in names_in(place.env.files, place.path) if name != own]
 
 
-def _look(place: Place, folder: str) -> tuple[list[Backup], list[DamagedBackup]]:
+def _find_in(place: Place, folder: str) -> tuple[list[Backup], list[DamagedBackup]]:
     """Return the readable and the damaged backups in a table's folder, each oldest first."""
     whole: list[Backup] = []
     damaged: list[DamagedBackup] = []
@@ -133,7 +133,7 @@ def _look(place: Place, folder: str) -> tuple[list[Backup], list[DamagedBackup]]
 def _age(backup: Backup) -> tuple[int, bool]:
     """Return the sort key of a backup: its moment, and full backups last among those of one moment.
 
-    So if a moment has both kinds, the next incremental backup depends on the full one.
+    If a moment has both kinds, the next incremental backup then depends on the full one.
     """
     return backup.until, backup.since is None
 
@@ -200,12 +200,12 @@ def remove_abandoned(place: Place, table: str) -> None:
     """Remove the work folders of processes that have ended, in a table's folder (B5)."""
     files, folder = place.env.files, path_in(place, folder_of(place, table))
     for name in names_in(files, folder):
-        for path, owner in _works(place, f"{folder}/{name}"):
+        for path, owner in _work_folders(place, f"{folder}/{name}"):
             if is_gone(owner):
                 files.remove_tree(path)
 
 
-def _works(place: Place, path: str) -> Iterator[tuple[str, str]]:
+def _work_folders(place: Place, path: str) -> Iterator[tuple[str, str]]:
     """Yield (path, mark of the process) of each work folder.
 
     In a folder the work folder is `path` itself; in a bucket, work folders are inside of `path`.
@@ -238,10 +238,10 @@ def clean(place: Place, moment: int) -> list[str]:
 
 def _clean_table(place: Place, table: str, moment: int) -> list[str]:
     files, folder = place.env.files, path_in(place, table)
-    backups, damaged = _look(place, table)
+    backups, damaged = _find_in(place, table)
     names = names_in(files, folder)
     kept = [backup for backup in backups if backup.until >= moment]
-    unfinished = [work for name in names for work in _works(place, f"{folder}/{name}")]
+    unfinished = [work for name in names for work in _work_folders(place, f"{folder}/{name}")]
     if backups and not all(is_gone(owner) for _, owner in unfinished):
         kept.append(backups[-1])
     needed: set[str] = set()

@@ -1,7 +1,7 @@
 """Decides which backups a restore needs, and reads the rows of their files.
 
-A restore of a backup, its target, reads the newest full backup before the target, and then the
-incremental backups up to the target in order.
+The backup to restore is called the target. A restore reads the newest full backup that is not later
+than the target, and then the incremental backups up to the target in order.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _ADVICE: Final = "restore another moment, or make a full backup"
 
 @dataclass(frozen=True)
 class RestoreStep:
-    """One backup that a restore reads, and the files of it to read.
-
-    These are the files of tablets that also exist in the backup to restore (B3).
+    """A backup that a restore reads, and which of its files. The restore reads only the files of
+    tablets that also exist in the target (B3).
     """
 
     backup: Backup

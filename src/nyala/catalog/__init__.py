@@ -1,11 +1,12 @@
-"""The catalogue, which lists the tables, tablets, rowsets and files of a store; locks and leases.
+"""Keeps the catalogue, which lists the tables, tablets, rowsets and files of a store, and locks and
+leases.
 
 Each change of the catalogue is one record of the store's log. The lock allows one writer. Leases keep
 old files for readers.
 
 format         names of files, and the format's version
-model          the catalogue as an immutable value, and a change of it
-codec          both as JSON
+model          the catalogue as an immutable value, and a change of the catalogue
+codec          encodes both as JSON
 checkpoint     the whole catalogue in a file
 loading        reads a checkpoint, and applies the changes that follow in the log
 store_lock     the lock of the one writer

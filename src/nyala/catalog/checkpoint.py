@@ -89,7 +89,7 @@ class Birth:
                 raise ValueError("a field has an invalid value")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptionError(
-                f"this file names the store, and it is damaged ({error!s:.200}): restore it from a backup",
+                f"this file identifies the store, and it is damaged ({error!s:.200}): restore it from a backup",
                 path,
             ) from error
         if version != FORMAT_VERSION:
@@ -105,7 +105,9 @@ class Birth:
                 path=path,
             )
         if data != Birth(store_id, created_us).encode():
-            raise CorruptionError("this file is not exactly what was written: restore it from a backup", path)
+            raise CorruptionError(
+                "this file was changed after Nyala wrote it: restore it from a backup", path
+            )
         return Birth(store_id, created_us)
 
     def catalogue(self) -> CatalogState:
@@ -135,7 +137,9 @@ def read_birth(files: Files, directory: str) -> Birth:
     """Read `nyala.json`. Raises: MissingFileError if it is missing; as `Birth.decode`."""
     path = birth_path(directory)
     if files.size(path) > _BIRTH_BYTES_MAX:
-        raise CorruptionError("this file names the store, and it is too long: restore it from a backup", path)
+        raise CorruptionError(
+            "this file identifies the store, and it is too long: restore it from a backup", path
+        )
     return Birth.decode(files.read_all(path), path)
 
 

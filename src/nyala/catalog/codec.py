@@ -1,4 +1,4 @@
-"""Encodes the catalogue as JSON: the whole catalogue for a checkpoint, a change of it for the log.
+"""Encodes the whole catalogue as JSON for a checkpoint, and a change of the catalogue for the log.
 
 A `Shape` describes one kind of entry: its fields, their JSON types, and the attributes of the entry
 that they contain. The encoders, the decoders and the page of the format are derived from the
@@ -100,7 +100,9 @@ def _decode_places(value: Any) -> tuple[ColumnPlace, ...]:
 
 @functools.lru_cache(maxsize=65_536)
 def _column_key(role: int, group: int, column_id: int) -> ColumnKey:
-    """Return a ColumnKey from a cache: a catalogue has many columns and few different keys."""
+    """Return the same object for equal keys: a catalogue has many columns, but few different
+    keys.
+    """
     return ColumnKey(role, group, column_id)
 
 

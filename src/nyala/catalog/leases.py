@@ -21,8 +21,8 @@ The folder `leases/` has two kinds of lease, distinguished by name:
 Invariants
     P1  A reader has a locked lease on everything (version 0) before it reads the catalogue. A locked
         file with unreadable content counts as a lease on everything.
-    P2  A file that became garbage in version g is needed by leases on a version < g, and by no
-        others (`collectable`). The leases are listed after version g was committed.
+    P2  Only leases on a version < g need a file that became garbage in version g (`collectable`).
+        The leases are listed after version g was committed.
     L1  `renew` returns only if the file was written before the old expiry, by this machine's clock.
         So the lease lived without a gap. A renewal that comes too late raises HistoryExpiredError.
 

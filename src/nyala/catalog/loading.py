@@ -79,8 +79,8 @@ def find_store(env: Env, directory: str) -> bool:
 def without_collector() -> Iterator[None]:
     """Pause Python's garbage collector while a large catalogue is loaded.
 
-    The collector would go through the new entries again and again, which takes as long as creating
-    them, and would find no garbage.
+    The collector would check the new entries again and again. This takes as long as to create them,
+    and finds no garbage.
     """
     was_on = gc.isenabled()
     gc.disable()

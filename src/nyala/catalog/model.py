@@ -33,7 +33,8 @@ Invariants
     M12 The moments at which a table or tablet was dropped and undropped ascend, and none is before
         its creation.
     M13 Each moment in a table's `tagged` is the moment of a tag.
-    T1  `timestamp_max` is at least every timestamp in any version of the catalogue so far.
+    T1  `timestamp_max` is not less than any timestamp that a version of the catalogue has had so
+        far.
 
 Staged files of running jobs are not in the catalogue.
 Source: docs/design/log-and-recovery.md, "The catalogue"; docs/design/rules.md,
@@ -109,7 +110,8 @@ class TableEntry:
     rewritten: the timestamp at which a repartition rewrote all rows without history; 0: never.
     drops: the timestamps at which the table was dropped, undropped, dropped, and so on.
     tagged: the moments of tags at which the table existed, ascending (M13).
-    purged_keys: when rows were last purged by key: a timestamp after their delete; 0: never.
+    purged_keys: a timestamp after the delete of the rows that were last purged by key; 0: no row
+        was purged by key.
     """
 
     id: int
@@ -483,11 +485,11 @@ class CatalogChange:
     """A change of the catalogue. One thread fills it and passes it to `Store.transact`.
 
     timestamp: the greatest timestamp so far (T1).
-    put_…: entries to add, or to replace the entry with the same id. Of two entries with the same id,
-        the later counts. Ids of new entries start at the `next_…` id of the state.
+    put_…: entries to add, or to replace the entry with the same id. If two of them have the same
+        id, the later one counts. Ids of new entries start at the `next_…` id of the state.
     drop_…: ids of entries to remove.
     garbage: paths that dropped entries named. `apply` ignores a path that a clone still names.
-    shared: paths of put entries that an entry of another table names too.
+    shared: paths of added entries that an entry of another table (a clone) names too.
     collected: paths to remove from the garbage; their files will be deleted.
     wal_start: the number of the first log segment that is still needed; None: unchanged.
     """

@@ -8,8 +8,8 @@
     5. delete it                                delete f, GRACE_S after version 18
 
 A lease ends if it is not put again within its time to live. Its age is the difference of two times
-on the bucket's clock: the time of the lease, and the time of an object that the writer has just put.
-So the clocks of the machines need not agree. They must only run at about the same rate.
+on the bucket's clock: of the lease, and of an object that the writer has just put. So the clocks of
+the machines need not agree. They must only run at about the same rate.
 
 Invariants
     P1, P2  As for leases in a folder (`leases`).

@@ -52,7 +52,7 @@ class App(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command. `nyala FOLDER` is `nyala sql FOLDER`, if FOLDER is a store.
+        """Find the command. If FOLDER is a store, `nyala FOLDER` means `nyala sql FOLDER`.
 
         Raises click.UsageError for an unknown command, with a suggestion: `nyala table list` for
         `nyala list`.

@@ -90,10 +90,10 @@ def backup(
     multiple=True,
     help="Only this table. May be repeated. Default: all tables of the newest backup of the whole store.",
 )
-@click.option("--as", "new_name", metavar="NAME", help="Another name for the one table of --table.")
+@click.option("--as", "new_name", metavar="NAME", help="Restore the table of --table under this name.")
 @moment_option(
     "--at",
-    "The newest backup up to this time: ISO time (default UTC), an age (2h, 1d), or a Nyala timestamp.",
+    "Restore the newest backup up to this time: ISO time (default UTC), an age (2h, 1d), or a Nyala timestamp.",
 )
 @_backup_option
 def restore(

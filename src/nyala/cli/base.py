@@ -1,5 +1,5 @@
-"""What all commands share: their options, their error class, and rules that reword messages of the
-library.
+"""Defines what all commands share: their options, their error class, and rules that reword messages
+of the library.
 
 A message of the library names Python arguments, such as `at=`. `cli_words` replaces them by
 options, such as `--at`.

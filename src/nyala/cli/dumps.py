@@ -113,14 +113,14 @@ def wal() -> None:
 
 @wal.command("dump")
 @folder_argument
-@click.option("--bytes", "show_bytes", is_flag=True, help="Every byte: offset, hex, meaning.")
+@click.option("--bytes", "show_bytes", is_flag=True, help="Print every byte: offset, hex, meaning.")
 def dump_wal(folder: str, show_bytes: bool) -> None:
     """Show the content of the store's log: segments, records, rows by tablet, damage and torn
     tails.
 
     FOLDER is the store's folder, or its folder of log segments. For a store in a bucket, it is the
-    URL of the store or of one object of the log. Then the checkpoints and the writer's hint are
-    shown too.
+    URL of the store or of one object of the log. Then it also shows the checkpoints, and the object
+    `writer`, which says who writes.
     """
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url

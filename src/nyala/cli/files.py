@@ -325,7 +325,7 @@ def _without_bad_rows(
     types: Mapping[str, ColumnType],
     key: Sequence[str],
 ) -> FileBatch:
-    """Split a batch of the query of `_select` into good rows and the errors of the other rows."""
+    """Split rows that the SELECT of `_select` returned into good rows and errors of bad rows."""
     import numpy as np
     import pyarrow as pa
 
@@ -636,9 +636,9 @@ def _json_schema(connection: Any, file: DataFile) -> pa.Schema:
 def infer_schema(file: DataFile, dialect: CsvDialect, columns: Sequence[str] | None) -> pa.Schema:
     """Return the columns of a new table for the file.
 
-    The types are those of a Parquet file, or those that DuckDB finds in a JSON file or in the first
-    200,000 rows of a CSV. Types that tables do not have become text. Raises Failure if the file
-    cannot be read.
+    The types are those of a Parquet file. For a JSON file, DuckDB finds the types in all rows; for
+    a CSV, in the first 200,000 rows. Types that tables do not have become text. Raises Failure if
+    the file cannot be read.
     """
     import pyarrow as pa
 

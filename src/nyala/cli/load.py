@@ -111,16 +111,21 @@ _message_option = click.option(
 @click.option(
     "--not-unique",
     is_flag=True,
-    help="With --create: rows may have the same --key, or need none; the store counts them.",
+    help="With --create: several rows may have the same --key, and --key is optional; the store numbers the rows.",
 )
 @click.option(
     "--hash",
     "hashes",
     metavar="A,B/N",
     multiple=True,
-    help="With --create: N buckets by a hash; may be repeated.",
+    help="With --create: spread the rows over N buckets by a hash of A and B; may be repeated.",
 )
-@click.option("--range", "range_", metavar="A=V1,V2", help="With --create: ranges of A, split at V1 and V2.")
+@click.option(
+    "--range",
+    "range_",
+    metavar="A=V1,V2",
+    help="With --create: partition by ranges of A, split at V1 and V2.",
+)
 @click.option(
     "--type",
     "types",
@@ -134,7 +139,9 @@ _message_option = click.option(
     "--null", "nulls", metavar="WORD", multiple=True, help="A word that means NULL in a CSV; may be repeated."
 )
 @click.option(
-    "--newest-by", metavar="COLUMN", help="Write a row only if COLUMN is greater than all seen for its key."
+    "--newest-by",
+    metavar="COLUMN",
+    help="Write a row only if its COLUMN is greater than that of all earlier rows with its key.",
 )
 @_message_option
 def load(
@@ -223,10 +230,12 @@ def load(
     "--sequence", metavar="FIELD", help="A field that grows with each change of a row: source.lsn, ts_ms."
 )
 @click.option(
-    "--sequence-column", metavar="COLUMN", help="The column that keeps it. Default: the field's name."
+    "--sequence-column",
+    metavar="COLUMN",
+    help="The column that stores the value of --sequence. Default: the field's name.",
 )
 @click.option(
-    "--columns", metavar="A,B=C", callback=names, help="Only these fields; B=C: field B is column C."
+    "--columns", metavar="A,B=C", callback=names, help="Only these fields; B=C writes field B to column C."
 )
 @click.option(
     "--unit", "units", metavar="A=UNIT", multiple=True,
@@ -234,7 +243,7 @@ def load(
 )  # fmt: skip
 @click.option(
     "--word", "words", metavar="WORD=MEANING", multiple=True,
-    help="A further operation: upsert, delete or skip; may be repeated.",
+    help="A further operation WORD means upsert, delete or skip; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--errors",
@@ -393,7 +402,9 @@ class _Load:
         self._add_lines(file, self.errors[begin:])
 
     def _row_errors(self, errors: pa.Table, file: DataFile, batch: FileBatch) -> list[dict[str, Any]]:
-        """Convert errors of the table: row numbers of the file, and messages that name options."""
+        """Return the table's row errors with the row numbers of the file, and with messages that
+        name options.
+        """
         from nyala.presentation.cells import json_columns
 
         found = []
@@ -413,7 +424,9 @@ class _Load:
         return found
 
     def _write_failure(self, error: Any, file: DataFile, batch: FileBatch) -> Failure:
-        """Convert the error of a rejected batch to one with the row numbers of the file."""
+        """Return an error with the row numbers of the file in place of the error of a rejected
+        batch.
+        """
         if error.errors is None or not len(error.errors):
             return Failure(f"{file.name}: {error}", type(error).__name__, {"rows_loaded": self._loaded()})
         found = self._row_errors(error.errors, file, batch)

@@ -420,7 +420,7 @@ def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
     "--races",
     type=click.IntRange(1, 10_000),
     default=300,
-    help="The number of races for a key. Default: 300.",
+    help="How many times several threads race to create one key. Default: 300.",
 )
 def probe(url: str, races: int) -> None:
     """Test whether a bucket keeps the promises that a store in it needs.

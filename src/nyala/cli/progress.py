@@ -1,4 +1,6 @@
-"""A progress line for long commands, and a delayed Ctrl-C, so that a batch is never interrupted half-way."""
+"""Shows a progress line for long commands, and delays Ctrl-C, so that no batch is interrupted
+half-way.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _MODES = ("table", "csv", "json", "md", "line")
     "--mode", type=click.Choice(_MODES), help="How rows are printed. Default: table; json with --json."
 )
 @click.option("--read-only", is_flag=True, help="Refuse statements that write.")
-@click.option("--keep-going", is_flag=True, help="Without a terminal: run the rest after a failed statement.")
+@click.option("--keep-going", is_flag=True, help="Without a terminal: continue after a failed statement.")
 @click.pass_context
 def sql(
     context: click.Context,
@@ -131,7 +131,7 @@ def _read(file: TextIO) -> str:
 
 
 def _echo_if_removed(folder: str) -> None:
-    """Print that the new store was removed, if it was: the statements failed and created no table."""
+    """Print that the new store was removed, if it was because the statements created no table."""
     from nyala.env.paths import is_bucket_url
 
     if not is_bucket_url(folder) and not os.path.lexists(os.path.expanduser(folder)):

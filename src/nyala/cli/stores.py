@@ -225,8 +225,8 @@ def storage_options_of_both(
     """Return two sets of storage options: for `path` and for `store`, which one command uses.
 
     option: the name of the option for `path`, such as --to-option. given: its values. If the user
-    gave none, `path` gets the values of `--option`, if `store` is a folder or both are URLs of the
-    same scheme. Raises click.UsageError if `option` was passed and `path` is a folder.
+    gave none, `path` gets the values of `--option` when `store` is a folder, or when both are URLs
+    of the same scheme. Raises click.UsageError if `option` was passed and `path` is a folder.
     """
     from nyala.env.paths import is_bucket_url
 

@@ -50,7 +50,9 @@ def table() -> None:
 
 @table.command("list")
 @folder_argument
-@click.option("--dropped", is_flag=True, help="The dropped tables that `nyala table undrop` can bring back.")
+@click.option(
+    "--dropped", is_flag=True, help="List the dropped tables that `nyala table undrop` can bring back."
+)
 def list_tables(folder: str, dropped: bool) -> None:
     """List the store's tables: key, partition, rows, size."""
     with reader(folder) as database:
@@ -227,8 +229,8 @@ def scan(
 ) -> None:
     """Print rows of one table, as of now or of any moment of its history.
 
-    On a terminal it prints the first 100 rows, or as many as --limit says; to a pipe, to a file or
-    as JSON all rows.
+    On a terminal it prints the first 100 rows, or as many as --limit says. To a pipe, to a file or
+    as JSON, it prints all rows.
     """
     as_json = settings().json
     limited = limit is None and not as_json and is_terminal()
@@ -292,7 +294,7 @@ _FIGURES: Final = {
 @click.option(
     "--before",
     is_flag=True,
-    help="Also the values before each change: an update is two rows, and deleted rows have values.",
+    help="Also print the values before each change: an update takes two rows, and deleted rows show their values.",
 )
 def changes(
     folder: str,

@@ -1,4 +1,4 @@
-"""How other processes write to a store that one process has open for writing.
+"""Lets other processes write to a store that one process has open for writing.
 
 They send requests to the writer: the commits of Spark jobs, and every call of a process that shares
 the store.

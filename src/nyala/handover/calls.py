@@ -358,7 +358,7 @@ def _decode_select(value: Any, data: Incoming) -> Select:
     where = None if value["where"] is None else from_json(_is(str, value["where"]))
     if "set" not in value:
         if where is None:
-            raise ValueError("a delete without a condition")
+            raise ValueError("a delete needs a condition")
         return ToDelete(where)
     return ToUpdate({_is(str, name): _decode_value(new, data) for name, new in value["set"].items()}, where)
 
@@ -590,7 +590,7 @@ def answer_call(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Execute a call of another process; return the answer and its attachments.
 
-    pinned: see `LocalWriter.commit_set`.
+    pinned: for the commit of a transaction: whether a pin has kept the history since its begin.
     Raises: errors of the call; InvalidArgumentError, CorruptionError if the request is invalid, and
         then nothing was done.
     """

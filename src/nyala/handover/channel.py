@@ -17,8 +17,8 @@ Invariants
     S1  The client knows whether its request may have been executed. Before the status ACCEPTED, the
         request was certainly not executed: `Connection` raises NoWriter, or a StorageError whose
         outcome is None. After ACCEPTED, a broken connection raises WriterEndedError, whose outcome
-        is "unknown". This works because the server sends the status before it executes the request,
-        and because a Unix socket delivers sent bytes even if the sender dies.
+        is "unknown". This works for two reasons. The server sends the status before it executes the
+        request, and a Unix socket delivers sent bytes even if the sender dies.
     S2, S3  See `frames`.
     S4  Only the lock holder serves, so a socket file that exists when it starts is stale.
     S5  A server serves at most CONNECTIONS_MAX connections at a time. Further clients wait in the
@@ -131,8 +131,9 @@ class _RequestMemory:
 class Connection:
     """A connection to the writer of the store at `directory`. Used by one thread at a time.
 
-    Its requests may take locks and pins in the writer (a pin keeps history). They end with the
-    connection. A forked child cannot use its parent's connection: the child's copy is closed.
+    Its requests may take locks and pins in the writer (a pin keeps history). These locks and pins
+    end with the connection. A forked child cannot use its parent's connection: the child's copy is
+    closed.
     """
 
     def __init__(self, env: Env, directory: str, take_s: float) -> None:
@@ -204,7 +205,7 @@ class Connection:
         if status == CLOSING:
             raise NoWriter("the writer is closing the store")
         if status == BUSY:
-            raise NoWriter("the writer is reading the requests of other processes")
+            raise NoWriter("the writer is busy with requests of other processes")
         if status != ACCEPTED:
             raise StorageError(
                 f"the process that writes {directory} could not read the request; nothing was done. Use the same "

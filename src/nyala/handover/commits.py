@@ -19,7 +19,7 @@ Invariants
     H2  If the writer ends during a request, the request is sent to the next writer. A commit still
         happens once (H1). The begin or the end of a load may happen twice, which is harmless.
     H3  The writer only reads staged files. They are removed after the commit, or when their time
-        has passed (P3).
+        has passed.
 
 Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
@@ -257,7 +257,8 @@ def loading(
 
     The tasks of the load renew the lease. It is released at the end of the block.
 
-    reserve: whether the load will change existing rows, so that the table's rowsets must be held.
+    reserve: whether the load will change existing rows. Then compactions leave the table's rowsets
+        alone until the load ends.
     what: describes the job, for messages to users who wait until it ends.
     Raises: as `request_writer` and `begin_load`.
     """

@@ -8,8 +8,8 @@ The layout of a frame (little-endian; n is the number of attachments):
 Frames are sent over a socket (`channel`) or put as objects of a bucket (`inbox`).
 
 Invariants
-    S2  An error of `nyala.errors` arrives with its class and its table of rows. Any other exception
-        of the handler arrives as a StorageError with outcome "unknown".
+    S2  An error of `nyala.errors` arrives with its class and its table of failed rows. Any other
+        exception of the handler arrives as a StorageError with outcome "unknown".
     S3  Received bytes are never executed or unpickled. Lengths are bounded. Memory is allocated as
         bytes arrive, not by the lengths in a frame's first line.
 
@@ -108,7 +108,7 @@ def _check_crc(found: int, stored: bytes) -> None:
 
 
 def encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
-    """Return an exception as JSON, and its table of rows as attachment, if it has one (S2)."""
+    """Return an exception as JSON, and its table of failed rows, if any, as an attachment (S2)."""
     if not isinstance(error, Error):
         error = StorageError(
             f"the process that writes the store failed on the request ({type(error).__name__}: {error}); it is not "

@@ -201,7 +201,8 @@ class LocalWriter:
         requests: one for each table that the transaction changed.
         seen: the table of each request, as the transaction saw it.
         since: the timestamp of the transaction's snapshot.
-        pinned: whether a pin has kept the history after `since` all the time.
+        pinned: whether a pin has kept the history after `since`. If not, the history may have
+        expired.
         Raises: ConflictError; as `commit_checked`.
         """
         from nyala.tablet.write.write_path import altered_error, commit_checked, prepare_request
@@ -380,7 +381,9 @@ class LocalWriter:
         return dataclasses.asdict(remaining(self.store, self.store.root.table(name).id))
 
     def _runner(self, work: Progress) -> Runner:
-        """Return a function that runs a compaction in this thread, or a large one in a worker."""
+        """Return a function that runs a small compaction in this thread, and a large one in a
+        worker process.
+        """
         return self.maintenance.compactor.runner(self.store, on_progress=work.rows)
 
     def maintenance_status(self) -> dict[str, Any]:

@@ -6,8 +6,8 @@
     others   commits of jobs and loads (`commits`)
 
 Invariants
-    WS1 Pins and locks end with the connection: when the client disconnects or dies. The client
-        disconnects when its transaction is idle for too long.
+    WS1 Pins and locks end when the client disconnects or dies. The client disconnects when its
+        transaction is idle for too long.
     WS2 The thread that serves the connection takes and releases the locks.
 
 Source: docs/design/processes-and-locks.md, "A second process that writes".

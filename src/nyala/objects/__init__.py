@@ -1,4 +1,4 @@
-"""Buckets: objects with keys under one prefix, and a store's files as objects.
+"""Stores objects under one prefix of a bucket, and reads and writes a store's files as objects.
 
 base          the interface `Objects`
 bucket        objects in S3, Google Cloud Storage or Azure, through obstore

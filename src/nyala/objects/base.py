@@ -43,9 +43,9 @@ class ObjectInfo:
 class Objects(Protocol):
     """Every operation on a bucket.
 
-    All raise StorageError with the object's URL, or the file's path, as `path`. If its outcome is
-    "unknown", the bucket may have executed the request, or may execute it later: after a time-out,
-    a cut connection, and status 500 or 503. After any other error, nothing was changed.
+    All raise StorageError with the object's URL, or the file's path, as `path`. After a time-out, a
+    cut connection, and status 500 or 503, its outcome is "unknown": the bucket may have executed
+    the request, or may execute it later. After any other error, nothing was changed.
     """
 
     @property
@@ -62,8 +62,8 @@ class Objects(Protocol):
     def throttled(self) -> int:
         """How many requests the bucket refused with status 429 or 503, as far as is known.
 
-        Every refused `create` is counted. obstore repeats all other requests without a report, so
-        such a request is counted only if the last attempt was refused too.
+        Every refused `create` is counted. obstore repeats other requests without a report. So they
+        are counted only if the last attempt was refused too.
         """
         ...
 

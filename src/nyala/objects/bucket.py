@@ -1,11 +1,11 @@
 """Objects in a bucket of S3, Google Cloud Storage or Azure, through obstore.
 
 Invariants
-    O1  `create` sends one request, and obstore must not repeat it after a 503 or a cut connection:
-        the second request would find the object of the first, and take it for another writer's.
-        `settle` repeats a failed request instead, and compares the bytes.
-    O2  If a process opened a bucket and was then forked, the child raises StorageError. obstore's
-        threads do not exist in the child, so each request would wait forever.
+    O1  `create` sends one request. obstore must not repeat it after a 503 or a cut connection,
+        because the second request would find the object of the first, and take it for another
+        writer's. Instead, `settle` repeats a failed request, and compares the bytes.
+    O2  A forked child raises StorageError for a bucket that its parent opened. obstore's threads do
+        not exist in the child, so each request would wait forever.
     O3  `repr`, messages and pickles contain no credentials. A pickled client of obstore would contain
         the secret key. So no other object gets these clients, and a `BucketObjects` cannot be pickled.
     O4  All errors of obstore become StorageError (`bucket_errors`).

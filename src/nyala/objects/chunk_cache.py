@@ -19,8 +19,8 @@ Invariants
         deleted. A reader that has the file open can still read it. Other readers fetch the chunks
         again.
     C4  Requests run only in threads of the cache. So Ctrl-C ends the wait of a reader, but not the
-        request. Some threads only send requests for which a reader waits. So these requests do not
-        queue behind requests of `ensure`.
+        request. Requests for which a reader waits have their own threads, so they do not queue
+        behind requests of `ensure`.
 
 If the disk is full or fails, the cache logs one warning and turns itself off. Every read is then a
 request.

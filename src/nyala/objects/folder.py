@@ -10,8 +10,9 @@ object's folder is synced. So an object appears whole, and survives a power cut.
 Invariants
     P1  When `create`, `put`, `upload` or `delete` returns, its effect survives a power cut. If
         `create` returns False, the object that exists survives a power cut, too.
-    P2  After a failed sync of a folder, this client changes nothing more (F3 of `nyala.env.files`). A
-        second sync could report success, although a power cut would then remove the object.
+    P2  After a failed sync of a folder, this client changes nothing more (a rule of
+        `nyala.env.files`). A second sync could report success, although a power cut would then
+        remove the object.
     P3  After an error, the outcome is "unknown" if the object's name may have changed.
 
 A killed process leaves its temporary file. The first write of a later client removes temporary files
@@ -243,7 +244,7 @@ class FolderObjects(Handle):
         self._durable.add(folder)
 
     def _bind(self) -> None:
-        """Bind the files to the folder: if another folder is moved to its path, changes fail (F5)."""
+        """Let later changes fail if another folder is moved to the path of this folder."""
         with self._lock:
             if not self._bound:
                 self._files = self._env.files.bind(self._root)
@@ -280,7 +281,9 @@ class FolderObjects(Handle):
 
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
-        """Set the outcome of errors (P3) in a `with` block that creates, replaces or deletes `path`."""
+        """Mark errors of the `with` block with the outcome "unknown" if the block may have changed
+        `path`.
+        """
         try:
             yield
         except StorageError as error:

@@ -1,8 +1,8 @@
 """Opens the bucket or folder that a URL names: s3://, gs://, az://, abfss:// and file://.
 
-The names and types of options are checked first, and no message shows their values. Without options,
-credentials come from the usual places of each provider: environment variables, the files of the AWS
-command line (`aws_profile`), and the role of the machine.
+The names and types of options are checked first, and no message shows their values. Without
+options, credentials come from where each provider's own tools find them: environment variables, the
+files of the AWS command line (`aws_profile`), and the role of the machine.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
         )
     if prefix and not is_key(prefix):
         raise InvalidArgumentError(
-            f"the prefix {prefix!r} has other characters than letters, digits, '_', '-', '=', '.' and '/', or a part "
-            "that begins with '.': choose another prefix"
+            f"the prefix {prefix!r} is not supported: use only letters, digits, '_', '-', '=', '.' and '/', and let no "
+            "part begin with '.'"
         )
     if account:
         options["account_name"] = account.partition(".")[0]

@@ -56,8 +56,8 @@ def settle(
                 raise
         if env.clock.monotonic_s() > deadline_s:
             raise StorageError(
-                f"the bucket refuses again and again to create {objects.url}/{key}, which does not exist. Test with "
-                "`nyala fs probe` whether it keeps its promises",
+                f"the bucket refuses again and again to create {objects.url}/{key}, which does not exist: test "
+                "the bucket with `nyala fs probe`",
                 path=f"{objects.url}/{key}",
                 outcome="unknown",
             )

@@ -4,9 +4,9 @@ systems.
 `Disk.apply` takes the recorded changes of a folder. `Disk.write_survivors` writes one folder that
 could remain after a power cut. Guarantees F1 to F4 of `nyala.env.files` say what must remain.
 
-    C1  The bytes that a file had at its last sync survive. Each later write has one of four fates:
-        it survives as a whole, is lost, survives up to a border between sectors of 512 bytes, or
-        becomes zeros of its length. If a write is lost and a write at a higher offset survives, the
+    C1  The bytes that a file had at its last sync survive. Each later write has one of four fates.
+        It survives as a whole; it is lost; it survives up to a border between sectors of 512 bytes;
+        or its bytes become zeros. If a write is lost and a write at a higher offset survives, the
         gap has zeros.
     C2  A change of a folder (create, rename, unlink, mkdir, rmdir) survives if the folder was
         synced after it. Otherwise it may survive or be lost. Surviving changes of one name keep

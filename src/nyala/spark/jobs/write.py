@@ -98,7 +98,7 @@ def write(
     given = {"message": check_message(message), "when": when, "newest_by": newest_by}
     for name, text in given.items():
         if not isinstance(text, str | None):
-            raise InvalidArgumentError(f"nyala.spark.write expects a text as {name}, got {text!r}")
+            raise InvalidArgumentError(f"nyala.spark.write expects {name} as text, got {text!r}")
     options |= {name: text for name, text in given.items() if text is not None}
     with errors_naming(f"table {table!r}"):
         return _write(df, store, options)
