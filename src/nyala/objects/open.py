@@ -125,8 +125,8 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
         )
     if prefix and not is_key(prefix):
         raise InvalidArgumentError(
-            f"the prefix {prefix!r} is not supported: use only letters, digits, '_', '-', '=', '.' and '/', and let no "
-            "part begin with '.'"
+            f"the prefix {prefix!r} is not supported: choose another prefix of letters, digits, '_', '-', '=', '.' "
+            "and '/', whose parts do not begin with '.'"
         )
     if account:
         options["account_name"] = account.partition(".")[0]
