@@ -85,11 +85,11 @@ def tables_in(place: Place) -> list[str]:
 def backups_of(place: Place, table: str) -> list[Backup]:
     """Return the backups of one table, oldest first. Raises: CorruptionError if one is damaged (B6)."""
     paths = _metadata_in(place, folder_of(place, table))
-    return sorted((Backup.read(place, path) for path in paths), key=_age)
+    return sorted((Backup.read(place, path) for path in paths), key=_sort_key)
 
 
 def newest_of(backups: Sequence[Backup]) -> Backup | None:
-    return max(backups, key=_age, default=None)
+    return max(backups, key=_sort_key, default=None)
 
 
 def records(place: Place) -> Iterator[tuple[int, StoreRecord | CorruptionError | StorageError]]:
@@ -127,10 +127,10 @@ def _find_in(place: Place, folder: str) -> tuple[list[Backup], list[DamagedBacku
             name = NAME.fullmatch(os.path.basename(own))
             assert name is not None
             damaged.append(DamagedBackup(own, table_of(place, folder), int(name[1]), str(error)))
-    return sorted(whole, key=_age), sorted(damaged, key=lambda found: found.until)
+    return sorted(whole, key=_sort_key), sorted(damaged, key=lambda found: found.until)
 
 
-def _age(backup: Backup) -> tuple[int, bool]:
+def _sort_key(backup: Backup) -> tuple[int, bool]:
     """Return the sort key of a backup: its moment, and full backups last among those of one moment.
 
     If a moment has both kinds, the next incremental backup then depends on the full one.

@@ -13,9 +13,9 @@ The folder `leases/` has two kinds of lease, distinguished by name:
                            system releases the lock when the process dies, so an unlocked lease has
                            ended.
     remote-<token>         belongs to processes that come and go, such as tasks of a Spark job. It has
-                           an expiry instead of a lock, and `renew` moves the expiry on. It ends
-                           earlier if it names an owner process that has ended (`env.is_gone`). Files
-                           that live as long as the lease (`keep_file`) are in the folder
+                           an expiry instead of a lock, and `renew` sets a later expiry. It ends
+                           earlier if it names an owner process that has ended (`env.is_gone`).
+                           Files that live as long as the lease (`keep_file`) are in the folder
                            remote-<token>.parts beside it.
 
 Invariants
@@ -352,7 +352,6 @@ def _living_remote(env: Env, path: str, now_us: int) -> LivingLease | None:
 
 
 def _has_ended(lease: LivingLease, now_us: int) -> bool:
-    """Return whether a remote lease has expired, or its owner has ended."""
     if lease.expires_us is None or lease.expires_us <= now_us:
         return True
     return lease.owner is not None and is_gone(lease.owner)

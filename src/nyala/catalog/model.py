@@ -381,7 +381,7 @@ class CatalogState:
         return frozenset([path for path, count in counts.items() if count > 1])
 
     def _table_of(self, file: RowSetEntry | PartEntry | DeltaEntry) -> int | None:
-        """Return the id of the table that names the file; None if M1 is broken."""
+        """Return the id of the file's table; None if the file's rowset or tablet does not exist."""
         rowset = file if isinstance(file, RowSetEntry) else self.rowsets.get(file.rowset_id)
         tablet = None if rowset is None else self.tablets.get(rowset.tablet_id)
         return None if tablet is None else tablet.table_id
@@ -601,7 +601,6 @@ def _newest(
 
 
 def _newest_of(table: TableEntry) -> int:
-    """Return the greatest timestamp in the entry."""
     return max(
         table.history_start,
         table.created,

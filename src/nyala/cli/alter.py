@@ -81,10 +81,6 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
 
 
 def _apply_step(alteration: Alteration, state: TableState, step: str) -> None:
-    """Apply one step to the alteration.
-
-    Raises click.UsageError for invalid text, and the errors of the alteration.
-    """
     try:
         verb, *words = shlex.split(step)
     except ValueError as error:
@@ -122,10 +118,7 @@ def _apply_step(alteration: Alteration, state: TableState, step: str) -> None:
 
 
 def _drop_range(alteration: Alteration, bounds: Sequence[Any], pairs: Mapping[str, str]) -> None:
-    """Drop a range. The only allowed pairs are purge=true and purge=false.
-
-    Raises click.UsageError for other pairs.
-    """
+    """Drop a range. Raises click.UsageError for other pairs than purge=true and purge=false."""
     unexpected = next((f"{what}={text}" for what, text in pairs.items() if what != "purge"), None)
     purge = pairs.get("purge", "false").lower()
     if unexpected is not None or purge not in TRUTH:
@@ -154,10 +147,7 @@ def _change(alteration: Alteration, name: str, pairs: dict[str, str]) -> None:
 
 
 def _column_options(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, Any]:
-    """Convert `property=value` pairs to arguments of `add_column` and `alter_column`.
-
-    Raises click.UsageError.
-    """
+    """Convert `property=value` pairs to arguments of `add_column` and `alter_column`."""
     from nyala.schema.types import parse_type
 
     out: dict[str, Any] = {}

@@ -401,8 +401,8 @@ def _converted(text: str, type: ColumnType) -> str:
     """Return SQL that converts the text to the type, and is NULL if the text is not a value of the
     type.
 
-    Text, dates and times stay text. The patterns refuse texts that a cast of DuckDB would change
-    without an error: '1.5' as an integer, and decimals with too many digits.
+    Text, dates and times stay text. Patterns refuse texts that DuckDB would round, such as '1.5'
+    for an integer.
     """
     if type.is_integer:
         return _if_matches(text, r"\s*[+-]?[0-9]+\s*", f"TRY_CAST({text} AS BIGINT)")
@@ -583,7 +583,7 @@ def _rejected_lines(
 
 
 def _row_numbers(file: DataFile, dialect: CsvDialect, records: Sequence[int]) -> list[int]:
-    """Convert record numbers of DuckDB to row numbers. Only record numbers count empty lines."""
+    """Convert record numbers of DuckDB, which also count empty lines, to row numbers."""
     numbers = {record: record for record in records}
     for record, (row, _) in enumerate(_records(file, dialect) if records else ()):
         if record in numbers:

@@ -325,7 +325,7 @@ class _Load:
     what: ClassVar[str] = "rows"
 
     def run(self, files: Sequence[DataFile]) -> None:
-        """Load the files, then flush (E1, E2)."""
+        """Load the files, then flush the store."""
         from nyala.errors import Error
 
         try:
@@ -353,7 +353,6 @@ class _Load:
         self.timestamp = self.timestamp or self.database.now()
 
     def _loaded(self) -> int:
-        """Return the number of rows that did not fail."""
         return self.rows - self.failed.total()
 
     def _batches(self, file: DataFile) -> Iterator[FileBatch]:

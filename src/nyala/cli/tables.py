@@ -197,7 +197,6 @@ def _size_text(stats: Mapping[str, Any]) -> str:
 
 
 def _readable_text(stats: Mapping[str, Any]) -> str:
-    """Return the oldest readable moment as text."""
     when = readable_from(stats["oldest_readable"])
     if when["oldest_readable_time"] is None:
         return "its beginning"
@@ -205,7 +204,7 @@ def _readable_text(stats: Mapping[str, Any]) -> str:
 
 
 def _past_text(stats: Mapping[str, Any]) -> str:
-    """Return how many bytes the history takes, and for what; "" if it takes none."""
+    """Return the bytes that the history takes, by purpose; "" if it takes none."""
     if not stats["history_bytes"]:
         return ""
     dead = stats["dead_rows"]

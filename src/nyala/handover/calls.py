@@ -11,7 +11,7 @@ Invariants
     C1  Received bytes are never executed or unpickled. Each argument is checked here, or by the
         method as if a user had given it.
     C2  The sender converts rows to the types of the table. A row that cannot be converted is sent
-        as NULL, with its error.
+        as NULLs, with its error.
     C3  The sender keeps staged files until it has the answer.
 
 Source: docs/design/processes-and-locks.md, "A second process that writes".
@@ -185,9 +185,9 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
 
 
 def _errors_of(errors: RowErrors, rows: np.ndarray) -> RowErrors:
-    """Return the errors of some rows, which get new numbers.
+    """Return the errors of some rows under new row numbers: row `rows[i]` becomes row i.
 
-    rows: the ascending old numbers of these rows. Row `rows[i]` becomes row i.
+    rows: the old numbers of these rows, ascending.
     """
     found = RowErrors()
     for row, code, message in zip(errors.rows.tolist(), errors.codes, errors.messages, strict=True):

@@ -454,7 +454,7 @@ class ChannelServer:
     def _serve_request(self, wire: _Wire, connection: socket.socket, session: Session, wait_s: float) -> bool:
         """Answer the next request. Return whether the connection may send another one.
 
-        wait_s: the most seconds until the whole request has arrived.
+        wait_s: how many seconds at most to wait until the whole request has arrived.
         """
         deadline_s = self._env.clock.monotonic_s() + wait_s
         wire.left_s = lambda: deadline_s - self._env.clock.monotonic_s()

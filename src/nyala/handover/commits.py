@@ -232,7 +232,6 @@ def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
 
 
 def _check_job(job: dict[str, Any]) -> None:
-    """Check the types of a job's fields (`commit_staged`). Raises: InvalidArgumentError."""
     _check_fields({"record_as": job.get("key"), "errors": None, "columns": [], "overwrite": False, "when": None,
                    "newest_by": None, **job},
                   key=str, table=str, operation=str, files=list | tuple, record_as=str, errors=str | None,

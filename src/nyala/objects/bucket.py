@@ -350,7 +350,9 @@ class _Source:
         self.ended = True
 
     def waiting_and(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the chunks of `waiting` and then `chunks`. Holds no chunk after it was yielded (O6)."""
+        """Yield the chunks of `waiting` and then `chunks`. Keeps no reference to a yielded chunk
+        (O6).
+        """
         while self.waiting:
             yield self.waiting.pop(0)
         yield from chunks

@@ -94,7 +94,10 @@ class CachedObject:
 
 
 class _Fetch:
-    """A request for runs of chunks (first, last + 1). The thread that acquires `begun` sends it."""
+    """A request for runs of consecutive chunks, each (first, last + 1).
+
+    The thread that acquires the lock `begun` sends the request.
+    """
 
     def __init__(self, entry: CachedObject, runs: Sequence[tuple[int, int]], round: int) -> None:
         self.entry = entry

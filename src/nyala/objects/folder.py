@@ -206,7 +206,9 @@ class FolderObjects(Handle):
         return f"{self._root}/{key}" if key else self._root
 
     def _path_for_change(self, key: str, *, make: bool = True) -> str:
-        """Check that the object may be changed; return its path. With `make`, create its folder durably."""
+        """Check that the object may be changed; return its path. make: also create its folder
+        durably.
+        """
         self.check_key(key)
         if self._failed is not None:
             raise StorageError(

@@ -96,9 +96,9 @@ class ReadOptions(TableOptions):
     at          the moment to read: a Nyala timestamp, ISO text or a WriteResult; None: now
     columns     None: all, in the table's order
     where       a predicate that the store evaluates, for this `load()` only
-    partitions  the maximum number of Spark partitions. None: two per core of the session, if
-                `nyala.spark.register` was called, otherwise of the driver's machine; fewer for a
-                small table
+    partitions  the maximum number of Spark partitions. None: two per core, fewer for a small table.
+                The cores are the session's if `nyala.spark.register` was called, otherwise those of
+                the driver's machine
     lease_s     seconds for which the snapshot's files are kept after the last read
     """
 

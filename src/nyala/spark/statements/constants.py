@@ -224,7 +224,7 @@ def with_values(spark: SparkSession, terms: Sequence[PendingTerm]) -> list[Predi
 def _as_number(term: PendingTerm) -> str:
     """Return the SQL expression of the term's value, in which dates and times become numbers.
 
-    Python would convert times to its own time zone.
+    The value arrives as a number, because Python would convert a time to its own time zone.
     """
     if pa.types.is_timestamp(term.type):
         return f"unix_micros(CAST({term.text} AS TIMESTAMP_LTZ))"
