@@ -71,7 +71,7 @@ class Env:
 
     @property
     def is_local(self) -> bool:
-        """Whether the files are files of this machine, and not objects of a bucket."""
+        """Whether the files are on this machine, and not in a bucket."""
         return not self.files.is_remote
 
     def bound(self, folder: str) -> Env:
@@ -84,7 +84,8 @@ class Env:
     def remove_busy_tree(self, path: str) -> None:
         """Remove a folder in which a cancelled task may still create files. Raises: StorageError.
 
-        A new file makes the removal fail, so the removal is repeated for some seconds.
+        A file that is created meanwhile makes the removal fail. So the removal is repeated for some
+        seconds.
         """
         for pause_s in _REMOVAL_PAUSES_S:
             try:

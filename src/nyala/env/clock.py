@@ -1,9 +1,9 @@
 """The only code that reads the time, and the only code that sleeps.
 
 There are two clocks. Wall time is microseconds since 1970-01-01 UTC. It may jump forwards and
-backwards, so `nyala.mvcc` keeps timestamps from decreasing. Monotonic time is seconds since some
-moment, including the time for which the machine was suspended. It measures timeouts and rates, and
-shows jumps of the wall time.
+backwards, so `nyala.mvcc` keeps timestamps from decreasing. Monotonic time is seconds since a fixed
+moment, including the time for which the machine was suspended. Timeouts and rates are measured in
+monotonic time. A comparison with it reveals jumps of the wall time.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ Guarantees
     F2  After a power cut, a file has its name only if its folder was synced. So call `sync_dir`
         after `create`, `rename` and `unlink`. `write_atomic`, `make_dirs` and `truncate` sync the
         folder themselves.
-    F3  After a failed `sync()` the content of the file is unknown: the kernel may have dropped the
-        unwritten pages, and a second sync could succeed falsely. The `AppendFile` cannot be used any
-        more. Its owner must open the file again and read it.
-    F4  A power cut may remove data of `write_at` until `sync_file` has returned. A power cut after
-        the next `write_at` leaves the old or the new content.
+    F3  After a failed `sync()` the content of the file is unknown: the kernel may have dropped
+        unwritten pages, so that a second sync could succeed although data is lost. The `AppendFile`
+        cannot be used any more. Its owner must open the file again and read it.
+    F4  Data of `write_at` may be lost in a power cut until `sync_file` has returned. If a power cut
+        follows a `write_at` without a sync, the file has the old or the new content.
     F5  Files that are bound to a store's folder (`bind`) reach every path inside it through the
         folder's descriptor. So they never touch another folder that was moved to the store's path.
         Before each change they check that the path still leads to the store's folder, and that the
@@ -108,14 +108,14 @@ class RandomFile(Protocol):
         ...
 
     def read_into(self, offset: int, memory: Any) -> int:
-        """Fill writable memory with the bytes from `offset` on; return the number of bytes.
+        """Read from `offset` on until `memory` is full; return the number of bytes read.
 
-        The number is less than the memory's size if the file ends before.
+        This is less than the size of `memory` if the file ends before.
         """
         ...
 
     def ensure(self, places: Iterable[tuple[int, int]]) -> None:
-        """Announce that these places (offset, length) will be read soon. Returns at once.
+        """Announce that these byte ranges, each (offset, length), will be read soon. Returns at once.
 
         A remote file begins to fetch the bytes that are not in its cache, by requests in parallel.
         A local file does nothing. Raises: StorageError if the file is closed.
@@ -153,7 +153,7 @@ class FileLock(Protocol):
 
 
 class Files(Protocol):
-    """Every file operation. All raise StorageError, with errno and path."""
+    """All file operations. An operation that fails raises StorageError, with errno and path."""
 
     @property
     def is_remote(self) -> bool:
@@ -168,7 +168,7 @@ class Files(Protocol):
         ...
 
     def watch(self, path: str) -> None:
-        """For bound files: check before each later change that `path` is the same file (F5)."""
+        """For bound files: check before each later change that `path` is still the same file (F5)."""
         ...
 
     def check_bound(self) -> None:
@@ -251,14 +251,14 @@ class Files(Protocol):
         ...
 
     def inode(self, path: str) -> tuple[int, int]:
-        """Return a value that no other file or folder has. It is the same under each of its names.
+        """Return a value that identifies a file or folder: all its hard links have the same value.
 
         Raises: MissingFileError.
         """
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Return the user's free space on the file system of `path`; quotas do not count."""
+        """Return the user's free space on the file system of `path`. Quotas are not considered."""
         ...
 
     def preallocate(self, path: str, length: int) -> None:
@@ -285,7 +285,7 @@ class Files(Protocol):
         ...
 
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
-        """Return files for a reader without a lease. The writer may remove them while they are open.
+        """Return a `Files` for a reader without a lease, whose open files the writer may remove.
 
         If `open` or a later read does not find a file, it raises the error `vanished(path)`.
         """
@@ -327,10 +327,7 @@ def storage_error(error: OSError, verb: str, path: str) -> StorageError:
 
 
 def write_atomic(files: Files, path: str, data: bytes) -> None:
-    """Implement `Files.write_atomic` by other operations of `files`.
-
-    So tests can let each operation fail.
-    """
+    """Implement `Files.write_atomic` by other operations of `files`, so that tests can let each fail."""
     # Each thread has its own name, so that two writers of one path never share a temporary file.
     temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
     files.unlink(temporary, missing_ok=True)

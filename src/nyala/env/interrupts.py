@@ -1,18 +1,19 @@
 """Delays signal handlers until the end of a critical section.
 
 Python may run a signal handler between any two lines of the main thread, and a handler may raise:
-Ctrl-C raises `KeyboardInterrupt`, and a program's own handler raises what it likes. An exception
-between a write's log record and its change of the memory would make the open store unusable. So
-short critical sections run like this:
+Ctrl-C raises `KeyboardInterrupt`, and a program's own handler may raise any error. An exception
+after a write's log record, and before the write changes the memory, would make the open store
+unusable. So short critical sections run like this:
 
     with Uninterrupted():
         ...                      if a signal comes, it is remembered
                                  at the end its handler is called, and may raise
 
-`Interruptible` calls handlers inside such a section, where it waits or works for long.
+Where such a section waits or works for long, `Interruptible` and `checkpoint` call the handlers
+early.
 
-Handlers run in the main thread only. Another thread can end its work at the same places: inside
-`with Cancellable(check)` the function `check` is called there, and may raise.
+Python runs handlers in the main thread only. Other threads are stopped by `with Cancellable(check)`:
+`Interruptible` and `checkpoint` also call the function `check`, which may raise.
 
 Only the signals in `_SIGNALS` are delayed, and only if their handler is a Python function. Programs
 use these signals to end or interrupt work.
@@ -124,9 +125,9 @@ _CHECKS: Final = _Checks()
 
 
 class Cancellable:
-    """Calls `check` wherever a signal handler could run in this thread's `with` block.
+    """In the `with` block of this thread, `checkpoint` and `Interruptible` call `check`.
 
-    `check` may raise.
+    `check` may raise, and so ends the work of the block.
     """
 
     __slots__ = ("_before", "_check")

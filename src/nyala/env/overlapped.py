@@ -1,4 +1,6 @@
-"""Runs the same work on many files in a few threads, because several syncs take hardly longer than one."""
+"""Runs the same work on many files in a few threads.
+
+Several syncs at the same time take hardly longer than one."""
 
 from __future__ import annotations
 

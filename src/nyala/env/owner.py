@@ -1,11 +1,12 @@
-"""Marks of processes, by which another process finds out whether a process has ended.
+"""Marks that identify processes, so that another process can find out whether one has ended.
 
     mark = process_mark(pid)          40 hexadecimal digits: domain (16), pid (8), start time (16)
     is_gone(mark)                     whether the process has certainly ended
 
-The domain identifies the machine since its last start, and the namespace of pids. A mark of another
+The domain identifies the machine, its last start, and the namespace of pids. A mark of another
 domain comes from another machine or container. Its pid means nothing here, so `is_gone` is False.
-The start time distinguishes a process from a later process with the same pid. A zombie has ended.
+The start time distinguishes a process from a later process with the same pid. A zombie process
+counts as ended.
 
 Only Linux has marks. On other systems callers need another way, such as an expiry time.
 """

@@ -12,7 +12,7 @@ _BUCKET_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file)://", re.IGN
 
 
 def is_bucket_url(path: object) -> bool:
-    """Whether the path is a URL of a bucket. A file:// URL is one: a folder that is used like a bucket."""
+    """Whether the path is a URL of a bucket, or a file:// URL: a folder that is used like a bucket."""
     return isinstance(path, str) and _BUCKET_URL.match(path) is not None
 
 

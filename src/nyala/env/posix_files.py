@@ -1,7 +1,7 @@
 """`Files` for Linux and macOS, by system calls.
 
-Many files can be open for reading, although a process has few descriptors: descriptors of files that
-are not being read are closed, and opened again later (`_IdleDescriptors`). `files.py` documents
+More files can be open for reading than a process can have descriptors: the descriptor of a file that
+no thread reads may be closed, and opened again later (`_IdleDescriptors`). `files.py` documents
 guarantees and thread safety.
 """
 
@@ -458,7 +458,7 @@ _locks: Final[weakref.WeakSet[_PosixFileLock]] = weakref.WeakSet()
 
 
 def _close_locks_in_child() -> None:
-    """Close a forked child's copies of locks: they would keep a lock after its owner has ended."""
+    """Close a forked child's copies of locks, which would keep a lock after its owner has ended."""
     for lock in list(_locks):
         lock.close_copy()
 

@@ -13,7 +13,8 @@ Invariants
         the free space. While the reserve is in use, the log accepts no records.
     V2  A store works without a reserve if the file system cannot allocate space. On a small disk the
         reserve is small: at most a quarter of the free space when it is created.
-    V3  Only an error shows that the disk is full. The amount of free space does not include quotas.
+    V3  Only the error of a failed write shows that the disk is full. The free space that the system
+        reports does not show it, because quotas are not included.
 
 Threads: any. Another process may delete or allocate pieces at any time.
 Source: Kudu's fs_wal_dir_reserved_bytes. Here the space is allocated, because another process may
@@ -122,7 +123,7 @@ class Reserve:
         return not new_file or self._files.free_bytes(self._directory) < PIECE_BYTES
 
     def release(self, count: int = PIECES_MAX) -> bool:
-        """Delete up to `count` pieces. Return whether at least one existed."""
+        """Delete up to `count` pieces of the reserve. Return whether at least one existed."""
         with self._lock:
             try:
                 pieces = self._pieces()[-count:]
@@ -137,7 +138,8 @@ class Reserve:
     def use(self, action: Callable[[], _T]) -> _T:
         """Call `action`. If the disk is full, release the reserve and call `action` again.
 
-        action: an operation that frees space or must not fail. If it raises, it has changed nothing.
+        action: an operation that frees space or must not fail. If it raises, it must have changed
+        nothing, because it may be called again.
         Raises: what `action` raises.
         """
         try:
@@ -162,7 +164,7 @@ class Reserve:
         return True
 
     def take(self, action: Callable[[], _T]) -> _T:
-        """Call `action`. While the disk is full, release one piece and call `action` again.
+        """Call `action`. While it fails because the disk is full, release one piece and repeat.
 
         action: a small operation that must work on a full disk, such as writing a lease.
         """
