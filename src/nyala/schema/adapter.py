@@ -14,8 +14,8 @@ the other. A varchar and a string have the same Arrow type.
 Invariants
     A1  `concat_versions` keeps every value.
     A2  `adapt` to an older, narrower type keeps the values that were written while the column had
-        this type. It may change newer values, but a read at that older time does not return their
-        rows.
+        this type. It may change newer values. But only a read of an older moment uses the older
+        type, and this read does not return newer values.
 
 Source: Kudu schema changes, "Handling varying schemas at read time". It leaves changes of type to
 "type adapters".
@@ -35,7 +35,7 @@ __all__ = ["adapt", "concat_versions", "may_be_one_column"]
 def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
     """Whether the same column can have had both types, in different versions of the schema.
 
-    Used to validate files, log records and tokens.
+    Used to validate files, log records and scan tokens.
     """
     if one == other:
         return True

@@ -63,9 +63,9 @@ __all__ = [
 
 
 class Unchanged(enum.Enum):
-    """The type of UNCHANGED, the default of arguments that leave a property as it is.
+    """The type of UNCHANGED: an argument with this default leaves a property as it is.
 
-    None cannot be this default, because None is a valid value of some arguments.
+    None cannot be the default, because None is a valid value of some arguments.
     """
 
     UNCHANGED = "unchanged"
@@ -200,12 +200,12 @@ def _layout_of(column: ColumnSchema) -> tuple[Any, ...]:
 
 
 def stored_schema(current: Schema, earlier: Sequence[Schema]) -> Schema:
-    """Return the schema for writing files: the current columns, and dropped ones that snapshots can
-    still read.
+    """Return the schema for writing files: the current columns, and dropped columns that snapshots
+    can still read.
 
-    earlier: the versions of the schema that snapshots can still read, oldest first. A dropped
-    column gets a name that no user can give. It becomes nullable, because newer rows have no value
-    for it.
+    earlier: the versions of the schema that snapshots can still read, oldest first. In the result,
+    a dropped column has a name that no user can give. It is nullable, because newer rows have no
+    value for it.
     """
     dropped: dict[int, ColumnSchema] = {}
     for schema in earlier:

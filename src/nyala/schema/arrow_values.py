@@ -5,8 +5,9 @@ The arrays have the canonical types of `nyala.schema.types`. Some functions also
 32, 64 or 256 bits.
 
 A damaged file whose checksums are right may contain invalid UTF-8, and dates outside the years 1 to
-9999. A check of each scanned text would cost more than 10 % of a scan. So the functions that build
-Python objects detect such values: `python_value_at`, `python_converter` and `raising_corruption`.
+9999. Scans do not check for such values, because this would make them more than 10 % slower. The
+functions that build Python objects detect them: `python_value_at`, `python_converter` and
+`raising_corruption`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def python_converter(type: ColumnType) -> Callable[[int], Any]:
     Python value.
 
     A canonical number is an int: a date as days since 1970, a timestamp as microseconds since 1970,
-    a decimal without its point.
+    a decimal without its point (1.20 as 120).
     """
     if type.is_integer:
         return int
@@ -167,12 +168,11 @@ def validity(array: pa.Array) -> Mask | None:
 
 
 def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
-    """Return the canonical values of a numeric, date or timestamp column as a view; any value in
-    place of NULL.
+    """Return the canonical values of a numeric, date or timestamp column as a NumPy view.
 
-    Decimals of more than 18 digits are not supported, because they do not fit in 64 bits. The
-    view of a smaller decimal128 contains the low 8 of its 16 bytes. Decimals of 4 or 8 bytes are
-    viewed as they are.
+    At NULL rows the view has arbitrary values. Decimals of more than 18 digits are not supported,
+    because they do not fit in 64 bits. The view of a decimal128 contains the lower 8 of the 16
+    bytes of each value.
     """
     data = array.buffers()[1]
     if data is None or len(array) == 0:
@@ -223,10 +223,10 @@ def false_mask(array: pa.Array) -> Mask:
 
 
 def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
-    """Return the nearest double of each decimal128 or decimal256 value; any value in place of NULL.
+    """Return the nearest double of each decimal128 or decimal256 value. NULL rows get any value.
 
-    Arrow's own cast is not exact: it multiplies by a rounded power of ten, and the decimal 0.41
-    does not become 0.41.
+    Arrow's own cast does not return the nearest double, for instance for 0.41: it multiplies by a
+    rounded power of ten.
     """
     precision, scale = array.type.precision, array.type.scale
     if precision <= 15:  # dividend and divisor are exact doubles, so the division rounds once

@@ -1,9 +1,9 @@
 """Equality of dataclasses whose fields may contain NaN, such as a column with the default NaN.
 
 NaN does not equal NaN in Python. But two tuples that contain the same NaN object are equal, because
-a tuple first compares its items by identity. Nyala therefore always uses one NaN object
-(`literals.NAN`). Python 3.13 compares the fields of dataclasses one by one and not as tuples, so
-this module compares them as tuples.
+tuples first compare their items by identity. So Nyala always uses one NaN object (`literals.NAN`),
+and this module compares the fields of dataclasses as tuples. Python 3.13 would compare them one by
+one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Converts NumPy arrays and bytes to Arrow arrays, and back, through their buffers.
 
 If pandas is installed, the first call of `pa.array`, `pa.scalar` or `Array.to_numpy` imports it,
-which takes 0.35 s. Code that runs when a store is opened uses the functions of this module in their
-place.
+which takes 0.35 s. Code that runs when a store is opened uses these functions instead.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ __all__ = ["array_of_bytes", "array_of_numbers", "booleans_of"]
 
 
 def array_of_numbers(values: npt.NDArray[Any]) -> pa.Array:
-    """Return numbers or booleans as an Arrow array. Contiguous numbers are not copied, so they must
-    not change.
+    """Return numbers or booleans as an Arrow array. Contiguous numbers are not copied, so the caller
+    must not change them.
     """
     is_bool = values.dtype == np.bool_
     data = np.packbits(values, bitorder="little") if is_bool else np.ascontiguousarray(values)

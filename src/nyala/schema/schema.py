@@ -86,7 +86,7 @@ _ENCODINGS: Final = (*_INTEGER_ENCODINGS, *_FLOAT_ENCODINGS, *_TEXT_ENCODINGS)
 class NoDefault(enum.Enum):
     """The type of NO_DEFAULT, which marks a column without a default.
 
-    It is an enum, so that `is NO_DEFAULT` also works after pickling.
+    It is an enum, so that `x is NO_DEFAULT` is also right after pickling.
     """
 
     NO_DEFAULT = "no default"

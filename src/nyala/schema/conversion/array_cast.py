@@ -2,7 +2,7 @@
 
     from ⟍ to     bool   int   float   decimal   date    timestamp   text    binary
     bool           =
-    int                  fits  exact   fits      days    µs
+    int                  fits  exact   fits      days
     float                      exact
     decimal              whole         fits
     date                                         fits    midnight
@@ -14,18 +14,18 @@
     =           the same values
     fits        fails outside the range of the column type
     exact       fails if the column's binary floating point rounds the number; NaN stays NaN
-    whole       fails with a fraction of a number, of a day (date) or of a microsecond (timestamp)
+    whole       fails if a fraction would be lost: of a number, of a day, or (whole µs) of a microsecond
     days        an integer is a number of days since 1970-01-01
     midnight    a date becomes its midnight in UTC
     ISO         text such as 2014-01-31 or 2014-01-31T12:30:00.5+01:00
-    cut         text is truncated to the length of a varchar; `convert` does not do so for keys
+    cut         text is truncated to the length of a varchar; in a key, `convert` rejects longer text
     UTF-8       fails if the bytes are not UTF-8
 
 A value keeps its exact meaning, or its row fails. An integer cannot become a timestamp, because its
 unit is unknown. A time without a zone is in UTC. The timestamps `infinity` and `-infinity` of
 DuckDB fail, and so do text and binary values above `max_cell_bytes`.
 
-An array of another layout is first converted to the plain layout of its values: dictionary,
+Other layouts are first converted to the plain layout of their values. These are dictionary,
 run-end-encoded, large, view and extension arrays, decimals of 32 and 64 bits, and half floats.
 
 Invariants
@@ -553,7 +553,7 @@ def are_finite_times(array: pa.Array) -> bool:
 
 
 def _finite_times(array: pa.Array) -> Cast:
-    """Reject DuckDB's `infinity` and `-infinity`: other programs would read ordinary distant times."""
+    """Reject DuckDB's `infinity` and `-infinity`, which other programs would read as distant times."""
     if are_finite_times(array):
         return array, []
     ticks = _int_values(array.view(pa.int64()))
@@ -695,8 +695,8 @@ def _check_cells(array: pa.Array, limit: int) -> Cast:
 def longest_bytes(array: pa.Array, enough: int) -> int:
     """Return an upper bound for the size of the longest value, in bytes.
 
-    If all values together have at most `enough` bytes, the bound is their total, which is cheaper.
-    Otherwise the bound is exact.
+    The bound is the total size of all values, which is cheap, if this is at most `enough`.
+    Otherwise it is the exact size of the longest value.
     """
     offsets = array.buffers()[1]
     if offsets is None or len(array) == 0:

@@ -59,9 +59,9 @@ class _Plan:
     """How to check data of one Arrow schema. `columns` is empty if only `convert` can process such
     data.
 
-    The last five fields are the positions of columns that need a check: `not_null` for NULL,
-    `dates` and `times` for their ranges, `varchars` for their lengths, `variable` for the size of
-    each value.
+    The last five fields are the positions of columns that need a check. `not_null` columns are
+    checked for NULL, `dates` and `times` for their ranges, `varchars` for their lengths, and
+    `variable` columns for the size of each value.
     """
 
     given: pa.Schema

@@ -11,13 +11,14 @@ dates and large ints keep their values.
 Invariants
     V1  A converted column is one array of the canonical type with `row_count` rows. With `copy`, it
         has its own memory and offset 0, so the user may change the original arrays afterwards.
-        Two exceptions use the user's memory, and set `borrowed`: a column with more text than
-        `limits.max_slice_bytes`, which is a `LongColumn`, and data above `borrow_above_bytes`.
+        Two kinds of data use the user's memory even with `copy`, and set `borrowed`: a column with
+        more text than `limits.max_slice_bytes` (a `LongColumn`), and data above
+        `borrow_above_bytes`.
     V2  In a failed row, the failing column is NULL, even if the column is NOT NULL. The caller must
         drop failed rows before it uses values.
-    V3  An error of the whole batch is raised, such as incompatible types or an unknown column.
+    V3  An error of the whole batch, such as incompatible types or an unknown column, is raised.
         Errors of single rows are in `errors`. If several columns of a row fail, `errors` has the
-        first in the order of the schema.
+        error of the column that is first in the schema.
     V4  A column that is not in the data is not in the result. The write decides whether it may be
         missing.
 The caller splits streams (`pyarrow.RecordBatchReader`) into batches, and checks the sizes of
@@ -91,8 +92,8 @@ class InputColumns:
                  values.
     index_names: names of the index levels of a pandas DataFrame, or None for a level without a
                  name. Index levels are not in `columns`.
-    given:       for columns that only some rows have: a mask of these rows. The other rows have
-                 NULL there.
+    given:       for each column that some rows lack: a mask of the rows that have it. The other
+                 rows have NULL in this column.
     """
 
     columns: Mapping[str, Any]
@@ -122,8 +123,7 @@ class Converted:
 class LongKeys:
     """Rows whose key is longer than its varchar column allows, with one message per row.
 
-    Such a key can neither be stored nor found. It is not truncated, because two different keys
-    could become equal.
+    No row can have such a key. It is not truncated, because two different keys could become equal.
     """
 
     rows: npt.NDArray[np.int64]
@@ -143,19 +143,19 @@ def convert(
 ) -> Converted:
     """Convert `data` to the types of `schema`.
 
-    columns:   "key" rejects data with columns outside the key, as for a look-up. A delete always
-               rejects them.
+    columns:   "all" accepts all columns of the table. "key" rejects columns outside the key, as
+               for a look-up. A delete always rejects them.
     operation: the name of the operation for messages: insert, upsert, update, delete or get.
     copy:      False lets the result use the user's memory. It is for callers that copy the result,
                or that finish before the user's code continues.
     borrow_above_bytes: data of more bytes may use the user's memory even with `copy`, because
                copying a gigabyte takes as long as encoding it. A caller that keeps such data must
                copy it.
-    sequence:  the name of one column outside the key that "key" accepts too.
+    sequence:  the name of a column outside the key that is accepted despite "key", because it
+               orders the changes of a row.
     Raises:    ColumnNotFoundError for an unknown column; SchemaError for incompatible types,
                duplicate names, and columns outside the key in a delete; InvalidArgumentError for
-               data in a form that is not supported, and for a DataFrame with a named index that is
-               not a column too.
+               unsupported data, and for a DataFrame with a named index that is not also a column.
     Cost:      Arrow and NumPy calls per column and not per row. An int64 column of the right type
                is copied once.
     """
@@ -272,9 +272,9 @@ def _check_names(
 
 
 def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: bool) -> None:
-    """Raise InvalidArgumentError for a DataFrame with a named index that is not a column too.
+    """Raise InvalidArgumentError for a DataFrame with a named index that is not also a column.
 
-    Its user probably expects that the index is written.
+    The user probably expects that the index is written.
     """
     lost = [name for name in given.index_names if name is not None and name not in given.columns]
     for name in schema.key_names if key_only else schema.names:
@@ -493,8 +493,8 @@ def _class_name(value: Any) -> str:
 
 
 def _refuse_objects(data: Any, name: str = "") -> None:
-    """Raise SchemaError for a polars column of Python objects: polars would give their addresses to
-    Arrow.
+    """Raise SchemaError for a polars column of Python objects. In place of these, polars would give
+    their memory addresses to Arrow.
 
     data: a DataFrame, or a Series that becomes the column `name`.
     """
@@ -635,11 +635,11 @@ def _read_column(name: str, values: Any) -> Any:
 
 
 def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
-    """Return `n` times the default of the column, or NULL without a default.
+    """Return an array of `n` copies of the column's default, or of NULL without a default.
 
-    which: "write": for an insert that omits the column. The column must not be required.
-           "read": for rows that are older than the column. A NOT NULL column without a default
-           gives NULL too: such a column has been dropped, and scans do not return it.
+    which: "write": the default for an insert that omits the column. The column must not be required.
+           "read": the default for rows that are older than the column. For a NOT NULL column
+           without a default, the result is NULL: the column was dropped, and scans do not return it.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:
@@ -649,7 +649,7 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
 
 
 def default_column(column: ColumnSchema, n: int, limits: Limits) -> Column:
-    """Return `n` times the default for an insert; a `LongColumn` for more text than
+    """Return `n` copies of the default for an insert, as a `LongColumn` if the text exceeds
     `max_slice_bytes`.
     """
     one = default_array(column, 1)

@@ -5,8 +5,8 @@ raises an error, or even reads past the end of memory. So a LongColumn keeps the
 user gave, and converts one slice of `max_slice_bytes` at a time:
 
     given      the user's arrays of any size and layout; nothing is copied
-    checked    slice by slice: each is converted, checked and freed
-    written    the rows of one new file: `slice(begin, length).array()` converts them once more
+    checked    slice by slice: each slice is converted, checked and freed
+    written    `slice(begin, length).array()` converts the rows of each new file once more
 
 A dictionary or run-end-encoded array is kept as its distinct entries, and the position of an entry
 for each row.
@@ -14,8 +14,8 @@ for each row.
 
 Invariants
     LC1 `array()` of a slice equals the same slice of the whole column after `cast_array`.
-    LC2 The sources are the user's memory. A LongColumn itself needs 4 bytes per source value and 8
-        per taken row.
+    LC2 The sources are the user's memory. A LongColumn itself needs 4 bytes per source value, and 8
+        bytes per row after a `take`.
     LC3 A LongColumn is immutable, and any thread may read it.
 Code that keeps rows after the user's call must copy them (`PreparedOperation.borrowed`).
 Source: Apache Arrow columnar format, "Variable-size Binary Layout" and "Variable-size Binary View
@@ -159,7 +159,7 @@ class LongColumn:
         return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
 
     def converted(self) -> tuple[pa.Array, list[Failure]]:
-        """Convert text to one array of `type` if this is not a text type, for instance a date.
+        """Convert the text to one array of `type`, which is not a text type, but for instance date.
 
         Also returns the failed rows. Not supported for a slice of a column.
         """
@@ -178,7 +178,7 @@ class LongColumn:
         return self._by_row(list(self._failures(None)))
 
     def null_rows(self) -> Rows:
-        """Return the rows that are NULL in the user's data."""
+        """Return the positions of the rows that are NULL in the user's data."""
         if not any(source.null_count for source in self._sources):
             return np.empty(0, np.int64) if self._rows is None else np.flatnonzero(self._rows < 0)
         null = np.concatenate([source.is_null().to_numpy(zero_copy_only=False) for source in self._sources])
@@ -369,9 +369,8 @@ def _from_chunks(chunks: Sequence[pa.Array], type: ColumnType, limits: Limits) -
 def _entries(array: pa.Array) -> tuple[pa.Array, Rows | None]:
     """Return the plain values of an array, and the position of each row's value in them.
 
-    Plain values have no dictionary, runs or extension type.
-
-    The positions are None if there is one value per row.
+    Plain values have no dictionary, runs or extension type. The positions are None if row i has
+    value i.
     """
     id = array.type.id
     if id == _EXTENSION:
@@ -472,9 +471,7 @@ def _concat(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
 
 
 def _source_ranges(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield (source, lower, upper) for each source with rows. Source i has the rows from bounds[i]
-    to bounds[i + 1].
-    """
+    """Yield (i, bounds[i], bounds[i + 1]) for each source i that has rows between these bounds."""
     for number, (lower, upper) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         if lower < upper:
             yield number, lower, upper

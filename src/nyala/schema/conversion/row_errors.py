@@ -72,12 +72,12 @@ class RowErrors:
 
     @property
     def codes(self) -> list[str]:
-        """The code of each of `rows`."""
+        """The error code of each failed row, in the order of `rows`."""
         return self._in_order()[1]
 
     @property
     def messages(self) -> list[str]:
-        """The message of each of `rows`."""
+        """The error message of each failed row, in the order of `rows`."""
         return self._in_order()[2]
 
     def _in_order(self) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:

@@ -11,8 +11,8 @@ Invariants
     E2  Where a column is NULL, only IS NULL is TRUE.
     E3  All values are ordered: NaN equals NaN and is greater than all other values, -0.0 equals
         0.0, text is compared by its UTF-8 bytes, false < true. So NOT (a < b) is a >= b.
-    E4  A column is read when its condition is evaluated, so `arrays` may decode columns at their
-        first use. If no row remains, the later terms of an AND are not evaluated.
+    E4  A column is read when its condition is evaluated, so the mapping `arrays` may decode columns
+        at their first use. If no row remains, the later terms of an AND are not evaluated.
 
 Columns have their canonical Arrow type. A dictionary-encoded column is tested once per dictionary
 entry, and a run-end-encoded column once per run. A comparison of two columns is exact, but uses
@@ -282,7 +282,7 @@ class BoundIn(_OneColumn):
     def positions(self, arrays: Arrays) -> npt.NDArray[np.int64]:
         """Return for each row the position of its value in `values`, or -1.
 
-        NaN and bool columns are not supported.
+        Not supported for bool columns, or if NaN is among the values.
         """
         array = _array(arrays[self.column.name], self.column)
         if pa.types.is_dictionary(array.type):
@@ -428,7 +428,7 @@ class BoundArrow(Bound):
     `negated`.
 
     floating: the columns that may contain NaN.
-    meaning:  the same condition in Nyala's terms, if `arrow_tree` can translate it.
+    meaning:  the same condition as a `Bound` of another class, if `arrow_tree` can translate it.
     """
 
     expression: pc.Expression
@@ -559,9 +559,9 @@ class BoundNot(Bound):
 
 @dataclass(frozen=True)
 class BoundRowIn(Bound):
-    """`(a, b) IN rows`, for rows without NULL.
+    """`(a, b) IN rows`. The rows of the list contain no NULL.
 
-    parts: for each column, the IN list of the values that the column has in any of the rows.
+    parts: for each column, an IN condition with the distinct values of this column in the list.
     codes: one number per row of the list, computed from the positions of its values in `parts`.
            For two columns: (position of a) * (number of values of b) + (position of b).
     """

@@ -1,7 +1,7 @@
 """The functions of SQL expressions, and CAST.
 
-`FUNCTIONS` has an entry per function name: how many arguments it takes, and a Python function that
-checks their types and builds the computed value (`nyala.schema.expressions.values`).
+`FUNCTIONS` has an entry per function name: how many arguments the function takes, and a Python
+function that checks their types and builds the computed value (`nyala.schema.expressions.values`).
 docs/how-to/expressions.md describes all functions, and a test compares it with this table. Results
 equal those of DuckDB, except where that page says so.
 """
@@ -189,7 +189,7 @@ def _slice(array: pa.Array, first: int, count: int | None) -> pa.Array:
     """Return `count` characters from character `first`, which counts from 1, or from the end if it
     is negative.
 
-    Characters before the begin of the text count too: substr('abc', -5, 3) is 'a'.
+    Positions before the start of the text count too: substr('abc', -5, 3) is 'a'.
     """
     if first >= 0:
         stop = None if count is None else max(0, first - 1 + count)
@@ -423,9 +423,9 @@ def _valid(array: pa.Array) -> Any:
 
 
 def _checked(array: pa.Array, bad: Any, lost: Any) -> Checked:
-    """Return a `Checked` in which the rows that are `bad` or `lost` have failed.
+    """Return a `Checked` in which a row has failed if it is True in `bad` or `lost`.
 
-    In these rows NULL becomes 0, because a failed row of a `Checked` must not be NULL.
+    A failed row that is NULL gets 0, because a failed row of a `Checked` must not be NULL.
     """
     bad = bad | lost
     filler = pa.scalar(decimal.Decimal(0) if is_decimal(array.type) else 0, array.type)

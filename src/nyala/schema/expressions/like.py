@@ -6,7 +6,7 @@
 
 Arrow's own `match_like` is not used, because it takes every backslash for an escape character.
 Arrow matches regular expressions with the library RE2, in linear time for every pattern. RE2
-refuses patterns that would need too much memory. `compile` finds out before a scan begins.
+refuses patterns that would need too much memory. `compile` raises this error before a scan begins.
 """
 
 from __future__ import annotations

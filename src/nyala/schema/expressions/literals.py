@@ -1,5 +1,5 @@
-"""Literals: the constants of conditions. Converts them to values of the columns that they are
-compared with.
+"""Converts literals, the constants of conditions, to values of the columns that they are compared
+with.
 
 There are two steps, because a condition is built before its table is known:
     to_literal       converts a user's Python or NumPy value to one of the `Literal` types
@@ -14,7 +14,7 @@ A column may be compared with a literal that it cannot hold, such as an integer 
   infinity in a float column: it is greater than every finite float and less than infinity.
 - Date and timestamp columns accept ISO text, dates and datetimes; without a zone they are in UTC. A
   timestamp column also accepts a number of microseconds since 1970. A date column accepts no
-  number, because the mistake 20130101 would select no row without an error.
+  number, because a mistake such as 20130101 would silently select no row.
 - String and varchar columns accept text, which is not truncated to the length of a varchar.
 - Binary columns accept bytes, and text as its UTF-8 bytes.
 
@@ -345,10 +345,10 @@ def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[in
 
 
 class NearestFloat(NamedTuple):
-    """The nearest value of a float or double column.
+    """The value of a float or double column that is nearest to a literal.
 
-    `beyond` is 1 or -1 if the literal is finite, but above or below all finite values of the
-    column.
+    `beyond` is 1 if a finite literal is above all finite values of the column, -1 if it is below
+    them, and 0 otherwise.
     """
 
     value: float
@@ -378,8 +378,9 @@ def float_of_literal(column: ColumnSchema, literal: Literal) -> NearestFloat:
 
 
 def text_of_literal(column: ColumnSchema, literal: Literal) -> str:
-    """Return a literal for a string or varchar column. Raises: SchemaError; InvalidArgumentError
-    for bad Unicode.
+    """Return the text of a literal for a string or varchar column.
+
+    Raises: SchemaError if the literal is not text, InvalidArgumentError for invalid Unicode.
     """
     if not isinstance(literal, str):
         raise _wrong_kind(column, literal)
@@ -388,8 +389,9 @@ def text_of_literal(column: ColumnSchema, literal: Literal) -> str:
 
 
 def bytes_of_literal(column: ColumnSchema, literal: Literal) -> bytes:
-    """Convert a literal for a binary column. Raises: SchemaError; InvalidArgumentError for bad
-    Unicode.
+    """Convert a literal, bytes or text, to the bytes of a binary column.
+
+    Raises: SchemaError for another kind of literal, InvalidArgumentError for invalid Unicode.
     """
     if isinstance(literal, str):
         check_unicode(literal, f"column {column.name!r}: ")

@@ -17,7 +17,7 @@ Invariants
         node.
 
 Conditions are combined with & | ~. The words `and`, `or` and `not`, and chained comparisons such as
-1 < col("x") < 5, raise an error: Python would evaluate one side and drop the other without a word.
+1 < col("x") < 5, raise an error, because Python would silently drop one side.
 Source: docs/how-to/expressions.md.
 """
 
@@ -127,8 +127,8 @@ class Node(_Combinable):
 class Column(Node):
     """The value of a column.
 
-    quoted: whether the SQL text has the name in double quotes. Then the user may have meant a text,
-            which must be in single quotes.
+    quoted: whether the SQL text has the name in double quotes. The user may then have meant a text,
+            which needs single quotes.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Column(Node):
 @compared_as_tuples
 @dataclass(frozen=True)
 class Literal(Node):
-    """The same value in every row."""
+    """A constant: the same value in every row."""
 
     value: literals.Literal
 
@@ -156,8 +156,8 @@ class Compare(Node):
 
 @dataclass(frozen=True, eq=False)
 class InList(Node):
-    """`part IN (values)`. If None is among the values, the result is NULL where no value matches,
-    as in SQL.
+    """`part IN (values)`. If NULL is among the values, the result is NULL for a part that equals none
+    of them, as in SQL.
 
     values: literals, or an Arrow array for many values of one kind
     (`nyala.schema.expressions.value_lists`).
@@ -349,8 +349,9 @@ def compare(left: Node | str, op: str, right: Any) -> Node:
 
 
 def _compare_rows(left: tuple[Node, ...], op: str, right: tuple[Node, ...]) -> Node:
-    """Build a comparison of rows by comparisons of their elements: (a, b) < (1, 2) is a < 1 OR a =
-    1 AND b < 2.
+    """Build a comparison of rows from comparisons of their elements.
+
+    (a, b) < (1, 2) becomes a < 1 OR a = 1 AND b < 2.
     """
     if len(left) != len(right):
         raise InvalidArgumentError(f"cannot compare a row of {len(left)} values with a row of {len(right)}")

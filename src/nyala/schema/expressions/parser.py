@@ -188,7 +188,10 @@ class _Parser:
         self._used: set[int | str] = set()  # numbers or names of parameters
 
     def fail_after(self, expected: str) -> NoReturn:
-        """Raise the error for the current token, which cannot follow an expression."""
+        """Raise the error that the text has the current token where `expected` should be.
+
+        The current token follows an expression. The message has advice on common mistakes.
+        """
         source, token = self._stream.source, self._stream.token
         if token.kind != "end" and (found := _STATEMENT.match(source)) is not None:
             select = "pass only the condition, without SELECT … WHERE, or use db.sql"

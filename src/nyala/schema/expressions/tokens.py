@@ -6,7 +6,7 @@ text.
 
 The `text` of a token is its source. Its `value` is what the source means: a name or string without
 quotes, bytes, an int or a Decimal. Keywords are name tokens, which the parser tests with
-`is_keyword`. So a column may be called `date`: the parser takes the word for a keyword only where a
+`is_keyword`. So a column may be called `date`: the parser reads the word as a keyword only where a
 keyword may follow.
 
 A text has at most TEXT_LENGTH_MAX characters. Parentheses nest at most DEPTH_MAX deep, because the

@@ -6,8 +6,8 @@ It is NULL in rows in which an operand is NULL. A row that cannot be computed ge
 and the other rows get their values.
 
 Invariants
-    X1  A row has only errors of parts that it needs. It has no error of a CASE branch that it does
-        not take, nor of an argument of COALESCE behind the first that is not NULL.
+    X1  A row fails only if a part fails that the row needs. It does not need CASE branches that it
+        does not take, or arguments of COALESCE after the first that is not NULL.
     X2  Arithmetic on integers and decimals returns the exact result or an error. It neither
         overflows nor rounds. `/` returns an IEEE 754 double, so 1 / 0 is infinity, as in DuckDB.
     X3  A computed value is compared like a column of the same type, by the same classes
@@ -153,7 +153,7 @@ def is_number(value: Value) -> bool:
 
 
 def _first_errors(a: Codes | None, b: Codes | None) -> Codes | None:
-    """Combine the errors of two operands. If a row has both errors, the first counts."""
+    """Combine the error codes of two operands. If both operands failed in a row, `a` counts."""
     if a is None or b is None:
         return b if a is None else a
     return np.where(a != 0, a, b)
@@ -338,9 +338,9 @@ def as_decimal(value: Value) -> Value:
 
 
 def _read_text(value: Value, types: set[pa.DataType]) -> Value:
-    """Convert a text literal to one of the types of the other operands, if it can be read as such.
+    """Convert a text literal to one of `types`, the types of the other operands, if possible.
 
-    Beside a date, '2013-01-31' becomes a date. All other values are returned unchanged.
+    If another operand is a date, '2013-01-31' becomes a date. Other values are returned unchanged.
     """
     if not isinstance(value, ConstantValue) or value.type != pa.string() or not value.scalar.is_valid:
         return value
@@ -585,7 +585,8 @@ def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
 def column_like(value: Value, text: str) -> ColumnSchema:
     """Return a made-up column that has the type of `value`, and `text` as its name.
 
-    So the code that compares columns with literals also compares computed values (X3).
+    With this column, the code that compares columns with literals also compares computed values
+    (X3).
     """
     type = value.type
     if is_decimal(type):

@@ -5,8 +5,8 @@ A `str` is always a constant. An expression is `nyala.expr("n + 1")`, or it is b
 
 Integers are computed in 64 bits, and decimals with all their digits. A row fails with the code
 out-of-range if the result does not fit the column, or would fit only after rounding. A user who
-wants rounding writes round(x, 2). Only a float column rounds its values, which are computed as
-doubles.
+wants rounding writes round(x, 2). The only exception is a float column: values are computed as
+doubles, and then rounded to floats.
 
 Source: docs/how-to/expressions.md.
 """
@@ -37,9 +37,7 @@ __all__ = ["Assigned", "Expression", "parse_assignment"]
 
 
 class TooMuchText(InvalidArgumentError):
-    """The result has more text than one Arrow array can hold. The caller evaluates fewer rows at a
-    time.
-    """
+    """The result has more text than one Arrow array can hold: evaluate fewer rows at a time."""
 
 
 # A longer constant is returned as dictionary codes with one entry, and not once per row.

@@ -197,7 +197,7 @@ def bind_condition(node: Node, schema: Schema) -> Node:
 
 
 def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
-    """Return the column that a node names; for a computed value, a made-up column of its type.
+    """Return the column that a node names. For a computed value, make up a column of its type.
 
     For the literal NULL, the result is None, or a made-up bool column if `null` is not None.
     """
@@ -405,11 +405,10 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
-    """Return a column for building a condition on the node, and a function that completes it.
+    """Return a column to compare, and a function that turns a condition on it into one on the node.
 
-    For a computed value, the column is made up and has the type of the value. The function turns a
-    condition on this column into a condition on the value. For a column, the function returns its
-    argument.
+    For a computed value, the column is made up (see `column_like`). For a column, the function
+    returns the condition unchanged.
     """
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound
@@ -449,7 +448,7 @@ def _condition_of_rows(
 ) -> Bound:
     """Build the condition (a, b) IN rows, or NOT IN if `negated`.
 
-    It is one look-up if a and b are columns, otherwise an OR of comparisons.
+    If a and b are columns, each row is looked up in the list. Otherwise it is an OR of comparisons.
     """
     columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
     whole = [row for row in rows if None not in row]  # rows with NULL are never equal to another row
@@ -495,8 +494,8 @@ def _condition_of_rows(
 
 
 def _positions_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
-    """Return the values that the column can hold, ascending and distinct, and each given value's
-    position in them.
+    """Return the values that the column can hold, ascending and distinct, and for each item of
+    `values` its position among them, or None.
     """
     bound = [_condition_of_compare(column, "=", value) for value in values]
     held = [one.value if isinstance(one, BoundCompare) else None for one in bound]

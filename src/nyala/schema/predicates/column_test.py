@@ -2,11 +2,12 @@
 
     kind <> 'x' AND n > 3 AND n < m AND (mode = 'a' OR mode LIKE 'b%')
 
-        kind, n, mode    one ColumnTest each: a scan first filters by one column after the other
+        kind, n, mode    one ColumnTest each, by which a scan filters one column after the other
         n < m            the rest: a scan evaluates it on the rows that remain
 
-Some encodings can test a column without decoding it. A dictionary tests its entries. Packed numbers
-are compared with the bounds of the test's constraint, if it is equivalent to the test.
+Some encodings can test a column without decoding it. For a dictionary, only the entries are tested.
+Packed numbers are compared with the bounds of the test's constraint, if this is equivalent to the
+test.
 
 Invariants
     T1  The predicate is TRUE in exactly the rows that pass all column tests and the rest.
@@ -31,7 +32,7 @@ __all__ = ["ColumnTest", "has_exact_constraint", "split_by_column"]
 
 @dataclass(frozen=True, eq=False)
 class ColumnTest:
-    """All terms of an AND that use only one column. Compared by identity."""
+    """All terms of an AND that use only this column. Two tests are equal only if they are one object."""
 
     column: ColumnSchema
     parts: tuple[Bound, ...]

@@ -224,12 +224,11 @@ class Constraint(LazyValues):
         """Whether no row of a zone, such as a block, can satisfy the constraint. Then a scan may
         skip the zone.
 
-        min, max:   inclusive bounds of the values that are neither NULL nor NaN; None if unknown,
-                    or if there are no such values. Text is a str or its UTF-8 bytes. Bounds need
-                    not be values of the zone: a long text may be cut, with a cut `max` increased so
-                    that it stays an upper bound.
+        min, max:   inclusive bounds of the values without NULL and NaN; None if unknown, or if there
+                    are no such values. Text is a str or its UTF-8 bytes. Bounds of long texts may be
+                    shortened, if they remain bounds.
         null_count: how many of the `row_count` rows are NULL; None if unknown.
-        has_nan:    whether there may be NaN.
+        has_nan:    whether the zone may contain NaN.
         """
         if self.empty or row_count <= 0:
             return True

@@ -128,9 +128,7 @@ class BoundPredicate(LazyValues):
 
     @property
     def rest(self) -> Bound | None:
-        """The condition that remains beside `column_tests`: terms that use several columns, or that
-        may fail.
-        """
+        """The AND of the terms that are not in `column_tests`: they use several columns, or may fail."""
         return self._split[1]
 
     @lazy_value
@@ -139,7 +137,6 @@ class BoundPredicate(LazyValues):
 
     @property
     def _terms(self) -> tuple[Bound, ...]:
-        """The terms of the AND."""
         return self._bound.parts if isinstance(self._bound, BoundAnd) else (self._bound,)
 
     @property
@@ -177,8 +174,8 @@ class BoundPredicate(LazyValues):
 
     @staticmethod
     def from_json(text: str, schema: Schema) -> BoundPredicate:
-        """Read the text of `to_json`. Raises: InvalidArgumentError for any other text, and errors
-        as `bind`.
+        """Read the text of `to_json`. Raises: InvalidArgumentError for any other text, and the
+        errors of `bind`.
         """
         return BoundPredicate(from_json(text), schema)
 
