@@ -10,9 +10,10 @@ numbers: one from the first half of the numbers, and one from the second half.
     │ v0 │ v1 │ v2 │ v3 │ bits 0…7   │ v2 v0 │ v3 v1 │ bits 8…11
     └────┴────┴────┴────┘            └───────┴───────┘
 
-To unpack a plane, whole vectors are shifted, without a loop over the numbers. Packing into whole
-bytes only (8, 16 or 32 bits) would decode about as fast, but would need 1.5 times the space for
-TPC-H's lineitem (docs/design/column-files-and-encodings.md, "Frame of reference and bit-planes").
+To unpack a plane, whole vectors are shifted, without a loop over the numbers. If numbers were
+packed only into whole bytes (8, 16 or 32 bits), they would decode about as fast. But TPC-H's
+lineitem would need 1.5 times the space (docs/design/column-files-and-encodings.md, "Frame of
+reference and bit-planes").
 
 Source: the vertical layout of D. Lemire and L. Boytsov, "Decoding billions of integers per second",
 2015. There a vector has a fixed length, here it is as long as the block.
@@ -74,7 +75,7 @@ def unpack_bits(
 ) -> npt.NDArray[Any]:
     """Unpack a block of `count` numbers. Return the numbers at the positions [lower, upper).
 
-    data, start: the packed numbers begin at byte `start` of `data`. The caller has checked that
+    data, start: the packed numbers begin at byte `start` of `data`. The caller must check that
     `data` is long enough.
     Returns: an array of type `delta_dtype(bits)`.
     """

@@ -17,14 +17,19 @@ DELTA_VALUE: Final = format.ROLE_DELTA_VALUE
 
 
 class ColumnKey(NamedTuple):
-    """The key of a stored column, unique within its file: role, group and column id.
+    """Identifies a column within its file, by role, group and column id.
+
+    The role says what the column contains: values of a user's column, encoded keys, a bloom filter,
+    or the rowids, timestamps and values of changes (`format.ROLES`).
 
     It is a tuple and not a dataclass, because every access to a column hashes and compares the key,
     and tuples do this faster.
     """
 
     role: int
-    group: int = 0  # delta files: columns of one group share rowids and timestamps
+    # Delta files: the columns of one group share rowids and timestamps. Encoded keys: the file has
+    # the key of every 2^group-th row.
+    group: int = 0
     column_id: int = 0  # the schema's id; negative for LIVENESS; 0 for keys, bloom, rowids and timestamps
 
     def __str__(self) -> str:
@@ -33,7 +38,7 @@ class ColumnKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnWriteSpec:
-    """How to store a column. If type or values do not allow the encoding, 'auto' chooses another."""
+    """How to store a column. If its type or values do not allow `encoding`, it gets another one."""
 
     key: ColumnKey
     type: ColumnType
@@ -43,8 +48,8 @@ class ColumnWriteSpec:
     single_values: bool = False
     """Whether readers gather single values of this column, as in composite keys and delta files.
 
-    If True, 'auto' chooses an encoding that gathers a value without decoding its block, if the type
-    allows such an encoding.
+    Then 'auto' chooses an encoding that gathers a value without decoding its block, if the type has
+    such an encoding.
     """
 
 
@@ -52,7 +57,7 @@ class ColumnWriteSpec:
 class ColumnPlace:
     """The place of a column's footer in the file.
 
-    The catalogue contains it, so readers need not read the file's directory.
+    The catalogue stores the places of all footers, so readers need not read the file's directory.
     """
 
     key: ColumnKey
@@ -65,7 +70,7 @@ class WrittenFile:
     """What the catalogue stores about a finished file.
 
     file_id: a random id, as hexadecimal text.
-    columns: in file order.
+    columns: the places of all footers, in file order.
     """
 
     path: str

@@ -7,7 +7,7 @@
 The operations get blocks from `blocks.source`, and work for every encoding. A scan first calls
 `excluded_blocks`, which skips blocks by their zone maps, and then `filter` for the other blocks.
 
-What is checked, and what threads may do, is described in `reader`, which creates these objects.
+The docstring of `reader`, which creates these objects, describes the checks and the thread safety.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ColumnReader:
 
     @property
     def compression(self) -> str:
-        """The compression that the schema gives the column.
+        """The compression of the column in the schema.
 
         A block that would not shrink is stored uncompressed.
         """
@@ -166,7 +166,7 @@ class ColumnReader:
 
     @property
     def has_zones(self) -> bool:
-        """Whether the column has a zone map. Every column has one, except those of role KEY and BLOOM."""
+        """Whether the column has a zone map. All have one, except encoded keys and bloom filters."""
         return self.footer.zone_bytes is not None
 
     def _zone_map(self) -> ZoneMap:
@@ -218,7 +218,7 @@ class ColumnReader:
 
     @property
     def has_dictionary(self) -> bool:
-        """Whether the column has a dictionary. Then `cheap_type` is a dictionary type."""
+        """Whether the column has a dictionary, so that `cheap_type` is a dictionary type."""
         return self.footer.dictionary_length > 0
 
     def _cheap_type(self) -> pa.DataType:
@@ -241,7 +241,8 @@ class ColumnReader:
     ) -> pa.Array:
         """Return the values of the ordinals [lower, upper) as an Arrow array.
 
-        type: the Arrow type of the result: `arrow` (the default) or `cheap_type`.
+        type: the Arrow type of the result: `self.arrow`, the type of the column (the default), or
+        `self.cheap_type`, which is faster.
         Cost: decodes every block that overlaps the range. One pread reads adjacent blocks.
         Raises: CorruptionError; ArrowInvalid for more than 2 GiB of text in one call.
         """
@@ -388,7 +389,7 @@ class ColumnReader:
         return form.fixed_array(values, len(array), validity, array.null_count)
 
     def _bound(self, test: ColumnTest) -> BoundPredicate:
-        """Find the stored numbers of this column that satisfy `test`, and return both together.
+        """Prepare `test` for the blocks of this column: find the stored numbers that satisfy it.
 
         Cost: the first call for a test evaluates it on every dictionary entry.
         """

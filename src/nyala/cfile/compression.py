@@ -1,9 +1,9 @@
 """Compresses and decompresses the bytes of blocks, by the codecs of pyarrow.
 
-The compressed bytes have no lengths: they are a raw LZ4 block, raw Snappy, a zlib member of gzip,
-or a zstd frame. The block header stores the lengths. An error of a codec becomes a ValueError,
-which the caller turns into a CorruptionError with path and offset. The block's CRC detects damage
-first, so a codec error means forged bytes or a bug.
+The compressed bytes are a raw LZ4 block, raw Snappy, a gzip member (for zlib), or a zstd frame. The
+block header stores their length and the length of the decompressed bytes. An error of a codec
+becomes a ValueError, which the caller turns into a CorruptionError with path and offset. The
+block's CRC detects damage first, so a codec error means forged bytes or a bug.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
 
 
 def effective_compression(schema_compression: int, compresses: bool) -> int:
-    """Return the compression to use if the schema says `schema_compression`.
+    """Return the compression of the blocks of a column with this compression in the schema.
 
     "default" becomes LZ4, or no compression if the encoding itself `compresses`.
     """

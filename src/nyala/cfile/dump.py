@@ -142,7 +142,7 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
 
 
 def _values_layout(header: BlockHeader, form: Physical, values: bytes) -> format.Layout | None:
-    """Return the layout of the header that the block's values begin with.
+    """Return the layout of the header at the start of a block's values.
 
     None if the values have no header or are compressed.
     """

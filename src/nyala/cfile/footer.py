@@ -1,4 +1,4 @@
-"""A column's footer: its type, the places of its blocks, their zone map and first keys.
+"""A column's footer: the column's type, and its blocks' places, zone map and first keys.
 
     ┌───────┬───────────────┬───────────────┬─────────────┬──────────┬────────────┬─────────┐
     │ fixed │ block offsets │ block lengths │ text sizes  │ zone map │ first keys │ CRC-32C │
@@ -148,7 +148,7 @@ class ColumnFooter(LazyValues):
 
     @property
     def sparse_key_rows_log2(self) -> int:
-        """The result of the function `sparse_key_rows_log2` for this column."""
+        """The n for which one encoded key per 2^n rows is enough (see `sparse_key_rows_log2`)."""
         return sparse_key_rows_log2(self.encoding, self.form)
 
     def block_rows(self, block: int) -> int:
@@ -256,13 +256,16 @@ class ColumnFooter(LazyValues):
         try:
             form = _physical_by_code(type_code, precision, scale, varchar_length)
         except (SchemaError, KeyError) as error:
-            raise damaged(f"expected a type, found number {type_code} ({error})") from error
+            raise damaged(f"expected the number of a column type, found {type_code} ({error})") from error
         if (role == BLOOM) != (type_code == format.TYPE_BLOOM) or (role == KEY and form.kind != BYTES):
-            raise damaged(f"expected a type for role {role}, found {format.TYPES[type_code]}")
+            raise damaged(
+                f"expected a type for a column of role {format.ROLES.get(role, role)}, found "
+                f"{format.TYPES[type_code]}"
+            )
         encoding = encoding_by_code(encoding_code)
         if encoding is None or not encoding.handles(form) or compression_name(compression) is None:
             raise damaged(
-                f"expected an encoding and a compression for {form.type}, found the numbers {encoding_code} "
+                f"expected the numbers of an encoding and a compression for {form.type}, found {encoding_code} "
                 f"and {compression}"
             )
         if rows_per_block_log2 > format.ROWS_PER_BLOCK_LOG2_MAX or null_count > row_count:
@@ -280,8 +283,8 @@ class ColumnFooter(LazyValues):
         index_length = block_count * sum(np.dtype(dtype).itemsize for dtype in index_dtypes)
         if format.FOOTER.size + index_length + zone_length + keys_length != body_length:
             raise damaged(
-                f"expected {body_length} bytes, found parts that add up to "
-                f"{format.FOOTER.size + index_length + zone_length + keys_length} bytes"
+                f"expected parts of {body_length} bytes together, found "
+                f"{format.FOOTER.size + index_length + zone_length + keys_length}"
             )
         position = format.FOOTER.size
         offsets = np.frombuffer(data, format.BLOCK_OFFSET_DTYPE, block_count, position)
@@ -311,7 +314,10 @@ class ColumnFooter(LazyValues):
         if dictionary_count and not dictionary_length:
             raise damaged(f"expected no dictionary entries without a dictionary, found {dictionary_count}")
         if bool(flags & format.COLUMN_HAS_ZONE_MAP) == (role in (KEY, BLOOM)):
-            raise damaged(f"expected a zone map for every role but key and bloom, found flags {flags:#06x}")
+            raise damaged(
+                "expected a zone map in every column except those of role key and bloom, found flags "
+                f"{flags:#06x}"
+            )
         if dictionary_count > 1 << format.ROWS_PER_BLOCK_LOG2_MAX:
             raise damaged(
                 f"expected at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX} dictionary entries, found {dictionary_count}"
@@ -352,11 +358,12 @@ class ColumnFooter(LazyValues):
 
 
 def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
-    """Return n: one encoded key per 2^n rows must be stored. The column is part of a composite key.
+    """Return n if one encoded key per 2^n rows must be stored, because of this column of the key.
 
-    Look-ups compute the other keys from the key columns. 0: every key must be stored. For text n is
-    smaller than for numbers, because its keys take longer to compute
-    (docs/design/keys-and-look-ups.md, "Sparse keys").
+    encoding, form: describe a column of a composite key. Look-ups compute the keys that are not
+    stored from the key columns. 0 means that every key must be stored. For text, n is smaller than
+    for numbers, because keys with text take longer to compute (docs/design/keys-and-look-ups.md,
+    "Sparse keys").
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2
@@ -373,7 +380,7 @@ def _physical_by_code(code: int, precision: int, scale: int, length: int) -> Phy
     if code in _DECIMALS:
         form = physical(ColumnType("decimal", precision=precision, scale=scale))
         if form.code != code:
-            raise SchemaError(f"decimal({precision},{scale}) has another width")
+            raise SchemaError(f"decimal({precision},{scale}) has a different number")
         return form
     if code == format.TYPE_VARCHAR:
         return physical(ColumnType("varchar", length=length))

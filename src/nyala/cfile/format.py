@@ -7,7 +7,7 @@
     0      48                    one per column            the places of the footers
 
 `docs/format/cfile.md` shows the same numbers as byte tables, and a test compares page and module.
-If Kudu has the same thing, it has Kudu's number.
+Types, encodings and compressions that Kudu has too have Kudu's numbers.
 
 A flag is either incompatible or compatible. An *incompatible* flag changes the meaning of bytes
 that an old reader would read. So a reader rejects a file with an incompatible flag that it does not

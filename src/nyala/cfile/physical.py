@@ -6,9 +6,9 @@
              double, decimal (4, 8 or 16 bytes)
     bytes    string, varchar, binary                   the length of each, then the bytes of all
 
-A block stores only the values that are not NULL (`forms.validity`), so the memory under a NULL
-never reaches the disk. `encoding` chooses encodings, and `blocks.block` writes the bytes around the
-values.
+A block stores only the values that are not NULL (`forms.validity`), so the bytes that Arrow has at
+NULL rows never reach the disk. `encoding` chooses encodings, and `blocks.block` writes the bytes
+around the values.
 """
 
 from __future__ import annotations
@@ -203,8 +203,7 @@ def canonical_array(type: ColumnType, array: pa.Array | pa.ChunkedArray) -> pa.A
     """Return the values as one contiguous array of the column type's Arrow type.
 
     Text and binary with 64-bit offsets keep them.
-    Raises: ArrowInvalid or a similar error for values that cannot be cast. Callers have converted
-    them before.
+    Raises: ArrowInvalid or a similar error for values that cannot be cast.
     """
     if isinstance(array, pa.ChunkedArray):
         array = (

@@ -6,8 +6,8 @@ A caller that knows the places of the footers from the catalogue passes them. Th
 only the footers and blocks that it needs. Otherwise it first reads the directory in the file. It
 opens the file at the first read.
 
-What is checked: the CRC of every byte before its use, and the limits of every length, count and
-offset. So a file with forged bytes and right CRCs causes a CorruptionError or wrong values, and
+The reader checks the CRC of all bytes before it uses them, and the limits of every length, count
+and offset. So a file with forged bytes and right CRCs causes a CorruptionError or wrong values, and
 nothing worse. `nyala.schema.arrow_values` checks whether values are valid for their type.
 
 The modules that decode are imported when the first column is read, so opening a store does not
@@ -238,17 +238,14 @@ class CFileReader:
         self.close()
 
     def ensure(self, places: Iterable[tuple[int, int]]) -> None:
-        """Announce that these places (offset, length) will be read soon.
+        """Announce that these byte ranges (offset, length) will be read soon.
 
-        For a remote file, they are then fetched together (see `RandomFile.ensure`).
+        The bytes of a remote file are then fetched in parallel (see `RandomFile.ensure`).
         """
         self._opened().ensure(places)
 
     def ensure_footers(self) -> None:
-        """Begin to fetch the footers of a remote file, if this was not done yet.
-
-        For this it opens the file, which fetches the footers.
-        """
+        """Open a remote file, if it is not open yet. This begins to fetch its footers."""
         if self.is_remote:
             self._opened()
 
@@ -329,9 +326,9 @@ class CFileReader:
     def check(self) -> None:
         """Read and check the whole file.
 
-        The check compares everything that the file contains twice. It covers the head, the tail,
-        the directory, every block, the counts of NULLs, the zone maps and the first keys. Blocks
-        and footers must fill the file without a gap.
+        The check reads the head, the tail, the directory, all footers and all blocks. It compares
+        the values in the blocks with the counts of NULLs, zone maps and first keys in the footers.
+        Blocks and footers must fill the file without a gap.
 
         Raises
         ------
@@ -352,7 +349,7 @@ class CFileReader:
             directory.get(key) != place for key, place in self._all_places().items()
         ):
             raise CorruptionError(
-                "expected the columns that the catalogue names, found different columns or places", self.path
+                "expected the columns and footer offsets of the catalogue, found others", self.path
             )
         extents = []
         derived: SummaryError | None = None
@@ -462,8 +459,8 @@ class CFileReader:
             key = ColumnKey(role, group, column_id)
             if key in places or footer_offset < format.HEAD.size or footer_offset + footer_length > offset:
                 raise CorruptionError(
-                    f"expected one footer for column {key}, before offset {offset}; found two footers, or one that "
-                    "is not before it",
+                    f"expected one footer for column {key}, which ends before offset {offset}; found two, or one "
+                    "that ends later",
                     self.path,
                     offset,
                 )

@@ -80,9 +80,9 @@ class CFileWriter:
         """Write a whole column, and return its footer without the zone map.
 
         array: values in the type's Arrow form. Text and binary may have 64-bit offsets.
-        first_keys: returns the encoded keys of the rows at the given positions. If it is passed,
-        the column gets a key index, and smaller blocks as in every index. Pass it for the only
-        column of a primary key. (A column of role KEY always has a key index, from its own values.)
+        first_keys: a function that returns the encoded keys of the rows at the given positions.
+        Pass it for the only column of a primary key. The column then gets a key index, and smaller
+        blocks. A column of encoded keys (role KEY) always gets a key index from its own values.
         """
         assert spec.key not in self._footers, f"{spec.key} was appended already"
         array = canonical_array(spec.type, array)
@@ -136,9 +136,9 @@ class CFileWriter:
         self._footers[key] = (footer, None)
 
     def finish(self, sync: bool = True) -> WrittenFile:
-        """Write footers, directory and tail, close the file, and describe it for the catalogue.
+        """Write footers, directory and tail, close the file, and return its catalogue entry.
 
-        sync: make the bytes of the file durable. The caller makes the name durable.
+        sync: whether to make the bytes of the file durable. The caller makes the name durable.
         """
         assert self._file is not None, "finished already"
         places = []
@@ -232,7 +232,7 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sampl
     """Decide how to store a column: its encoding, compression and blocks.
 
     array: in canonical form (see `canonical_array`).
-    is_index: whether the column gets a key index. A column of role KEY always gets one.
+    is_index: whether the column gets a key index. A column of encoded keys always gets one.
     is_sample: whether the array is only a sample of a large column.
     """
     form = physical(spec.type)

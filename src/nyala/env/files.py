@@ -115,7 +115,7 @@ class RandomFile(Protocol):
         ...
 
     def ensure(self, places: Iterable[tuple[int, int]]) -> None:
-        """Announce that these byte ranges, each (offset, length), will be read soon. Returns at once.
+        """Announce that these byte ranges (offset, length) will be read soon. Returns at once.
 
         A remote file begins to fetch the bytes that are not in its cache, by requests in parallel.
         A local file does nothing. Raises: StorageError if the file is closed.
@@ -327,7 +327,7 @@ def storage_error(error: OSError, verb: str, path: str) -> StorageError:
 
 
 def write_atomic(files: Files, path: str, data: bytes) -> None:
-    """Implement `Files.write_atomic` by other operations of `files`, so that tests can let each fail."""
+    """Implement `Files.write_atomic` by other operations of `files`. Tests let each of them fail."""
     # Each thread has its own name, so that two writers of one path never share a temporary file.
     temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
     files.unlink(temporary, missing_ok=True)

@@ -12,8 +12,8 @@ unusable. So short critical sections run like this:
 Where such a section waits or works for long, `Interruptible` and `checkpoint` call the handlers
 early.
 
-Python runs handlers in the main thread only. Other threads are stopped by `with Cancellable(check)`:
-`Interruptible` and `checkpoint` also call the function `check`, which may raise.
+Python runs handlers in the main thread only. To stop another thread, run its work inside of `with
+Cancellable(check)`: `Interruptible` and `checkpoint` also call `check`, which may raise.
 
 Only the signals in `_SIGNALS` are delayed, and only if their handler is a Python function. Programs
 use these signals to end or interrupt work.

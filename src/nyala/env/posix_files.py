@@ -1,8 +1,8 @@
 """`Files` for Linux and macOS, by system calls.
 
-More files can be open for reading than a process can have descriptors: the descriptor of a file that
-no thread reads may be closed, and opened again later (`_IdleDescriptors`). `files.py` documents
-guarantees and thread safety.
+More files can be open for reading than a process can have descriptors: the descriptor of a file
+that no thread reads may be closed, and opened again later (`_IdleDescriptors`). `files.py`
+documents guarantees and thread safety.
 """
 
 from __future__ import annotations

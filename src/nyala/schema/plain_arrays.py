@@ -17,8 +17,9 @@ __all__ = ["array_of_bytes", "array_of_numbers", "booleans_of"]
 
 
 def array_of_numbers(values: npt.NDArray[Any]) -> pa.Array:
-    """Return numbers or booleans as an Arrow array. Contiguous numbers are not copied, so the caller
-    must not change them.
+    """Return numbers or booleans as an Arrow array.
+
+    Contiguous numbers are not copied, so the caller must not change them.
     """
     is_bool = values.dtype == np.bool_
     data = np.packbits(values, bitorder="little") if is_bool else np.ascontiguousarray(values)

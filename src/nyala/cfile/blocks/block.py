@@ -5,17 +5,17 @@
     └────────┴──────────┴─────────┴────────┴─────────┴─────────┘
       32 B     only with NULLs                         of all bytes before it
 
-The header contains the first ordinal and the row count, which also follow from the column's footer.
-A reader compares them, and so detects a block from the wrong offset although its CRC is right. The
+The header contains the first ordinal and the row count of the block. A reader compares both with
+the column's footer, and so detects a block from the wrong offset although its CRC is right. The
 values do not include NULLs (`forms.validity`). If every row is NULL, the block has neither bitmap
 nor values.
 
 Blocks, and the values in them, begin at multiples of 16 bytes in the file. So plain, uncompressed
 values can be used as an Arrow buffer without a copy.
 
-A reader checks in this order: the length that was read, the CRC, the header against the footer,
-every length against the block's size, the decompressed size, the values (see `Encoding.decode`).
-Every failure is a CorruptionError.
+A reader first checks the length that was read and the CRC. Then it compares the header with the
+footer, and every length with the block's size. At last it checks the decompressed size and the
+values (see `Encoding.decode`). Every failure is a CorruptionError.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def _aligned(length: int) -> int:
 
 
 class BlockRows(NamedTuple):
-    """The rows of one block, by their range in the column and by the range of their dense values.
+    """The rows of one block: the range of rows, and the range of their dense values.
 
-    The block has the rows [lower, upper). Their values that are not NULL are the values
-    [first, last) of the column's dense values: the values of the column without its NULLs.
+    The block has the rows [lower, upper) of the column. Their values that are not NULL are
+    [first, last) of the column's dense values, which are its values without NULLs.
     """
 
     lower: int
@@ -180,7 +180,9 @@ def _packed_bitmap(bitmap: pa.Buffer) -> tuple[int, pa.Buffer]:
 def compare_crc(block: pa.Buffer, path: str, offset: int) -> None:
     """Raise CorruptionError if these bytes are too few for a block, or if their CRC is wrong."""
     if block.size < BLOCK_BYTES_MIN:
-        raise CorruptionError(f"expected a block, found {block.size} bytes", path, offset)
+        raise CorruptionError(
+            f"expected a block of at least {BLOCK_BYTES_MIN} bytes, found {block.size}", path, offset
+        )
     body = block.slice(0, block.size - format.CRC.size)
     (expected,) = format.CRC.unpack_from(block, body.size)
     found = google_crc32c.value(body)
@@ -240,7 +242,7 @@ def decode_block(
     path: str,
     offset: int,
 ) -> ColumnBlock:
-    """Check the bytes of a block, and return the block in the form that its encoding has in memory.
+    """Check the bytes of a block, and return the block as the cache keeps it (see `forms`).
 
     form: the stored type of the column. Decimals of 4 or 8 bytes become Arrow's narrow decimals.
     first_ordinal, row_count: what the block's header must contain.

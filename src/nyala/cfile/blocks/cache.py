@@ -16,11 +16,12 @@ are evicted before costly ones, until the costly ones take more than seven eight
 Without this order, a scan of more data than fits into the cache would evict both kinds, and every
 scan would compute the costly values again.
 
-If a block is read again after its eviction from `cheap`, the blocks in use do not all fit into the
-cache. If they are read in turn, evicting the least recently used block would always evict the one
-that is needed next. So a block that comes back is put where it is evicted next, and the other
-blocks stay. If it is used before that, it counts as recently used. One in eight blocks that come
-back counts as recently used at once, because the cached blocks may not be needed any more.
+If an entry is added again soon after its eviction from `cheap` or `costly`, the entries in use do
+not all fit into the cache. If they are read in turn, evicting the least recently used entry would
+always evict the one that is needed next. So an entry that comes back becomes the next one to be
+evicted, and the other entries stay. If it is read before its eviction, it counts as recently used.
+One in eight entries that come back counts as recently used at once, because the cached entries may
+not be needed any more.
 
 A cached block owns its memory: a slice of one long read would keep the whole read alive, and the
 byte counts would be wrong. Each reader has a unique number (`new_owner`), and the cache keys of its
@@ -156,7 +157,7 @@ class BlockCache:
             self._drop((owner, key))
 
     def drop_owner(self, owner: int) -> None:
-        """Remove all entries of an owner, and their names from the ghost lists.
+        """Remove all entries of an owner, and the record of its evicted entries.
 
         Cost: one pass over the cache.
         """
@@ -226,7 +227,7 @@ class BlockCache:
                 self._evict(_CHEAP if cheap else _PROBATION)
 
     def _evict(self, kind: int) -> None:
-        """Remove the first entry of a kind, and add its name to the ghost list."""
+        """Remove the first entry of a kind, and add its name to the ghost list of the kind."""
         name, (_, size_bytes) = self._entries[kind].popitem(last=False)
         self._sizes_bytes[kind] -= size_bytes
         ghosts, ghosts_max = self._ghosts, _GHOSTS_MAX
@@ -248,8 +249,8 @@ class Memo:
 
     A value has a name, and a *state*: what it was computed from. A request for a newer state
     computes the value again, and replaces the cached one of the same name. A value is cached at the
-    second request for the same name and state. So a value that is used once takes no space from
-    blocks, for example a patch that the next write makes invalid. Thread-safe.
+    second request for the same name and state. So a value that is used only once, such as a patch
+    that the next write makes invalid, takes no space from blocks. Thread-safe.
     """
 
     def __init__(self, cache: BlockCache | None) -> None:

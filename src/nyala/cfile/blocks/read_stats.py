@@ -1,4 +1,4 @@
-"""How blocks are accessed, and the counters of reading that `explain()` shows."""
+"""Defines `Access`, why a block is read, and `ReadStats`, the counters that `explain()` shows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ class Access(enum.Enum):
 
 @dataclass
 class ReadStats:
-    """Counters of what was read. `explain()` shows the sum over all threads.
-
-    Mutable, so each thread has its own object.
-    """
+    """Counts what was read. Each thread has its own object; `explain()` shows the sum of all."""
 
     bytes_read: int = 0  # from the file, without footers
     blocks_read: int = 0  # blocks that were decoded

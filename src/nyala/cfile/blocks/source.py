@@ -7,7 +7,7 @@ cache keeps it:
     SCAN      for a scan: the cache keeps the block for a short time, and longer after a second scan
     ONCE      for a caller that caches its own result: the cache does not keep the block
 
-What is checked, and what threads may do, is described in `reader`.
+The docstring of `reader` describes the checks and the thread safety.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _DICTIONARY: Final = -1  # the block number under which the cache has the dictio
 class _Dictionary:
     """Holds the column's dictionary after its first read.
 
-    A small dictionary stays in memory. A large dictionary is in the block cache, and must be read
-    again after its eviction. But while any thread still uses the evicted array, `get` returns that
-    array.
+    A small dictionary stays in memory. A large dictionary is in the block cache. After its
+    eviction, `get` returns it only as long as other code still uses the array. Then it must be read
+    again.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class BlockSource:
                 yield number, block
 
     def _coalesce(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Group the blocks that are adjacent in the file, so that one pread reads each group."""
+        """Group blocks that are adjacent in the file. One pread can read a group."""
         runs: list[list[int]] = []
         run_end = run_length = 0
         for number in numbers:

@@ -12,19 +12,19 @@ would make all integers wider, such as -9999 for "none", is an exception too. In
 exception has the integer of the row before it, which adds no bits. If exceptions would make a block
 as large as plain values, the block has plain values.
 
-    layout      a value is
+    layout      each value is
     decimals    integer / 10^exponent, or an exception
     plain       itself
 
 Each block has its own exponent: the one that needs the fewest bits for a sample of its values. An
-exponent that is too large gives more exceptions, because integers must stay below 2^53. If it is
-too small for many values of the block, a sample of the exceptions gives a larger exponent.
+exponent that is too large gives more exceptions, because integers must stay below 2^53. If the
+exponent is too small for many values of the block, a sample of the exceptions gives a larger one.
 
 Differences from the paper:
     - The unit is a whole block and not a vector of 1,024 values, because readers read blocks.
     - One division replaces two multiplications. It needs no second exponent, and is exact for every
       integer below 2^53.
-    - The frame of reference has a line and not only a base.
+    - The frame of reference subtracts a line (base + step · position), and not only a base.
     - The paper's second scheme, for doubles of full precision, does not exist: such columns use
       bitshuffle. Predicates are not evaluated on the encoded integers.
 Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point Compression", SIGMOD
@@ -276,7 +276,7 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
 def _framed(integers: npt.NDArray[Any], near: npt.NDArray[np.bool_]) -> bytes:
     """Return the bytes of a frame with the integers.
 
-    Where `near` is False, the integer is replaced by the last one before it where `near` is True.
+    An integer with False in `near` is replaced by the last one before it with True.
     """
     if not near.all():
         before = np.maximum.accumulate(np.where(near, np.arange(len(near)), -1))

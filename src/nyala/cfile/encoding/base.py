@@ -4,7 +4,7 @@ An encoding turns the values of one block into bytes and back. `blocks.block` ha
 compression and checksums.
 
 To add an encoding, write its module, add one line to the table of `encoding/__init__.py`, and name
-it in `allowed_encodings` of `nyala.schema.schema`. It implements:
+it in `allowed_encodings` of `nyala.schema.schema`. The module has a subclass of `Encoding` with:
 
     prepare             creates the encoder of a column, or refuses its values
     decode or block     `decode` decodes the bytes to an Arrow array, `block` returns a `ColumnBlock`
@@ -33,10 +33,7 @@ _QUARTERS: Final = 4
 
 @dataclass(frozen=True)
 class EncodedValues:
-    """The input of a decoder: the bytes of a block's values, which are not checked yet.
-
-    The row count is checked.
-    """
+    """The input of a decoder: the unchecked bytes of a block's values, and the checked row count."""
 
     data: pa.Buffer
     row_count: int  # without NULLs
@@ -44,7 +41,7 @@ class EncodedValues:
 
 
 class Candidate(NamedTuple):
-    """An encoding and a compression that 'auto' may choose for a column, and the size they give."""
+    """An encoding and a compression that 'auto' may choose for a column, and the resulting size."""
 
     encoding: int  # format.ENCODING_*
     compression: int  # format.COMPRESSION_*
@@ -59,7 +56,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ColumnSample:
-    """What 'auto' decides by: the values of a column, and a sample of them."""
+    """The input of the choice by 'auto': the values of a column, and a sample of them."""
 
     form: Physical
     values: pa.Array
@@ -144,8 +141,10 @@ class Encoding(abc.ABC):
     ) -> Sequence[Candidate]:
         """Return this encoding as one candidate. Encodes and compresses the sample to get its size.
 
-        compression: that of the candidate. None: the schema's, or the default of the encoding.
-        Returns: no candidate if the column has no sample, or if the encoding refuses it.
+        cost, size_factor: as in `Candidate`.
+        compression: the compression of the candidate. None: the schema's, or the default of the
+        encoding.
+        Returns: no candidate if the column has no sample, or if the encoding refuses the sample.
         """
         if column.sample is None or (encoder := self.prepare(column.form, column.sample)) is None:
             return ()

@@ -93,10 +93,9 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
 def _on_this_thread() -> Iterator[Any]:
     """Use Blosc on the calling thread only.
 
-    On the main thread, numcodecs would take a lock and give parts of a block to its own threads.
-    This gains nothing for parts of some microseconds. And if Ctrl-C interrupted numcodecs while it
-    takes its lock, the lock would stay taken, and the next call would wait for ever. On other
-    threads numcodecs takes no lock.
+    On the main thread, numcodecs would take a lock and divide the work among its own threads.
+    Blocks are too small to gain from this. And if Ctrl-C interrupted numcodecs while it takes the
+    lock, the next call would wait for ever.
     """
     blosc = _blosc()
     if threading.current_thread() is not threading.main_thread():

@@ -2,7 +2,7 @@
 
 If the schema names an encoding, and the type allows it, the column gets this encoding. If the
 encoding refuses the values (a dictionary refuses too many distinct values), the column is plain.
-'auto' decides by statistics and one short sample. Each encoding offers candidates
+With 'auto', statistics and one short sample decide. Each encoding offers candidates
 (`Encoding.candidates`). `fastest` chooses the fastest candidate that is not much larger than a
 slower one:
 
@@ -95,7 +95,7 @@ def choose_encoding(
         The column has the key index: 'auto' must choose plain for text, because each look-up
         decodes a block, and prefix would take ten times as long.
     is_sample
-        The values are a sample of a large column.
+        The values are a sample of a large column, so rules for short columns do not apply.
     block_rows
         The rows per block.
     """
@@ -133,8 +133,8 @@ def choose_encoding(
 def fastest(candidates: Sequence[Candidate]) -> Candidate | None:
     """Return the fastest candidate that is not much larger than a slower one.
 
-    "Much larger" is defined by `size_factor` and `slack_bytes` of the slower candidate. None
-    without candidates.
+    "Much larger" is defined by `size_factor` and `slack_bytes` of the slower candidate. The result
+    is None if there are no candidates.
     """
     order = sorted(candidates, key=lambda candidate: candidate.cost)
 

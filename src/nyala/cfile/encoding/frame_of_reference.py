@@ -9,8 +9,8 @@ Each block has one base, step and unit. Each row has a delta: an unsigned number
 to 64 (`bit_packing`). Position is the row's number in the block. The encoder keeps this invariant,
 and the decoder checks it (`forms.frame`):
 
-    FOR-fits   in the first and in the last row, both delta 0 and the block's greatest delta give a
-               value of the type
+    FOR-fits   in the first and in the last row, the formula gives a value of the type, for delta 0
+               and for the block's greatest delta
 
 One outlier makes all deltas of its block wider. 'auto' then chooses bitshuffle.
 Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
@@ -66,9 +66,9 @@ class _FrameEncoder(BlockEncoder):
     def _line(
         self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int
     ) -> tuple[int, int, npt.NDArray[Any]] | None:
-        """Return (base, step, deltas) of a line with a step other than 0, if it needs fewer bits.
+        """Return (base, step, deltas) with a step other than 0; None if this does not save bits.
 
-        deltas, bits, base, unit: the frame without a step. None if no step needs fewer bits.
+        deltas, bits, base, unit: the frame with step 0.
         """
         rows = len(deltas)
         if rows < 2 or bits > _LINE_BITS_MAX:

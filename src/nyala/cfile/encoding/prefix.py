@@ -8,9 +8,9 @@ Each value is the prefix of its group plus its own suffix. So no value depends o
 block stores prefixes and suffixes as two lists of plain binary values, with the same checks.
 Decoding joins a prefix and a suffix like two dictionary entries (`forms.text`).
 
-Difference from Kudu: there each value stores what differs from the previous value, and only every
-n-th value is whole. This may save more space, but it must be decoded value by value. Another
-alternative, to store what differs from the first value of the group, decodes at a third of the
+Difference from Kudu: in Kudu, each value stores what differs from the previous value, and only
+every n-th value is whole. This may save more space, but it must be decoded value by value. One
+could also store what differs from the first value of the group, but this decodes at a third of the
 speed (docs/design/column-files-and-encodings.md, "Prefix groups").
 
 Values need not be sorted, but unsorted values share little.

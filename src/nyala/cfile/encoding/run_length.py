@@ -4,7 +4,7 @@
     fixed width   header, one value per run, run lengths
 
 All lengths have as many bytes as the longest run needs: 1, 2 or 4. Each length is at least 1, and
-together they are the block's rows. The decoder checks this before it allocates memory.
+their sum is the block's row count. The decoder checks this before it allocates memory.
 
 A block stays in this form in memory. A filter tests each run once, and a look-up finds a row by
 binary search in the ends of the runs.

@@ -1,1 +1,1 @@
-"""Blocks in memory: one class per stored form, each with the three operations of a scan."""
+"""Blocks in memory: one class per encoding, each with the operations decode, filter and gather."""

@@ -33,7 +33,7 @@ class CodeBlock(ColumnBlock):
 
     @staticmethod
     def of(frame: Frame, dictionary: pa.Array) -> CodeBlock:
-        """Create a block from codes and the dictionary. `frame.form` must be `CODES`."""
+        """Create a block from packed codes, a frame of the form `CODES`, and the dictionary."""
         return CodeBlock(FrameBlock(frame, CODES, CODES), dictionary)
 
     @property

@@ -15,9 +15,9 @@ Each encoding has a form in memory, a class that implements the operations:
                      with some NULLs               the validity bitmap
     NullBlock        any, all rows NULL            nothing                       NULLs
 
-An encoding without a form of its own uses `ArrowBlock`: it decodes once, and the operations work on
-the array. The cache keeps blocks in these forms. So most blocks take about as much memory as in the
-file.
+An encoding without its own form uses `ArrowBlock`: the block is decoded once, and the operations
+work on the array. The cache keeps blocks in these forms, so most blocks take about as much memory
+as in the file.
 
 The forms of encodings contain no NULLs: a block in the file stores only its values that are not
 NULL, and `with_nulls` adds the bitmap. A block is immutable; any thread may use it.
@@ -86,10 +86,10 @@ class ColumnBlock(abc.ABC):
 
     @abc.abstractmethod
     def owning(self) -> ColumnBlock:
-        """Return the block with its own copy of all memory that it refers to."""
+        """Return a copy of the block that owns all memory that it refers to."""
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
-        """Return a block with NULLs. This block has the values of the rows that are not NULL."""
+        """Return a block with NULLs, which has the values of this block in the rows with a value."""
         return NullableBlock(self, validity)
 
     def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:

@@ -1,4 +1,4 @@
-"""A block in a frame of reference that stays encoded, and decodes or compares only given rows.
+"""A block in a frame of reference. It stays encoded, and decodes or compares only the given rows.
 
 A row's value is base + step · row + unit · delta. A block has one base, step and unit, and a packed
 delta per row (`bit_packing`).
@@ -9,8 +9,8 @@ delta per row (`bit_packing`).
                   deltas, so packed deltas are compared (for example 16 bits per row for dates)
     number        returns the value of one row
 
-    FOR-fits    in the first and in the last row, both delta 0 and the block's greatest delta give a
-                value of the type
+    FOR-fits    in the first and in the last row, the formula gives a value of the type, for delta 0
+                and for the block's greatest delta
 
 FOR-fits is checked when a frame is created, so no sum overflows. `kernels` processes the rows. A
 frame is immutable; any thread may use it.
@@ -52,7 +52,7 @@ def value_bounds(form: Physical) -> tuple[int, int]:
 def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
     """Whether every value of a block with this base and step is a value of the type (FOR-fits).
 
-    delta_max: the most that the deltas of the block, times its unit, add to a value; the least is 0.
+    delta_max: the block's greatest delta, multiplied by its unit. The least delta is 0.
     """
     least, greatest = value_bounds(form)
     end = base + step * (rows - 1)
@@ -98,7 +98,7 @@ class Frame:
         return int(self.data.size)
 
     def owning(self) -> Frame:
-        """Return the frame with its own copy of the bytes."""
+        """Return a copy of the frame that owns its bytes."""
         return replace(self, data=pa.py_buffer(self.data.to_pybytes()))
 
     def decode_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
@@ -143,8 +143,8 @@ class Frame:
         """Convert a set of values to the set of deltas that these values have in this frame.
 
         Returns: a range (least, greatest), both included; an empty tuple for no deltas; or a table
-        with one bool per delta. None if the rows must be decoded, because a value has another delta
-        in each row or the deltas have too many bits for a table.
+        with one bool per delta. The result is None if the rows must be decoded: the delta of a
+        value depends on the row (because of the step), or deltas have too many bits for a table.
         """
         if numbers.is_empty:
             return ()

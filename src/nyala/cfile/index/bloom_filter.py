@@ -44,7 +44,7 @@ def bloom_words(
 ) -> npt.NDArray[np.uint32]:
     """Return a filter with these hashes, as a matrix: one row of eight words per block.
 
-    Cost: some nanoseconds per key; about 40 and 16 bytes of memory without compiled kernels.
+    Cost: some nanoseconds per key. Without compiled kernels, about 40 ns and 16 bytes of memory.
     """
     bits_per_block = 8 * format.BLOOM_BLOCK_BYTES
     words = np.zeros((max(1, -(-len(hashes) * bits_per_key // bits_per_block)), _WORDS), np.uint32)
@@ -65,7 +65,7 @@ class BloomFilter:
         read: Callable[[int, int], npt.NDArray[np.uint32]],
         on_load: Callable[[BloomFilter], None],
     ) -> None:
-        """block_count, page_blocks: the blocks of the filter, and of a page.
+        """block_count, page_blocks: the number of blocks in the filter, and in a page.
         read: returns the 32-bit words of the blocks [lower, upper), which are whole pages.
         on_load: called with this filter after it loaded pages, because `nbytes` is larger then.
         """

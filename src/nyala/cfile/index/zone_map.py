@@ -1,9 +1,9 @@
 """Zone maps: the least and greatest value of every block, so that a predicate can skip blocks.
 
-    Z-sound      every value of the block that is neither NULL nor NaN is in [min, max]; also for
-                 shortened bounds
+    Z-sound      every value of the block that is neither NULL nor NaN is in [min, max], also if the
+                 bounds are shortened
     Z-none       min is None exactly if the block has only NULL and NaN
-    Z-open       max is None although min is not: no upper bound is known
+    Z-open       if only max is None, no upper bound is known
 
 Bounds are canonical scalars (see `nyala.schema.types`). Bounds of text and binary are shortened to
 32 bytes, text at a character border. A shortened upper bound is incremented, so that it stays above
@@ -11,7 +11,8 @@ the values. Bounds ignore NaN, which is greater than every other value: as an up
 exclude nothing. A flag says whether the block has a NaN. -0.0 and 0.0 are equal, and a bound may be
 either.
 
-Whether a block can be skipped also depends on its deltas (rule Z1; see `rowset`).
+A block with changes in memory or in delta files may not be skipped by its zone map alone (rule Z1;
+see `rowset`).
 """
 
 from __future__ import annotations

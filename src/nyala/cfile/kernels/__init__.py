@@ -14,17 +14,16 @@ is packed.
     delta_at         returns the delta of one row
     mask_positions   writes the positions of the ones in a mask
     scatter          writes dense values to the rows that have one
-    scatter_offsets  does the same for offsets of text
+    scatter_offsets  writes the offsets of dense text to the rows that have one
     repeat_runs      writes the values of runs to their rows
     bloom_insert     inserts key hashes into a bloom filter
     gather_views     turns dictionary codes into Arrow string views
-    entry_ends       computes where the dictionary entries of codes end if they are copied in a row
-    copy_entries     copies the bytes of these entries
+    entry_ends       computes the Arrow offsets of the text that dictionary codes decode to
+    copy_entries     copies the bytes of this text from the dictionary
 
 A kernel makes one pass over its data, and releases the interpreter lock meanwhile (except
-`delta_at`). The caller has checked the block's header. A compiled kernel also raises ValueError
-before it would read or write outside of its arguments. The behaviour of `plain` for such arguments
-is undefined.
+`delta_at`). The caller must check the block's header. If the arguments would make a compiled kernel
+read or write outside of them, it raises ValueError. With such arguments, `plain` is undefined.
 
 The environment variable NYALA_KERNELS, `plain` or `compiled`, selects the kernels when Nyala is
 imported. Without it, Nyala uses the compiled kernels if they exist.

@@ -71,7 +71,7 @@ def in_table(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int,
     table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write one byte to `out` per row of [lower, upper): `table[delta]` of its delta.
+    """Write one byte to `out` per row of [lower, upper): the item of `table` at the row's delta.
 
     data, start, bits, count: as in `in_range`, with at most 32 bits.
     Raises: ValueError for a delta outside of the table.
@@ -143,7 +143,7 @@ def bloom_insert(
     """Set the bits of these hashes in a bloom filter (see `index.bloom_filter`).
 
     words: the filter, one row of words per block; all must be 0.
-    salts: the odd number of each word in a block.
+    salts: for each word of a block, the odd number by which hashes are multiplied.
     """
     count, width = words.shape
     starts = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64) * (32 * width)
@@ -203,7 +203,7 @@ def _fill(job: Fill) -> None:
 
 
 def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: pa.Buffer) -> None:
-    """Write the entry of each code to `out`. A code without an entry gets any entry.
+    """Write the dictionary entry of each code to `out`. For an invalid code, write any entry.
 
     entries: Arrow string views of 16 bytes each, at least one.
     """
@@ -213,9 +213,11 @@ def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: p
 def entry_ends(
     codes: npt.NDArray[np.int32], starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32]
 ) -> int:
-    """Write to `ends` the Arrow offsets of the array that has the entry of each code: 0, then ends.
+    """Write to `ends` the Arrow offsets of the text array that the codes decode to.
 
-    starts: the ascending starts of all entries, and the end of the last entry.
+    Item 0 is 0, and item i + 1 is the end of value i.
+
+    starts: the ascending starts of all dictionary entries, and the end of the last entry.
     ends: must be one item longer than `codes`.
     Returns: the total bytes. If they exceed 31 bits, the content of `ends` is undefined.
     Raises: ValueError for a code without an entry.
@@ -235,9 +237,9 @@ def copy_entries(
     ends: npt.NDArray[np.int32],
     out: pa.Buffer,
 ) -> None:
-    """Copy the entry of each code into `out`, one after another, to the `ends` from `entry_ends`.
+    """Copy the dictionary entry of each code into `out`, one after another.
 
-    The bytes of `out` after the last entry are undefined.
+    ends: from `entry_ends`. The bytes of `out` after the last entry are undefined.
     """
     array = pa.Array.from_buffers(pa.binary(), len(starts) - 1, [None, pa.py_buffer(starts), entries])
     size = int(ends[-1])

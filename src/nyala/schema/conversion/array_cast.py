@@ -14,11 +14,11 @@
     =           the same values
     fits        fails outside the range of the column type
     exact       fails if the column's binary floating point rounds the number; NaN stays NaN
-    whole       fails if a fraction would be lost: of a number, of a day, or (whole µs) of a microsecond
+    whole       fails if a fraction of a number or of a day (whole µs: of a microsecond) would be lost
     days        an integer is a number of days since 1970-01-01
     midnight    a date becomes its midnight in UTC
     ISO         text such as 2014-01-31 or 2014-01-31T12:30:00.5+01:00
-    cut         text is truncated to the length of a varchar; in a key, `convert` rejects longer text
+    cut         text is truncated to the length of a varchar; `convert` rejects longer text in a key
     UTF-8       fails if the bytes are not UTF-8
 
 A value keeps its exact meaning, or its row fails. An integer cannot become a timestamp, because its

@@ -637,9 +637,9 @@ def _read_column(name: str, values: Any) -> Any:
 def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
     """Return an array of `n` copies of the column's default, or of NULL without a default.
 
-    which: "write": the default for an insert that omits the column. The column must not be required.
-           "read": the default for rows that are older than the column. For a NOT NULL column
-           without a default, the result is NULL: the column was dropped, and scans do not return it.
+    which: "write": the default for an insert that omits the column. It must not be required.
+           "read": the default for rows that are older than the column. If a NOT NULL column has no
+           such default, it was dropped, and the result is NULL. Scans do not return it.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:

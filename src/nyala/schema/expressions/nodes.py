@@ -156,8 +156,8 @@ class Compare(Node):
 
 @dataclass(frozen=True, eq=False)
 class InList(Node):
-    """`part IN (values)`. If NULL is among the values, the result is NULL for a part that equals none
-    of them, as in SQL.
+    """`part IN (values)`. If NULL is among the values, a part that equals none of them gives NULL,
+    as in SQL.
 
     values: literals, or an Arrow array for many values of one kind
     (`nyala.schema.expressions.value_lists`).

@@ -32,7 +32,7 @@ __all__ = ["ColumnTest", "has_exact_constraint", "split_by_column"]
 
 @dataclass(frozen=True, eq=False)
 class ColumnTest:
-    """All terms of an AND that use only this column. Two tests are equal only if they are one object."""
+    """All terms of an AND that use only `column`. Tests are compared by identity."""
 
     column: ColumnSchema
     parts: tuple[Bound, ...]

@@ -224,9 +224,9 @@ class Constraint(LazyValues):
         """Whether no row of a zone, such as a block, can satisfy the constraint. Then a scan may
         skip the zone.
 
-        min, max:   inclusive bounds of the values without NULL and NaN; None if unknown, or if there
-                    are no such values. Text is a str or its UTF-8 bytes. Bounds of long texts may be
-                    shortened, if they remain bounds.
+        min, max:   inclusive bounds of the values without NULL and NaN; None if unknown, or if
+                    there are no such values. Text is a str or its UTF-8 bytes. Bounds of long texts
+                    may be shortened, if they remain bounds.
         null_count: how many of the `row_count` rows are NULL; None if unknown.
         has_nan:    whether the zone may contain NaN.
         """

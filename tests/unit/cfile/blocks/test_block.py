@@ -96,7 +96,7 @@ def test_a_bitmap_with_ones_after_its_last_row_is_refused() -> None:
 def test_a_block_without_bytes_is_refused() -> None:
     """A block without bytes raises CorruptionError."""
     for length in (0, 3, 35):
-        with pytest.raises(CorruptionError, match="expected a block, found"):
+        with pytest.raises(CorruptionError, match="expected a block of at least"):
             decoded(bytes(length), 3)
 
 
